@@ -1,0 +1,27 @@
+"""GPipe for PyTorch: pipeline parallelism with micro-batches and re-materialization (arXiv:1811.06965).
+
+Usable alone: it imports torch and nothing else of this project.
+"""
+
+from repro.gpipe.breakdown import breakdown
+from repro.gpipe.launch import launch
+from repro.gpipe.microbatch import Whole
+from repro.gpipe.pipeline import EvaluationResult, Pipeline, StepResult
+from repro.gpipe.replay import replay
+from repro.gpipe.schedule import Action, Schedule, make_schedule
+from repro.gpipe.timeline import Span, Timeline
+
+__all__ = [
+    "Action",
+    "EvaluationResult",
+    "Pipeline",
+    "Schedule",
+    "Span",
+    "StepResult",
+    "Timeline",
+    "Whole",
+    "breakdown",
+    "launch",
+    "make_schedule",
+    "replay",
+]

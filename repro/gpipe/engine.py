@@ -1,0 +1,200 @@
+"""Executes a schedule: for each action, wait for the message it needs, run it on the stage, send what it made."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes, split
+from repro.gpipe.schedule import Action, Schedule
+from repro.gpipe.stage import Stage
+from repro.gpipe.trace import Recorder
+from repro.gpipe.transport import ACTIVATION, GRADIENT, Inbox, Link, MessageMeta, Outbox, Wire
+
+Loss = Callable[[Any, Any], Tensor]
+_REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
+
+
+class Engine:
+    """Runs one stage's part of each step.
+
+    Shapes are learnt once for each signature of the inputs: the first stage announces the signature down the pipe
+    ahead of the data; where it is new, every message brings its description, and from then on receives are posted
+    ahead.
+
+    Args:
+        stage: the layers that run here.
+        stages: K.
+        rank: j, this stage.
+    """
+
+    def __init__(self, stage: Stage, stages: int, rank: int):
+        self.stage = stage
+        self.recorder = Recorder(rank, stage.device)
+        self.step = 0
+        self._before = rank - 1 if rank else None
+        self._after = rank + 1 if rank + 1 < stages else None
+        self._rank = rank
+        self._known: dict[int, tuple[dict[int, MessageMeta], dict[int, MessageMeta]]] = {}
+        if stages > 1:
+            self._wire = Wire(stages)
+            self._outbox = Outbox()
+            device = stage.device
+            if self._before is not None:
+                self._activations_in = Link(rank, self._before, ACTIVATION, device, outgoing=False)
+                self._gradients_out = Link(rank, self._before, GRADIENT, device, outgoing=True)
+            if self._after is not None:
+                self._activations_out = Link(rank, self._after, ACTIVATION, device, outgoing=True)
+                self._gradients_in = Link(rank, self._after, GRADIENT, device, outgoing=False)
+
+    def run(
+        self,
+        schedule: Schedule,
+        inputs: Tree,
+        targets: Tree,
+        loss_fn: Loss,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        evaluate: bool = False,
+    ) -> None:
+        """One step of `schedule`; afterwards `losses`, on the last stage, and `recorder` tell what happened."""
+        self.schedule = schedule
+        self.evaluating = evaluate
+        self.losses: dict[int, Tensor] = {}
+        self.outputs: dict[int, Tree] = {}
+        self.stage.step = self.step
+        self._gradients: dict[int, list[Tensor]] = {}
+        self.recorder.start(self.step)
+        with self.recorder.span("setup"):
+            if optimizer is not None:
+                optimizer.zero_grad()
+            announced = self._announce(inputs) if self._before is None else None
+        self._agree(announced, targets, loss_fn)
+        for action in schedule.ranks[self._rank]:
+            self._do[action.kind](self, action)
+        if optimizer is not None:
+            with self.recorder.span("U"):
+                optimizer.step()
+        if self._before is not None or self._after is not None:
+            self._outbox.flush()
+        self.step += not evaluate
+
+    def close(self) -> None:
+        """End the helper thread."""
+        if self._before is not None or self._after is not None:
+            self._outbox.close()
+
+    def _announce(self, inputs: Tree) -> tuple[int, int, int]:
+        """First stage: cut the mini-batch and tell the next stage (signature, whether it is new, N)."""
+        try:
+            inputs = self._to_device(inputs)
+            self._parts = split(inputs, self.schedule.micro_batches)
+        except ValueError:
+            if self._after is not None:
+                self._wire.send_numbers(_REFUSED, self._after)
+            raise
+        tensors, skeleton = flatten(inputs)
+        shapes = [(tuple(t.shape), t.stride(), str(t.dtype)) for t in tensors]
+        text = repr((self.evaluating, shapes, skeleton))
+        signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
+        return signature, int(signature not in self._known), batch_size(inputs)
+
+    def _agree(self, announced: tuple[int, int, int] | None, targets: Tree, loss_fn: Loss) -> None:
+        """Pass the announcement on, prepare to receive, and on the last stage prepare the loss."""
+        if announced is None:
+            assert self._before is not None
+            announced = self._wire.recv_numbers(self._before)
+        if self._after is not None:
+            self._wire.send_numbers(announced, self._after)
+        signature, self.learning, examples = announced
+        if announced == _REFUSED:
+            raise ValueError("inputs: the first stage refused them; its own message says why")
+        incoming, self._outgoing = self._known.setdefault(signature, ({}, {}))
+        if self._before is not None:
+            order = [a.micro_batch for a in self.schedule.ranks[self._before] if a.kind == "F"]
+            learn_from = self._wire if self.learning else None
+            self._activations = Inbox(self._activations_in, order, incoming, learn_from)
+        if self._after is not None:
+            order = [a.micro_batch for a in self.schedule.ranks[self._after] if a.kind == "B"]
+            returning = {i: m.gradients() for i, m in self._outgoing.items()}
+            self._returned = Inbox(self._gradients_in, order, returning)
+        else:
+            self._set_head(targets, loss_fn, examples)
+
+    def _set_head(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
+        """Last stage: each micro-batch's share of the mini-batch mean."""
+        counts = sizes(examples, self.schedule.micro_batches)
+        parts: list[Tree] = [None] * len(counts)
+        if targets is not None:
+            targets = self._to_device(targets)
+            if (found := batch_size(targets, "targets")) != examples:
+                raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
+            parts = split(targets, len(counts), "targets")
+        self.stage.head = lambda i, outputs: loss_fn(outputs, parts[i]) * (counts[i] / examples)
+
+    def _forward(self, action: Action) -> None:
+        i = action.micro_batch
+        inputs = self._parts[i] if self._before is None else self._activations.take_tree(i)
+        keep = i not in self.schedule.recomputed(self._rank)
+        with self.recorder.span("F", i):
+            if self.evaluating:
+                result = self.stage.evaluate(i, inputs)
+            else:
+                result = self.stage.forward(i, inputs, keep=keep, probe=bool(self.learning))
+        if self._after is not None:
+            self._send(i, result)
+        elif self.evaluating:
+            assert self.stage.head is not None
+            self.outputs[i] = result
+            self.losses[i] = self.stage.head(i, result).detach()
+        else:
+            self.losses[i] = result.detach()
+
+    def _send(self, i: int, outputs: Tree) -> None:
+        """Send activations, with their description while shapes are learnt."""
+        assert self._after is not None
+        meta = MessageMeta.of(outputs)
+        if self.learning:
+            self._outgoing[i] = meta
+            self._returned.metas[i] = meta.gradients()
+            self._wire.send_object(meta, self._after)
+        elif not meta.fits(self._outgoing[i]):
+            raise ValueError(
+                f"stage {self._rank}: the outputs of micro-batch {i} changed shape or type although the inputs did not; "
+                "layers whose output shapes depend on the data cannot be pipelined"
+            )
+        self._outbox.send(self._activations_out, flatten(outputs)[0])
+
+    def _recompute(self, action: Action) -> None:
+        if not self.schedule.early:
+            self._await_gradient(action.micro_batch)
+        with self.recorder.span("R", action.micro_batch):
+            self.stage.recompute(action.micro_batch)
+
+    def _await_gradient(self, i: int) -> None:
+        if self._after is not None and i not in self._gradients:
+            self._gradients[i] = self._returned.take(i)
+
+    def _backward(self, action: Action) -> None:
+        i = action.micro_batch
+        self._await_gradient(i)
+        gradients: list[Tensor | None] | None = None
+        if self._after is not None:
+            arrived = iter(self._gradients.pop(i))
+            gradients = [next(arrived) if m.requires_grad else None for m in self._outgoing[i].tensors]
+        with self.recorder.span("B", i):
+            made = self.stage.backward(i, gradients)
+        if self._before is not None:
+            self._outbox.send(self._gradients_out, [g for g in made if g is not None])
+
+    _do = {"F": _forward, "R": _recompute, "B": _backward}
+
+    def _to_device(self, tree: Tree) -> Tree:
+        return map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)
+
+    def loss(self) -> float:
+        """Mean loss of the mini-batch on the last stage, 0 elsewhere; micro-batches are added in order."""
+        return float(sum(self.losses[i] for i in sorted(self.losses)))

@@ -1,0 +1,86 @@
+"""Start one process for each stage, so that a single file runs without knowing torchrun.
+
+if __name__ == "__main__":
+    launch(train, stages=2)
+"""
+
+import os
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+TIMEOUT = timedelta(minutes=10)
+
+
+def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) -> list[Any]:
+    """Run `fn(*args)` in one process for each stage and return what each returned, in rank order.
+
+    Under torchrun the ranks that exist are used instead. NCCL if every stage has a GPU of its own, else gloo.
+
+    Args:
+        fn: a function at the top level of a module; the script that calls `launch` needs the usual
+            `if __name__ == "__main__":`.
+        args: its arguments; what goes in and out must be picklable.
+        stages: K, the number of processes.
+        threads: CPU threads of each process.
+
+    Raises:
+        ValueError: if stages < 1, or torchrun started fewer ranks.
+        torch.multiprocessing.ProcessRaisedException: with the traceback of the stage that failed first; the others
+            are stopped.
+    """
+    if stages < 1:
+        raise ValueError(f"stages={stages}: must be at least 1")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _under_torchrun(fn, args, stages, threads)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    mp.start_processes(_child, (fn, args, stages, threads, store.port), nprocs=stages, start_method="spawn")
+    return [pickle.loads(store.get(f"result/{rank}")) for rank in range(stages)]
+
+
+def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
+    """Set up this process: threads, its GPU, and the process group (from the environment if there is no store)."""
+    torch.set_num_threads(threads)
+    local_rank, local_world = (
+        int(os.environ.get(k, d)) for k, d in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world))
+    )
+    gpus = torch.cuda.device_count()
+    if gpus:
+        torch.cuda.set_device(local_rank % gpus)
+    backend = "cpu:gloo,cuda:nccl" if gpus >= local_world else "gloo"
+    if store is None:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+
+
+def _child(
+    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], world: int, threads: int, port: int
+) -> None:
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    initialise(rank, world, dist.PrefixStore("group", store), threads)
+    try:
+        store.set(f"result/{rank}", pickle.dumps(fn(*args)))
+        dist.barrier()  # nobody leaves while a neighbour still reads from it
+    finally:
+        dist.destroy_process_group()
+
+
+def _under_torchrun(fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int) -> list[Any]:
+    world = int(os.environ["WORLD_SIZE"])
+    if world < stages:
+        raise ValueError(
+            f"stages={stages}: torchrun started {world} ranks; use --nproc-per-node so that there are {stages}"
+        )
+    initialise(int(os.environ["RANK"]), world, threads=threads)
+    try:
+        results: list[Any] = [None] * world
+        dist.all_gather_object(results, fn(*args) if dist.get_rank() < stages else None)
+        return results[:stages]
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,72 @@
+"""Peak memory of one stage.
+
+On a GPU the allocator's own statistics. On the CPU, which keeps none, the bytes of all live tensor storages, found
+by watching every operator; that is slow, so it is read in a step of its own and never in a timed one.
+"""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode  # private: the one place that imports it
+
+from repro.gpipe.microbatch import flatten
+
+
+class LiveBytes(TorchDispatchMode):
+    """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
+
+    def __init__(self, resident: Iterable[Tensor] = ()):
+        """Start from what is alive already: parameters, buffers, gradients, optimizer state, inputs."""
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._seen: set[int] = set()
+        for tensor in resident:
+            self._add(tensor)
+
+    def _add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._seen:
+            return
+        size = storage.nbytes()
+        self._seen.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.now -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in flatten(result)[0]:
+            self._add(tensor)
+        return result
+
+
+class Peak:
+    """Holds the peak in bytes when `peak_memory` is left."""
+
+    value: int = 0
+
+
+@contextmanager
+def peak_memory(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
+    """Measure the peak of the statements inside, `resident` tensors included, in bytes."""
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        yield peak
+        torch.cuda.synchronize(device)
+        peak.value = torch.cuda.max_memory_allocated(device)
+    else:
+        with LiveBytes(resident) as meter:
+            yield peak
+        peak.value = meter.peak

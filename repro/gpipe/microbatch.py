@@ -1,0 +1,120 @@
+"""Cut a mini-batch into M micro-batches and put results together again, nested tuples, lists and dicts included.
+
+Cut as `torch.tensor_split` cuts: sizes differ by at most one, the larger ones first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = Any  # a tensor, a constant, or tuples, lists and dicts of these
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Marks a member of the inputs that every micro-batch gets uncut: an attention mask, a table."""
+
+    value: Tree
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for tensor number `index` in the skeleton of a tree."""
+
+    index: int
+
+
+def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Apply `fn` to every leaf of the given type and leave everything else as it is."""
+    if isinstance(tree, leaf):
+        return fn(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_leaves(leaf, fn, t) for t in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_leaves(leaf, fn, t) for t in tree)
+    if isinstance(tree, dict):
+        return {key: map_leaves(leaf, fn, t) for key, t in tree.items()}
+    return tree
+
+
+def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
+    """The tensors of a tree in order, and its skeleton with a `Slot` for each; the skeleton can be pickled."""
+    tensors: list[Tensor] = []
+
+    def slot(tensor: Tensor) -> Slot:
+        tensors.append(tensor)
+        return Slot(len(tensors) - 1)
+
+    return tensors, map_leaves(Tensor, slot, tree)
+
+
+def unflatten(tensors: list[Any], skeleton: Tree) -> Tree:
+    """The inverse of `flatten`."""
+    return map_leaves(Slot, lambda s: tensors[s.index], skeleton)
+
+
+def sizes(examples: int, micro_batches: int) -> list[int]:
+    """Sizes of the M micro-batches of a mini-batch of N examples.
+
+    Raises:
+        ValueError: if N < M, since a micro-batch would be empty.
+    """
+    if examples < micro_batches:
+        raise ValueError(
+            f"micro_batches={micro_batches}: the mini-batch has only {examples} examples; "
+            f"choose M between 1 and {examples}, or a larger batch"
+        )
+    base, extra = divmod(examples, micro_batches)
+    return [base + (i < extra) for i in range(micro_batches)]
+
+
+def batch_size(tree: Tree, name: str = "inputs") -> int:
+    """N: the first dimension that all tensors of the tree share, `Whole` members aside.
+
+    Raises:
+        ValueError: if there is no tensor, or two tensors disagree.
+    """
+    tensors, _ = flatten(map_leaves(Whole, lambda _w: None, tree))
+    found = {t.shape[0] if t.ndim else None for t in tensors}
+    if len(found) != 1 or None in found:
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "no tensor"
+        raise ValueError(
+            f"{name}: all tensors must share their first dimension, the mini-batch N, got {shapes}; "
+            "wrap what belongs to the whole mini-batch in repro.gpipe.Whole(...)"
+        )
+    return found.pop()
+
+
+def split(tree: Tree, micro_batches: int, name: str = "inputs") -> list[Tree]:
+    """Cut every tensor along its first dimension into M parts; views, no copies.
+
+    Raises:
+        ValueError: if tensors disagree about N, or N < M.
+    """
+    cuts = sizes(batch_size(tree, name), micro_batches)
+    wholes: list[Any] = []
+
+    def keep(whole: Whole) -> Whole:
+        wholes.append(whole.value)
+        return Whole(len(wholes) - 1)
+
+    tensors, skeleton = flatten(map_leaves(Whole, keep, tree))
+    parts = [torch.split(t, cuts) for t in tensors]
+
+    def part(i: int) -> Tree:
+        return map_leaves(Whole, lambda w: wholes[w.value], unflatten([p[i] for p in parts], skeleton))
+
+    return [part(i) for i in range(micro_batches)]
+
+
+def gather(parts: list[Tree]) -> Tree:
+    """Join the outputs of all micro-batches along their first dimension."""
+    flat = [flatten(p) for p in parts]
+    joined = [
+        torch.cat(group) if group[0].ndim else torch.stack(group)
+        for group in zip(*(t for t, _ in flat), strict=True)
+    ]
+    return unflatten(joined, flat[0][1])

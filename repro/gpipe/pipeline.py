@@ -1,0 +1,261 @@
+"""The public face: a model cut into K stages, one process each, trained with M micro-batches a step.
+
+    pipe = Pipeline(layers, stages=2, micro_batches=8)
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    result = pipe.train_step(inputs, targets, loss_fn, optimizer)      # on every rank
+
+Algorithm: section 2 of arXiv:1811.06965v5.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from repro.gpipe import memory
+from repro.gpipe.engine import Engine, Loss
+from repro.gpipe.errors import one_of
+from repro.gpipe.layers import Layer, as_layers, build, parameter_counts, refuse_shared
+from repro.gpipe.microbatch import Tree, flatten, gather
+from repro.gpipe.partition import by_cost, check_balance, imbalance
+from repro.gpipe.profile import layer_times
+from repro.gpipe.schedule import make_schedule
+from repro.gpipe.stage import Stage
+from repro.gpipe.timeline import Timeline
+from repro.gpipe.transport import control_group
+
+BALANCES = ("time", "parameters", "uniform")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a training step returns on every rank.
+
+    Attributes:
+        loss: mean over the mini-batch.
+        seconds: from the first stage's start to the last stage's end, if traced; otherwise this stage's own.
+        timeline: spans of all stages, if traced.
+    """
+
+    loss: float
+    seconds: float
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation returns: the mean loss on every rank, the outputs on the last stage, None elsewhere."""
+
+    loss: float
+    outputs: Tree | None
+
+
+class Pipeline:
+    """K stages of a model, of which this process is one.
+
+    Args:
+        layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes one value and
+            returns one: a tensor, or nested tuples, lists or dicts of tensors. Factories are called only for the
+            layers that run here and are initialised from (seed, layer), the same for every K.
+        stages: K, at most the number of processes and of layers. 1 needs no process group.
+        micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
+        balance: layers in each stage, or how to choose: "parameters", "uniform" counts, or measured "time", which
+            needs a `sample`.
+        checkpoint: recompute activations "always" (the paper), for all but the last micro-batch ("except_last"), or
+            "never".
+        schedule: a name in `repro.gpipe.schedule.SCHEDULES`.
+        device: of this stage; by default a GPU if there is one, else the CPU.
+        seed: of initial weights and of everything random inside layers.
+        sample: inputs of one micro-batch, given on the first stage at least.
+
+    Raises:
+        ValueError: one line, for any argument out of range.
+    """
+
+    def __init__(
+        self,
+        layers: nn.Sequential | Sequence[Layer],
+        stages: int,
+        micro_batches: int,
+        *,
+        balance: str | Sequence[int] = "parameters",
+        checkpoint: str = "always",
+        schedule: str = "gpipe",
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        sample: Tree | None = None,
+    ):
+        entries = as_layers(layers)
+        self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
+        self.stages = stages
+        self.micro_batches = micro_batches
+        self.rank = _rank(stages)
+        self.device = torch.device(device) if device is not None else default_device(self.rank)
+        self.costs: list[float] | None = None
+        self.balance = tuple(self._balance(entries, balance, checkpoint, seed, sample))
+        refuse_shared(entries, self.balance)
+        ends = [0, *accumulate(self.balance)]
+        own = range(ends[self.rank], ends[self.rank + 1])
+        self.stage = Stage({n: build(entries[n], n, seed, self.device) for n in own}, self.device, seed)
+        self.engine = Engine(self.stage, stages, self.rank)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of this stage, for an optimizer."""
+        return self.stage.module.parameters()
+
+    @property
+    def module(self) -> nn.Module:
+        """This stage's layers; its state-dict keys are those of the unsplit nn.Sequential."""
+        return self.stage.module
+
+    @property
+    def imbalance(self) -> float | None:
+        """Largest stage over mean stage minus 1, as predicted by the costs that chose the cut; None if none did."""
+        return None if self.costs is None else imbalance(self.costs, self.balance)
+
+    def train_step(
+        self,
+        inputs: Tree,
+        targets: Tree,
+        loss_fn: Loss,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        trace: bool = False,
+    ) -> StepResult:
+        """One mini-batch: M forwards and backwards on every stage and one synchronous update.
+
+        Call it on every rank. The gradients are those of the mini-batch mean: micro-batches weigh by their size.
+
+        Args:
+            inputs: read on the first stage; tensors of shape [N, ...], nested as the first layer takes them;
+                members marked `Whole` reach every micro-batch uncut.
+            targets: read on the last stage; [N, ...] likewise, or None.
+            loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
+            optimizer: of this stage's parameters. None leaves the gradients to the caller, and does not clear them
+                beforehand.
+            trace: collect the spans of all stages.
+
+        Raises:
+            ValueError: if N < M, or tensors disagree about N.
+        """
+        self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer)
+        loss = self._agree(self.engine.loss())
+        own = self.engine.recorder.finish()
+        if not trace:
+            return StepResult(loss, max(s.end for s in own) - own[0].start)
+        timeline = Timeline(tuple(s for stage in self._gather(own) for s in stage), self.stages)
+        return StepResult(loss, timeline.step_time, timeline)
+
+    def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
+        """Forward only, in evaluation mode and without gradients; call it on every rank, arguments as above."""
+        modes = [(m, m.training) for m in self.module.modules()]
+        self.module.eval()
+        try:
+            self.engine.run(self.schedule.forward_only(), inputs, targets, loss_fn, evaluate=True)
+        finally:
+            for module, training in modes:
+                module.training = training
+        outputs = self.engine.outputs
+        joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
+        return EvaluationResult(self._agree(self.engine.loss()), joined)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the stage that computes the loss."""
+        return self.rank == self.stages - 1
+
+    def measure_memory(
+        self, inputs: Tree, targets: Tree, loss_fn: Loss, optimizer: torch.optim.Optimizer | None = None
+    ) -> list[int]:
+        """Peak bytes on each stage over one training step, which it runs: slower than usual, so never time it.
+
+        Counted are parameters, buffers, gradients, optimizer state, activations, messages and, on the CPU, only
+        tensors (live storages); on a GPU what the allocator handed out.
+        """
+        resident = [*self.module.parameters(), *self.module.buffers()]
+        resident += [p.grad for p in self.module.parameters() if p.grad is not None]
+        if optimizer is not None:
+            resident += flatten([list(state.values()) for state in optimizer.state.values()])[0]
+        resident += flatten(inputs)[0] if self.rank == 0 else []
+        resident += flatten(targets)[0] if self.is_last else []
+        with memory.peak_memory(self.device, resident) as peak:
+            self.train_step(inputs, targets, loss_fn, optimizer)
+        return self._gather(peak.value)
+
+    def close(self) -> None:
+        """End this pipeline's helper thread; the process group stays."""
+        self.engine.close()
+
+    def _balance(
+        self,
+        layers: list[Layer],
+        balance: str | Sequence[int],
+        checkpoint: str,
+        seed: int,
+        sample: Tree | None,
+    ) -> list[int]:
+        if not isinstance(balance, str):
+            return check_balance(balance, len(layers), self.stages)
+        one_of("balance", balance, BALANCES)
+        if balance == "uniform":
+            self.costs = [1.0] * len(layers)
+        elif balance == "parameters":
+            self.costs = [float(n) for n in parameter_counts(layers)]
+        else:
+            if self.rank == 0:
+                if sample is None:
+                    raise ValueError(
+                        "balance='time': needs sample=, the inputs of one micro-batch; or try 'parameters'"
+                    )
+                self.costs = layer_times(
+                    layers, sample, self.device, recompute=checkpoint != "never", seed=seed
+                )
+            self.costs = self._gather(self.costs)[0]
+        return by_cost(self.costs, self.stages)
+
+    def _agree(self, loss: float) -> float:
+        """The last stage's loss on every rank."""
+        if self.stages == 1:
+            return loss
+        value = torch.tensor([loss], dtype=torch.float64)
+        dist.broadcast(value, self.stages - 1, group=control_group(tuple(range(self.stages))))
+        return value.item()
+
+    def _gather(self, value: Any) -> list[Any]:
+        """One value from each stage, on every rank."""
+        if self.stages == 1:
+            return [value]
+        values: list[Any] = [None] * self.stages
+        dist.all_gather_object(values, value, group=control_group(tuple(range(self.stages))))
+        return values
+
+
+def _rank(stages: int) -> int:
+    """This process's stage.
+
+    Raises:
+        ValueError: if there are fewer processes than stages.
+    """
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if stages > world:
+        raise ValueError(
+            f"stages={stages}: only {world} process(es) here and each stage needs one; "
+            f"start them with repro.gpipe.launch(fn, stages={stages}) or torchrun --nproc-per-node {stages}"
+        )
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if rank >= stages and stages > 1:
+        raise ValueError(
+            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to {stages - 1} only"
+        )
+    return rank if stages > 1 else 0
+
+
+def default_device(rank: int) -> torch.device:
+    """A GPU of this host in turn, or the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank % torch.cuda.device_count())
+    return torch.device("cpu")

@@ -1,0 +1,123 @@
+"""F, R and B of one micro-batch on one stage: the layers of a stage and what it keeps between these.
+
+With re-materialization F keeps only the boundary inputs; R runs the layers again with a graph; B differentiates
+(section 2.3 of arXiv:1811.06965v5).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe import batchnorm, rng
+from repro.gpipe.microbatch import Tree, flatten, unflatten
+
+Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
+
+
+@dataclass
+class _Kept:
+    """What a micro-batch leaves on a stage between F and B."""
+
+    inputs: list[Tensor]
+    skeleton: Tree
+    outputs: list[Tensor] | None = None  # with their graph: after F, or after R
+
+
+class Stage:
+    """Consecutive layers on one device.
+
+    Args:
+        layers: layer index in the whole model -> module, in order.
+        device: where they run.
+        seed: of the random state, see `rng`.
+    """
+
+    def __init__(self, layers: Mapping[int, nn.Module], device: torch.device, seed: int):
+        self.module = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
+        self.device = device
+        self.seed = seed
+        self.step = 0
+        self.head: Head | None = None
+        self.kept: dict[int, _Kept] = {}
+        self._overwrites_inputs = False
+
+    def forward(self, i: int, inputs: Tree, *, keep: bool, probe: bool = False) -> Tree:
+        """F of micro-batch i.
+
+        Args:
+            i: micro-batch.
+            inputs: on this device; floating-point tensors that arrived from a neighbour require a gradient.
+            keep: keep the graph, so that B can follow without R.
+            probe: build the graph even if it is not kept, to learn which outputs require a gradient and whether the
+                first layer overwrites its input.
+
+        Returns:
+            The outputs, or on the last stage, with a head, the micro-batch's share of the loss; without a graph,
+            but `requires_grad` tells what had one when `keep` or `probe`.
+        """
+        tensors, skeleton = flatten(inputs)
+        kept = self.kept[i] = _Kept(tensors, skeleton)
+        with torch.set_grad_enabled(keep or probe):
+            outputs, structure = flatten(self._run(i, kept, probe=probe))
+        if keep:
+            kept.outputs = outputs
+        detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
+        return unflatten(detached, structure)
+
+    def recompute(self, i: int) -> None:
+        """R of micro-batch i: the same values as its F, now with a graph; needs no gradient yet."""
+        kept = self.kept[i]
+        with torch.enable_grad(), batchnorm.statistics_frozen(self.module):
+            kept.outputs, _ = flatten(self._run(i, kept))
+
+    def backward(self, i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
+        """B of micro-batch i: adds to the parameters' gradients and frees what the micro-batch had kept.
+
+        Args:
+            i: micro-batch.
+            gradients: one for each output tensor, None where it has none; None as a whole on the last stage, whose
+                output is the loss.
+
+        Returns:
+            One gradient for each input tensor, None where it requires none.
+        """
+        kept = self.kept.pop(i)
+        assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
+        given = gradients if gradients is not None else [torch.ones_like(t) for t in kept.outputs]
+        pairs = [
+            (t, g) for t, g in zip(kept.outputs, given, strict=True) if t.requires_grad and g is not None
+        ]
+        if pairs:
+            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+        return [
+            (t.grad if t.grad is not None else torch.zeros_like(t)) if t.requires_grad else None
+            for t in kept.inputs
+        ]
+
+    def evaluate(self, i: int, inputs: Tree) -> Tree:
+        """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
+        tensors, skeleton = flatten(inputs)
+        with torch.no_grad():
+            return self._layers(i, unflatten(self._fresh(tensors, probe=True), skeleton))
+
+    def _run(self, i: int, kept: _Kept, *, probe: bool = False) -> Tree:
+        """Layers and head on the kept inputs, which stay as they are."""
+        tensors = self._fresh(kept.inputs, probe=probe)
+        versions = [t._version for t in tensors]
+        outputs = self._layers(i, unflatten(tensors, kept.skeleton))
+        if probe and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
+            self._overwrites_inputs = True
+        return self.head(i, outputs) if self.head is not None else outputs
+
+    def _fresh(self, tensors: list[Tensor], *, probe: bool) -> list[Tensor]:
+        """Copies if the first layer works in place (timm's ResNet does), which would spoil what R needs."""
+        return [t.clone() for t in tensors] if probe or self._overwrites_inputs else tensors
+
+    def _layers(self, i: int, value: Tree) -> Tree:
+        with rng.preserved(self.device):
+            for index, layer in self.module.items():
+                rng.reseed(rng.hashed(self.seed, self.step, i, int(index)), self.device)
+                value = layer(value)
+        return value

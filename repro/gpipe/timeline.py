@@ -1,0 +1,138 @@
+"""What every way of running a schedule yields: spans on a common clock, and the numbers read off them.
+
+Pure: no torch, no clock. Sources: bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
+COLUMNS = ("kind", "stage", "micro_batch", "step", "start", "end")
+_COLOURS = {"F": "thread_state_running", "R": "thread_state_runnable", "B": "rail_animation", "U": "good"}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing that a stage did.
+
+    Attributes:
+        kind: "F" forward, "R" recompute, "B" backward, "U" optimizer update, "setup" cutting the
+            mini-batch and agreeing on shapes.
+        stage: j, from 0.
+        micro_batch: i, from 0; -1 for what belongs to the whole mini-batch.
+        start: seconds on a clock that all stages share.
+        end: seconds on the same clock.
+        step: which optimizer step.
+    """
+
+    kind: str
+    stage: int
+    micro_batch: int
+    start: float
+    end: float
+    step: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Length of the span in seconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The spans of one step over all stages, whoever produced them: engine, emulation or walker."""
+
+    spans: tuple[Span, ...]
+    stages: int
+
+    @property
+    def start(self) -> float:
+        """Start of the first span, in seconds."""
+        return min((s.start for s in self.spans), default=0.0)
+
+    @property
+    def step_time(self) -> float:
+        """Seconds from the first start to the last end on any stage."""
+        return max((s.end for s in self.spans), default=0.0) - self.start
+
+    def busy(self, stage: int | None = None, kinds: Iterable[str] = WORK) -> float:
+        """Seconds of the given kinds of work, on one stage or summed over all."""
+        wanted = tuple(kinds)
+        return sum(s.seconds for s in self.spans if s.kind in wanted and stage in (None, s.stage))
+
+    @property
+    def bubble_over_total(self) -> float:
+        """Idle / total: share of K x step time in which no stage works; theory (K-1)/(M+K-1)."""
+        total = self.stages * self.step_time
+        return 1.0 - self.busy() / total if total else 0.0
+
+    @property
+    def bubble_over_work(self) -> float:
+        """Idle / work, the other definition in use; theory (K-1)/M."""
+        work = self.busy()
+        return self.stages * self.step_time / work - 1.0 if work else 0.0
+
+    def on(self, stage: int) -> list[Span]:
+        """The spans of one stage in the order in which they began."""
+        return sorted((s for s in self.spans if s.stage == stage), key=lambda s: (s.start, s.end))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One record a span, columns `COLUMNS`."""
+        return [{name: getattr(s, name) for name in COLUMNS} for s in self.spans]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, Any]], stages: int) -> "Timeline":
+        """The inverse of `to_rows`; raises KeyError when a column is missing."""
+        spans = (
+            Span(
+                str(r["kind"]),
+                int(r["stage"]),
+                int(r["micro_batch"]),
+                float(r["start"]),
+                float(r["end"]),
+                int(r["step"]),
+            )
+            for r in rows
+        )
+        return cls(tuple(spans), stages)
+
+    def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
+        """A Chrome trace object (JSON-ready, times in microseconds) for ui.perfetto.dev: one track a stage."""
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
+        ]
+        for j in range(self.stages):
+            events.append(
+                {"ph": "M", "name": "thread_name", "pid": pid, "tid": j, "args": {"name": f"stage {j}"}}
+            )
+        for s in self.spans:
+            event = {
+                "ph": "X",
+                "name": s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}",
+                "cat": s.kind,
+                "pid": pid,
+                "tid": s.stage,
+                "ts": 1e6 * (s.start - self.start),
+                "dur": 1e6 * s.seconds,
+                "args": {"stage": s.stage, "micro_batch": s.micro_batch, "step": s.step},
+            }
+            if s.kind in _COLOURS:
+                event["cname"] = _COLOURS[s.kind]
+            events.append(event)
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+    def to_text(self, slot: float = 1.0) -> str:
+        """A table for people: one line a stage, one cell for each `slot` seconds, `.` where it idles."""
+        count = round(self.step_time / slot)
+        width = max([2, *(len(f"{s.kind}{s.micro_batch}") for s in self.spans if s.micro_batch >= 0)])
+        lines = []
+        for j in range(self.stages):
+            cells = ["."] * count
+            for s in self.on(j):
+                first, last = (round((t - self.start) / slot) for t in (s.start, s.end))
+                cells[first:last] = [s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}"] * (
+                    last - first
+                )
+            lines.append(f"stage {j} | " + " ".join(c.ljust(width) for c in cells).rstrip())
+        return "\n".join(lines)
