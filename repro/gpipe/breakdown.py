@@ -1,4 +1,4 @@
-"""Where a step's time goes: the parts of the paper's time-step pie (NeurIPS version, section 3.1), from any Timeline."""
+"""Where a step's time goes, from any Timeline: the parts of the paper's pie (NeurIPS version, section 3.1)."""
 
 from collections import defaultdict
 from statistics import fmean

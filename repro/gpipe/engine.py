@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes, split
@@ -31,7 +30,7 @@ class Engine:
         rank: j, this stage.
     """
 
-    def __init__(self, stage: Stage, stages: int, rank: int):
+    def __init__(self, stage: Stage, stages: int, rank: int) -> None:
         self.stage = stage
         self.recorder = Recorder(rank, stage.device)
         self.step = 0
@@ -39,8 +38,8 @@ class Engine:
         self._after = rank + 1 if rank + 1 < stages else None
         self._rank = rank
         self._known: dict[int, tuple[dict[int, MessageMeta], dict[int, MessageMeta]]] = {}
+        self.wire = Wire(stages, rank)
         if stages > 1:
-            self._wire = Wire(stages)
             self._outbox = Outbox()
             device = stage.device
             if self._before is not None:
@@ -94,7 +93,7 @@ class Engine:
             self._parts = split(inputs, self.schedule.micro_batches)
         except ValueError:
             if self._after is not None:
-                self._wire.send_numbers(_REFUSED, self._after)
+                self.wire.send_numbers(_REFUSED, self._after)
             raise
         tensors, skeleton = flatten(inputs)
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype)) for t in tensors]
@@ -106,16 +105,17 @@ class Engine:
         """Pass the announcement on, prepare to receive, and on the last stage prepare the loss."""
         if announced is None:
             assert self._before is not None
-            announced = self._wire.recv_numbers(self._before)
+            announced = self.wire.recv_numbers(self._before)
         if self._after is not None:
-            self._wire.send_numbers(announced, self._after)
+            self.wire.send_numbers(announced, self._after)
         signature, self.learning, examples = announced
         if announced == _REFUSED:
             raise ValueError("inputs: the first stage refused them; its own message says why")
+        self.stage.probing = bool(self.learning)
         incoming, self._outgoing = self._known.setdefault(signature, ({}, {}))
         if self._before is not None:
             order = [a.micro_batch for a in self.schedule.ranks[self._before] if a.kind == "F"]
-            learn_from = self._wire if self.learning else None
+            learn_from = self.wire if self.learning else None
             self._activations = Inbox(self._activations_in, order, incoming, learn_from)
         if self._after is not None:
             order = [a.micro_batch for a in self.schedule.ranks[self._after] if a.kind == "B"]
@@ -140,10 +140,7 @@ class Engine:
         inputs = self._parts[i] if self._before is None else self._activations.take_tree(i)
         keep = i not in self.schedule.recomputed(self._rank)
         with self.recorder.span("F", i):
-            if self.evaluating:
-                result = self.stage.evaluate(i, inputs)
-            else:
-                result = self.stage.forward(i, inputs, keep=keep, probe=bool(self.learning))
+            result = self.stage.evaluate(i, inputs) if self.evaluating else self.stage.forward(i, inputs, keep=keep)
         if self._after is not None:
             self._send(i, result)
         elif self.evaluating:
@@ -160,10 +157,10 @@ class Engine:
         if self.learning:
             self._outgoing[i] = meta
             self._returned.metas[i] = meta.gradients()
-            self._wire.send_object(meta, self._after)
+            self.wire.send_object(meta, self._after)
         elif not meta.fits(self._outgoing[i]):
             raise ValueError(
-                f"stage {self._rank}: the outputs of micro-batch {i} changed shape or type although the inputs did not; "
+                f"stage {self._rank}: the outputs of micro-batch {i} changed shape or type, the inputs did not; "
                 "layers whose output shapes depend on the data cannot be pipelined"
             )
         self._outbox.send(self._activations_out, flatten(outputs)[0])
@@ -190,7 +187,7 @@ class Engine:
         if self._before is not None:
             self._outbox.send(self._gradients_out, [g for g in made if g is not None])
 
-    _do = {"F": _forward, "R": _recompute, "B": _backward}
+    _do: ClassVar[dict[str, Callable[["Engine", Action], None]]] = {"F": _forward, "R": _recompute, "B": _backward}
 
     def _to_device(self, tree: Tree) -> Tree:
         return map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)

@@ -6,6 +6,7 @@ if __name__ == "__main__":
 
 import os
 import pickle
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from repro.gpipe.transport import nccl_pairs
+
 TIMEOUT = timedelta(minutes=10)
+
+
+class StageError(RuntimeError):
+    """One stage failed: which, and its traceback."""
 
 
 def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) -> list[Any]:
@@ -31,15 +38,19 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
     Raises:
         ValueError: if stages < 1, or torchrun started fewer ranks.
-        torch.multiprocessing.ProcessRaisedException: with the traceback of the stage that failed first; the others
-            are stopped.
+        StageError: with the traceback of the stage that failed first; the others are stopped.
     """
     if stages < 1:
         raise ValueError(f"stages={stages}: must be at least 1")
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.start_processes(_child, (fn, args, stages, threads, store.port), nprocs=stages, start_method="spawn")
+    try:
+        mp.spawn(_child, (fn, args, stages, threads, store.port), nprocs=stages)
+    except (mp.ProcessRaisedException, mp.ProcessExitedException):
+        if store.check(["failure"]):
+            raise StageError(store.get("failure").decode()) from None
+        raise
     return [pickle.loads(store.get(f"result/{rank}")) for rank in range(stages)]
 
 
@@ -57,18 +68,21 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+    if backend != "gloo":
+        nccl_pairs(world)
 
 
-def _child(
-    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], world: int, threads: int, port: int
-) -> None:
+def _child(rank: int, fn: Callable[..., Any], args: tuple[Any, ...], world: int, threads: int, port: int) -> None:
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    initialise(rank, world, dist.PrefixStore("group", store), threads)
     try:
-        store.set(f"result/{rank}", pickle.dumps(fn(*args)))
+        initialise(rank, world, store, threads)
+        store.set(f"result/{rank}", pickle.dumps(fn(*args)))  # pyright: ignore[reportArgumentType]
         dist.barrier()  # nobody leaves while a neighbour still reads from it
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        # The first to write is the cause; the others only lost their connection to it.
+        store.compare_set("failure", "", f"stage {rank} of {world} failed\n{traceback.format_exc()}")
+        raise
+    dist.destroy_process_group()
 
 
 def _under_torchrun(fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int) -> list[Any]:

@@ -19,7 +19,7 @@ from repro.gpipe.microbatch import flatten
 class LiveBytes(TorchDispatchMode):
     """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
 
-    def __init__(self, resident: Iterable[Tensor] = ()):
+    def __init__(self, resident: Iterable[Tensor] = ()) -> None:
         """Start from what is alive already: parameters, buffers, gradients, optimizer state, inputs."""
         super().__init__()
         self.now = 0

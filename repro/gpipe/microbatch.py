@@ -78,8 +78,8 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
         ValueError: if there is no tensor, or two tensors disagree.
     """
     tensors, _ = flatten(map_leaves(Whole, lambda _w: None, tree))
-    found = {t.shape[0] if t.ndim else None for t in tensors}
-    if len(found) != 1 or None in found:
+    found = {t.shape[0] if t.ndim else -1 for t in tensors}
+    if len(found) != 1 or -1 in found:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "no tensor"
         raise ValueError(
             f"{name}: all tensors must share their first dimension, the mini-batch N, got {shapes}; "
@@ -114,7 +114,6 @@ def gather(parts: list[Tree]) -> Tree:
     """Join the outputs of all micro-batches along their first dimension."""
     flat = [flatten(p) for p in parts]
     joined = [
-        torch.cat(group) if group[0].ndim else torch.stack(group)
-        for group in zip(*(t for t, _ in flat), strict=True)
+        torch.cat(group) if group[0].ndim else torch.stack(group) for group in zip(*(t for t, _ in flat), strict=True)
     ]
     return unflatten(joined, flat[0][1])

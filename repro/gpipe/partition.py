@@ -6,19 +6,20 @@ step time of a synchronous pipeline follows its slowest stage, so the smallest l
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 
-def partition(cost: Callable[[int, int], float], layers: int, stages: int) -> list[int]:
-    """The exact optimum.
+def partition(cost: Callable[[int, int], float], layers: int, stages: int, *, monotone: bool = False) -> list[int]:
+    """The exact optimum, by dynamic programming over prefixes of the chain.
 
     Args:
-        cost: cost(a, b) of one stage made of layers a to b-1; growing an interval must never make it cheaper.
+        cost: cost(a, b) of one stage made of layers a to b-1; any numbers.
         layers: L.
         stages: K.
+        monotone: promise that growing an interval never makes it cheaper: O(K L log L) calls instead of O(K L^2).
 
     Returns:
-        Layers in each stage; K positive numbers that sum to L. O(K L log L) calls of `cost`.
+        Layers in each stage; K positive numbers that sum to L.
 
     Raises:
         ValueError: if K > L, since every stage needs a layer.
@@ -33,29 +34,32 @@ def partition(cost: Callable[[int, int], float], layers: int, stages: int) -> li
     for k in range(2, stages + 1):
         row, choice = [float("inf")] * (layers + 1), [0] * (layers + 1)
         for b in range(k, layers + 1):
-            # `best` rises with a and cost(a, b) falls, so the optimum is where they cross, or one before it.
-            cross = bisect_left(range(k - 1, b), True, key=lambda a, b=b: best[a] >= cost(a, b)) + k - 1
-            options = [a for a in (cross - 1, cross) if k - 1 <= a < b]
+            options = _crossing(best, cost, k - 1, b) if monotone else range(k - 1, b)
             row[b], choice[b] = min((max(best[a], cost(a, b)), a) for a in options)
         best = row
         choices.append(choice)
     ends = [layers]
     for choice in reversed(choices):
         ends.append(choice[ends[-1]])
-    ends = [*reversed(ends)]
-    return [b - a for a, b in zip([0, *ends], ends, strict=False)]
+    return [b - a for a, b in pairwise([0, *reversed(ends)])]
+
+
+def _crossing(best: Sequence[float], cost: Callable[[int, int], float], low: int, b: int) -> list[int]:
+    """`best` rises with a and cost(a, b) falls: the optimum is where they cross, or one before it."""
+    cross = low + bisect_left(range(low, b), True, key=lambda a: best[a] >= cost(a, b))
+    return [a for a in (cross - 1, cross) if low <= a < b]
 
 
 def by_cost(costs: Sequence[float], stages: int) -> list[int]:
     """`partition` for costs that add up, one for each layer."""
     total = [0.0, *accumulate(costs)]
-    return partition(lambda a, b: total[b] - total[a], len(costs), stages)
+    return partition(lambda a, b: total[b] - total[a], len(costs), stages, monotone=True)
 
 
 def imbalance(costs: Sequence[float], balance: Sequence[int]) -> float:
     """Largest stage over mean stage, minus 1; 0 is perfect."""
     ends = [0, *accumulate(balance)]
-    stages = [sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    stages = [sum(costs[a:b]) for a, b in pairwise(ends)]
     mean = sum(stages) / len(stages)
     return max(stages) / mean - 1.0 if mean else 0.0
 

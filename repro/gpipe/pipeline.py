@@ -10,7 +10,6 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +25,7 @@ from repro.gpipe.profile import layer_times
 from repro.gpipe.schedule import make_schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.timeline import Timeline
-from repro.gpipe.transport import control_group
+from repro.gpipe.transport import Wire
 
 BALANCES = ("time", "parameters", "uniform")
 
@@ -88,7 +87,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
-    ):
+    ) -> None:
         entries = as_layers(layers)
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
         self.stages = stages
@@ -143,11 +142,11 @@ class Pipeline:
             ValueError: if N < M, or tensors disagree about N.
         """
         self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer)
-        loss = self._agree(self.engine.loss())
+        loss = self.engine.wire.from_last(self.engine.loss())
         own = self.engine.recorder.finish()
         if not trace:
             return StepResult(loss, max(s.end for s in own) - own[0].start)
-        timeline = Timeline(tuple(s for stage in self._gather(own) for s in stage), self.stages)
+        timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
         return StepResult(loss, timeline.step_time, timeline)
 
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
@@ -161,7 +160,7 @@ class Pipeline:
                 module.training = training
         outputs = self.engine.outputs
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
-        return EvaluationResult(self._agree(self.engine.loss()), joined)
+        return EvaluationResult(self.engine.wire.from_last(self.engine.loss()), joined)
 
     @property
     def is_last(self) -> bool:
@@ -184,7 +183,7 @@ class Pipeline:
         resident += flatten(targets)[0] if self.is_last else []
         with memory.peak_memory(self.device, resident) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
-        return self._gather(peak.value)
+        return self.engine.wire.all_gather(peak.value)
 
     def close(self) -> None:
         """End this pipeline's helper thread; the process group stays."""
@@ -202,36 +201,17 @@ class Pipeline:
             return check_balance(balance, len(layers), self.stages)
         one_of("balance", balance, BALANCES)
         if balance == "uniform":
-            self.costs = [1.0] * len(layers)
+            costs = [1.0] * len(layers)
         elif balance == "parameters":
-            self.costs = [float(n) for n in parameter_counts(layers)]
+            costs = [float(n) for n in parameter_counts(layers)]
         else:
-            if self.rank == 0:
-                if sample is None:
-                    raise ValueError(
-                        "balance='time': needs sample=, the inputs of one micro-batch; or try 'parameters'"
-                    )
-                self.costs = layer_times(
-                    layers, sample, self.device, recompute=checkpoint != "never", seed=seed
-                )
-            self.costs = self._gather(self.costs)[0]
-        return by_cost(self.costs, self.stages)
-
-    def _agree(self, loss: float) -> float:
-        """The last stage's loss on every rank."""
-        if self.stages == 1:
-            return loss
-        value = torch.tensor([loss], dtype=torch.float64)
-        dist.broadcast(value, self.stages - 1, group=control_group(tuple(range(self.stages))))
-        return value.item()
-
-    def _gather(self, value: Any) -> list[Any]:
-        """One value from each stage, on every rank."""
-        if self.stages == 1:
-            return [value]
-        values: list[Any] = [None] * self.stages
-        dist.all_gather_object(values, value, group=control_group(tuple(range(self.stages))))
-        return values
+            if self.rank == 0 and sample is None:
+                raise ValueError("balance='time': needs sample=, the inputs of one micro-batch; or try 'parameters'")
+            remat = checkpoint != "never"
+            times = layer_times(layers, sample, self.device, recompute=remat, seed=seed) if self.rank == 0 else None
+            costs = Wire(self.stages, self.rank).all_gather(times)[0]
+        self.costs = costs
+        return by_cost(costs, self.stages)
 
 
 def _rank(stages: int) -> int:

@@ -43,9 +43,7 @@ def layer_times(
             copies = unflatten([t.clone() for t in leaves], skeleton)  # layers may work in place
             forward, outputs = _timed(device, lambda m=module, c=copies: m(c))
             ready = [t for t in flatten(outputs)[0] if t.requires_grad]
-            backward, _ = _timed(
-                device, lambda r=ready: torch.autograd.backward(r, [torch.ones_like(t) for t in r])
-            )
+            backward, _ = _timed(device, lambda r=ready: torch.autograd.backward(r, [torch.ones_like(t) for t in r]))
             if attempt:
                 best = [min(best[0], forward), min(best[1], backward)]
         times.append(best[0] * (2 if recompute else 1) + best[1])

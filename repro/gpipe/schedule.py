@@ -126,10 +126,7 @@ def make_schedule(name: str, stages: int, micro_batches: int, checkpoint: str = 
         if value < 1:
             raise ValueError(f"{field}={value}: must be at least 1")
     ranks = tuple(
-        tuple(
-            Action(kind, j, i)
-            for kind, i in _with_recompute(SCHEDULES[name](j, stages, micro_batches), checkpoint)
-        )
+        tuple(Action(kind, j, i) for kind, i in _with_recompute(SCHEDULES[name](j, stages, micro_batches), checkpoint))
         for j in range(stages)
     )
     return Schedule(name, stages, micro_batches, checkpoint, ranks, early=name != "gpipe-late")

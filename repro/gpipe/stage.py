@@ -32,35 +32,37 @@ class Stage:
         layers: layer index in the whole model -> module, in order.
         device: where they run.
         seed: of the random state, see `rng`.
+
+    While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient and whether the
+    first layer overwrites its input.
     """
 
-    def __init__(self, layers: Mapping[int, nn.Module], device: torch.device, seed: int):
+    def __init__(self, layers: Mapping[int, nn.Module], device: torch.device, seed: int) -> None:
         self.module = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
         self.device = device
         self.seed = seed
         self.step = 0
+        self.probing = False
         self.head: Head | None = None
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
 
-    def forward(self, i: int, inputs: Tree, *, keep: bool, probe: bool = False) -> Tree:
+    def forward(self, i: int, inputs: Tree, *, keep: bool) -> Tree:
         """F of micro-batch i.
 
         Args:
             i: micro-batch.
             inputs: on this device; floating-point tensors that arrived from a neighbour require a gradient.
             keep: keep the graph, so that B can follow without R.
-            probe: build the graph even if it is not kept, to learn which outputs require a gradient and whether the
-                first layer overwrites its input.
 
         Returns:
             The outputs, or on the last stage, with a head, the micro-batch's share of the loss; without a graph,
-            but `requires_grad` tells what had one when `keep` or `probe`.
+            but `requires_grad` tells what had one when `keep` or `probing`.
         """
         tensors, skeleton = flatten(inputs)
         kept = self.kept[i] = _Kept(tensors, skeleton)
-        with torch.set_grad_enabled(keep or probe):
-            outputs, structure = flatten(self._run(i, kept, probe=probe))
+        with torch.set_grad_enabled(keep or self.probing):
+            outputs, structure = flatten(self._run(i, kept))
         if keep:
             kept.outputs = outputs
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
@@ -86,34 +88,32 @@ class Stage:
         kept = self.kept.pop(i)
         assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
         given = gradients if gradients is not None else [torch.ones_like(t) for t in kept.outputs]
-        pairs = [
-            (t, g) for t, g in zip(kept.outputs, given, strict=True) if t.requires_grad and g is not None
-        ]
+        pairs = [(t, g) for t, g in zip(kept.outputs, given, strict=True) if t.requires_grad and g is not None]
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
         return [
-            (t.grad if t.grad is not None else torch.zeros_like(t)) if t.requires_grad else None
-            for t in kept.inputs
+            (t.grad if t.grad is not None else torch.zeros_like(t)) if t.requires_grad else None for t in kept.inputs
         ]
 
     def evaluate(self, i: int, inputs: Tree) -> Tree:
         """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
         tensors, skeleton = flatten(inputs)
         with torch.no_grad():
-            return self._layers(i, unflatten(self._fresh(tensors, probe=True), skeleton))
+            return self._layers(i, unflatten([t.clone() for t in tensors], skeleton))
 
-    def _run(self, i: int, kept: _Kept, *, probe: bool = False) -> Tree:
-        """Layers and head on the kept inputs, which stay as they are."""
-        tensors = self._fresh(kept.inputs, probe=probe)
+    def _run(self, i: int, kept: _Kept) -> Tree:
+        """Layers and head on the kept inputs, which stay as they are.
+
+        Copies go in if the first layer works in place (timm's ResNet does), which would spoil what R needs; F and R
+        treat them alike, since a matrix product's last bits may depend on how its operands are aligned.
+        """
+        copy = self.probing or self._overwrites_inputs
+        tensors = [t.clone() for t in kept.inputs] if copy else kept.inputs
         versions = [t._version for t in tensors]
         outputs = self._layers(i, unflatten(tensors, kept.skeleton))
-        if probe and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
+        if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
             self._overwrites_inputs = True
         return self.head(i, outputs) if self.head is not None else outputs
-
-    def _fresh(self, tensors: list[Tensor], *, probe: bool) -> list[Tensor]:
-        """Copies if the first layer works in place (timm's ResNet does), which would spoil what R needs."""
-        return [t.clone() for t in tensors] if probe or self._overwrites_inputs else tensors
 
     def _layers(self, i: int, value: Tree) -> Tree:
         with rng.preserved(self.device):

@@ -102,10 +102,10 @@ class Timeline:
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
         ]
-        for j in range(self.stages):
-            events.append(
-                {"ph": "M", "name": "thread_name", "pid": pid, "tid": j, "args": {"name": f"stage {j}"}}
-            )
+        events += [
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": j, "args": {"name": f"stage {j}"}}
+            for j in range(self.stages)
+        ]
         for s in self.spans:
             event = {
                 "ph": "X",
@@ -131,8 +131,6 @@ class Timeline:
             cells = ["."] * count
             for s in self.on(j):
                 first, last = (round((t - self.start) / slot) for t in (s.start, s.end))
-                cells[first:last] = [s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}"] * (
-                    last - first
-                )
+                cells[first:last] = [s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}"] * (last - first)
             lines.append(f"stage {j} | " + " ".join(c.ljust(width) for c in cells).rstrip())
         return "\n".join(lines)

@@ -16,7 +16,7 @@ from repro.gpipe.timeline import Span
 class Recorder:
     """Collects the spans of one step on one stage."""
 
-    def __init__(self, stage: int, device: torch.device):
+    def __init__(self, stage: int, device: torch.device) -> None:
         self.stage = stage
         self.device = device
         self.start(0)
@@ -51,7 +51,7 @@ class Recorder:
         if self._events:
             torch.cuda.synchronize(self.device)
             for kind, i, first, last in self._events:
-                times = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
-                self._spans.append(Span(kind, self.stage, i, *times, self.step))
+                start, end = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
+                self._spans.append(Span(kind, self.stage, i, start, end, self.step))
             self._events.clear()
         return sorted(self._spans, key=lambda s: (s.start, s.end))

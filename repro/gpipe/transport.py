@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -78,21 +79,10 @@ def _memory(tensor: Tensor) -> Tensor:
 
 
 @cache
-def _pair(a: int, b: int, backend: str) -> dist.ProcessGroup | None:
-    """A communicator of its own for messages from a to b, where the backend needs one."""
-    if backend != "nccl":
-        return None
-    return dist.new_group(
-        sorted((a, b)), backend="nccl", use_local_synchronization=True, group_desc=f"{a}to{b}"
-    )
-
-
-@cache
-def control_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
-    """The stages of one pipeline, over gloo: losses, timelines, agreements."""
-    group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
-    assert isinstance(group, dist.ProcessGroup)
-    return group
+def nccl_pairs(world: int) -> dict[tuple[int, int], dist.ProcessGroup]:
+    """One communicator for each neighbour and direction; every rank of the world must call this at the same point."""
+    ordered = [pair for a in range(world - 1) for pair in ((a, a + 1), (a + 1, a))]
+    return {pair: dist.new_group(sorted(pair), backend="nccl") for pair in ordered}  # pyright: ignore[reportReturnType]
 
 
 class Link:
@@ -106,13 +96,14 @@ class Link:
         outgoing: whether we send.
     """
 
-    def __init__(self, here: int, peer: int, tag: int, device: torch.device, *, outgoing: bool):
+    def __init__(self, here: int, peer: int, tag: int, device: torch.device, *, outgoing: bool) -> None:
         self.peer = peer
         self.tag = tag
         self.device = device
-        backend = "nccl" if device.type == "cuda" and dist.get_backend() == "nccl" else "gloo"
+        backend = "nccl" if device.type == "cuda" and "nccl" in dist.get_backend_config() else "gloo"
         self.staged = device.type != "cpu" and backend == "gloo"
-        self.group = _pair(*((here, peer) if outgoing else (peer, here)), backend)
+        direction = (here, peer) if outgoing else (peer, here)
+        self.group = nccl_pairs(dist.get_world_size())[direction] if backend == "nccl" else None
         self.overlapped = backend == "gloo"
 
     def isend(self, tensor: Tensor) -> tuple[dist.Work | None, Tensor]:
@@ -137,19 +128,23 @@ class Link:
 
 
 class Wire:
-    """Small messages between neighbours, always over gloo and host memory."""
+    """Small messages between the stages of a pipeline, in host memory over the default group's gloo.
 
-    def __init__(self, stages: int):
-        self._group = control_group(tuple(range(stages)))
+    Point to point only: a subgroup would have to be made by all processes, also by those that have no stage.
+    """
 
-    def send_numbers(self, numbers: tuple[int, int, int], peer: int) -> None:
+    def __init__(self, stages: int, rank: int) -> None:
+        self.stages = stages
+        self.rank = rank
+
+    def send_numbers(self, numbers: Sequence[int], peer: int) -> None:
         """Send three integers."""
-        dist.send(torch.tensor(numbers), peer, group=self._group, tag=CONTROL)
+        dist.send(torch.tensor(numbers), peer, tag=CONTROL)
 
     def recv_numbers(self, peer: int) -> tuple[int, int, int]:
         """The counterpart of `send_numbers`."""
         numbers = torch.zeros(3, dtype=torch.int64)
-        dist.recv(numbers, peer, group=self._group, tag=CONTROL)
+        dist.recv(numbers, peer, tag=CONTROL)
         a, b, c = numbers.tolist()
         return a, b, c
 
@@ -157,13 +152,34 @@ class Wire:
         """Send anything that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         self.send_numbers((data.numel(), 0, 0), peer)
-        dist.send(data, peer, group=self._group, tag=CONTROL)
+        dist.send(data, peer, tag=CONTROL)
 
-    def recv_object(self, peer: int) -> object:
+    def recv_object(self, peer: int) -> Any:
         """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
         data = torch.zeros(self.recv_numbers(peer)[0], dtype=torch.uint8)
-        dist.recv(data, peer, group=self._group, tag=CONTROL)
+        dist.recv(data, peer, tag=CONTROL)
         return pickle.loads(bytes(data.numpy()))
+
+    def from_last(self, value: float) -> float:
+        """The last stage's value on every stage."""
+        box = torch.tensor([value], dtype=torch.float64)
+        if self.rank < self.stages - 1:
+            dist.recv(box, self.stages - 1, tag=CONTROL)
+            return box.item()
+        for work in [dist.isend(box, j, tag=CONTROL) for j in range(self.stages - 1)]:
+            assert work is not None
+            work.wait()
+        return value
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """One value from each stage, on every stage, by way of the first."""
+        if self.rank:
+            self.send_object(value, 0)
+            return self.recv_object(0)
+        values = [value, *(self.recv_object(j) for j in range(1, self.stages))]
+        for j in range(1, self.stages):
+            self.send_object(values, j)
+        return values
 
 
 class Inbox:
@@ -184,7 +200,7 @@ class Inbox:
         metas: dict[int, MessageMeta],
         learn_from: Wire | None = None,
         ahead: int = 2,
-    ):
+    ) -> None:
         self.link = link
         self.metas = metas
         self._learn_from = learn_from
@@ -228,9 +244,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[dist.Work, Tensor] | threading.Event | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[tuple[dist.Work, Tensor] | threading.Event | None] = queue.SimpleQueue()
         self._late: list[tuple[dist.Work, Tensor]] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._reap, name="gpipe-outbox", daemon=True)

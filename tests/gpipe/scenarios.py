@@ -1,0 +1,159 @@
+"""What the stage processes of `test_pipeline.py` run; at module level so that spawned processes can import it."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from repro.gpipe import Pipeline, Whole
+
+N, WIDTH, STEPS = 10, 6, 3
+CASES = [
+    (schedule, checkpoint, M)
+    for schedule in ("gpipe", "gpipe-late", "1f1b")
+    for checkpoint in ("always", "except_last", "never")
+    for M in (1, 4)
+]
+
+
+class Fork(nn.Module):
+    """One tensor -> a nested value with a skip, an integer and a no-grad member."""
+
+    def forward(self, x: Tensor) -> tuple:
+        return x, {"skip": [x], "ids": (x.detach() > 0).long(), "mask": x.detach() > 0}
+
+
+class Middle(nn.Module):
+    """Works on the first member and passes the rest along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: tuple) -> tuple:
+        return self.linear(value[0]).tanh() * value[1]["mask"], value[1]
+
+
+class Join(nn.Module):
+    """The nested value -> one tensor."""
+
+    def forward(self, value: tuple) -> Tensor:
+        return value[0] + value[1]["skip"][0] * value[1]["ids"]
+
+
+def nested() -> list:
+    """Deterministic layers with nested boundaries, an in-place layer and one without parameters."""
+    return [lambda: nn.Linear(WIDTH, WIDTH), Fork, Middle, Middle, Join, lambda: nn.ReLU(inplace=True), head]
+
+
+def noisy() -> list:
+    """Dropout and batch norm."""
+    return [head, lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(WIDTH), head, lambda: nn.Dropout(0.2), head]
+
+
+def head() -> nn.Module:
+    """The factory of a plain layer."""
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """One mini-batch of N examples that M = 4 cuts into unequal parts."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(N, WIDTH, generator=generator), torch.randn(N, WIDTH, generator=generator)
+
+
+def train(model: str, stages: int, micro_batches: int, checkpoint: str, schedule: str) -> dict:
+    """A few steps; loss, evaluation and this stage's weights and last gradients."""
+    layers = {"nested": nested, "noisy": noisy}[model]()
+    pipe = Pipeline(layers, stages, micro_batches, checkpoint=checkpoint, schedule=schedule, device="cpu", seed=7)
+    optimizer = torch.optim.SGD(list(pipe.parameters()), lr=0.5, momentum=0.9)
+    inputs, targets = batch()
+    losses = [
+        pipe.train_step(inputs, targets, nn.functional.mse_loss, optimizer, trace=step == 2) for step in range(STEPS)
+    ]
+    evaluation = pipe.evaluate(inputs, targets, nn.functional.mse_loss)
+    pipe.close()
+    return {
+        "loss": [r.loss for r in losses],
+        "timeline": losses[-1].timeline,
+        "evaluation": evaluation,
+        "weights": {k: v.clone() for k, v in pipe.module.state_dict().items()},
+        "gradients": {k: p.grad.clone() for k, p in pipe.module.named_parameters() if p.grad is not None},
+    }
+
+
+def everything() -> dict:
+    """All cases for K = 1, 2, 3 on the ranks of one launch, and a few that stand alone."""
+    rank = dist.get_rank()
+    results = {}
+    for model in ("nested", "noisy"):
+        for schedule, checkpoint, M in CASES:
+            for K in (1, 2, 3):
+                if rank < K and not (K == 1 and rank):
+                    results[model, schedule, checkpoint, M, K] = train(model, K, M, checkpoint, schedule)
+    results["memory"] = peaks()
+    results["whole"] = whole()
+    results["time"] = by_time()
+    results["refused"] = refusal()
+    return results
+
+
+def peaks() -> dict:
+    """Peak bytes with and without re-materialization."""
+    layers = [lambda: nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))) for _ in range(3)]
+    found = {}
+    for checkpoint in ("always", "never"):
+        pipe = Pipeline(layers, 3, 8, checkpoint=checkpoint, device="cpu")
+        x = torch.ones(512, 64)
+        pipe.train_step(x, x, nn.functional.mse_loss)
+        found[checkpoint] = pipe.measure_memory(x, x, nn.functional.mse_loss)
+        pipe.close()
+    return found
+
+
+class Masked(nn.Module):
+    """Takes (x, mask) with a mask that has nothing to do with the batch."""
+
+    def forward(self, value: tuple) -> Tensor:
+        return value[0] @ value[1]
+
+
+def whole() -> float:
+    """A member that every micro-batch gets uncut."""
+    pipe = Pipeline([Masked, head, head], 3, 5, device="cpu")
+    x, y = batch()
+    loss = pipe.train_step((x, Whole(torch.eye(WIDTH))), y, nn.functional.mse_loss).loss
+    pipe.close()
+    return loss
+
+
+def by_time() -> tuple:
+    """A cut by measured time: the same on every rank."""
+    layers = [
+        lambda: nn.Linear(8, 8),
+        lambda: nn.Linear(8, 900),
+        lambda: nn.Linear(900, 900),
+        lambda: nn.Linear(900, 8),
+    ]
+    pipe = Pipeline(layers, 3, 2, balance="time", sample=torch.ones(64, 8), device="cpu")
+    pipe.close()
+    return pipe.balance, pipe.imbalance
+
+
+def refusal() -> str:
+    """What a rank says when the first stage's inputs are no good."""
+    pipe = Pipeline([head, head, head], 3, 4, device="cpu")
+    x, y = batch()
+    try:
+        pipe.train_step(x[:3], y[:3], nn.functional.mse_loss)
+    except ValueError as error:
+        return str(error)
+    finally:
+        pipe.close()
+    return "accepted"
+
+
+def fail(rank: int) -> None:
+    """Raise on one stage."""
+    if dist.get_rank() == rank:
+        raise RuntimeError(f"stage {rank} cannot")
+    dist.barrier()

@@ -1,0 +1,84 @@
+"""The walker against the closed forms of the paper (section 2.3) and against a schedule that cannot run."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.gpipe.breakdown import PARTS, breakdown
+from repro.gpipe.replay import DeadlockError, replay, walk
+from repro.gpipe.schedule import Action, make_schedule
+from repro.gpipe.timeline import Span, Timeline
+
+UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
+K, M = st.integers(1, 8), st.integers(1, 20)
+
+
+@given(K=K, M=M)
+def test_plain_pipeline_fills_and_drains(K, M):
+    timeline = replay(make_schedule("gpipe", K, M, "never"), lambda a: UNIT[a.kind])
+    assert timeline.step_time == (M + K - 1) * 3
+    assert timeline.bubble_over_total == pytest.approx((K - 1) / (M + K - 1))
+    assert timeline.bubble_over_work == pytest.approx((K - 1) / M)
+
+
+@given(K=K, M=M)
+def test_late_recompute_is_the_plain_formula(K, M):
+    timeline = replay(make_schedule("gpipe-late", K, M, "always"), lambda a: UNIT[a.kind])
+    assert timeline.step_time == (M + K - 1) * 4
+
+
+@given(K=K, M=M)
+def test_early_recompute_hides_in_the_bubble(K, M):
+    timeline = replay(make_schedule("gpipe", K, M, "always"), lambda a: UNIT[a.kind])
+    assert timeline.step_time == (M + K - 1) * 1 + M * (1 + 2) + (K - 1) * 2
+    assert timeline.bubble_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
+
+
+def test_transfer_delays_only_what_crosses():
+    timeline = replay(
+        make_schedule("gpipe", 2, 1, "never"), lambda a: UNIT[a.kind], lambda j, k: 0.5 if k > j else 0.25
+    )
+    assert timeline.step_time == 1 + 0.5 + 1 + 2 + 0.25 + 2
+
+
+def test_a_stuck_schedule_is_named():
+    ranks = [[Action("F", 0, 0), Action("B", 0, 0)], [Action("F", 1, 1), Action("B", 1, 0)]]
+    with pytest.raises(DeadlockError, match="F1 on stage 1 waits for F1 on stage 0"):
+        walk(ranks, make_schedule("gpipe", 2, 2).needs, lambda _a: 1.0)
+
+
+def test_breakdown_of_the_paper_pie():
+    timeline = replay(make_schedule("gpipe", 2, 16, "always"), lambda a: UNIT[a.kind])
+    parts = breakdown(timeline)
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert parts["recompute"] / parts["computation"] == pytest.approx(1 / 3)
+    assert parts["bubble"] == pytest.approx(3 / 67)
+    assert parts["imbalance"] == pytest.approx(0.0)
+    assert parts["transfer"] == pytest.approx(0.0)
+
+
+def test_breakdown_names_a_slow_stage_imbalance():
+    even = replay(make_schedule("gpipe", 2, 8, "never"), lambda _a: 1.0)
+    uneven = replay(make_schedule("gpipe", 2, 8, "never"), lambda a: 1.5 if a.stage else 0.5)
+    assert breakdown(even)["imbalance"] == pytest.approx(0.0)
+    assert breakdown(uneven)["imbalance"] > 0.2
+    assert breakdown(uneven)["transfer"] == pytest.approx(0.0)
+
+
+def test_breakdown_names_a_slow_link_transfer():
+    parts = breakdown(replay(make_schedule("gpipe", 2, 4, "never"), lambda _a: 1.0, transfer=1.0))
+    assert parts["transfer"] == pytest.approx(4 / 24)
+    assert parts["imbalance"] == pytest.approx(0.0)
+
+
+def test_breakdown_of_measured_extras():
+    spans = (
+        Span("setup", 0, -1, 0.0, 1.0),
+        Span("F", 0, 0, 1.0, 3.0),
+        Span("B", 0, 0, 3.0, 7.0),
+        Span("U", 0, -1, 7.0, 8.0),
+    )
+    parts = breakdown(Timeline(spans, 1))
+    expected = dict.fromkeys(PARTS, 0.0) | {"computation": 6 / 8, "update": 1 / 8, "setup": 1 / 8}
+    assert parts == pytest.approx(expected)
+    assert sum(breakdown(Timeline((), 2)).values()) == 0
