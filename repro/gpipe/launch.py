@@ -9,6 +9,8 @@ import pickle
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -45,13 +47,15 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    try:
-        mp.spawn(_child, (fn, args, stages, threads, store.port), nprocs=stages)
-    except (mp.ProcessRaisedException, mp.ProcessExitedException):
-        if store.check(["failure"]):
-            raise StageError(store.get("failure").decode()) from None
-        raise
-    return [pickle.loads(store.get(f"result/{rank}")) for rank in range(stages)]
+    with TemporaryDirectory() as folder:
+        results = [Path(folder) / str(rank) for rank in range(stages)]
+        try:
+            mp.spawn(_child, (fn, args, results, threads, store.port), nprocs=stages)
+        except (mp.ProcessRaisedException, mp.ProcessExitedException):
+            if store.check(["failure"]):
+                raise StageError(store.get("failure").decode()) from None
+            raise
+        return [pickle.loads(path.read_bytes()) for path in results]
 
 
 def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
@@ -72,11 +76,14 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
         nccl_pairs(world)
 
 
-def _child(rank: int, fn: Callable[..., Any], args: tuple[Any, ...], world: int, threads: int, port: int) -> None:
+def _child(
+    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], results: list[Path], threads: int, port: int
+) -> None:
+    world = len(results)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     try:
         initialise(rank, world, store, threads)
-        store.set(f"result/{rank}", pickle.dumps(fn(*args)))  # pyright: ignore[reportArgumentType]
+        results[rank].write_bytes(pickle.dumps(fn(*args)))
         dist.barrier()  # nobody leaves while a neighbour still reads from it
     except BaseException:
         # The first to write is the cause; the others only lost their connection to it.

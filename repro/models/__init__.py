@@ -1,0 +1,57 @@
+"""The models, each a sequence of layers, by name: `build("amoebanet-d", L=6, D=32)`.
+
+Bring your own with `build("import:package.module:function")`, see `own`.
+"""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from repro.models.amoebanet import amoebanet
+from repro.models.arguments import check_names, check_types
+from repro.models.model import Model
+from repro.models.own import own
+from repro.models.timed import timed
+from repro.models.timm_models import timm_model
+from repro.models.transformer import transformer
+
+__all__ = ["Model", "build", "names"]
+
+BUILDERS: dict[str, Callable[..., Model]] = {
+    "amoebanet-b": partial(amoebanet, "b", D=512, image=480),
+    "amoebanet-d": partial(amoebanet, "d"),
+    "transformer": transformer,
+    "timed": timed,
+}
+# What follows the colon is the builder's first argument.
+PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}
+
+
+def names() -> list[str]:
+    """What `build` takes; angle brackets stand for a choice of the user's."""
+    return [*BUILDERS, "timm:<timm's name>", "import:<package.module>:<function>"]
+
+
+def build(name: str, /, **args: Any) -> Model:
+    """The model of that name; args are its builder's, by default the paper's sizes.
+
+    Raises:
+        ValueError: unknown name or argument, or a value that is not allowed; one line.
+    """
+    builder = _builder(name)
+    check_names(name, builder, args)
+    check_types(builder, args)
+    return builder(**args)
+
+
+def _builder(name: str) -> Callable[..., Model]:
+    """The function behind a name."""
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix in PREFIXES:
+        return partial(PREFIXES[prefix], rest)
+    if name in BUILDERS:
+        return BUILDERS[name]
+    near = get_close_matches(name, BUILDERS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

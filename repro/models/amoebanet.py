@@ -1,0 +1,247 @@
+"""AmoebaNet-B and -D as a sequence of layers: GPipe's image models (Tables 1 to 5).
+
+The original definition, that of the authors' TensorFlow code: a stem of 32 filters, stem reduction cells of D/4
+and D/2 filters, 1001 classes, no auxiliary head unless asked for. Parameters of D as (L, D): (18, 208) 81,140,766;
+(18, 416) 317,548,353; (18, 544) 540,204,945; (36, 544) 1,053,302,481, within 1.1 % of Table 1's 82M, 318M, 542M,
+1.05B; B (18, 512) 557.3M, printed as 557M.
+
+L + 6 layers: stem, two reduction cells, L/3 normal cells, reduction cell, L/3, reduction cell, L/3, head; with the
+auxiliary head one more, after the second run of normal cells. Between any two layers travels (output, skip): the
+skip is the input of the layer that made the output. Behind an auxiliary head it is (output, skip, auxiliary logits):
+they ride to the last stage, where the loss is, so that the pipeline may be cut anywhere.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.data import images
+from repro.models import genotypes
+from repro.models.genotypes import GENOTYPES, Genotype
+from repro.models.model import Model, require
+from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
+
+STEM_FILTERS = 32
+# The authors shrink the auxiliary head's 128 and 768 filters by 0.4, and weigh its loss by 0.4.
+AUX_FILTERS = (51, 307)
+AUX_LOSS_WEIGHT = 0.4
+
+Boundary = tuple[Tensor, ...]  # (output, skip) or (output, skip, auxiliary logits)
+Factory = Callable[[], nn.Module]
+
+
+class Stem(nn.Module):
+    """3x3 convolution with stride 2 and no padding: [N, 3, H, W] -> ([N, 32, (H - 1) // 2, ...], the same)."""
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, STEM_FILTERS, 3, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(STEM_FILTERS, BN_EPSILON)
+        _initialise(self, momentum)
+
+    def forward(self, image: Tensor) -> Boundary:
+        """There is no cell before the first one: its skip is its input."""
+        output = self.norm(self.conv(image))
+        return output, output
+
+
+class Cell(nn.Module):
+    """One cell: (x [N, C, H, W], skip, ...) -> (output, x, ...).
+
+    Args:
+        cell: its table.
+        channels: of x and of the skip.
+        filters: F, the channels of each inner state.
+        stride: 2 in a reduction cell.
+        skip_stride: 2 if the skip is twice as high and wide as x, as behind a reduction cell; None in the first
+            cell, whose skip is its own input, which the authors leave as it is.
+        momentum: of batch norm's running statistics.
+    """
+
+    def __init__(
+        self,
+        cell: genotypes.Cell,
+        channels: tuple[int, int],
+        filters: int,
+        stride: int,
+        skip_stride: int | None,
+        momentum: float,
+    ) -> None:
+        super().__init__()
+        self.cell = cell
+        self.input = conv(channels[0], filters)
+        self.skip = _match(channels[1], filters, skip_stride)
+        widths = (filters, channels[1] if skip_stride is None else filters)
+        self.left = nn.ModuleList(_operation(p.left, p.left_state, widths, filters, stride) for p in cell.pairs)
+        self.right = nn.ModuleList(_operation(p.right, p.right_state, widths, filters, stride) for p in cell.pairs)
+        _initialise(self, momentum)
+
+    def forward(self, value: Boundary) -> Boundary:
+        """Add five states to the two inputs and concatenate those that the table names."""
+        x, skip, *rest = value
+        states = [self.input(x), self.skip(skip)]
+        for pair, left, right in zip(self.cell.pairs, self.left, self.right, strict=True):
+            states.append(left(states[pair.left_state]) + right(states[pair.right_state]))
+        return torch.cat([states[s] for s in self.cell.concat], dim=1), x, *rest
+
+
+class AuxiliaryHead(nn.Module):
+    """A classifier in mid-network, for the loss alone: (x, skip) -> (x, skip, logits [N, classes]).
+
+    Args:
+        channels: of x.
+        size: height and width of x; it fixes the kernel that sees all of the pooled map.
+        classes: number of classes.
+        momentum: of batch norm's running statistics.
+    """
+
+    def __init__(self, channels: int, size: int, classes: int, momentum: float) -> None:
+        super().__init__()
+        pool = min(5, size)  # the authors' 5; small images have no five pixels left
+        narrow, wide = AUX_FILTERS
+        self.layers = nn.Sequential(
+            nn.ReLU(),
+            nn.AvgPool2d(pool, stride=3),
+            nn.Conv2d(channels, narrow, 1, bias=False),
+            nn.BatchNorm2d(narrow, BN_EPSILON),
+            nn.ReLU(),
+            nn.Conv2d(narrow, wide, (size - pool) // 3 + 1, bias=False),
+            nn.BatchNorm2d(wide, BN_EPSILON),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(wide, classes),
+        )
+        _initialise(self, momentum)
+
+    def forward(self, value: Boundary) -> Boundary:
+        """Add the logits to what travels; in evaluation too, so that boundaries keep their form."""
+        return *value, self.layers(value[0])
+
+
+class Head(nn.Module):
+    """ReLU, global average pool, dropout, linear: (x [N, C, H, W], skip, ...) -> logits [N, classes].
+
+    In training with an auxiliary head: (logits, auxiliary logits), the form that `loss` takes.
+    """
+
+    def __init__(self, channels: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(channels, classes)
+        _initialise(self, momentum=0.0)
+
+    def forward(self, value: Boundary) -> Tensor | Boundary:
+        """The skip ends here, unused."""
+        x, _, *auxiliary = value
+        logits = self.classifier(self.dropout(functional.relu(x).mean((2, 3))))
+        return (logits, *auxiliary) if auxiliary and self.training else logits
+
+
+def loss(output: Tensor | Boundary, targets: Tensor) -> Tensor:
+    """Mean cross-entropy, plus 0.4 times the auxiliary head's where there is one. Targets: classes [N]."""
+    if isinstance(output, Tensor):
+        return functional.cross_entropy(output, targets)
+    logits, auxiliary = output
+    cross_entropy = functional.cross_entropy
+    return cross_entropy(logits, targets) + AUX_LOSS_WEIGHT * cross_entropy(auxiliary, targets)
+
+
+def amoebanet(
+    variant: Literal["b", "d"],
+    L: int = 18,
+    D: int = 256,
+    image: int = 224,
+    num_classes: int = 1001,
+    aux_head: bool = False,
+    dropout: float = 0.5,
+    bn_momentum: float = 3e-4,
+) -> Model:
+    """AmoebaNet-B or -D (L, D); the default sizes are Table 2's.
+
+    Args:
+        variant: which genotype.
+        L: normal cells, a multiple of 3.
+        D: filters of the first stack, a multiple of 4 from 16 up.
+        image: height and width of the images, from 32 up. At 32 the last cells see a single pixel, and batch norm
+            then needs two examples in a micro-batch (so does the auxiliary head, at any size).
+        num_classes: at least the digits' 10; 1001 is ImageNet's 1000 and a background class.
+        aux_head: whether there is an auxiliary head.
+        dropout: before the classifier.
+        bn_momentum: of the running statistics; 0.0003 is the authors' (TensorFlow's decay 0.9997), which takes
+            thousands of steps to forget its start.
+    """
+    require(L > 0 and L % 3 == 0, "L", L, "a multiple of 3 (three stacks of L/3 cells)", f"L={max(L // 3, 1) * 3}")
+    require(D >= 16 and D % 4 == 0, "D", D, "a multiple of 4 from 16 up", f"D={max(D // 4 * 4, 16)}")
+    require(image >= 32, "image", image, "a height and width from 32 up", "image=32")
+    require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
+    require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.5")
+    require(0 < bn_momentum <= 1, "bn_momentum", bn_momentum, "a number in (0, 1]", "bn_momentum=0.1")
+    layers = _layers(GENOTYPES[variant], L, D, image, num_classes, aux_head, dropout, bn_momentum)
+    return Model(
+        name=f"amoebanet-{variant}",
+        layers=tuple(layers),
+        batch=lambda N, seed: images.batch(N, image, seed),
+        loss=loss,
+        unit="images/s",
+        labels={"aux_head": "yes" if aux_head else "no", "data": images.LABEL},
+    )
+
+
+def _layers(
+    genotype: Genotype, L: int, D: int, image: int, classes: int, aux_head: bool, dropout: float, momentum: float
+) -> Iterator[Factory]:
+    """One factory per layer, in order; follows the channels and sizes from cell to cell."""
+    yield partial(Stem, momentum)
+    size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
+    for filters, reduces, auxiliary in _plan(L, D):
+        cell = genotype.reduction if reduces else genotype.normal
+        stride = 2 if reduces else 1
+        yield partial(Cell, cell, channels, filters, stride, skip_stride, momentum)
+        size, skip_stride = -(-size // stride), stride
+        channels = (len(cell.concat) * filters, channels[0])
+        if auxiliary and aux_head:
+            yield partial(AuxiliaryHead, channels[0], size, classes, momentum)
+    yield partial(Head, channels[0], classes, dropout)
+
+
+def _plan(L: int, D: int) -> Iterator[tuple[int, bool, bool]]:
+    """(filters, whether it reduces, whether the auxiliary head follows) of each cell, in order."""
+    yield D // 4, True, False
+    yield D // 2, True, False
+    for stack in range(3):
+        if stack > 0:
+            yield D * 2**stack, True, False
+        for n in range(L // 3):
+            yield D * 2**stack, False, stack == 1 and n == L // 3 - 1
+
+
+def _match(channels: int, filters: int, stride: int | None) -> nn.Module:
+    """Bring a skip to F channels and to the size of the cell's input; stride as `Cell`'s skip_stride."""
+    if stride == 2:
+        return FactorizedReduction(channels, filters)
+    return nn.Identity() if stride is None or channels == filters else conv(channels, filters)
+
+
+def _operation(name: str, state: int, widths: tuple[int, int], filters: int, stride: int) -> nn.Module:
+    """An operation on a state; it strides only if it reads one of the cell's two inputs."""
+    return OPERATIONS[name](widths[state], filters, stride) if state < 2 else OPERATIONS[name](filters, filters, 1)
+
+
+def _initialise(layer: nn.Module, momentum: float) -> None:
+    """Initial weights, and batch norm's momentum.
+
+    Convolutions as the authors': variance scaling by fan-out. They do so in the classifiers too, which with 10
+    classes instead of 1001 gives a first loss of 14 where guessing costs 2.3; those are scaled by fan-in here.
+    """
+    for module in layer.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.momentum = momentum

@@ -1,0 +1,34 @@
+"""What every model is to the rest of the house: a sequence of layers with its data and its loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Model:
+    """A sequence of layers, with what is needed to train on it.
+
+    name: as given to `build`.
+    layers: one zero-argument factory per layer; a layer maps one value (a tensor or a nested tuple of
+        tensors) to one value. Called under `torch.device("meta")`, a factory allocates nothing.
+    batch: (N, seed) -> (inputs, targets), small real data, each with leading dimension N.
+    loss: (output of the last layer, targets) -> scalar, the mean over examples (tokens).
+    unit: of the throughput, "images/s" or "sequences/s".
+    labels: what every result on this model must name.
+    """
+
+    name: str
+    layers: Sequence[Callable[[], nn.Module]]
+    batch: Callable[[int, int], tuple[Any, Any]]
+    loss: Callable[[Any, Tensor], Tensor]
+    unit: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def require(holds: bool, name: str, value: object, allowed: str, tip: str) -> None:
+    """Raise a one-line ValueError about the argument `name` unless `holds`."""
+    if not holds:
+        raise ValueError(f"{name}={value!r}: allowed is {allowed}; try {tip}")

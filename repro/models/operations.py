@@ -1,0 +1,160 @@
+"""The operations of AmoebaNet's cells, padded as TensorFlow's SAME does.
+
+SAME gives ceil(size / stride) outputs; an odd pixel of padding goes to the right and the bottom, so with
+stride 2 on an even size the padding is lopsided, which torch's own `padding=` cannot express.
+Nothing here works in place: a cell's input is also the next cell's skip.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# (input channels, filters F, stride) -> the operation, which gives F channels
+Operation = Callable[[int, int, int], nn.Module]
+
+BN_EPSILON = 1e-3  # the authors' value; their momentum is an argument of the models
+
+
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Pixels before and after, so that ceil(size / stride) windows fit."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def _pad(
+    input: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], fill: float
+) -> tuple[Tensor, tuple[int, int]]:
+    """The input, padded if it must be lopsided, and the padding left for the operation itself, which needs no copy."""
+    top, bottom = same_padding(input.shape[2], kernel[0], stride[0])
+    left, right = same_padding(input.shape[3], kernel[1], stride[1])
+    if (top, left) == (bottom, right):
+        return input, (top, left)
+    return functional.pad(input, (left, right, top, bottom), value=fill), (0, 0)
+
+
+class SameConv(nn.Conv2d):
+    """A convolution without bias: [N, C, H, W] -> [N, F, ceil(H / stride), ceil(W / stride)]."""
+
+    def __init__(
+        self, channels: int, filters: int, kernel: tuple[int, int], stride: tuple[int, int], groups: int = 1
+    ) -> None:
+        super().__init__(channels, filters, kernel, stride, groups=groups, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Pad as SAME does and convolve."""
+        input, padding = _pad(input, self.kernel_size, self.stride, 0.0)
+        return functional.conv2d(input, self.weight, None, self.stride, padding, groups=self.groups)
+
+
+class SameMaxPool(nn.Module):
+    """A max pool whose padding never wins: [N, C, H, W] -> [N, C, ceil(H / stride), ceil(W / stride)]."""
+
+    def __init__(self, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Pad with -inf (as torch does by itself) and pool."""
+        input, padding = _pad(input, (self.kernel, self.kernel), (self.stride, self.stride), -math.inf)
+        return functional.max_pool2d(input, self.kernel, self.stride, padding)
+
+
+class FactorizedReduction(nn.Module):
+    """Halve a skip and bring it to F channels: [N, C, H, W] -> [N, F, ceil(H / 2), ceil(W / 2)].
+
+    Half of the filters see the even pixels, the other half the odd ones (the image shifted by one pixel).
+    """
+
+    def __init__(self, channels: int, filters: int) -> None:
+        super().__init__()
+        self.even = nn.Conv2d(channels, filters // 2, 1, stride=2, bias=False)
+        self.odd = nn.Conv2d(channels, filters // 2, 1, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(filters, BN_EPSILON)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """ReLU, the two halves, batch norm."""
+        input = functional.relu(input)
+        shifted = functional.pad(input, (-1, 1, -1, 1))
+        return self.norm(torch.cat((self.even(input), self.odd(shifted)), dim=1))
+
+
+def conv(
+    channels: int, filters: int, kernel: tuple[int, int] = (1, 1), stride: tuple[int, int] = (1, 1)
+) -> nn.Sequential:
+    """ReLU, convolution, batch norm."""
+    convolution = SameConv(channels, filters, kernel, stride)
+    return nn.Sequential(nn.ReLU(), convolution, nn.BatchNorm2d(filters, BN_EPSILON))
+
+
+def _conv1x1(channels: int, filters: int, stride: int) -> nn.Module:
+    return conv(channels, filters, stride=(stride, stride))
+
+
+def _conv3x3(channels: int, filters: int, stride: int) -> nn.Module:
+    narrow = filters // 4
+    return nn.Sequential(conv(channels, narrow), conv(narrow, narrow, (3, 3), (stride, stride)), conv(narrow, filters))
+
+
+def _conv1x7_7x1(channels: int, filters: int, stride: int) -> nn.Module:
+    narrow = filters // 4
+    return nn.Sequential(
+        conv(channels, narrow),
+        conv(narrow, narrow, (1, 7), (1, stride)),
+        conv(narrow, narrow, (7, 1), (stride, 1)),
+        conv(narrow, filters),
+    )
+
+
+def _separable(size: int) -> Operation:
+    """Twice: ReLU, depthwise size x size (the stride is on the first), pointwise, batch norm."""
+
+    def half(channels: int, filters: int, stride: int) -> list[nn.Module]:
+        depthwise = SameConv(channels, channels, (size, size), (stride, stride), groups=channels)
+        pointwise = nn.Conv2d(channels, filters, 1, bias=False)
+        return [nn.ReLU(), depthwise, pointwise, nn.BatchNorm2d(filters, BN_EPSILON)]
+
+    def build(channels: int, filters: int, stride: int) -> nn.Module:
+        return nn.Sequential(*half(channels, filters, stride), *half(filters, filters, 1))
+
+    return build
+
+
+def _identity(channels: int, filters: int, stride: int) -> nn.Module:
+    return nn.Identity() if (channels, stride) == (filters, 1) else _conv1x1(channels, filters, stride)
+
+
+def _max_pool(size: int) -> Operation:
+    def build(channels: int, filters: int, stride: int) -> nn.Module:
+        return _to_filters(SameMaxPool(size, stride), channels, filters)
+
+    return build
+
+
+def _average3x3(channels: int, filters: int, stride: int) -> nn.Module:
+    assert stride == 1, "no genotype strides an average pool; symmetric padding is SAME only without stride"
+    pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
+    return _to_filters(pool, channels, filters)
+
+
+def _to_filters(pool: nn.Module, channels: int, filters: int) -> nn.Module:
+    """The pool, and where its input has not F channels (only in the stem) a 1x1 convolution, batch norm."""
+    if channels == filters:
+        return pool
+    project = nn.Conv2d(channels, filters, 1, bias=False)
+    return nn.Sequential(pool, project, nn.BatchNorm2d(filters, BN_EPSILON))
+
+
+OPERATIONS: dict[str, Operation] = {
+    "identity": _identity,
+    "1x1": _conv1x1,
+    "3x3": _conv3x3,
+    "1x7-7x1": _conv1x7_7x1,
+    "sep3x3": _separable(3),
+    "sep5x5": _separable(5),
+    "max2x2": _max_pool(2),
+    "max3x3": _max_pool(3),
+    "avg3x3": _average3x3,
+}

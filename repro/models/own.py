@@ -1,0 +1,117 @@
+"""A user's own model: `import:package.module:function`.
+
+The function is called with the model's arguments and returns a sequence of layers (nn.Sequential, or a list or tuple of
+nn.Modules or zero-argument factories), which is then trained on the digits; or a `Model`, which brings its own data and
+loss. Modules are found as Python finds them, with the current directory first. To let a rank make only its own layers,
+return factories.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from repro.data import images
+from repro.models.arguments import check_names
+from repro.models.model import Model, require
+
+FORM = "import:package.module:function"
+
+
+def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) -> Model:
+    """The model that the function at `path` describes.
+
+    Args:
+        path: package.module:function.
+        image: height and width of the digits; given to the function if it has a parameter of this name.
+        num_classes: at least the digits' 10; given to the function likewise.
+        arguments: for the function.
+    """
+    function = _function(path)
+    parameters = inspect.signature(function).parameters
+    offered = {"image": image, "num_classes": num_classes}
+    arguments |= {name: value for name, value in offered.items() if name in parameters}
+    check_names(f"import:{path}", function, arguments, also=tuple(offered))
+    require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
+    require(image >= 1, "image", image, "a height and width from 1 up", "image=32")
+    # The weights of layers that come ready-made must be the same in every process.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        returned = function(**arguments)
+    if isinstance(returned, Model):
+        return returned
+    return Model(
+        name=f"import:{path}",
+        layers=_layers(path, returned),
+        batch=lambda N, seed: images.batch(N, image, seed),
+        loss=functional.cross_entropy,
+        unit="images/s",
+        labels={"data": images.LABEL},
+    )
+
+
+def _function(path: str) -> Callable[..., Any]:
+    """What `package.module:function` names."""
+    wrong = f"model='import:{path}'"
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise ValueError(f"{wrong}: write {FORM}, with a colon before the function; try import:mymodel:layers")
+    module = _module(wrong, module_name)
+    if not hasattr(module, name):
+        here = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        near = get_close_matches(name, here, n=1) or here[:3]
+        hint = f"did you mean {' or '.join(near)}?" if near else "it has no functions"
+        raise ValueError(f"{wrong}: module {module_name} has no {name}; {hint}")
+    function = getattr(module, name)
+    if not callable(function):
+        kind = type(function).__name__
+        raise ValueError(f"{wrong}: {name} is {_article(kind)}, not a function; write a function that returns it")
+    return function
+
+
+def _module(wrong: str, name: str) -> Any:
+    """Import a module, from the current directory first."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # An import that fails inside the user's module is that module's own error.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(
+            f"{wrong}: no module {error.name} in {here} nor installed; start in the directory that holds it"
+        ) from None
+
+
+def _layers(path: str, returned: object) -> list[Callable[[], nn.Module]]:
+    """Zero-argument factories from what the function returned; a ready-made module is its own factory's result."""
+    wrong = f"model='import:{path}': the function"
+    allowed = "nn.Sequential, or a list of nn.Modules or zero-argument factories"
+    if not isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
+        kind = _article(type(returned).__name__)
+        raise ValueError(f"{wrong} returned {kind}; allowed is {allowed}; try wrapping its parts in nn.Sequential")
+    if len(returned) == 0:
+        raise ValueError(f"{wrong} returned no layers; allowed is {allowed}; try two layers or more")
+    for index, layer in enumerate(returned):
+        if not callable(layer):
+            raise ValueError(
+                f"{wrong} returned {_article(type(layer).__name__)} as layer {index}; allowed is {allowed}"
+            )
+    return [_ready(layer) if isinstance(layer, nn.Module) else layer for layer in returned]
+
+
+def _ready(module: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: module
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"

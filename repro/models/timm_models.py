@@ -1,0 +1,143 @@
+"""timm's image models as sequences of layers, block by block: `timm:resnet50`, `timm:vit_base_patch16_224`.
+
+The model is built once on the meta device (about 0.1 s, no memory). A layer is a copy of it, stripped to what that
+layer runs; its factory gives the parameters real memory and timm's own initial weights. So a rank never holds more than
+its own layers, and a layer's state-dict keys are timm's: together the layers have the whole model's state dict.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.data import images
+from repro.models.model import Model, require
+
+SUPPORTED = "ResNet (resnet*, resnext*, seresnet*, wide_resnet*) and VisionTransformer (vit_*, deit_* undistilled)"
+
+
+class Part(NamedTuple):
+    """One layer: the dotted names of the children and parameters it keeps, and what it runs on the stripped model."""
+
+    keeps: tuple[str, ...]
+    run: Callable[[Any, Tensor], Tensor]
+
+
+def timm_model(variant: str, /, image: int | None = None, num_classes: int = 1000) -> Model:
+    """A timm model with random weights.
+
+    Args:
+        variant: timm's name of it, of one of the `SUPPORTED` families.
+        image: height and width of the images; by default the variant's own.
+        num_classes: at least the digits' 10.
+    """
+    require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
+    require(image is None or image >= 32, "image", image, "a height and width from 32 up", "image=32")
+    whole = _on_meta(variant, image, num_classes)
+    size = image or whole.default_cfg["input_size"][-1]
+    return Model(
+        name=f"timm:{variant}",
+        layers=[partial(_layer, whole, part) for part in _parts(variant, whole)],
+        batch=lambda N, seed: images.batch(N, size, seed),
+        loss=functional.cross_entropy,
+        unit="images/s",
+        labels={"data": images.LABEL},
+    )
+
+
+def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
+    """The whole model without memory; a VisionTransformer's positions are made for `image`."""
+    import timm
+    from timm.models.vision_transformer import VisionTransformer
+
+    if not timm.is_model(variant):
+        near = get_close_matches(variant, timm.list_models(), n=1)
+        hint = f"; did you mean 'timm:{near[0]}'?" if near else ""
+        raise ValueError(f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}")
+    with torch.device("meta"):
+        whole = timm.create_model(variant, num_classes=num_classes)
+        if image is not None and isinstance(whole, VisionTransformer):
+            whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
+    return whole
+
+
+def _parts(variant: str, whole: nn.Module) -> list[Part]:
+    """The layers of a supported model, in order."""
+    from timm.models.resnet import ResNet
+    from timm.models.vision_transformer import VisionTransformer
+
+    families = {ResNet: _resnet, VisionTransformer: _vision_transformer}
+    split = families.get(type(whole))
+    if split is None or not _can_initialise(whole):
+        kind = type(whole).__name__
+        raise ValueError(f"model='timm:{variant}': a {kind} that cannot be cut; supported are {SUPPORTED}")
+    return list(split(whole))
+
+
+def _resnet(whole: Any) -> Iterator[Part]:
+    yield Part(("conv1", "bn1", "act1", "maxpool"), lambda m, x: m.maxpool(m.act1(m.bn1(m.conv1(x)))))
+    for stage in ("layer1", "layer2", "layer3", "layer4"):
+        yield from _blocks(stage, len(whole.get_submodule(stage)))
+    yield Part(("global_pool", "fc"), lambda m, x: m.forward_head(x))
+
+
+def _vision_transformer(whole: Any) -> Iterator[Part]:
+    embedding = ("patch_embed", "cls_token", "reg_token", "pos_embed", "pos_drop", "patch_drop", "norm_pre")
+    # _pos_embed is timm's private name for adding positions and tokens; a test compares outputs.
+    yield Part(embedding, lambda m, x: m.norm_pre(m.patch_drop(m._pos_embed(m.patch_embed(x)))))
+    yield from _blocks("blocks", len(whole.blocks))
+    yield Part(("norm", "attn_pool", "fc_norm", "head_drop", "head"), lambda m, x: m.forward_head(m.norm(x)))
+
+
+def _blocks(container: str, count: int) -> Iterator[Part]:
+    for n in range(count):
+        name = f"{container}.{n}"
+        yield Part((name,), lambda m, x, name=name: m.get_submodule(name)(x))
+
+
+def _can_initialise(whole: nn.Module) -> bool:
+    """Whether each tensor below the top can be made anew by its own module (the top has init_weights)."""
+    owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
+    return all(hasattr(m, "reset_parameters") for m in owners) and not getattr(whole, "fix_init", False)
+
+
+def _layer(whole: nn.Module, part: Part) -> nn.Module:
+    """The stripped model with memory on the default device, with timm's initial weights and the part's forward."""
+    layer: Any = _strip(whole, part.keeps, "")
+    layer.__class__ = type(f"{type(whole).__name__}Part", (type(whole),), {"forward": part.run})
+    for module in layer.modules():
+        if module is not layer and hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    layer.init_weights()
+    return layer
+
+
+def _strip(module: nn.Module, keeps: tuple[str, ...], path: str) -> nn.Module:
+    """A copy with fresh, uninitialised tensors, of the parts of `module` (found at `path`) that are in `keeps`."""
+
+    def kept(name: str) -> bool:
+        full = f"{path}{name}."
+        return any(full.startswith(f"{k}.") or f"{k}.".startswith(full) for k in keeps)
+
+    twin = copy.copy(module)
+    twin._parameters = {
+        n: None if p is None or not kept(n) else nn.Parameter(_empty(p), p.requires_grad)
+        for n, p in module._parameters.items()
+    }
+    twin._buffers = {n: None if b is None else _empty(b) for n, b in module._buffers.items()}
+    twin._modules = {
+        n: None if child is None else _strip(child, keeps, f"{path}{n}.")
+        for n, child in module._modules.items()
+        if kept(n)
+    }
+    return twin
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    """Of the default device, or a fake one, whatever the factory is called under."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype)

@@ -1,0 +1,140 @@
+"""Transformer-L of Tables 1 to 3: a decoder-only language model as L + 2 layers.
+
+The text calls it a sequence-to-sequence model, but Table 1's counts are 131,104,000 + 50,358,272 L to the digit: an
+embedding and a softmax (with bias) of their own, and per layer four d x d attention matrices, two feed-forward ones,
+all with biases, and two layer norms. So there is no cross attention, no final layer norm and no learned position.
+
+What the counts do not fix follows the authors' Lingvo: layer norm before each branch, ReLU, and embeddings scaled by
+sqrt(d) under sinusoidal positions.
+"""
+
+import math
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.data import text
+from repro.models.model import Model, require
+
+Attention = Literal["plain", "fused"]
+
+
+class Embedding(nn.Module):
+    """Tokens and sinusoidal positions: int64 [N, T] -> [N, T, d]."""
+
+    def __init__(self, V: int, d: int, T: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(V, d)
+        nn.init.normal_(self.tokens.weight, std=d**-0.5)
+        self.register_buffer("positions", _sinusoids(T, d), persistent=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up, scale to unit variance, add positions."""
+        embedded = self.tokens(tokens) * math.sqrt(self.tokens.embedding_dim)
+        return self.dropout(embedded + self.get_buffer("positions")[: tokens.shape[1]])
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer, each after a layer norm: [N, T, d] -> the same."""
+
+    def __init__(self, d: int, H: int, heads: int, dropout: float, attention: Attention) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attend = _plain if attention == "plain" else _fused
+        self.attention_norm = nn.LayerNorm(d)
+        self.query, self.key, self.value, self.out = (_linear(d, d) for _ in range(4))
+        self.feed_forward_norm = nn.LayerNorm(d)
+        self.expand, self.contract = _linear(d, H), _linear(H, d)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Dropout is on what each branch adds (Vaswani et al., section 5.4), not on attention weights."""
+        x = x + self.dropout(self._attention(self.attention_norm(x)))
+        hidden = functional.relu(self.expand(self.feed_forward_norm(x)))
+        return x + self.dropout(self.contract(hidden))
+
+    def _attention(self, x: Tensor) -> Tensor:
+        """[N, T, d] -> [N, T, d]; in between, heads are [N, heads, T, d / heads]."""
+        q, k, v = (
+            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for project in (self.query, self.key, self.value)
+        )
+        return self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+def loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy over all tokens; logits [N, T, V], targets int64 [N, T]."""
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def transformer(
+    L: int = 48,
+    d: int = 2048,
+    H: int = 8192,
+    heads: int = 32,
+    V: int = 32000,
+    T: int = 1024,
+    dropout: float = 0.1,
+    attention: Attention = "plain",
+) -> Model:
+    """Transformer-L; the default sizes are Table 1's, the default L is Table 2's.
+
+    Args:
+        L: blocks.
+        d: model dimension.
+        H: feed-forward dimension.
+        heads: attention heads; they share out d.
+        V: vocabulary.
+        T: tokens in a sequence.
+        dropout: not stated in the paper; 0.1 is that of Vaswani et al. for their base model.
+        attention: "plain" matrix products and softmax, as in the paper's time, which hold [N, heads, T, T] weights;
+            or "fused", torch's scaled_dot_product_attention, which does not. The numbers are the same.
+    """
+    for name, value in {"L": L, "H": H, "heads": heads, "T": T}.items():
+        require(value >= 1, name, value, "1 or more", f"{name}=1")
+    multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
+    nearest = max(round(d / multiple), 1) * multiple
+    require(
+        d > 0 and d % multiple == 0, "d", d, f"a multiple of {multiple} (even, shared by {heads} heads)", f"d={nearest}"
+    )
+    require(text.MIN_VOCABULARY <= V, "V", V, f"{text.MIN_VOCABULARY} words or more", f"V={text.MIN_VOCABULARY}")
+    require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.1")
+    block = partial(Block, d, H, heads, dropout, attention)
+    return Model(
+        name="transformer",
+        layers=(partial(Embedding, V, d, T, dropout), *[block] * L, partial(_linear, d, V)),
+        batch=lambda N, seed: text.batch(N, T, V, seed),
+        loss=loss,
+        unit="sequences/s",
+        labels={"attention": attention, "data": text.LABEL},
+    )
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention as matrix products: three times [N, heads, T, d / heads] -> the same."""
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(future, -math.inf).softmax(-1) @ v
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same in one kernel."""
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer with Xavier weights and zero bias; as the last layer, the softmax's logits."""
+    linear = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def _sinusoids(T: int, d: int) -> Tensor:
+    """Positions [T, d]: sines, then cosines, of wavelengths from 2 pi to 10000 * 2 pi."""
+    rates = torch.exp(torch.arange(d // 2) * (-math.log(10000) / max(d // 2 - 1, 1)))
+    angles = torch.arange(T).unsqueeze(1) * rates
+    return torch.cat((angles.sin(), angles.cos()), dim=1)

@@ -1,0 +1,47 @@
+from typing import Any
+
+import torch
+
+from repro.data import images
+
+
+def test_batch_has_the_shapes_and_types_asked_for():
+    pixels, labels = images.batch(6, 45, seed=0)
+    assert pixels.shape == (6, 3, 45, 45)
+    assert pixels.dtype == torch.float32
+    assert labels.shape == (6,)
+    assert labels.dtype == torch.int64
+
+
+def test_same_seed_same_digits_another_seed_others():
+    (a, x), (b, y), (c, _) = (images.batch(16, 32, seed) for seed in (3, 3, 4))
+    assert torch.equal(a, b)
+    assert torch.equal(x, y)
+    assert not torch.equal(a, c)
+
+
+def test_digits_are_the_real_ones_normalised():
+    from sklearn.datasets import load_digits
+
+    bunch: Any = load_digits()
+    pixels, labels = images.batch(1797, 8, seed=0)
+    assert labels.bincount().tolist() == torch.tensor(bunch.target).bincount().tolist()
+    assert abs(pixels.mean()) < 0.01
+    assert abs(pixels.std() - 1) < 0.01
+    assert torch.equal(pixels[:, 0], pixels[:, 2])
+    grey = {tuple(image) for image in (pixels[:, 0] * images._STD + images._MEAN).mul(16).round().flatten(1).tolist()}
+    assert grey == {tuple(image.ravel()) for image in bunch.images}
+
+
+def test_no_digit_comes_twice_until_all_have_come():
+    pixels, _ = images.batch(1797, 8, seed=1)
+    assert len(images.batch(2000, 8, seed=1)[0]) == 2000
+    _, counts = pixels.flatten(1).unique(dim=0, return_counts=True)
+    assert counts.max() == 1
+
+
+def test_rows_are_a_dataset_in_memory():
+    dataset = images.digits(16)
+    assert len(dataset) == 1797
+    assert dataset.cache_files == []
+    assert dataset[0]["image"].shape == (3, 16, 16)

@@ -1,0 +1,36 @@
+"""What the stage processes of `test_pipelined.py` run; at module level so that spawned processes can import it."""
+
+import torch
+import torch.distributed as dist
+
+from repro.gpipe import Pipeline
+from repro.models import build
+
+M, N = 2, 4
+MODELS = {
+    "amoebanet-d": {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0},
+    "amoebanet-b": {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0, "aux_head": True},
+    "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8, "dropout": 0.0},
+    "timm:resnet50": {"image": 32, "num_classes": 10},
+    "timm:resnet101": {"image": 32, "num_classes": 10},
+    "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
+}
+
+
+def train(name: str, stages: int) -> dict:
+    """The gradients of one step and the outputs of an evaluation, on this stage."""
+    model = build(name, **MODELS[name])
+    inputs, targets = model.batch(N, 0)
+    pipe = Pipeline(model.layers, stages, M, balance="uniform", device="cpu", seed=1)
+    loss = pipe.train_step(inputs, targets, model.loss).loss
+    evaluation = pipe.evaluate(inputs, targets, model.loss)
+    gradients = {n: p.grad for n, p in pipe.module.named_parameters()}
+    pipe.close()
+    return {"loss": loss, "gradients": gradients, "outputs": evaluation.outputs}
+
+
+def everything() -> dict:
+    """Every model cut in two."""
+    assert dist.get_world_size() == 2
+    torch.set_num_threads(1)
+    return {name: train(name, 2) for name in MODELS}

@@ -1,0 +1,74 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from repro.models import build, names
+
+SMALL = {
+    "amoebanet-b": {"L": 3, "D": 16, "image": 64},
+    "amoebanet-d": {"L": 3, "D": 16, "image": 64},
+    "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8},
+    "timed": {"L": 2, "forward_s": 0.0, "backward_s": 0.0},
+    "timm:resnet18": {"image": 33},
+}
+
+
+def test_names_are_what_can_be_built():
+    assert [n for n in names() if "<" not in n] == [n for n in SMALL if ":" not in n]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_model_trains_on_its_own_data_one_value_from_layer_to_layer(name):
+    model = build(name, **SMALL[name])
+    assert model.name == name
+    inputs, targets = model.batch(3, 5)
+    assert len(inputs) == len(targets) == 3
+    again, _ = model.batch(3, 5)
+    assert torch.equal(inputs, again)
+    value = inputs
+    for factory in model.layers:
+        value = factory()(value)
+    loss = model.loss(value, targets)
+    loss.backward()
+    assert loss.ndim == 0
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_loss_is_a_mean_over_examples(name):
+    # So that the mini-batch's loss is the mean of the micro-batches' losses.
+    model = build(name, **SMALL[name])
+    inputs, targets = model.batch(4, 0)
+    value = inputs
+    for factory in model.layers:
+        torch.manual_seed(0)
+        value = factory().eval()(value)
+    halves = [model.loss(value[half], targets[half]) for half in (slice(0, 2), slice(2, 4))]
+    torch.testing.assert_close(model.loss(value, targets), torch.stack(halves).mean())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("amoebanet-c", {}, "^model='amoebanet-c': .*timm:.*import:.*did you mean 'amoebanet-"),
+        ("nonsense", {}, "^model='nonsense': allowed are amoebanet-b"),
+        ("amoebanet-d", {"imgae": 64}, r"^imgae=64: .*allowed are L, D, image.*did you mean image\?"),
+        ("amoebanet-d", {"variant": "b"}, "^variant='b': .*no such argument"),
+        ("amoebanet-d", {"L": "18"}, "^L='18': .*integer; try L=18"),
+        ("amoebanet-d", {"L": True}, "^L=True: .*integer"),
+        ("amoebanet-d", {"aux_head": 1}, "^aux_head=1: .*boolean"),
+        ("transformer", {"dropout": "much"}, "^dropout='much': .*number"),
+        ("timm:resnet50", {"depth": 3}, "^depth=3: .*allowed are image, num_classes"),
+    ],
+)
+def test_a_mistake_is_a_one_line_error(name, arguments, words):
+    with pytest.raises(ValueError, match=f"{words}.*$"):
+        build(name, **arguments)
+
+
+def test_importing_the_models_imports_no_heavy_library():
+    code = "import sys, repro.models; print({'timm', 'datasets', 'sklearn', 'pydantic', 'pandas'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

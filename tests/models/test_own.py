@@ -1,0 +1,107 @@
+import sys
+
+import pytest
+import torch
+
+from repro.models import Model, build
+
+SOURCE = """
+from functools import partial
+from torch import nn
+from repro.models import build
+
+def sequential(width=8):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, width), nn.Linear(width, 10))
+
+def factories(image, num_classes):
+    return [nn.Flatten, partial(nn.Linear, 3 * image * image, num_classes)]
+
+def whole_model(L):
+    return build("timed", L=L)
+
+def one_module():
+    return nn.Linear(3, 3)
+
+def with_a_number():
+    return [nn.Flatten(), 3]
+
+def nothing():
+    return []
+
+not_a_function = 7
+"""
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    (tmp_path / "users_models.py").write_text(SOURCE)
+    (tmp_path / "broken_model.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "import:users_models"
+    sys.modules.pop("users_models", None)
+
+
+def run(model: Model, N: int = 4) -> torch.Tensor:
+    value, targets = model.batch(N, 0)
+    for factory in model.layers:
+        value = factory()(value)
+    return model.loss(value, targets)
+
+
+def test_a_sequential_trains_on_the_digits(user_module):
+    model = build(f"{user_module}:sequential", width=6)
+    assert len(model.layers) == 3
+    assert model.unit == "images/s"
+    assert run(model).ndim == 0
+
+
+def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_generator_alone(user_module):
+    before = torch.get_rng_state()
+    first = build(f"{user_module}:sequential").layers[1]().get_parameter("weight")
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(1)
+    assert torch.equal(first, build(f"{user_module}:sequential").layers[1]().get_parameter("weight"))
+
+
+def test_factories_receive_image_and_classes(user_module):
+    model = build(f"{user_module}:factories", image=16, num_classes=12)
+    assert model.layers[1]().get_parameter("weight").shape == (12, 3 * 16 * 16)
+    assert model.batch(2, 0)[0].shape == (2, 3, 16, 16)
+    run(model)
+
+
+def test_a_model_is_taken_as_it_is(user_module):
+    model = build(f"{user_module}:whole_model", L=3)
+    assert (model.name, len(model.layers)) == ("timed", 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("users_models", "with a colon before the function"),
+        ("users_models:", "with a colon before the function"),
+        ("no_such_module:f", "no module no_such_module in"),
+        ("users_models.deeper:f", "no module users_models.deeper in"),
+        ("users_models:sequentail", "has no sequentail; did you mean sequential"),
+        ("users_models:not_a_function", "not_a_function is an int, not a function"),
+        ("users_models:one_module", "returned a Linear; .* nn.Sequential"),
+        ("users_models:with_a_number", "returned an int as layer 1"),
+        ("users_models:nothing", "returned no layers"),
+    ],
+)
+def test_a_wrong_path_is_a_one_line_error(user_module, path, words):
+    with pytest.raises(ValueError, match=f"^model='import:{path}': .*{words}.*$"):
+        build(f"import:{path}")
+
+
+def test_wrong_arguments_are_one_line_errors(user_module):
+    with pytest.raises(ValueError, match=r"^widht=3: .*allowed are width, image, num_classes; did you mean width\?$"):
+        build(f"{user_module}:sequential", widht=3)
+    with pytest.raises(ValueError, match=r"^L: import:users_models:whole_model needs this argument; try L=\.\.\.$"):
+        build(f"{user_module}:whole_model")
+
+
+def test_an_import_that_fails_inside_the_users_module_is_shown_as_it_is(user_module):
+    with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
+        build("import:broken_model:f")

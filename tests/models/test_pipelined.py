@@ -1,0 +1,40 @@
+"""Each model gives the same outputs and gradients cut into two stages as in one piece."""
+
+import pytest
+import torch
+from pipelined import MODELS, M, N, everything
+from torch import nn
+
+from repro.gpipe import launch
+from repro.gpipe import layers as gpipe_layers
+from repro.gpipe.microbatch import flatten
+from repro.models import build
+
+
+@pytest.fixture(scope="module")
+def ran():
+    """Both ranks' results."""
+    return launch(everything, stages=2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pipelined_as_not(ran, name):
+    model = build(name, **MODELS[name])
+    inputs, targets = model.batch(N, 0)
+    whole = nn.Sequential(*(gpipe_layers.build(f, n, 1, torch.device("cpu")) for n, f in enumerate(model.layers)))
+    total = 0.0
+    for x, y in zip(inputs.split(N // M), targets.split(N // M), strict=True):
+        loss = model.loss(whole(x), y) / M
+        loss.backward()
+        total += loss.item()
+    assert ran[0][name]["loss"] == pytest.approx(total, rel=1e-5)
+    gradients = ran[0][name]["gradients"] | ran[1][name]["gradients"]
+    assert gradients.keys() == {n for n, _ in whole.named_parameters()}
+    for key, parameter in whole.named_parameters():
+        assert (gradients[key] is None) == (parameter.grad is None), key
+        if parameter.grad is not None:
+            torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        expected = flatten(whole.eval()(inputs))[0]
+    for ours, theirs in zip(flatten(ran[1][name]["outputs"])[0], expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,83 @@
+import time
+
+import pytest
+import torch
+
+from repro.models import build
+from repro.models.timed import TimedLayer, wait_until
+
+
+def seconds(action) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def test_waits_as_long_as_asked():
+    # Never shorter; longer only by what a busy machine adds.
+    took = [seconds(lambda: wait_until(time.perf_counter() + 0.02)) for _ in range(5)]
+    assert min(took) >= 0.02
+    assert min(took) < 0.03
+
+
+def test_waiting_leaves_the_core_to_others():
+    start = time.process_time()
+    wait_until(time.perf_counter() + 0.1)
+    assert time.process_time() - start < 0.03
+
+
+def test_forward_and_backward_take_their_own_time():
+    layer = TimedLayer(0.01, 0.03)
+    x = torch.randn(4, 16, requires_grad=True)
+    forward, backward = [], []
+    for _ in range(5):
+        start = time.perf_counter()
+        output = layer(x).sum()
+        forward.append(time.perf_counter() - start)
+        backward.append(seconds(output.backward))
+    assert 0.01 <= min(forward) < 0.02
+    assert 0.03 <= min(backward) < 0.045
+
+
+def test_gradients_are_those_of_adding_the_parameter():
+    layer = TimedLayer(0.0, 0.0)
+    x = torch.randn(3, 5, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a: layer.double()(a), (x,))
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.item() == 15
+
+
+def test_the_first_layer_waits_backward_though_its_input_needs_no_gradient():
+    layer = TimedLayer(0.0, 0.02)
+    output = layer(torch.zeros(2, 2)).sum()
+    assert seconds(output.backward) >= 0.02
+
+
+def test_one_duration_per_layer_and_the_message_size():
+    model = build("timed", L=3, forward_s=[0.0, 0.001, 0.002], backward_s=0, elements=7)
+    layers = [factory() for factory in model.layers]
+    assert [layer.forward_s for layer in layers] == [0.0, 0.001, 0.002]
+    assert [layer.backward_s for layer in layers] == [0, 0, 0]
+    inputs, targets = model.batch(4, 0)
+    assert inputs.shape == (4, 7)
+    value = inputs
+    for layer in layers:
+        value = layer(value)
+    assert value.shape == (4, 7)
+    assert model.loss(value, targets).ndim == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"L": 0}, "^L=0: .*1 or more"),
+        ({"elements": 0}, "^elements=0: .*1 or more"),
+        ({"L": 3, "forward_s": [1.0, 2.0]}, r"^forward_s=\[1.0, 2.0\]: .*L=3 numbers"),
+        ({"backward_s": -1.0}, "^backward_s=-1.0: .*0 or more"),
+        ({"forward_s": "fast"}, "^forward_s='fast': .*valid number"),
+    ],
+)
+def test_bad_arguments_are_one_line_errors(arguments, words):
+    with pytest.raises(ValueError, match=f"{words}.*$"):
+        build("timed", **arguments)

@@ -1,0 +1,101 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from repro.models import build
+
+VARIANTS = [("resnet50", 33), ("resnet101", 33), ("vit_tiny_patch16_224", 32)]
+
+
+def made(variant: str, **args: int) -> list[Any]:
+    torch.manual_seed(0)
+    return [factory() for factory in build(f"timm:{variant}", **args).layers]
+
+
+def original(variant: str, **args: Any) -> nn.Module:
+    import timm
+
+    torch.manual_seed(1)
+    return timm.create_model(variant, **args)
+
+
+def joined(layers: list[Any]) -> dict[str, Tensor]:
+    return {key: tensor for layer in layers for key, tensor in layer.state_dict().items()}
+
+
+@pytest.mark.parametrize(("variant", "image"), VARIANTS)
+def test_outputs_and_gradients_are_those_of_the_unsplit_model(variant, image):
+    model = build(f"timm:{variant}", image=image, num_classes=10)
+    whole = original(variant, num_classes=10, **({"img_size": image} if "vit" in variant else {}))
+    layers = made(variant, image=image, num_classes=10)
+    state = whole.state_dict()
+    assert joined(layers).keys() == state.keys()
+    for layer in layers:
+        layer.load_state_dict({key: state[key] for key in layer.state_dict()})
+
+    inputs, targets = model.batch(2, 0)
+    value = inputs
+    for layer in layers:
+        value = layer(value)
+    expected = whole(inputs)
+    assert torch.equal(value, expected)
+    model.loss(value, targets).backward()
+    model.loss(expected, targets).backward()
+    gradients = {key: p.grad for layer in layers for key, p in layer.named_parameters()}
+    for key, parameter in whole.named_parameters():
+        assert parameter.grad is not None
+        assert torch.equal(gradients[key], parameter.grad), key
+    for key, tensor in whole.state_dict().items():  # batch norm's statistics too
+        assert torch.equal(joined(layers)[key], tensor), key
+
+
+@pytest.mark.parametrize("variant", ["resnet18", "vit_tiny_patch16_224"])
+def test_initial_weights_are_drawn_as_timm_draws_them(variant):
+    ours, theirs = joined(made(variant)), original(variant).state_dict()
+    for key, tensor in theirs.items():
+        assert ours[key].shape == tensor.shape
+        if tensor.is_floating_point() and tensor.numel() >= 2000:
+            torch.testing.assert_close(ours[key].std(), tensor.std(), rtol=0.15, atol=0.0)
+        elif tensor.numel() > 1 and tensor.std() == 0:
+            assert torch.equal(ours[key], tensor), key
+
+
+def test_layers_are_stem_blocks_head():
+    assert len(build("timm:resnet50").layers) == 1 + 16 + 1
+    assert len(build("timm:resnet101").layers) == 1 + 33 + 1
+    assert len(build("timm:vit_base_patch16_224").layers) == 1 + 12 + 1
+
+
+def test_a_layer_holds_its_own_parameters_alone_and_a_new_copy_each_time():
+    factory = build("timm:resnet50").layers[3]
+    layer, again = factory(), factory()
+    assert {key.split(".")[0] for key in layer.state_dict()} == {"layer1"}
+    assert layer.get_parameter("layer1.2.conv1.weight").device.type == "cpu"
+    with torch.no_grad():
+        layer.get_parameter("layer1.2.conv1.weight").zero_()
+    assert again.get_parameter("layer1.2.conv1.weight").abs().sum() > 0
+
+
+def test_layers_can_be_made_on_the_meta_device_and_of_fake_tensors():
+    factories = build("timm:vit_tiny_patch16_224").layers
+    with torch.device("meta"):
+        assert sum(p.numel() for factory in factories for p in factory().parameters()) == 5_717_416
+    with FakeTensorMode():
+        value = torch.empty(2, 3, 224, 224)
+        for factory in factories:
+            value = factory()(value)
+    assert value.shape == (2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"), [("resnet5", "did you mean 'timm:resnet"), ("convnext_tiny", "a ConvNeXt that cannot be cut")]
+)
+def test_unsupported_models_name_the_families(variant, words):
+    with pytest.raises(ValueError, match=f"^model='timm:{variant}': .*{words}") as error:
+        build(f"timm:{variant}")
+    assert "ResNet" in str(error.value)
+    assert "VisionTransformer" in str(error.value)
+    assert "\n" not in str(error.value)

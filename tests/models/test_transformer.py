@@ -1,0 +1,106 @@
+import pytest
+import torch
+from torch import nn
+
+from repro.models import build
+from repro.models.transformer import Block
+
+SMALL = {"L": 2, "d": 32, "H": 48, "heads": 4, "V": 64, "T": 12}
+
+
+def made(**changes) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[factory() for factory in build("transformer", **{**SMALL, **changes}).layers])
+
+
+def parameters(**sizes: int) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for factory in build("transformer", **sizes).layers for p in factory().parameters())
+
+
+@pytest.mark.parametrize("L", [1, 3, 13])
+def test_parameters_at_the_papers_widths(L):
+    assert parameters(L=L) == 131_104_000 + 50_358_272 * L
+
+
+def test_parameters_of_other_widths():
+    d, H, V, L = 32, 48, 64, 2
+    per_layer = 4 * (d * d + d) + (d * H + H) + (H * d + d) + 2 * 2 * d
+    assert parameters(**SMALL) == V * d + (d * V + V) + L * per_layer
+
+
+def test_layers_are_embedding_blocks_softmax():
+    model = made()
+    kinds = [type(layer).__name__ for layer in model]
+    assert kinds == ["Embedding", "Block", "Block", "Linear"]
+    assert model(torch.zeros(3, 12, dtype=torch.long)).shape == (3, 12, 64)
+
+
+@pytest.mark.parametrize("attention", ["plain", "fused"])
+def test_future_tokens_do_not_change_past_logits(attention):
+    model = made(attention=attention).eval()
+    tokens = torch.randint(64, (2, 12))
+    changed = tokens.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % 64
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :7], after[:, :7])
+    assert not torch.isclose(before[:, 7:], after[:, 7:]).all(-1).any()
+
+
+def test_plain_and_fused_attention_agree_with_their_gradients_and_dropout():
+    tokens = torch.randint(64, (2, 12))
+    results = []
+    for attention in ("plain", "fused"):
+        model = made(attention=attention)
+        torch.manual_seed(1)
+        logits = model(tokens)
+        logits.square().mean().backward()
+        results.append([logits, *(p.grad for p in model.parameters())])
+    for plain, fused in zip(*results, strict=True):
+        torch.testing.assert_close(plain, fused)
+
+
+def test_attention_agrees_with_torchs_own():
+    block = Block(32, 48, 4, 0.0, "plain")
+    reference = nn.MultiheadAttention(32, 4, batch_first=True)
+    projections = (block.query, block.key, block.value)
+    with torch.no_grad():
+        reference.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
+        reference.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+        reference.out_proj.load_state_dict(block.out.state_dict())
+    x = torch.randn(2, 12, 32)
+    mask = nn.Transformer.generate_square_subsequent_mask(12)
+    expected, _ = reference(x, x, x, attn_mask=mask, need_weights=False)
+    torch.testing.assert_close(block._attention(x), expected)
+
+
+def test_order_matters_though_no_position_is_learned():
+    model = made(L=1).eval()
+    logits = model(torch.full((1, 12), 5))
+    assert not torch.isclose(logits[0, 0], logits[0, 1]).all()
+
+
+def test_first_loss_is_near_that_of_guessing():
+    model = build("transformer", **SMALL)
+    inputs, targets = model.batch(8, 0)
+    assert 3.5 < model.loss(made()(inputs), targets) < 6  # ln 64 = 4.2
+
+
+def test_labels_name_the_attention():
+    assert build("transformer", **SMALL, attention="fused").labels["attention"] == "fused"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("L", 0, "1 or more"),
+        ("d", 30, "a multiple of 4 .*; try d=32"),
+        ("V", 15, "16 words or more"),
+        ("dropout", -0.1, r"\[0, 1\)"),
+        ("T", 0, "1 or more"),
+        ("attention", "flash", "'plain' or 'fused'"),
+    ],
+)
+def test_bad_arguments_are_one_line_errors(argument, value, words):
+    with pytest.raises(ValueError, match=f"^{argument}={value!r}: .*{words}.*$"):
+        build("transformer", **{**SMALL, argument: value})
