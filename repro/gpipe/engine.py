@@ -11,7 +11,8 @@ from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes,
 from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
-from repro.gpipe.transport import ACTIVATION, GRADIENT, Inbox, Link, MessageMeta, Outbox, Wire
+from repro.gpipe.transport import ACTIVATION, GRADIENT, Inbox, Link, MessageMeta, Outbox
+from repro.gpipe.wire import Wire
 
 Loss = Callable[[Any, Any], Tensor]
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good

@@ -8,7 +8,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -25,7 +25,7 @@ from repro.gpipe.profile import layer_times
 from repro.gpipe.schedule import make_schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.timeline import Timeline
-from repro.gpipe.transport import Wire
+from repro.gpipe.wire import Wire
 
 BALANCES = ("time", "parameters", "uniform")
 
@@ -101,6 +101,7 @@ class Pipeline:
         own = range(ends[self.rank], ends[self.rank + 1])
         self.stage = Stage({n: build(entries[n], n, seed, self.device) for n in own}, self.device, seed)
         self.engine = Engine(self.stage, stages, self.rank)
+        self._offset: float | None = None  # of this host's clock, learnt when the first step is traced
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this stage, for an optimizer."""
@@ -146,6 +147,9 @@ class Pipeline:
         own = self.engine.recorder.finish()
         if not trace:
             return StepResult(loss, max(s.end for s in own) - own[0].start)
+        if self._offset is None:
+            self._offset = self.engine.wire.clock_offset()
+        own = [replace(s, start=s.start + self._offset, end=s.end + self._offset) for s in own]
         timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
         return StepResult(loss, timeline.step_time, timeline)
 

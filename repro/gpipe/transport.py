@@ -6,22 +6,21 @@ apart by tag; NCCL has one communicator for each neighbour and direction, so tha
 that share a GPU, or a backend without GPU support, go through host memory.
 """
 
-import pickle
 import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe.microbatch import Tree, flatten, unflatten
+from repro.gpipe.wire import Wire
 
-ACTIVATION, GRADIENT, CONTROL = 1, 2, 3  # tags
+ACTIVATION, GRADIENT = 1, 2  # tags; see also wire.CONTROL
 
 
 @dataclass(frozen=True)
@@ -125,61 +124,6 @@ class Link:
         if work is not None:
             work.wait()
         return room.to(self.device) if self.staged else room
-
-
-class Wire:
-    """Small messages between the stages of a pipeline, in host memory over the default group's gloo.
-
-    Point to point only: a subgroup would have to be made by all processes, also by those that have no stage.
-    """
-
-    def __init__(self, stages: int, rank: int) -> None:
-        self.stages = stages
-        self.rank = rank
-
-    def send_numbers(self, numbers: Sequence[int], peer: int) -> None:
-        """Send three integers."""
-        dist.send(torch.tensor(numbers), peer, tag=CONTROL)
-
-    def recv_numbers(self, peer: int) -> tuple[int, int, int]:
-        """The counterpart of `send_numbers`."""
-        numbers = torch.zeros(3, dtype=torch.int64)
-        dist.recv(numbers, peer, tag=CONTROL)
-        a, b, c = numbers.tolist()
-        return a, b, c
-
-    def send_object(self, value: object, peer: int) -> None:
-        """Send anything that can be pickled."""
-        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        self.send_numbers((data.numel(), 0, 0), peer)
-        dist.send(data, peer, tag=CONTROL)
-
-    def recv_object(self, peer: int) -> Any:
-        """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
-        data = torch.zeros(self.recv_numbers(peer)[0], dtype=torch.uint8)
-        dist.recv(data, peer, tag=CONTROL)
-        return pickle.loads(bytes(data.numpy()))
-
-    def from_last(self, value: float) -> float:
-        """The last stage's value on every stage."""
-        box = torch.tensor([value], dtype=torch.float64)
-        if self.rank < self.stages - 1:
-            dist.recv(box, self.stages - 1, tag=CONTROL)
-            return box.item()
-        for work in [dist.isend(box, j, tag=CONTROL) for j in range(self.stages - 1)]:
-            assert work is not None
-            work.wait()
-        return value
-
-    def all_gather(self, value: Any) -> list[Any]:
-        """One value from each stage, on every stage, by way of the first."""
-        if self.rank:
-            self.send_object(value, 0)
-            return self.recv_object(0)
-        values = [value, *(self.recv_object(j) for j in range(1, self.stages))]
-        for j in range(1, self.stages):
-            self.send_object(values, j)
-        return values
 
 
 class Inbox:

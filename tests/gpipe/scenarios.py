@@ -1,10 +1,14 @@
 """What the stage processes of `test_pipeline.py` run; at module level so that spawned processes can import it."""
 
+import socket
+import time
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, Whole
+from repro.gpipe.wire import Wire
 
 N, WIDTH, STEPS = 10, 6, 3
 CASES = [
@@ -94,6 +98,8 @@ def everything() -> dict:
     results["whole"] = whole()
     results["time"] = by_time()
     results["refused"] = refusal()
+    if rank < 2:
+        results["clock"] = foreign_clock()
     return results
 
 
@@ -150,6 +156,15 @@ def refusal() -> str:
     finally:
         pipe.close()
     return "accepted"
+
+
+def foreign_clock() -> float:
+    """The offset that the last stage finds when it believes that it is on another host."""
+    if dist.get_rank():
+        socket.gethostname = lambda: "elsewhere"
+        here = time.perf_counter
+        time.perf_counter = lambda: here() - 1000.0
+    return Wire(2, dist.get_rank()).clock_offset()
 
 
 def fail(rank: int) -> None:

@@ -134,9 +134,15 @@ def test_refused_inputs_reach_every_rank(ran):
     assert all("the first stage refused them" in ran[rank]["refused"] for rank in (1, 2))
 
 
+def test_clocks_of_two_hosts_are_aligned(ran):
+    """A stage whose clock is 1000 s behind finds that out, to within the time of one exchange."""
+    assert ran[0]["clock"] == 0.0
+    assert ran[1]["clock"] == pytest.approx(1000.0, abs=0.05)
+
+
 def test_a_failing_stage_is_named_with_its_traceback():
     """The stage that raised, not the neighbours that lost their connection a moment later."""
-    with pytest.raises(StageError, match="(?s)stage 1 of 2 failed.*in fail.*RuntimeError: stage 1 cannot"):
+    with pytest.raises(StageError, match=r"(?s)stage 1 of 2 failed.*in fail.*RuntimeError: stage 1 cannot"):
         launch(fail, 1, stages=2)
 
 

@@ -1,0 +1,88 @@
+"""Small messages between the stages of a pipeline: announcements, losses, timelines, clocks."""
+
+import pickle
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+CONTROL = 3  # the tag that keeps them apart from activations and gradients
+
+
+class Wire:
+    """Small messages between the stages of a pipeline, in host memory over the default group's gloo.
+
+    Point to point only: a subgroup would have to be made by all processes, also by those that have no stage.
+    """
+
+    def __init__(self, stages: int, rank: int) -> None:
+        self.stages = stages
+        self.rank = rank
+
+    def send_numbers(self, numbers: Sequence[int], peer: int) -> None:
+        """Send three integers."""
+        dist.send(torch.tensor(numbers), peer, tag=CONTROL)
+
+    def recv_numbers(self, peer: int) -> tuple[int, int, int]:
+        """The counterpart of `send_numbers`."""
+        numbers = torch.zeros(3, dtype=torch.int64)
+        dist.recv(numbers, peer, tag=CONTROL)
+        a, b, c = numbers.tolist()
+        return a, b, c
+
+    def send_object(self, value: object, peer: int) -> None:
+        """Send anything that can be pickled."""
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        self.send_numbers((data.numel(), 0, 0), peer)
+        dist.send(data, peer, tag=CONTROL)
+
+    def recv_object(self, peer: int) -> Any:
+        """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
+        data = torch.zeros(self.recv_numbers(peer)[0], dtype=torch.uint8)
+        dist.recv(data, peer, tag=CONTROL)
+        return pickle.loads(bytes(data.numpy()))
+
+    def from_last(self, value: float) -> float:
+        """The last stage's value on every stage."""
+        box = torch.tensor([value], dtype=torch.float64)
+        if self.rank < self.stages - 1:
+            dist.recv(box, self.stages - 1, tag=CONTROL)
+            return box.item()
+        for work in [dist.isend(box, j, tag=CONTROL) for j in range(self.stages - 1)]:
+            assert work is not None
+            work.wait()
+        return value
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """One value from each stage, on every stage, by way of the first."""
+        if self.rank:
+            self.send_object(value, 0)
+            return self.recv_object(0)
+        values = [value, *(self.recv_object(j) for j in range(1, self.stages))]
+        for j in range(1, self.stages):
+            self.send_object(values, j)
+        return values
+
+    def clock_offset(self, rounds: int = 8) -> float:
+        """Seconds to add to this stage's clock to get the first stage's; 0 where all stages share a host.
+
+        Of several exchanges the quickest one counts: it was delayed least, so it is off by half its length at most.
+        """
+        hosts = self.all_gather(socket.gethostname())
+        remote = [j for j in range(self.stages) if hosts[j] != hosts[0]]
+        best = (float("inf"), 0.0)
+        if self.rank == 0:
+            for j in (j for j in remote for _ in range(rounds)):
+                self.recv_object(j)
+                self.send_object(time.perf_counter(), j)
+        elif self.rank in remote:
+            for _ in range(rounds):
+                sent = time.perf_counter()
+                self.send_object(None, 0)
+                theirs = self.recv_object(0)
+                took = time.perf_counter() - sent
+                best = min(best, (took, theirs - sent - took / 2))
+        return best[1]
