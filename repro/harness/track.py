@@ -1,0 +1,230 @@
+"""Weights & Biases: a mirror of what `record` has already written, one W&B run per measured run.
+
+Offline unless asked otherwise, whether or not an API key exists. Runs are grouped by experiment, their job
+type is the fidelity, their config the spec, their summary the row. Metric names start with `speedup/`,
+`bubble/`, `memory/`, `time/` or `breakdown/`, which W&B shows as one section of panels each. Nothing here may
+fail a run: trouble with W&B is one line on stderr.
+"""
+
+import io
+import math
+import netrc
+import os
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlparse
+
+if TYPE_CHECKING:
+    import wandb
+    from PIL.Image import Image
+
+    from repro.gpipe.timeline import Timeline
+
+Mode = Literal["offline", "online", "disabled"]
+
+PROJECT = "gpipe-repro"
+GIB = 2**30
+_LATER = "send it later with `.venv/bin/wandb sync {}/wandb/offline-run-*`"
+_CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
+_PER_ROUND = ("time", "bubble", "memory", "breakdown")
+_said: set[str] = set()
+_refused: set[Mode] = set()
+
+
+def log_run(
+    mode: Mode,
+    experiment: str,
+    run_id: str,
+    spec: dict[str, Any],
+    row: dict[str, Any],
+    rounds: list[dict[str, Any]],
+    timeline: "Timeline | None",
+    directory: Path,
+    tags: Sequence[str] = (),
+) -> str | None:
+    """Mirror one measured run to W&B, under `directory`/wandb.
+
+    Args:
+        mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says so.
+        experiment: the W&B group.
+        run_id: the W&B run's name.
+        spec: the run's resolved spec, the W&B config.
+        row: the run's row of the results table, the W&B summary.
+        rounds: the lines of metrics.jsonl, each one point of the W&B history.
+        timeline: spans of one step, drawn and logged as a picture; None: no picture.
+        directory: where W&B may write; it is made if missing.
+        tags: the paper's table or figure, e.g. ("Table 2",).
+
+    Returns:
+        The project's address when online, else None. Never raises: trouble is one line on stderr.
+    """
+    if mode == "disabled":
+        return None
+    try:
+        mode = _usable(mode, directory)
+        with _start(mode, experiment, run_id, spec, directory, tags) as run:
+            _fill(run, spec, row, rounds, timeline)
+            return run.project_url if mode == "online" else None
+    except Exception as error:  # a mirror that breaks is no reason to stop measuring
+        reason = f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if mode == "offline":
+            _say(f"{reason}; results are complete without it")
+            return None
+        _refused.add(mode)
+        _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
+        return log_run("offline", experiment, run_id, spec, row, rounds, timeline, directory, tags)
+
+
+def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether an API key for the W&B `server` (its URL) is set, in the environment or in the netrc file.
+
+    The key itself is not kept.
+    """
+    if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlparse(server).hostname or server
+    path = Path(environ.get("NETRC") or Path.home() / ".netrc")
+    try:
+        entries = netrc.netrc(path)
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(entries.authenticators(name) for name in (_CLOUD if host in _CLOUD else (host,)))
+
+
+def server() -> str:
+    """The URL of the W&B server that this user's settings name; imports wandb."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    return str(wandb.setup().settings.base_url)
+
+
+def history(spec: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """The W&B history: one flat dict per round.
+
+    `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions beside
+    `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of K x step time.
+    """
+    theory = (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)
+    return [{"round": number, "bubble/theory": theory} | _point(spec, line) for number, line in enumerate(rounds)]
+
+
+def _point(spec: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, float]:
+    point: dict[str, float] = {}
+    if line.get("step_s"):
+        step = statistics.median(line["step_s"])
+        point |= {"time/step_s": step, "time/throughput": spec["N"] * spec.get("D", 1) / step}
+    if line.get("loss"):
+        point["loss"] = line["loss"][-1]
+    for name in ("idle_over_total", "idle_over_work"):
+        if line.get(f"bubble_{name}"):
+            point[f"bubble/{name}"] = statistics.median(line[f"bubble_{name}"])
+    if line.get("peak_bytes"):
+        gib = [peak / GIB for peak in line["peak_bytes"]]
+        point |= {"memory/peak_gib_max": max(gib)}
+        point |= {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
+    point |= {f"breakdown/{part}": share for part, share in (line.get("breakdown") or {}).items()}
+    return point
+
+
+def _usable(mode: Mode, directory: Path) -> Mode:
+    """Online only with a key, so that W&B never stops at a prompt, and only as long as it works."""
+    if mode == "online" and not has_key(server()):
+        later = _LATER.format(directory)
+        _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
+        return "offline"
+    return "offline" if mode in _refused else mode
+
+
+def _start(
+    mode: Mode, experiment: str, run_id: str, spec: dict[str, Any], directory: Path, tags: Sequence[str]
+) -> "wandb.Run":
+    directory.mkdir(parents=True, exist_ok=True)
+    # Read when wandb starts, once per process: no reports home, no talk, no log files under the user's home.
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_CACHE_DIR", str(directory.absolute() / "wandb" / "cache"))
+    import wandb
+
+    settings = wandb.Settings(
+        mode=mode,
+        console="off",
+        silent=True,
+        host="anonymous",
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        init_timeout=30,
+        use_dot_wandb=False,
+        x_disable_machine_info=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
+    return wandb.init(
+        project=PROJECT,
+        group=experiment,
+        job_type=_fidelity(spec),
+        name=run_id,
+        tags=[tag for tag in tags if tag] or None,
+        config=spec,
+        dir=directory,
+        settings=settings,
+        reinit="create_new",
+    )
+
+
+def _fill(
+    run: "wandb.Run",
+    spec: Mapping[str, Any],
+    row: Mapping[str, Any],
+    rounds: Iterable[Mapping[str, Any]],
+    timeline: "Timeline | None",
+) -> None:
+    run.define_metric("round")
+    for section in _PER_ROUND:
+        run.define_metric(f"{section}/*", step_metric="round")
+    for point in history(spec, rounds):
+        run.log(point)
+    last: dict[str, Any] = {
+        f"speedup/{name.removeprefix('speedup_')}": value
+        for name, value in row.items()
+        if name.startswith("speedup_") and _is_known(value)
+    }
+    if timeline is not None:
+        import wandb
+
+        last["timeline"] = wandb.Image(_picture(timeline, run.name or "", _fidelity(spec)), caption=run.name)
+    if last:
+        run.log(last)
+    run.summary.update({name: value for name, value in row.items() if _is_known(value)})
+
+
+def _fidelity(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("fidelity", "measured"))
+
+
+def _picture(timeline: "Timeline", title: str, fidelity: str) -> "Image":
+    """The timeline drawn as in the report, one row per stage."""
+    from PIL import Image
+
+    from repro.report.gantt import draw
+    from repro.report.style import styled
+
+    with styled(), io.BytesIO() as buffer:
+        draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
+        return Image.open(buffer).copy()
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _say(line: str) -> None:
+    """Each line once per process: a broken W&B must not fill the screen."""
+    if line not in _said:
+        _said.add(line)
+        print(line, file=sys.stderr)

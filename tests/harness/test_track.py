@@ -1,0 +1,207 @@
+"""W&B is read back through `wandb leet inspect`, the supported reader of offline files."""
+
+import getpass
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+
+from repro.gpipe.timeline import Span, Timeline
+from repro.harness import track
+
+SPEC: dict[str, Any] = {
+    "model": "transformer",
+    "model_args": {"L": 4},
+    "K": 2,
+    "M": 4,
+    "N": 16,
+    "D": 1,
+    "schedule": "gpipe",
+    "checkpoint": "always",
+    "fidelity": "measured",
+}
+ROW: dict[str, Any] = {
+    "run": "transformer-K2-M4-abc123",
+    "step_s": 0.5,
+    "speedup_vs_k1": 1.6,
+    "speedup_vs_k2m1": math.nan,
+    "peak_gib_per_stage": [0.5, 0.25],
+}
+ROUNDS = [
+    {
+        "round": f"r{number}",
+        "step_s": [0.4, 0.5, 9.0],
+        "loss": [2.0, 1.5],
+        "bubble_idle_over_total": [0.25, 0.26, 0.3],
+        "bubble_idle_over_work": [0.3, 0.35, 0.4],
+        "breakdown": {"computation": 0.7, "bubble": 0.3},
+        "peak_bytes": [2**29, 2**28],
+    }
+    for number in range(2)
+]
+TIMELINE = Timeline((Span("F", 0, 0, 0.0, 1.0), Span("F", 1, 0, 1.0, 2.0), Span("B", 1, 0, 2.0, 4.0)), stages=2)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without W&B credentials, and no memory of earlier trouble."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(track, "_said", set())
+    monkeypatch.setattr(track, "_refused", set())
+    return home
+
+
+def log(mode: track.Mode, directory: Path) -> str | None:
+    return track.log_run(mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags=("Table 2",))
+
+
+def inspect(path: Path, *flags: str) -> str:
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags, str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def only_file(directory: Path) -> Path:
+    (path,) = directory.glob("wandb/offline-run-*/*.wandb")
+    return path
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    assert log("offline", tmp_path / "out") is None
+    return only_file(tmp_path / "out")
+
+
+def test_offline_run_is_read_back(logged: Path) -> None:
+    summary = json.loads(inspect(logged, "--summary"))
+    assert summary["project"] == track.PROJECT
+    assert summary["name"] == ROW["run"]
+    assert summary["state"] == "finished"
+    assert summary["tags"] == ["Table 2"]
+    assert summary["config"] == SPEC
+    values = summary["summary"]
+    assert values["step_s"] == 0.5
+    assert values["speedup/vs_k1"] == 1.6
+    assert "speedup_vs_k2m1" not in values, "an unknown number is left out, not shown as NaN"
+    assert values["memory/stage_1_gib"] == 0.25
+    assert values["timeline"]["_type"] == "image-file"
+    assert (logged.parent / "files" / values["timeline"]["path"]).stat().st_size > 1000
+
+
+def test_history_has_one_point_per_round_and_the_group_is_the_experiment(logged: Path) -> None:
+    records = [json.loads(line) for line in inspect(logged).splitlines()]
+    (run,) = [record["run"] for record in records if record["type"] == "run"]
+    assert (run["run_group"], run["job_type"], run["host"]) == ("table2", "measured", "anonymous")
+    points = [record["history"]["item"] for record in records if record["type"] == "history"]
+    assert [point["bubble/idle_over_total"] for point in points[:2]] == [0.26, 0.26]
+    assert [point["time/throughput"] for point in points[:2]] == [32.0, 32.0]
+    assert points[0]["bubble/theory"] == pytest.approx(1 / 5)
+    metrics = [record["metric"] for record in records if record["type"] == "metric"]
+    assert {"bubble/*", "memory/*"} <= {metric.get("glob_name") for metric in metrics}
+
+
+def test_nothing_private_is_recorded_and_nothing_is_written_to_the_home(logged: Path, own_home: Path) -> None:
+    content = logged.read_bytes()
+    private = {socket.gethostname(), str(own_home), str(Path.cwd()), getpass.getuser()} - {
+        "root",
+        "localhost",
+    }
+    assert [word for word in private if word.encode() in content] == []
+    assert {path.suffix for path in (logged.parent / "files").rglob("*") if path.is_file()} == {".png"}
+    assert list(own_home.rglob("*")) == []
+
+
+def test_environment_does_not_make_offline_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert log("offline", tmp_path / "out") is None
+    assert only_file(tmp_path / "out").exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_online_without_a_key_stays_offline_and_says_so_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert log("online", tmp_path / "out") is None
+    assert log("online", tmp_path / "out") is None
+    assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "wandb login" in err
+
+
+def test_an_unreachable_server_is_one_line_and_the_run_is_kept_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setattr(track, "_start", _refusing_online(track._start))
+    assert log("online", tmp_path / "out") is None
+    assert log("online", tmp_path / "out") is None
+    assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "no route to host" in err
+
+
+def _refusing_online(start: Any) -> Any:
+    def fake(mode: str, *rest: Any) -> Any:
+        if mode == "online":
+            raise OSError("no route to host")
+        return start(mode, *rest)
+
+    return fake
+
+
+def test_trouble_is_one_line_and_never_an_exception(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("a file where the folder should be")
+    assert log("offline", tmp_path / "file") is None
+    err = capfd.readouterr().err
+    assert err.startswith("W&B: ")
+    assert err.count("\n") == 1
+
+
+def test_disabled_imports_and_writes_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from repro.harness import track\n"
+        f"track.log_run('disabled', 'e', 'r', {{}}, {{}}, [], None, Path({str(tmp_path / 'out')!r}))\n"
+        "assert not {'wandb', 'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not (tmp_path / "out").exists()
+
+
+CLOUD, OWN = "https://api.forge.coreweave.com", "https://wandb.example.org/"
+
+
+@pytest.mark.parametrize(
+    ("server", "environ", "netrc", "expected"),
+    [
+        (CLOUD, {}, "", False),
+        (CLOUD, {"WANDB_API_KEY": "x"}, "", True),
+        (CLOUD, {}, "machine api.forge.coreweave.com login user password x\n", True),
+        (CLOUD, {}, "machine api.wandb.ai login user password x\n", True),
+        (CLOUD, {}, "machine example.org login user password x\n", False),
+        (OWN, {}, "machine api.wandb.ai login user password x\n", False),
+        (OWN, {}, "machine wandb.example.org login user password x\n", True),
+        (CLOUD, {}, "not a netrc file", False),
+    ],
+)
+def test_has_key(server: str, environ: dict[str, str], netrc: str, expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / "netrc"
+    path.write_text(netrc)
+    assert track.has_key(server, environ | {"NETRC": str(path)}) is expected
+
+
+def test_default_server_is_one_that_has_key_knows() -> None:
+    assert urlparse(track.server()).hostname in track._CLOUD
