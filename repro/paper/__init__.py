@@ -1,0 +1,49 @@
+"""The paper's side of every comparison: its published numbers and its closed forms.
+
+`quoted` holds what Huang et al. (arXiv:1811.06965) and torchgpipe printed, each number with its place;
+`theory` holds the formulas of sections 2.3 and 3.  Nothing here is measured.
+"""
+
+from repro.paper.quoted import (
+    Accuracy,
+    BatchSize,
+    Cell,
+    Peer,
+    Point,
+    Share,
+    Size,
+    Source,
+    TranslationModel,
+    breakdown,
+    figure,
+    figures,
+    table1,
+    table2,
+    table3,
+    table4,
+    table5,
+    torchgpipe,
+    translation_models,
+)
+
+__all__ = [
+    "Accuracy",
+    "BatchSize",
+    "Cell",
+    "Peer",
+    "Point",
+    "Share",
+    "Size",
+    "Source",
+    "TranslationModel",
+    "breakdown",
+    "figure",
+    "figures",
+    "table1",
+    "table2",
+    "table3",
+    "table4",
+    "table5",
+    "torchgpipe",
+    "translation_models",
+]

@@ -1,0 +1,213 @@
+"""Published numbers as typed values, read from `numbers.json` beside this file.
+
+Tables are named as in arXiv v5; `Source.neurips` has the NeurIPS 2019 numbering where it differs:
+v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Table 4 (the step
+breakdown) is not in v5.  Every number here has the fidelity `quoted`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+Reading = Literal["printed", "digitised", "subtracted"]
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a number stands: the work, its place in v5 and in NeurIPS ("" where absent), how it was read."""
+
+    work: str
+    v5: str
+    neurips: str
+    section: str
+    reading: Reading
+
+    def __str__(self) -> str:
+        places = [f"v5 {self.v5}"] * bool(self.v5) + [f"NeurIPS {self.neurips}"] * bool(self.neurips)
+        return ", ".join([self.work, *places])
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """What every published row carries."""
+
+    source: Source
+    note: str = ""
+
+    @property
+    def fidelity(self) -> str:
+        """Every published number is `quoted`."""
+        return "quoted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Quoted):
+    """Training throughput of one (model, K, M), relative to the cell of the table that prints 1."""
+
+    model: str
+    paper_model: str
+    K: int
+    M: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(Quoted):
+    """One column of Table 1; memory is the total over all accelerators, in GB as printed."""
+
+    model: str
+    name: str
+    accelerators: int
+    L: int
+    D: int | None
+    parameters: int
+    parameter_memory_gb: float
+    peak_activation_gb: float
+    device_memory_gb: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Quoted):
+    """One data set of v5 Table 4 (NeurIPS Table 5): top-1 in percent; `starred` as printed."""
+
+    dataset: str
+    train: int
+    test: int
+    classes: int
+    accuracy: float
+    previous_best: float
+    starred: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSize(Quoted):
+    """One column of v5 Table 5: tokens per batch, German-English BLEU and loss."""
+
+    batch_tokens: int
+    bleu: float
+    nll: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationModel(Quoted):
+    """T(L, H, A) of section 5: L encoder and L decoder layers, feed-forward width H, A heads."""
+
+    L: int
+    H: int
+    A: int
+    parameters: int
+    partitions: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Quoted):
+    """One slice of the step breakdown, in percent of the step (NeurIPS section 3.1)."""
+
+    part: str
+    percent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Quoted):
+    """One point of a figure; what x and y are is in `figure_axes`."""
+
+    series: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer(Quoted):
+    """One row of another project's benchmark; keys of `values` name their units, None: ran out of memory."""
+
+    name: str
+    K: int | None
+    M: int | None
+    N: int | None
+    balance: tuple[int, ...] | None
+    checkpoint: str | None
+    values: Mapping[str, float | None]
+
+
+@cache
+def _numbers() -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name("numbers.json").read_text(encoding="utf-8"))
+
+
+def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
+    """The table's rows as `kind`; a row may say that it was read another way than its table."""
+    entry = _numbers()[table]
+    rows = []
+    for row in entry["rows"]:
+        cells = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        reading = cells.pop("reading", entry["source"]["reading"])
+        rows.append(kind(source=Source(**entry["source"] | {"reading": reading}), **cells))
+    return rows
+
+
+def table1() -> list[Size]:
+    """Maximum model size (section 3); M is not printed for this table."""
+    return _rows("table1", Size)
+
+
+def table2() -> list[Cell]:
+    """Throughput on TPUs normalised to K=2, M=1; the paper's batch changes from cell to cell."""
+    return _rows("table2", Cell)
+
+
+def table3() -> list[Cell]:
+    """Throughput on GPUs without fast interconnect, M=32, normalised to K=2."""
+    return _rows("table3", Cell)
+
+
+def table4() -> list[Accuracy]:
+    """Image classification; NeurIPS numbers it Table 5."""
+    return _rows("table4", Accuracy)
+
+
+def table5() -> list[BatchSize]:
+    """Batch size against BLEU; only in v5."""
+    return _rows("table5", BatchSize)
+
+
+def translation_models() -> list[TranslationModel]:
+    """The five T(L, H, A) models of section 5."""
+    return _rows("translation_models", TranslationModel)
+
+
+def breakdown() -> list[Share]:
+    """The step breakdown; model, K and M are not printed, `update` is 100 minus the printed rest."""
+    return _rows("breakdown", Share)
+
+
+def figures() -> list[str]:
+    """Names that `figure` accepts."""
+    return [key for key in _numbers() if key.startswith("figure")]
+
+
+def figure(name: str) -> list[Point]:
+    """The points of one figure, digitised from its picture; v4's two as torchgpipe published them."""
+    return _rows(_known(name, figures(), "figure"), Point)
+
+
+def figure_axes(name: str) -> tuple[str, str]:
+    """What x and y of `figure(name)` are, units included."""
+    entry = _numbers()[_known(name, figures(), "figure")]
+    return entry["x"], entry["y"]
+
+
+def torchgpipe(name: str) -> list[Peer]:
+    """One of torchgpipe's published benchmarks, e.g. `torchgpipe("amoebanetd_speed")`."""
+    prefix = "torchgpipe_"
+    allowed = [key.removeprefix(prefix) for key in _numbers() if key.startswith(prefix)]
+    return _rows(prefix + _known(name, allowed, "torchgpipe"), Peer)
+
+
+def _known(name: str, allowed: list[str], field: str) -> str:
+    if name not in allowed:
+        raise ValueError(f"{field}={name!r} is not published here; allowed: {', '.join(allowed)}")
+    return name

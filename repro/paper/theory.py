@@ -1,0 +1,56 @@
+"""Closed forms of an ideal pipeline: equal stages, free transfers, no imbalance (sections 2.3 and 3).
+
+Two forms of the step, both for K stages and M micro-batches with costs F, R, B per stage and micro-batch:
+
+    plain   (M+K-1)(F+R+B)                       the paper's O((K-1)/(M+K-1)) bubble
+    early   (M+K-1)F + M(R+B) + (K-1)B           a stage recomputes while it waits for the gradient
+
+The paper writes the first and says that it does the second; with F:R:B = 1:1:2 only the second fits its
+Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble).  Without re-materialization
+R = 0 and the two are the same.
+"""
+
+from typing import Literal
+
+Form = Literal["plain", "early"]
+UNIT_COSTS = {"F": 1.0, "R": 1.0, "B": 2.0}
+"""Costs of a layer whose backward is two forwards, recomputed once: the usual F:R:B = 1:1:2."""
+
+
+def bubble_over_total(K: int, M: int) -> float:
+    """Bubble fraction idle / total, (K-1)/(M+K-1): the paper's definition (section 2.3)."""
+    _check(K, M)
+    return (K - 1) / (M + K - 1)
+
+
+def bubble_over_work(K: int, M: int) -> float:
+    """Bubble as idle / work, (K-1)/M: what others print under the same name."""
+    _check(K, M)
+    return (K - 1) / M
+
+
+def step_time(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
+    """Time of one step in the unit of the costs; pass R=0 without re-materialization."""
+    _check(K, M)
+    if form == "plain":
+        return (M + K - 1) * (F + R + B)
+    return (M + K - 1) * F + M * (R + B) + (K - 1) * B
+
+
+def bubble(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
+    """Idle / total of that form; "plain" gives (K-1)/(M+K-1) whatever the costs are."""
+    return 1 - M * (F + R + B) / step_time(K, M, form, F, R, B)
+
+
+def speedup_over_k1(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
+    """Speedup over one stage at the same N and M: K M/(M+K-1), or 4KM/(4M+3(K-1)) early at 1:1:2."""
+    return K * M * (F + R + B) / step_time(K, M, form, F, R, B)
+
+
+def speedup_over_k2m1(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
+    """Table 2's normalisation at one fixed N: throughput over that of K=2, M=1."""
+    return speedup_over_k1(K, M, form, F, R, B) / speedup_over_k1(2, 1, form, F, R, B)
+
+
+def _check(K: int, M: int) -> None:
+    assert min(K, M) >= 1, f"K={K} stages and M={M} micro-batches must be at least 1"

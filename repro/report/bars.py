@@ -1,0 +1,93 @@
+"""Bars: peak memory of each stage, and where a step's time goes beside the paper's pie."""
+
+from typing import TYPE_CHECKING
+
+from repro.gpipe.breakdown import breakdown as split
+from repro.paper import breakdown as paper_breakdown
+from repro.report.compare import Row, settings
+from repro.report.style import PARTS, grid, k_colour, ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from repro.harness.results import Results
+
+
+def memory(results: "Results", rows: list[Row]) -> "Figure | None":
+    """Peak memory of each stage: one group of bars a (K, M), one panel a setting."""
+    found = settings(results, [row for row in rows if row["peak_gib_per_stage"]])
+    if not found:
+        return None
+    figure, axes = grid(len(found), 1, 3.0)
+    for (panel,), setting in zip(axes, found, strict=True):
+        points = sorted(setting.rows, key=lambda row: (row["K"], row["M"]))
+        _memory_panel(panel, points)
+        panel.set_title(setting.title)
+    return figure
+
+
+def _memory_panel(axes: "Axes", points: list[Row]) -> None:
+    highest = max(max(point["peak_gib_per_stage"]) for point in points)
+    unit, scale = ("GiB", 1.0) if highest >= 1 else ("MiB", 1024.0)
+    for at, point in enumerate(points):
+        peaks = [scale * peak for peak in point["peak_gib_per_stage"]]
+        width = min(0.3, 0.8 / len(peaks))
+        places = [at + (j - (len(peaks) - 1) / 2) * width for j in range(len(peaks))]
+        bars = axes.bar(places, peaks, width * 0.92, color=k_colour(point["K"]))
+        axes.bar_label(bars, _stage_names(len(peaks)), fontsize=7.5, padding=1)
+    ticks(axes, list(range(len(points))), [f"K={point['K']}\nM={point['M']}" for point in points])
+    axes.set_ylabel(f"peak ({unit}), {points[0]['fidelity']}")
+    axes.set_xlabel("the number on a bar is its stage")
+    axes.grid(axis="x", visible=False)
+
+
+def _stage_names(K: int) -> list[str]:
+    """A number for every bar, or for the first and the last where there are many."""
+    return [str(j) if K <= 4 or j in (0, K - 1) else "" for j in range(K)]
+
+
+def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
+    """Parts of K x step time of each run's traced step, a panel a setting, under the paper's pie (NeurIPS Table 4)."""
+    paper = {share.part: share.percent for share in paper_breakdown()}
+    panels = [("NeurIPS 2019, Table 4: share of the step", [("quoted; K, M not printed", paper)])]
+    for setting in settings(results, [row for row in rows if row["K"] > 1]):
+        bars = []
+        for row in sorted(setting.rows, key=lambda row: (row["K"], row["M"])):
+            timeline = results.timeline(row["run"])
+            if timeline is not None:
+                parts = {part: 100 * share for part, share in _drawable(split(timeline)).items()}
+                bars.append((f"K={row['K']}, M={row['M']}, {row['fidelity']}", parts))
+        panels += [(setting.title, bars)] * bool(bars)
+    if len(panels) == 1:
+        return None
+    figure, axes = grid(len(panels), 1, [0.5 + 0.27 * len(bars) for _, bars in panels])
+    for (panel,), (title, bars) in zip(axes, panels, strict=True):
+        _stack(panel, bars)
+        panel.set_title(title)
+    axes[-1][0].set_xlabel("share of K x step time (%)")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    return figure
+
+
+def _drawable(parts: dict[str, float]) -> dict[str, float]:
+    """The same shares with none below 0: where an unequal cut shortens the wait, that is less bubble."""
+    kept = {part: max(0.0, share) for part, share in parts.items()}
+    kept["bubble"] += 1 - sum(kept.values())
+    return kept
+
+
+def _stack(axes: "Axes", bars: list[tuple[str, dict[str, float]]]) -> None:
+    """One horizontal bar of parts in percent for each (name, parts), the first on top."""
+    left = [0.0] * len(bars)
+    for part, colour in PARTS.items():
+        shares = [parts.get(part, 0.0) for _, parts in bars]
+        drawn = axes.barh(range(len(bars)), shares, left=left, color=colour, label=part, height=0.72)
+        words = [f"{share:.0f}" if share >= 4 else "" for share in shares]
+        axes.bar_label(drawn, words, label_type="center", fontsize=8)
+        left = [before + share for before, share in zip(left, shares, strict=True)]
+    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 100)
+    axes.grid(visible=False)

@@ -1,0 +1,184 @@
+"""Ratios between recorded runs, each with its baseline and interval, and the ideal that belongs to it.
+
+Both baselines share everything with the run but what is named: `over_k1` has K=1 at the same M (the
+controlled view), `over_k2m1` has K=2, M=1 (Table 2's normalisation).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any, cast
+
+from repro.gpipe.replay import replay
+from repro.gpipe.schedule import SCHEDULES, make_schedule
+from repro.gpipe.timeline import Timeline
+from repro.harness.plan import baseline
+from repro.harness.spec import canonical
+from repro.harness.statistics import ratio
+from repro.paper.theory import UNIT_COSTS
+from repro.report.style import model_name
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from repro.harness.results import Results
+
+Row = Mapping[str, Any]
+PLACE = ("machine", "scale", "experiment")
+ITSELF = "itself"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Throughput of a run over that of `baseline`: median over `rounds` rounds and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    rounds: int
+    baseline: str
+
+    @property
+    def verdict(self) -> str:
+        """What the interval shows: faster, slower, or no difference when it spans 1."""
+        if self.baseline == ITSELF:
+            return "baseline"
+        if isnan(self.low):
+            return "" if isnan(self.value) else "one round, no interval"
+        if self.low <= 1 <= self.high:
+            return "no difference shown"
+        return "faster" if self.low > 1 else "slower"
+
+    def __str__(self) -> str:
+        if self.baseline == ITSELF:
+            return "1 (baseline)"
+        if isnan(self.value):
+            return "-"
+        if isnan(self.low):
+            return f"{self.value:.2f} [one round]"
+        mark = " ~" if self.verdict == "no difference shown" else ""
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]{mark}"
+
+
+def over_k1(results: "Results", row: Row) -> Ratio:
+    """Speedup over one stage at the same M, N and re-materialization."""
+    return _over(results, row, {"K": 1})
+
+
+def over_k2m1(results: "Results", row: Row) -> Ratio:
+    """Speedup over K=2, M=1 at the same N and re-materialization, as Table 2 normalises."""
+    return _over(results, row, {"K": 2, "M": 1})
+
+
+def _over(results: "Results", row: Row, changed: dict[str, int]) -> Ratio:
+    """The ratio inside common rounds of the row's own machine, scale and experiment; NaN without any."""
+    name = ", ".join(f"{field}={value}" for field, value in ({"K": 1, "M": row["M"]} | changed).items())
+    name += f", N={row['N']}, re-materialization {row['remat']}"
+    place = {column: row[column] for column in PLACE}
+    specs = {other["run"]: results.specs[other["run"]] for other in matching(rows_of(results), place)}
+    base = baseline(specs[row["run"]], specs, **changed)
+    if base is None or row["status"] != "done":
+        return Ratio(nan, nan, nan, 0, f"{name} (not measured)")
+    if base == row["run"]:
+        return Ratio(1.0, 1.0, 1.0, int(row["rounds"]), ITSELF)
+    rounds = results.rounds
+    for column, value in place.items():
+        rounds = cast("DataFrame", rounds[rounds[column] == value])
+    return Ratio(*ratio(rounds, str(row["run"]), base), baseline=name)
+
+
+def rows_of(results: "Results", **wanted: Any) -> list[Row]:
+    """The recorded runs, one mapping each with the columns of `Results.rows`."""
+    return matching(cast("list[Row]", results.rows.to_dict("records")), wanted)
+
+
+def matching(rows: Iterable[Row], wanted: Row) -> list[Row]:
+    """The rows whose columns have these values."""
+    return [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Recorded runs of one experiment that differ in K, M and fidelity alone: one line of a figure or table.
+
+    `details` names what the numbers depend on; `plan` is the schedule and the re-materialization.
+    """
+
+    model: str
+    plan: tuple[str, str]
+    details: str
+    rows: list[Row]
+
+    @property
+    def title(self) -> str:
+        """`Transformer (laptop, N=32, remat always, attention plain)`."""
+        return f"{model_name(self.model)} ({self.details})" if self.details else model_name(self.model)
+
+    @property
+    def headline(self) -> str:
+        """The same on lines that fit half a figure."""
+        lines: list[str] = []
+        for part in self.details.split(", "):
+            if lines and len(lines[-1]) + len(part) < 46:
+                lines[-1] += f", {part}"
+            else:
+                lines.append(part)
+        return "\n".join([model_name(self.model), *lines])
+
+
+def settings(results: "Results", rows: list[Row]) -> list[Setting]:
+    """These rows split by all that their specs fix besides K, M and fidelity, and by machine and scale."""
+    split: dict[str, list[Row]] = {}
+    for row in rows:
+        split.setdefault(_key(results, row), []).append(row)
+    several = len(set(results.rows["machine"])) > 1
+    return [
+        Setting(some[0]["model"], (some[0]["schedule"], some[0]["remat"]), _details(results, some, several), some)
+        for some in split.values()
+    ]
+
+
+def _key(results: "Results", row: Row) -> str:
+    spec = results.specs[row["run"]].model_dump(mode="json", exclude={"K", "M", "fidelity"})
+    spec["balance"] = spec["balance"] if isinstance(spec["balance"], str) else "given"
+    return canonical({"spec": spec, **{column: row[column] for column in PLACE}})
+
+
+def _details(results: "Results", rows: list[Row], name_machine: bool) -> str:
+    """`laptop, N=32, remat always, attention plain`; what is usual (gpipe, D=1, balance by time) is left out."""
+    row = rows[0]
+    labels = next((row["labels"] for row in rows if row["labels"]), {})
+    balance = results.specs[row["run"]].balance
+    parts = [f"{row['scale']} on {row['machine']}" if name_machine else row["scale"]]
+    parts += [f"N={row['N']}", f"remat {row['remat']}"]
+    parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"D={row['D']}"] * (row["D"] > 1)
+    parts += [f"balance by {balance}"] * (balance in ("parameters", "uniform"))
+    return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in labels.items())])
+
+
+@cache
+def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
+    """This schedule with F:R:B = 1:1:2, equal stages, free transfers (`simulated`); None if it is not one of ours.
+
+    For "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never, the plain one.
+    """
+    if schedule not in SCHEDULES:
+        return None
+    return replay(make_schedule(schedule, K, M, remat), lambda action: UNIT_COSTS[action.kind])
+
+
+def ideal_over_k1(K: int, M: int, schedule: str, remat: str) -> float:
+    """The ideal's speedup over one stage, which does all the work without a bubble, at the same N and M."""
+    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(1, M, schedule, remat)
+
+
+def ideal_over_k2m1(K: int, M: int, schedule: str, remat: str) -> float:
+    """The ideal in Table 2's normalisation, at one fixed N."""
+    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(2, 1, schedule, remat)
+
+
+def _ideal_rate(K: int, M: int, schedule: str, remat: str) -> float:
+    """Mini-batches per time when the whole model on the whole mini-batch is one unit of forward work."""
+    timeline = ideal(K, M, schedule, remat)
+    return nan if timeline is None else K * M / timeline.step_time

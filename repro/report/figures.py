@@ -1,0 +1,79 @@
+"""Which figures the results allow, drawn to png and svg: curves, bars and measured timelines."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repro.gpipe.timeline import Timeline
+from repro.harness.spec import slug
+from repro.report import bars, curves, gantt
+from repro.report.compare import Row, Setting, ideal, matching, rows_of, settings
+from repro.report.style import model_name, save, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from repro.harness.results import Results
+
+Make = Callable[["Results", list[Row]], "Figure | None"]
+_PICTURES: dict[str, tuple[Make, str]] = {
+    "cells": (curves.cells, "Table 2 as points: quoted, ours and the ideal, throughput over K=2, M=1."),
+    "speedup": (
+        curves.speedup,
+        "Speedup over K=1 at the same M, N and re-materialization, against K and against M.",
+    ),
+    "bubble": (
+        curves.bubble,
+        "Bubble fraction as idle/total, over the paper's (K-1)/(M+K-1) and its early form.",
+    ),
+    "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
+    "breakdown": (bars.breakdown, "Where the step goes; the paper's bar is NeurIPS Table 4 (section 3.1)."),
+}
+_TRACED = "One traced step, the one of median length, on the clock that the stages share."
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure on disk: `stem`.png and `stem`.svg, the experiment it belongs to, what it shows."""
+
+    stem: Path
+    experiment: str
+    caption: str
+
+
+def draw_all(results: "Results", directory: Path) -> list[Drawn]:
+    """Draw every figure that these results allow into `directory`; none without finished runs."""
+    done = rows_of(results, status="done")
+    drawn: list[Drawn] = []
+    with styled():
+        for experiment in dict.fromkeys(row["experiment"] for row in done):
+            rows = matching(done, {"experiment": experiment})
+            pictures = [(name, make(results, rows), caption) for name, (make, caption) in _PICTURES.items()]
+            for name, figure, caption in [*pictures, *timelines(results, rows)]:
+                if figure is not None:
+                    stem = directory / f"{experiment}_{name}"
+                    save(figure, stem)
+                    drawn.append(Drawn(stem, experiment, caption))
+    return drawn
+
+
+def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:
+    """Figure 2(b) (M=1) and 2(c) (M=4, else near it) of every setting, at its largest K with a timeline."""
+    found = settings(results, rows)
+    several = len(found) > len({row["model"] for row in rows})
+    for index, setting in enumerate(found):
+        runs = sorted((row for row in setting.rows if row["K"] > 1), key=lambda row: (-row["K"], abs(row["M"] - 4)))
+        one, many_micro = ([row for row in runs if (row["M"] == 1) == naive] for naive in (True, False))
+        for letter, some in (("b", one), ("c", many_micro)):
+            pair = next(((row, t) for row in some if (t := results.timeline(row["run"])) is not None), None)
+            if pair is not None:
+                name = f"figure2{letter}_{slug(setting.model)}{f'-{index}' if several else ''}"
+                yield name, _timeline(*pair, letter, setting), _TRACED
+
+
+def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting) -> "Figure":
+    """One measured step over the ideal of the same schedule, titled with what it is of."""
+    K, M = row["K"], row["M"]
+    words = f"As Figure 2({letter}), {row['fidelity']}: {model_name(setting.model)}, K={K}, M={M}"
+    return gantt.draw(timeline, f"{words}\n{setting.details}", row["fidelity"], ideal(K, M, *setting.plan))

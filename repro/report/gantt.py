@@ -1,0 +1,152 @@
+"""Timelines as pictures: the paper's Figure 2(b) and 2(c) from measured spans, and the same as an animation.
+
+Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j at M=1).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repro.gpipe.timeline import Span, Timeline
+from repro.report.style import KIND_WORDS, KINDS, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from matplotlib.text import Text
+
+_HEIGHT = 0.78  # of a row
+
+
+def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None = None) -> "Figure":
+    """A timeline in ms, and beneath it the ideal one of the same schedule in units of one forward.
+
+    The first line of `title` heads the figure, a second one the timeline.
+    """
+    import matplotlib.pyplot as plt
+
+    panels = 1 if beneath is None else 2
+    height = 0.75 + panels * (0.95 + 0.42 * timeline.stages)
+    figure, axes = plt.subplots(panels, 1, figsize=(9, height), squeeze=False)
+    headline, _, details = title.partition("\n")
+    figure.suptitle(headline, x=0.01, ha="left", fontsize=11)
+    boxes(axes[0][0], timeline, 1e3)
+    words = f"{fidelity}: bubble {timeline.bubble_over_total:.1%} of K x step (idle/total)"
+    axes[0][0].set(xlabel="time (ms)", title="\n".join(filter(None, (details, words))))
+    if beneath is not None:
+        boxes(axes[1][0], beneath, 1.0)
+        words = f"simulated (unit costs, F:R:B = 1:1:2): bubble {beneath.bubble_over_total:.1%} (idle/total)"
+        axes[1][0].xaxis.get_major_locator().set_params(integer=True)
+        axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=words)
+    _legend(figure, timeline)
+    return figure
+
+
+def boxes(axes: "Axes", timeline: Timeline, scale: float) -> list[tuple[Span, "Rectangle", "Text | None"]]:
+    """Draw the spans, times multiplied by `scale`; returns (span, box, label) in order of their start."""
+    from matplotlib.patches import Rectangle
+
+    whole = timeline.step_time * scale
+    axes.set(xlim=(0, whole), ylim=(-0.5, timeline.stages - 0.5), yticks=range(timeline.stages))
+    axes.set_yticklabels([f"stage {j}" for j in range(timeline.stages)])
+    axes.grid(False)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    for j in range(timeline.stages):  # what stays visible of this band is the bubble
+        axes.add_patch(Rectangle((0, j - _HEIGHT / 2), whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none"))
+    labels = _labels(axes, timeline)
+    drawn = []
+    for span in sorted(timeline.spans, key=lambda s: (s.start, s.stage)):
+        left, width = (span.start - timeline.start) * scale, span.seconds * scale
+        box = Rectangle((left, span.stage - _HEIGHT / 2), width, _HEIGHT)
+        box.set(
+            facecolor=KINDS.get(span.kind, "#BBBBBB"),
+            edgecolor="white",
+            linewidth=min(0.8, 60 * width / whole),
+        )
+        axes.add_patch(box)
+        form, size = labels[span.kind]
+        words = form.format(span.kind, span.stage, span.micro_batch)
+        colour = "white" if span.kind in "BU" else "#111111"
+        place = {"ha": "center", "va": "center_baseline", "color": colour, "fontsize": size}
+        drawn.append((span, box, axes.text(left + width / 2, span.stage, words, **place) if words else None))
+    return drawn
+
+
+def _labels(axes: "Axes", timeline: Timeline) -> dict[str, tuple[str, float]]:
+    """For each kind the longest label that fits its shorter boxes: F_{j,i} as in Figure 2, then i, then none."""
+    page = axes.figure.get_figure(root=True)
+    points = 72 * 0.86 * (page.get_figwidth() if page else 9) / (timeline.step_time or 1)
+    one = max((s.micro_batch for s in timeline.spans), default=0) == 0
+    last = len(str(max((s.micro_batch for s in timeline.spans), default=0)))
+    chosen = {}
+    for kind in {span.kind for span in timeline.spans}:
+        lengths = sorted(span.seconds for span in timeline.spans if span.kind == kind)
+        room = lengths[len(lengths) // 4] * points
+        whole = one or kind == "U"
+        forms = [("${}_{{{}}}$", 9.5, 16)] if whole else [("${}_{{{},{}}}$", 9.5, 22), ("{2}", 8, 7 * last)]
+        fits = [(form, size) for form, size, width in forms if width < room and kind in "FRBU"]
+        chosen[kind] = fits[0] if fits else ("", 8)
+    return chosen
+
+
+def _legend(figure: "Figure", timeline: Timeline) -> None:
+    from matplotlib.patches import Patch
+
+    present = {span.kind for span in timeline.spans}
+    handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in KINDS if kind in present]
+    handles.append(Patch(facecolor="#F1F1F1", edgecolor="#BBBBBB", label="idle (bubble)"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60, limit: int = 400_000) -> Path:
+    """An animated gif of one measured step: boxes appear as time sweeps over them, then the picture rests.
+
+    Frames are left out until the file is no larger than `limit` bytes.
+    """
+    with styled():
+        images = _sweep(timeline, title, frames)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    palette = images[len(images) // 2].quantize(64)  # has every colour, the line's too
+    for every in (1, 2, 3, 4, 6):
+        shown = [image.quantize(palette=palette, dither=0) for image in [*images[:-1:every], images[-1]]]
+        wait = [80 * every] * (len(shown) - 1) + [2500]
+        shown[0].save(path, save_all=True, append_images=shown[1:], duration=wait, loop=0, optimize=False)
+        if path.stat().st_size <= limit:
+            break
+    return path
+
+
+def _sweep(timeline: Timeline, title: str, frames: int) -> list:
+    """RGB images of the timeline at `frames` moments from start to end."""
+    import matplotlib.pyplot as plt
+    from PIL import Image
+
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.stages), dpi=95)
+    axes.set_title(title)
+    axes.set_xlabel("time (ms)")
+    drawn = boxes(axes, timeline, 1e3)
+    _legend(figure, timeline)
+    now = axes.axvline(0, color="#D55E00", linewidth=1.5)
+    images = []
+    for frame in range(frames + 1):
+        time = timeline.start + timeline.step_time * frame / frames
+        _until(drawn, time)
+        now.set_xdata([1e3 * (time - timeline.start)] * 2)
+        now.set_visible(frame < frames)
+        figure.canvas.draw()
+        width, height = figure.canvas.get_width_height()
+        data = figure.canvas.buffer_rgba()  # type: ignore[attr-defined]  # agg's canvas has it
+        images.append(Image.frombuffer("RGBA", (width, height), bytes(data)).convert("RGB"))
+    return images
+
+
+def _until(drawn: Sequence[tuple[Span, "Rectangle", "Text | None"]], time: float) -> None:
+    """Show of every box the part before `time`, and its label once it is complete."""
+    for span, box, label in drawn:
+        done = min(1.0, max(0.0, (time - span.start) / span.seconds)) if span.seconds else float(time >= span.start)
+        box.set_width(1e3 * span.seconds * done)
+        box.set_visible(done > 0)
+        if label is not None:
+            label.set_visible(done >= 1)

@@ -1,0 +1,165 @@
+"""One self-contained page from recorded results: report.html, with its tables and figures as files beside it.
+
+For each experiment in this order: question, command, ours against the paper, figures, what the metrics mean,
+deviations, what was skipped and why; then the environment.  The same results give the same bytes.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repro.harness.record import load, read_json
+from repro.report import figures, texts
+from repro.report.compare import Row, rows_of
+from repro.report.figures import Drawn
+from repro.report.style import model_name
+from repro.report.table import Table
+from repro.report.tables import all_tables
+
+if TYPE_CHECKING:
+    from repro.harness.results import Results
+
+_FOLDED = ("table2_long", "table2_points")  # what Table 2's two first tables hold too, at length
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment on the page; tables and figures are finished HTML."""
+
+    name: str
+    title: str
+    question: str
+    numbering: str
+    commands: list[str]
+    tables: list[dict[str, Any]]
+    figures: list[dict[str, str]]
+    deviations: list[str]
+    missing: list[str]
+
+
+def write(results_dir: Path, plots_dir: Path) -> Path:
+    """Make tables (csv, md, tex), figures (png, svg) and report.html in `plots_dir`; returns the page's path.
+
+    Works without any result: the page then says what to run.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    results = load(results_dir)
+    tables = all_tables(results)
+    for table in tables:
+        table.write(plots_dir)
+    drawn = figures.draw_all(results, plots_dir)
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    page = environment.get_template("template.html.j2").render(
+        sections=_sections(results, tables, drawn),
+        rest=[_shown(table) for table in tables if not table.experiment],
+        fidelities=texts.FIDELITIES,
+        metrics=texts.METRICS,
+        environments=_environments(results),
+        counts=_counts(rows_of(results)),
+        commits=_commits(rows_of(results)),
+    )
+    path = plots_dir / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _sections(results: "Results", tables: list[Table], drawn: list[Drawn]) -> list[Section]:
+    """One section for Table 2, run or not, and one for every other experiment with results."""
+    found = (read_json(folder.path / "experiment.json") for folder in results.folders)
+    about = {"table2": texts.ABOUT_TABLE2} | {one["name"]: one for one in found if one and "name" in one}
+    names = dict.fromkeys(["table2", *(row["experiment"] for row in rows_of(results))])
+    return [_section(results, name, about.get(name, {}), tables, drawn) for name in names]
+
+
+def _section(results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]) -> Section:
+    rows = rows_of(results, experiment=name)
+    scales = dict.fromkeys(row["scale"] for row in rows)
+    places = [("arXiv v5", about.get("paper")), ("NeurIPS 2019", about.get("neurips"))]
+    return Section(
+        name=name,
+        title=about.get("title") or name,
+        question=about.get("question", ""),
+        numbering=", ".join(f"{version} {place}" for version, place in places if place),
+        commands=[f"./run_all.sh {name} --scale {scale}" for scale in scales] or [f"./run_all.sh {name}"],
+        tables=[_shown(table) for table in tables if table.experiment == name],
+        figures=[_picture(one) for one in drawn if one.experiment == name],
+        deviations=_deviations(results, name, rows),
+        missing=_missing(rows),
+    )
+
+
+def _shown(table: Table) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    folded = table.name in _FOLDED or not table.experiment
+    return {
+        "name": table.name,
+        "title": table.title,
+        "note": table.note,
+        "html": Markup(table.html()),
+        "folded": folded,
+    }
+
+
+def _picture(drawn: Drawn) -> dict[str, str]:
+    """The figure's SVG for inlining, with ids that are its own on the page."""
+    from markupsafe import Markup
+
+    text = drawn.stem.parent.joinpath(f"{drawn.stem.name}.svg").read_text(encoding="utf-8")
+    svg = text[text.index("<svg") :]
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawn.stem.name}-", svg)
+    return {"name": drawn.stem.name, "caption": drawn.caption, "svg": Markup(svg)}
+
+
+def _deviations(results: "Results", name: str, rows: list[Row]) -> list[str]:
+    """The fixed ones, then what these runs show: their sizes and their devices."""
+    found = [*texts.DEVIATIONS.get(name, []), *texts.DEVIATIONS[""]]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        specs = [results.specs[row["run"]] for row in rows if row["model"] == model]
+        sizes = dict.fromkeys(f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs)
+        found.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
+    devices = dict.fromkeys(row["device"] for row in rows if row["device"])
+    if devices:
+        found.append(f"Devices here: {', '.join(devices)}. Scaled-down runs can show a trend, not a reproduction.")
+    return found
+
+
+def _missing(rows: list[Row]) -> list[str]:
+    """Runs without a result, one line for each model and reason."""
+    points: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["status"] != "done":
+            points.setdefault((model_name(row["model"]), row["status"]), []).append(f"K={row['K']} M={row['M']}")
+    return [f"{model}: {status}: {', '.join(dict.fromkeys(where))}" for (model, status), where in points.items()]
+
+
+def _environments(results: "Results") -> list[dict[str, Any]]:
+    """The distinct environments of the runs, with how many runs each has."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in results.folders:
+        for path in sorted(folder.path.glob("*/env.json")):
+            env = read_json(path)
+            if env is not None:
+                lines = {"machine": folder.path.parts[-3], **{key: _words(value) for key, value in env.items()}}
+                found.setdefault(str(lines), {"lines": lines, "runs": 0})["runs"] += 1
+    return list(found.values())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {part}" for key, part in value.items())
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def _counts(rows: list[Row]) -> list[tuple[str, int]]:
+    """How many runs there are of each status word, reasons left out."""
+    return sorted(Counter(row["status"].partition("(")[0] for row in rows).items())
+
+
+def _commits(rows: list[Row]) -> list[str]:
+    """The commits whose code measured these runs."""
+    return sorted({commit for row in rows for commit in row["commit"].split(", ") if commit})

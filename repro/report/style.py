@@ -1,0 +1,106 @@
+"""How figures look and how they are saved: one style file, fixed colours for K, M and kinds, stable bytes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from math import log2
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours: distinguishable with every common kind of colour blindness.
+KINDS = {"F": "#56B4E9", "R": "#F0C04A", "B": "#009E73", "U": "#6E6E6E", "setup": "#CFCFCF"}
+KIND_WORDS = {"F": "F forward", "R": "R recompute", "B": "B backward", "U": "U update", "setup": "set-up"}
+PARTS = {
+    "computation": "#009E73",
+    "recompute": "#F0C04A",
+    "update": "#6E6E6E",
+    "setup": "#CFCFCF",
+    "bubble": "#D55E00",
+    "imbalance": "#CC79A7",
+    "transfer": "#0072B2",
+}
+MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
+MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^"}
+
+_K = {1: "#6E6E6E", 2: "#0072B2", 3: "#56B4E9", 4: "#D55E00", 6: "#CC79A7", 8: "#009E73", 16: "#8B5E00"}
+QUOTED = "#CC79A7"
+FORMATS = ("png", "svg")
+
+
+def k_colour(K: int) -> str:
+    """The colour of K stages in every figure."""
+    return _K.get(K, "#222222")
+
+
+def m_colour(M: int) -> str:
+    """The colour of M micro-batches in every figure, dark for few and light for many."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return to_hex(colormaps["plasma"](min(0.8, 0.04 + log2(M) / 7)))
+
+
+def model_name(model: str) -> str:
+    """The paper's spelling of a model's name, or the name itself."""
+    return MODELS.get(model, model)
+
+
+def grid(rows: int, columns: int, height: float | list[float]) -> "tuple[Figure, list[list[Axes]]]":
+    """A figure of README width and its panels; `height` in inches of every row, or of each."""
+    import matplotlib.pyplot as plt
+
+    heights = height if isinstance(height, list) else [height] * rows
+    size = (9, sum(heights) + 0.4)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, height_ratios=heights)
+    return figure, [list(line) for line in axes]
+
+
+def ticks(axes: "Axes", at: Sequence[float], labels: Sequence[str] | None = None) -> None:
+    """Ticks on x at these values and no others, as plain numbers."""
+    axes.set_xticks(at, [f"{value:g}" for value in at] if labels is None else labels)
+    axes.minorticks_off()
+
+
+def legend(figure: "Figure", fidelities: Iterable[str], *theory: tuple[str, Literal["-", "--", ":"]]) -> None:
+    """One legend under the figure: a marker for each fidelity, a line style for each form of theory."""
+    from matplotlib.lines import Line2D
+
+    grey = "#444444"
+    handles = []
+    for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
+        colour = QUOTED if name == "quoted" else grey
+        handles.append(Line2D([], [], linestyle="", marker=MARKERS[name], label=name, color=colour))
+    handles += [Line2D([], [], linewidth=1.1, linestyle=style, label=words, color=grey) for words, style in theory]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Matplotlib with our style and no display; figures made inside are closed at the end."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context():
+        plt.rcdefaults()
+        plt.style.use(Path(__file__).with_name("gpipe.mplstyle"))
+        try:
+            yield
+        finally:
+            plt.close("all")
+
+
+def save(figure: "Figure", stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.svg without date and version: the same figure gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    paths = [stem.parent / f"{stem.name}.{kind}" for kind in FORMATS]
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, for all formats
+    for path, kind in zip(paths, FORMATS, strict=True):
+        figure.savefig(path, format=kind, metadata=metadata[kind])
+    return paths

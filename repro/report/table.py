@@ -1,0 +1,110 @@
+"""A table as a value, and its three files: csv (numbers), md and tex (as shown)."""
+
+import re
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+NOT_RUN = "not run"
+EMPTY = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the report.
+
+    Attributes:
+        name: file stem.
+        title: one line.
+        note: what every ratio in it is over, and what marks mean.
+        shown: the cells as text; columns may be pairs (group, name).
+        data: the same as plain numbers for the csv file; `shown` where left out.
+        experiment: the one it belongs to, if any.
+    """
+
+    name: str
+    title: str
+    note: str
+    shown: "DataFrame"
+    data: "DataFrame | None" = None
+    experiment: str = ""
+
+    def markdown(self) -> str:
+        """GitHub's table syntax with title and note."""
+        head = [_md(name) for name in _flat(self.shown)]
+        lines = [f"**{_md(self.title)}**", "", _line(head), _line(["---"] * len(head))]
+        lines += [_line([_md(cell) for cell in row]) for row in self.shown.itertuples(index=False)]
+        return "\n".join([*lines, "", _md(self.note), ""])
+
+    def latex(self) -> str:
+        """A booktabs table, all text escaped."""
+        shown = self.shown.copy()
+        shown.columns = _flat(shown)
+        body = shown.map(_tex).rename(columns=_tex).to_latex(index=False, escape=False)
+        caption = f"\\caption{{{_tex(self.title)}. {_tex(self.note)}}}"
+        return "\n".join(["\\begin{table}", "\\centering", body.rstrip(), caption, "\\end{table}", ""])
+
+    def html(self) -> str:
+        """A table element; intervals are set small and missing cells grey."""
+        shown = self.shown.fillna(EMPTY)
+        markup = shown.to_html(index=False, border=0, escape=True, classes=self.name)
+        markup = re.sub(r"<td>(-?[\d.]+) (\[.*?\])( ~)?</td>", r"<td><b>\1</b>\3 <small>\2</small></td>", markup)
+        missing = (
+            rf"<td>({EMPTY}|{NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running)(.*?)</td>"
+        )
+        return re.sub(missing, r'<td class="missing">\1\2</td>', markup)
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write csv, md and tex into `directory`."""
+        directory.mkdir(parents=True, exist_ok=True)
+        data = self.shown if self.data is None else self.data
+        data = data.copy()
+        data.columns = _flat(data)
+        texts = {
+            "csv": data.to_csv(index=False, lineterminator="\n"),
+            "md": self.markdown(),
+            "tex": self.latex(),
+        }
+        paths = []
+        for kind, text in texts.items():
+            paths.append(directory / f"{self.name}.{kind}")
+            paths[-1].write_text(text, encoding="utf-8")
+        return paths
+
+
+def number(value: Any, digits: int = 2, unit: str = "") -> str:
+    """A number as text with fixed digits; `-` where there is none."""
+    if value is None or isnan(float(value)):
+        return EMPTY
+    return f"{float(value):.{digits}f}{unit}"
+
+
+def percent(value: Any) -> str:
+    """A share as text: 0.158 -> 15.8%."""
+    return EMPTY if value is None or isnan(float(value)) else f"{100 * float(value):.1f}%"
+
+
+def _flat(frame: "DataFrame") -> list[str]:
+    """Column names as one line each: ("K=2", "measured") -> "K=2 measured"."""
+    pairs = [name if isinstance(name, tuple) else (name,) for name in frame.columns]
+    return [" ".join(str(part) for part in pair if part) for pair in pairs]
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _md(value: Any) -> str:
+    """Text that stays inside its cell."""
+    return re.sub(r"([\\|*_~<>`])", r"\\\1", str(value).replace("\n", " "))
+
+
+def _tex(value: Any) -> str:
+    """Text with TeX's own characters escaped."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {character: "\\" + character for character in "&%$#_{}"}
+    return "".join(special.get(character, character) for character in str(value).replace("\n", " "))

@@ -1,0 +1,47 @@
+"""The report's fixed words: fidelities, what each metric means, where we deviate from the paper and why."""
+
+FIDELITIES = {
+    "quoted": "printed in the paper, or published by another project",
+    "measured": "real devices computed, messages crossed, a clock and a memory meter were read",
+    "emulated": "real processes, messages and schedule; each stage's compute is a timed wait of the modelled length",
+    "simulated": "no processes: the same schedule object and a cost model on a virtual clock",
+    "counted": "parameters, FLOPs and peak bytes read off the real model run on fake tensors",
+}
+
+METRICS = {
+    "step": "Seconds of one optimizer step over a mini-batch of N, from a barrier until the slowest stage has "
+    "finished: the median of a round's timed steps, then the median over rounds. Warm-up steps do not count.",
+    "throughput": "N divided by the step.",
+    "speedup over K=1": "Throughput over that of one stage with everything else equal: M, N, re-materialization, "
+    "device. Taken inside a round, median over rounds, bootstrap 95 % interval. The controlled view.",
+    "throughput over K=2, M=1": "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
+    "ideal": "The same schedule with equal stages, F:R:B = 1:1:2 and free transfers on a virtual clock. With early "
+    "recompute its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form is (M+K-1)(F+R+B).",
+    "bubble, idle/total": "Share of K x step in which a stage neither computes nor recomputes nor updates. In "
+    "theory (K-1)/(M+K-1). Measured idle time also holds imbalance, transfers and the runtime itself.",
+    "bubble, idle/work": "The same idle time over the busy time; in theory (K-1)/M. Others print this one.",
+    "peak memory": "Of each stage, read in a step of its own that is not timed: the allocator's peak on a GPU, "
+    "live tensor bytes on a CPU.",
+    "breakdown": "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (of equal stages), "
+    "imbalance (what unequal stages add) and transfer (messages, runtime, jitter).",
+}
+
+ABOUT_TABLE2 = {
+    "title": "Table 2: training throughput against K and M",
+    "question": "How does training throughput grow with the number of stages K and of micro-batches M?",
+    "paper": "Table 2",
+    "neurips": "Table 2",
+}
+"""For the section of Table 2 while it has not been run; afterwards its experiment says this itself."""
+
+DEVIATIONS = {
+    "": [
+        "Pipelines of PyTorch processes instead of Lingvo on TPUs; one process a stage.",
+        "K=1 is measured as a baseline; the paper prints none for throughput.",
+    ],
+    "table2": [
+        "One fixed N for all K and M of a model. The paper adjusted its batch to memory from cell to cell and does "
+        "not print it; seven of its cells beat any fixed-batch pipeline, so a cell-by-cell match is not expected.",
+        "The paper prints neither image size nor Table 2's widths.",
+    ],
+}

@@ -1,0 +1,99 @@
+"""The published numbers, spot-checked cell by cell against the paper."""
+
+import pytest
+
+from repro.paper import (
+    breakdown,
+    figure,
+    figures,
+    quoted,
+    table1,
+    table2,
+    table3,
+    table4,
+    table5,
+    theory,
+    torchgpipe,
+    translation_models,
+)
+
+TABLE2 = {
+    "amoebanet-d": {1: (1, 1.13, 1.38), 4: (1.07, 1.26, 1.72), 32: (1.21, 1.84, 3.48)},
+    "transformer": {1: (1, 1.07, 1.3), 4: (1.7, 3.2, 4.8), 32: (1.8, 3.4, 6.3)},
+}
+
+
+def test_table_2_has_all_eighteen_cells():
+    cells = {(c.model, c.K, c.M): c.value for c in table2()}
+    assert cells == {
+        (model, K, M): value
+        for model, rows in TABLE2.items()
+        for M, values in rows.items()
+        for K, value in zip((2, 4, 8), values, strict=True)
+    }
+
+
+def test_seven_cells_of_table_2_beat_any_fixed_batch_pipeline():
+    above = [c for c in table2() if c.value > theory.speedup_over_k2m1(c.K, c.M, "plain") + 1e-9]
+    assert len(above) == 7
+
+
+def test_the_transformer_row_fits_the_early_form_within_1_3_percent():
+    row = {c.K: c.value for c in table2() if c.model == "transformer" and c.M == 32}
+    for K, value in row.items():
+        ideal = theory.speedup_over_k1(K, 32, "early") / theory.speedup_over_k1(2, 32, "early")
+        assert value / row[2] == pytest.approx(ideal, rel=0.013)
+
+
+def test_every_number_says_where_it_stands():
+    everything = [*table1(), *table2(), *table3(), *table4(), *table5(), *breakdown(), *translation_models()]
+    everything += [point for name in figures() for point in figure(name)]
+    assert all(row.fidelity == "quoted" and str(row.source) for row in everything)
+
+
+def test_the_two_versions_number_their_tables_differently():
+    places = [(rows[0].source.v5, rows[0].source.neurips) for rows in (table2(), table4(), table5(), breakdown())]
+    assert places == [("Table 2", "Table 2"), ("Table 4", "Table 5"), ("Table 5", ""), ("", "Table 4")]
+    assert str(table4()[0].source) == "arXiv:1811.06965, v5 Table 4, NeurIPS Table 5"
+
+
+def test_table_1_and_its_swapped_cells():
+    sizes = {(s.model, s.name): s for s in table1()}
+    assert len(sizes) == 10
+    assert sizes["amoebanet-d", "Pipeline-8"].parameters == 1_800_000_000
+    naive = sizes["transformer", "Naive-1"]
+    assert (naive.parameter_memory_gb, naive.peak_activation_gb) == (11.7, 3.15)
+    assert "swapped" in naive.note
+
+
+def test_other_tables():
+    assert [(c.model[0], c.K, c.value) for c in table3()] == [
+        *(("a", 2, 1), ("a", 4, 1.7), ("a", 8, 2.7)),
+        *(("t", 2, 1), ("t", 4, 1.8), ("t", 8, 3.3)),
+    ]
+    assert {row.dataset: row.accuracy for row in table4()}["ImageNet-2012"] == 84.4
+    assert [(row.bleu, row.nll) for row in table5()] == [(30.92, 2.58), (31.86, 2.51), (32.71, 2.46)]
+    assert [model.partitions for model in translation_models()] == [None, 2, 4, 8, 16]
+
+
+def test_the_breakdown_fills_the_step_and_says_what_was_inferred():
+    shares = {share.part: share for share in breakdown()}
+    assert sum(share.percent for share in shares.values()) == pytest.approx(100)
+    assert {part for part, share in shares.items() if share.source.reading == "subtracted"} == {"update"}
+
+
+def test_torchgpipe_s_rows_repeat_the_paper_s():
+    cells = {(c.K, c.M): c.value for c in table2() if c.model == "amoebanet-d"}
+    rows = torchgpipe("amoebanetd_speed")
+    assert {(r.K, r.M): r.values["paper_ratio"] for r in rows} == cells
+    assert rows[0].balance == (7, 17)
+    assert torchgpipe("amoebanetd_memory")[0].values["peak_activation_gib"] is None
+
+
+def test_figures_have_axes_and_unknown_names_are_one_line():
+    assert quoted.figure_axes("figure1b") == ("billion parameters", "average BLEU")
+    assert len(figure("figure3")) == 30
+    with pytest.raises(ValueError, match=r"^figure='figure9' is not published here; allowed: figure1a, [^\n]*$"):
+        figure("figure9")
+    with pytest.raises(ValueError, match=r"torchgpipe='speed'"):
+        torchgpipe("speed")

@@ -1,0 +1,76 @@
+"""A small results folder with known numbers, written through the harness's own record."""
+
+from pathlib import Path
+
+from repro.gpipe.replay import replay
+from repro.gpipe.schedule import make_schedule
+from repro.gpipe.timeline import Span, Timeline
+from repro.harness.machine import Machine
+from repro.harness.record import Folder, Measured
+from repro.harness.spec import Experiment, Group, RunSpec
+
+MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
+STEPS = {  # seconds of the step in each of three rounds; every round is a bit slower than the one before
+    (1, 1): 8.0,
+    (1, 4): 8.0,
+    (2, 1): 8.0,
+    (2, 4): 5.0,
+}
+NOISE = {(2, 1): (1.05, 1.0, 0.95)}  # K=2, M=1 is once faster and once slower than K=1
+DRIFT = (1.0, 1.1, 1.2)
+MIB = 2**20
+
+
+def timeline(K: int, M: int, forward: float = 0.01) -> Timeline:
+    """A step with every kind of span."""
+    walked = replay(make_schedule("gpipe", K, M), lambda action: forward * {"F": 1, "R": 1, "B": 2}[action.kind])
+    setup = Span("setup", 0, -1, -forward / 2, 0.0)
+    updates = [Span("U", j, -1, walked.step_time, walked.step_time + forward / 2) for j in range(K)]
+    return Timeline((setup, *walked.spans, *updates), K)
+
+
+def experiment(name: str = "table2", Ms: tuple[int, ...] = (1, 4)) -> Experiment:
+    runs = tuple(RunSpec(model="transformer", model_args={"L": 4}, K=K, M=M, N=32) for K in (1, 2, 4) for M in Ms)
+    group = Group(name="transformer", runs=runs)
+    return Experiment(
+        name=name,
+        title="Throughput <of> a pipeline",
+        question="How does throughput grow with K & M?",
+        paper="Table 2",
+        neurips="Table 2",
+        rounds=3,
+        groups=(group,),
+    )
+
+
+def _metrics(K: int, M: int, step: float) -> dict:
+    spans = timeline(K, M)
+    return {
+        "step_s": [step] * 3,
+        "loss": [1.0],
+        "bubble_idle_over_total": [spans.bubble_over_total],
+        "bubble_idle_over_work": [spans.bubble_over_work],
+        "breakdown": {},
+        "peak_bytes": [(j + 1) * 100 * MIB for j in range(K)],
+        "balance": [4 // K] * K,
+        "setup_s": 0.1,
+        "unit": "sequences/s",
+        "labels": {"attention": "plain"},
+    }
+
+
+def fill(results: Path, plan: Experiment) -> None:
+    """Record three rounds of the plan's runs up to K=2; K=4 is skipped."""
+    folder = Folder.of(results, MACHINE, "laptop", plan.name)
+    runs = {run.run_id(plan.version, MACHINE.identity): run for run in plan.groups[0].runs}
+    folder.declare(plan, {name: ("transformer", run) for name, run in runs.items()}, accumulate=False)
+    done = {name: run for name, run in runs.items() if run.K <= 2}
+    for number, drift in enumerate(DRIFT):
+        measured = {}
+        for name, run in done.items():
+            step = STEPS[run.K, run.M] * drift * NOISE.get((run.K, run.M), (1, 1, 1))[number]
+            measured[name] = Measured(_metrics(run.K, run.M, step), timeline(run.K, run.M).to_rows())
+        folder.commit_round("transformer", measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+    for name, run in runs.items():
+        status = ("done", "", 3) if name in done else ("skipped", f"needs {run.K} devices", 0)
+        folder.set_status(name, *status)

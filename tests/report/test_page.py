@@ -1,0 +1,77 @@
+"""The page: complete with results, useful without, the same bytes each time, nothing fetched from outside."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from repro.report import page
+
+
+@pytest.fixture(scope="module")
+def written(folder, tmp_path_factory):
+    plots = tmp_path_factory.mktemp("plots")
+    return page.write(folder, plots)
+
+
+def test_the_page_follows_its_order(written):
+    html = written.read_text(encoding="utf-8")
+    words = [
+        "How does throughput grow with K &amp; M?",
+        "./run_all.sh table2 --scale laptop",
+        "Table 2 (v5 and NeurIPS)",
+        "<svg",
+        "What each metric means",
+        "Deviations from the paper",
+        "Not measured here, and why",
+        "<h2>Environment",
+    ]
+    places = [html.index(word) for word in words]
+    assert places == sorted(places)
+    assert "Throughput &lt;of&gt; a pipeline" in html
+    assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
+    assert "Test CPU" in html
+    assert "L 4; N=32" in html
+
+
+def test_tables_and_figures_lie_beside_the_page(written):
+    names = {path.name for path in written.parent.iterdir()}
+    for stem in ("table2", "table2_speedup", "table2_long", "table2_points", "memory", "runs"):
+        assert {f"{stem}.csv", f"{stem}.md", f"{stem}.tex"} <= names
+    for stem in ("speedup", "bubble", "memory", "cells", "breakdown", "figure2b_transformer", "figure2c_transformer"):
+        assert {f"table2_{stem}.png", f"table2_{stem}.svg"} <= names
+
+
+def test_the_page_is_self_contained_and_its_ids_are_unique(written):
+    html = written.read_text(encoding="utf-8")
+    assert not re.search(r'(src|href)="https?:', html)
+    assert "<script" not in html
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    for target in re.findall(r'href="#([^"]+)"', html) + re.findall(r"url\(#([^)]+)\)", html):
+        assert target in ids
+
+
+def test_the_page_is_the_same_again(written, folder, tmp_path):
+    assert page.write(folder, tmp_path).read_bytes() == written.read_bytes()
+
+
+def test_without_results_the_page_says_what_to_run(tmp_path):
+    html = page.write(tmp_path / "none", tmp_path / "plots").read_text(encoding="utf-8")
+    assert "There are no results yet" in html
+    assert "./run_all.sh" in html
+    assert "6.3" in html
+    HTMLParser().feed(html)
+
+
+def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(page.figures, "draw_all", lambda results, directory: [])
+    copy = tmp_path / "results"
+    shutil.copytree(folder, copy)
+    markers = sorted(copy.glob("*/*/*/rounds/*.json"))
+    for number, marker in enumerate(markers):
+        marker.write_text(json.dumps(json.loads(marker.read_text()) | {"commit": f"commit{number % 2}"}))
+    html = page.write(copy, tmp_path / "plots").read_text(encoding="utf-8")
+    assert "<b>Rows come from 2 commits</b>: commit0, commit1." in html

@@ -1,0 +1,139 @@
+"""Tables hold the right ratios, name their baselines, keep fidelities apart and say why a cell is empty."""
+
+import csv
+from math import isnan
+
+import pandas as pd
+import pytest
+
+from repro.report import tables
+from repro.report.compare import Ratio, ideal_over_k1, over_k1, over_k2m1, rows_of, settings
+from repro.report.table import Table
+
+
+def row(results, K, M):
+    return next(row for row in rows_of(results) if (row["K"], row["M"]) == (K, M))
+
+
+def cell(table, model, M, *column):
+    """One cell of a wide table."""
+    found = table.shown[(table.shown["", "model"] == model) & (table.shown["", "M"] == M)]
+    assert len(found) == 1
+    return found[column].iloc[0]
+
+
+def test_ratios_are_taken_inside_rounds(results):
+    ratio = over_k1(results, row(results, 2, 4))
+    assert (ratio.value, ratio.low, ratio.high, ratio.rounds) == (pytest.approx(1.6),) * 3 + (3,)
+    assert ratio.baseline == "K=1, M=4, N=32, re-materialization always"
+    assert ratio.verdict == "faster"
+    normalised = over_k2m1(results, row(results, 2, 4))
+    assert normalised.value == pytest.approx(1.6)
+    assert normalised.baseline == "K=2, M=1, N=32, re-materialization always"
+
+
+def test_an_interval_over_1_shows_no_difference(results):
+    ratio = over_k1(results, row(results, 2, 1))
+    assert ratio.low < 1 < ratio.high
+    assert ratio.verdict == "no difference shown"
+    assert str(ratio).endswith("] ~")
+
+
+def test_a_baseline_is_named_as_such_and_one_round_has_no_interval(results):
+    assert str(over_k1(results, row(results, 1, 4))) == "1 (baseline)"
+    nan = float("nan")
+    assert str(Ratio(1.5, nan, nan, 1, "K=1")) == "1.50 [one round]"
+    assert Ratio(1.5, nan, nan, 1, "K=1").verdict == "one round, no interval"
+
+
+def test_table_2_has_quoted_measured_and_ideal_side_by_side(results):
+    table = tables.table2(results)
+    assert [cell(table, "Transformer", 4, "K=2", name) for name in ("quoted", "measured", "ideal")] == [
+        "1.7",
+        "1.60 [1.52, 1.68]",
+        "1.47",
+    ]
+    assert cell(table, "Transformer", 1, "K=2", "measured") == "1 (baseline)"
+    assert cell(table, "Transformer", 4, "K=4", "measured") == "skipped(needs 4 devices)"
+    assert cell(table, "Transformer", 32, "K=2", "measured") == "not run"
+    assert cell(table, "AmoebaNet-D", 32, "K=8", "quoted") == "3.48"
+    assert cell(table, "AmoebaNet-D", 32, "K=8", "measured") == "not run"
+    for word in ("K=2, M=1", "N=32", "remat always", "attention plain"):
+        assert word in table.note
+
+
+def test_table_2_over_k1_quotes_nothing(results):
+    table = tables.table2_speedup(results)
+    assert cell(table, "Transformer", 4, "K=2", "measured") == "1.60 [1.60, 1.60]"
+    assert "quoted" not in {name for _, name in table.shown.columns}
+    assert "the paper prints no K=1" in table.note
+
+
+def test_the_long_form_names_every_baseline(results):
+    table = tables.table2_long(results)
+    assert table.data is not None
+    lines = table.data[(table.data["K"] == 2) & (table.data["M"] == 4)]
+    line = lines.iloc[0]
+    assert line["measured over K=1"] == pytest.approx(1.6)
+    assert line["measured over K=1: baseline"] == "K=1, M=4, N=32, re-materialization always"
+    assert line["measured / quoted"] == pytest.approx(1.6 / 1.7)
+    assert line["over K=1: plain ideal"] == pytest.approx(8 / 5)
+    assert line["over K=1: early ideal"] == pytest.approx(32 / 19)
+    assert len(table.shown) == 6
+
+
+def test_a_fidelity_never_shares_a_column(results):
+    emulated = results.rows[results.rows["K"] == 4].assign(fidelity="emulated", status="failed(timed wait)")
+    mixed = type(results)(pd.concat([results.rows, emulated]), results.rounds, results.specs, results.folders)
+    table = tables.table2(mixed)
+    assert cell(table, "Transformer", 4, "K=4", "measured") == "skipped(needs 4 devices)"
+    assert cell(table, "Transformer", 4, "K=4", "emulated") == "failed(timed wait)"
+
+
+def test_points_hold_bubble_beside_theory_under_its_name(results):
+    shown = tables.points(results, "table2").shown
+    line = shown[(shown["K"] == 2) & (shown["M"] == 4)].iloc[0]
+    assert line["theory"] == "20.0%"
+    assert line["theory, idle/work"] == "25.0%"
+    assert line["ideal"] == "15.8%"
+    assert line["throughput"].endswith("sequences/s")
+
+
+def test_memory_has_a_column_for_each_stage(results):
+    shown = tables.memory(results).shown
+    line = shown[(shown["K"] == "2") & (shown["M"] == "1")].iloc[0]
+    assert (line["stage 0"], line["stage 1"]) == ("0.098", "0.195")
+    assert shown[shown["K"] == "1"]["stage 1"].tolist() == ["", ""]
+
+
+def test_without_results_the_tables_say_so(nothing):
+    made = {table.name: table for table in tables.all_tables(nothing)}
+    assert set(made) == {"table2", "table2_speedup", "table2_long", "memory", "runs"}
+    assert cell(made["table2"], "Transformer", 32, "K=8", "quoted") == "6.3"
+    for name in ("table2", "table2_long", "memory", "runs"):
+        assert "not run" in made[name].markdown()
+
+
+def test_a_schedule_that_is_not_ours_has_no_ideal(results):
+    assert isnan(ideal_over_k1(2, 4, "ddp", "never"))
+
+
+def test_settings_leave_out_what_is_usual(results):
+    assert [setting.details for setting in settings(results, rows_of(results))] == [
+        "laptop, N=32, remat always, attention plain"
+    ]
+
+
+def test_files_escape_their_own_special_characters(tmp_path):
+    shown = pd.DataFrame([["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]], columns=list("wxyz"))
+    csv_path, md_path, tex_path = Table("odd", "T_1 | <x>", "5 % ~", shown).write(tmp_path)
+    with csv_path.open(encoding="utf-8") as file:
+        assert list(csv.reader(file))[1] == ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
+    assert r"| a\|b\_c | 50 % & {x} | 1.50 [1.40, 1.60] |" in md_path.read_text()
+    tex = tex_path.read_text()
+    assert r"a|b\_c & 50 \% \& \{x\} & 1.50 [1.40, 1.60]" in tex
+    assert r"\caption{T\_1 | <x>. 5 \% \textasciitilde{}}" in tex
+    html = Table("odd", "", "", shown).html()
+    assert "50 % &amp; {x}" in html
+    assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
+    assert '<td class="missing">not run</td>' in html
