@@ -94,6 +94,8 @@ class Pipeline:
         self.micro_batches = micro_batches
         self.rank = _rank(stages)
         self.device = torch.device(device) if device is not None else default_device(self.rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # events and communicators belong to the current device
         self.costs: list[float] | None = None
         self.balance = tuple(self._balance(entries, balance, checkpoint, seed, sample))
         refuse_shared(entries, self.balance)

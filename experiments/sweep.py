@@ -1,0 +1,69 @@
+"""Any grid of K and M on any model: `repro run sweep --model amoebanet-d --K 2 3 4 --M 1 12 64 --batch 128`."""
+
+from typing import Any
+
+from repro.harness.spec import BalanceRule, Checkpoint, Experiment, Group, Optimizer, RunSpec, Scale, ScheduleName, slug
+
+
+def experiment(
+    scale: Scale = "laptop",
+    model: str = "transformer",
+    K: tuple[int, ...] = (1, 2),
+    M: tuple[int, ...] = (1, 4),
+    batch: int = 16,
+    model_args: dict[str, Any] | None = None,
+    checkpoint: Checkpoint = "always",
+    schedule: ScheduleName = "gpipe",
+    balance: BalanceRule | tuple[int, ...] = "time",
+    optimizer: Optimizer = "sgd",
+    lr: float = 0.01,
+    seed: int = 0,
+    warmup: int = 1,
+    steps: int = 3,
+) -> Experiment:
+    """Every K with every M on one model, all at the same mini-batch.
+
+    Speedups need K=1 in the sweep; a K or M added later is measured in fresh rounds together with its baselines.
+
+    Args:
+        scale: only chooses the devices: CPU cores (smoke, laptop) or GPUs (node, paper).
+        model: a name that repro.models knows, timm:NAME, or import:package.module:function.
+        K: numbers of stages.
+        M: numbers of micro-batches.
+        batch: mini-batch size N, the same for every run.
+        model_args: arguments of the model, such as L=3 D=16 image=64.
+        checkpoint: which micro-batches are recomputed in the backward pass.
+        schedule: order of forwards and backwards.
+        balance: how layers are cut into stages, or one layer count per stage.
+        optimizer: applied once per mini-batch.
+        lr: its step size.
+        seed: of weights, data and everything random.
+        warmup: steps that are not counted.
+        steps: timed steps of each run in each round.
+    """
+    runs = [
+        RunSpec(
+            model=model,
+            model_args=model_args or {},
+            K=k,
+            M=m,
+            N=batch,
+            checkpoint=checkpoint,
+            schedule=schedule,
+            balance=balance,
+            optimizer=optimizer,
+            lr=lr,
+            seed=seed,
+            warmup=warmup,
+            steps=steps,
+        )
+        for k in K
+        for m in M
+    ]
+    return Experiment(
+        name="sweep",
+        title=f"K x M sweep of {model}",
+        question="How do step time, bubble and memory change with K and M on a model of your choice?",
+        needs="max(K) CPU cores or GPUs",
+        groups=(Group(name=slug(model), runs=tuple(runs)),),
+    )

@@ -1,0 +1,265 @@
+"""The `repro` command: list, plan, run, report, doctor.
+
+Listing and planning import no torch. A user's mistake is one line on stderr and exit status 2; a run that failed
+gives 1; 130 is Ctrl-C; 0 says that all that was asked for is done or skipped.
+"""
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from repro.harness.flags import parse, parse_with
+from repro.harness.spec import SCALES, Experiment, Scale, near
+
+P = TypeVar("P", bound="PlanOptions")
+_NAMES = "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own; none means all."
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """What would be measured here, what is done already and what this machine cannot do."""
+
+    scale: Scale | None = None
+    """sizes of everything; by default node where two GPUs are usable, else laptop"""
+    only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """only the runs with these fields, e.g. K=2,M=4 (all of them); again for other runs. Baselines are added"""
+    rounds: int | None = None
+    """how often each group is measured, instead of the experiment's own number"""
+    results: Path = Path("results")
+    """where measurements are recorded"""
+    force: tyro.conf.FlagCreatePairsOff[bool] = False
+    """measure again what is done"""
+    spec: Path | None = None
+    """measure a recorded run again, with its baselines: the path of its spec.json"""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(PlanOptions):
+    """Measure what is not done yet, record it, mirror it to W&B. Started again, it goes on where it stopped."""
+
+    wandb: Literal["offline", "online", "disabled"] = "offline"
+    """Weights & Biases; results never depend on it"""
+    yes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """yes, measure at scale paper"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOptions:
+    """Each experiment with the paper's numbering (v5 and NeurIPS), what it needs and how long it takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOptions:
+    """Write tables, figures and report.html from the results alone."""
+
+    results: Path = Path("results")
+    """where measurements were recorded"""
+    plots: Path = Path("plots")
+    """where tables, figures and the page go"""
+
+
+@dataclasses.dataclass(frozen=True)
+class DoctorOptions:
+    """What this machine has and what can be measured on it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    try:
+        return _dispatch(given)
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        command = " ".join(["repro", *given])
+        print(f"interrupted: finished rounds are kept; `{command}` goes on from there", file=sys.stderr)
+        return 130
+
+
+def _dispatch(given: list[str]) -> int:
+    verbs: dict[str, tuple[type, Callable[[list[str]], int]]] = {
+        "list": (ListOptions, _list),
+        "plan": (PlanOptions, _plan),
+        "run": (RunOptions, _run),
+        "report": (ReportOptions, _report),
+        "doctor": (DoctorOptions, _doctor),
+    }
+    if not given or given[0] in ("-h", "--help"):
+        print("usage: repro VERB ...\n\nGPipe (arXiv:1811.06965), reproduced.\n")
+        for verb, (options, _) in verbs.items():
+            print(f"  repro {verb:8}{options.__doc__}")
+        print("\n`repro VERB --help` shows a verb's options, `repro run NAME --help` an experiment's as well.")
+        return 0 if given else 2
+    if given[0] not in verbs:
+        raise ValueError(f"verb = '{given[0]}': allowed are {', '.join(verbs)}{near(given[0], verbs)}")
+    return verbs[given[0]][1](given[1:])
+
+
+def _list(arguments: list[str]) -> int:
+    parse(ListOptions, arguments, "repro list")
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from repro.harness import catalog
+
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, caption_justify="left")
+    for column in ("name", "v5", "NeurIPS", *SCALES, "needs"):
+        table.add_column(column, justify="right" if column in SCALES else "left", no_wrap=column != "needs")
+    for name in catalog.names():
+        built = [catalog.find(name).build(scale) for scale in SCALES]
+        minutes = [f"{m:g} min" if (m := e.minutes.get(s)) else "-" for s, e in zip(SCALES, built, strict=True)]
+        about = built[0]
+        table.add_row(name, about.paper or "-", about.neurips or "-", *minutes, about.needs)
+    Console(highlight=False).print(table)
+    print("\n`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them.")
+    return 0
+
+
+def _plan(arguments: list[str]) -> int:
+    from rich.console import Console
+
+    from repro.harness.progress import plan_table, summary
+
+    options, chosen = _chosen(PlanOptions, "plan", arguments)
+    console = Console(highlight=False, markup=False)
+    print(_scale(options)[1])
+    for plan in _plans(options, chosen):
+        console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
+        console.print(plan_table(plan))
+        console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
+    return 0
+
+
+def _run(arguments: list[str]) -> int:
+    from repro.harness.machine import torchrun_rank
+
+    rank = torchrun_rank()
+    if rank:  # another rank of torchrun plans and records
+        from repro.harness.workers import Torchrun
+
+        Torchrun().serve()
+        return 0
+    try:
+        return _measure(arguments)
+    finally:
+        if rank == 0:
+            from repro.harness.workers import Torchrun
+
+            Torchrun().decline()
+
+
+def _measure(arguments: list[str]) -> int:
+    from repro.harness.progress import Story
+    from repro.harness.runner import Session
+
+    options, chosen = _chosen(RunOptions, "run", arguments)
+    print(_scale(options)[1])
+    plans = _plans(options, chosen)
+    if _scale(options)[0] == "paper" and not options.yes:
+        raise ValueError(_price(plans))
+    session = Session(options.results, options.wandb, Story())
+    code = session.execute(plans)
+    session.story.say(
+        f"\nresults: {options.results}; `repro report --results {options.results}` makes tables and figures"
+    )
+    if session.address:
+        session.story.say(f"W&B: {session.address}")
+    if session.failed:
+        session.story.say(f"failed: {', '.join(session.failed)}; the same command measures them again, and only them")
+    return code
+
+
+def _report(arguments: list[str]) -> int:
+    options = parse(ReportOptions, arguments, "repro report")
+    from repro.report.page import write
+
+    print(f"wrote {write(options.results, options.plots)}")
+    return 0
+
+
+def _doctor(arguments: list[str]) -> int:
+    parse(DoctorOptions, arguments, "repro doctor")
+    from repro.harness.doctor import print_report
+
+    return print_report()
+
+
+Chosen = list[tuple[Callable[[Scale], Experiment], bool]]  # how to build each experiment; whether results accumulate
+
+
+def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, Chosen]:
+    """The options and the experiments named before them; a single one brings its own parameters as flags."""
+    from repro.harness import catalog
+
+    count = next((n for n, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    names, rest = arguments[:count], arguments[count:]
+    prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
+    sources = [catalog.find(name) for name in names]
+    extra = sources[0].flags() if len(sources) == 1 else []
+    about = f"{kind.__doc__}\n\n{sources[0].about}" if len(sources) == 1 else f"{kind.__doc__}\n\n{_NAMES}"
+    options, own = parse_with(kind, extra, rest, prog, about)
+    if options.spec is not None:
+        if names:
+            raise ValueError(
+                f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
+            )
+        return options, [(catalog.replay(options.spec).build, True)]
+    if len(sources) == 1:
+        values = sources[0].values(own)
+        return options, [(lambda scale: sources[0].build(scale, **values), bool(sources[0].parameters))]
+    everything = not names
+    sources = sources or [catalog.find(name) for name in catalog.names()]
+    scale = _scale(options)[0]
+    return options, [
+        (s.build, bool(s.parameters)) for s in sources if not everything or s.build(scale).minutes.get(scale)
+    ]
+
+
+def _plans(options: PlanOptions, chosen: Chosen) -> list[Any]:
+    from repro.harness import machine, plan
+
+    scale = _scale(options)[0]
+    here = machine.detect(scale)
+    return [
+        plan.make(
+            build(scale),
+            scale,
+            here,
+            options.results,
+            options.only,
+            options.rounds,
+            force=options.force,
+            accumulate=more,
+        )
+        for build, more in chosen
+    ]
+
+
+def _scale(options: PlanOptions) -> tuple[Scale, str]:
+    """The scale, and a line that says which and why."""
+    from repro.harness import machine
+
+    if options.scale is not None:
+        return options.scale, f"scale: {options.scale}, as asked for"
+    scale, why = machine.default_scale()
+    return scale, f"scale: {scale}, because {why} (--scale chooses another)"
+
+
+def _price(plans: list[Any]) -> str:
+    """What scale paper would take, as the reason not to start it by accident."""
+    widest = max((run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1)
+    hours = sum(plan.seconds for plan in plans) / 3600
+    skipped = sum(run.status == "skipped" for plan in plans for run in plan.runs)
+    return (
+        f"scale = 'paper' would measure for about {hours:.1f} h on up to {widest} GPUs "
+        f"({hours * widest:.1f} GPU-hours) and skip {skipped} runs, with nothing to download; "
+        "add --yes to start, or use --scale node"
+    )

@@ -1,0 +1,1 @@
+"""The harness: experiments as frozen specs, a plan, worker processes, records, statistics."""

@@ -1,0 +1,156 @@
+"""Where experiments come from: experiments/*.py, a user's own file, or a recorded spec.json.
+
+Each module has one function `experiment(scale=..., ...) -> Experiment`; its further parameters become flags of
+`repro run NAME`. Nothing here imports torch.
+"""
+
+import importlib.util
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import tyro
+
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, near, slug
+
+_HOME = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One experiment function and where it was found; `parameters` are those besides the scale."""
+
+    name: str
+    function: Callable[..., Any]
+    parameters: tuple[inspect.Parameter, ...] = ()
+
+    def build(self, scale: Scale, **values: Any) -> Experiment:
+        """The experiment at a scale; raises ValueError (one line) when the function returns something else."""
+        experiment = self.function(scale=scale, **values)
+        if not isinstance(experiment, Experiment):
+            raise ValueError(
+                f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an Experiment; "
+                "see experiments/sweep.py for one"
+            )
+        return experiment
+
+    @property
+    def about(self) -> str:
+        """The function's docstring without its arguments."""
+        return (inspect.getdoc(self.function) or "").partition("Args:")[0].strip()
+
+    def flags(self) -> list[tuple[str, Any, Any]]:
+        """(name, type, default) of each parameter for the command line, with its line of the docstring as help."""
+        from docstring_parser import parse
+
+        documented = parse(self.function.__doc__ or "").params
+        help_of = {p.arg_name: (p.description or "").replace("\n", " ") for p in documented}
+        result = []
+        for p in self.parameters:
+            mapping = _is_mapping(p.annotation)
+            kind = tuple[str, ...] if mapping else p.annotation
+            default = () if mapping else (tyro.MISSING if p.default is p.empty else p.default)
+            about = tyro.conf.arg(help=help_of.get(p.name, ""), metavar="NAME=VALUE ..." if mapping else None)
+            result.append((p.name, Annotated[kind, about], default))
+        return result
+
+    def values(self, parsed: dict[str, Any]) -> dict[str, Any]:
+        """Flag values as the function takes them: NAME=VALUE pairs become a dict."""
+        maps = {p.name for p in self.parameters if _is_mapping(p.annotation)}
+        return {name: pairs(name, value) if name in maps else value for name, value in parsed.items()}
+
+
+def names() -> dict[str, Path]:
+    """Experiments that come with the project: name -> file."""
+    return {path.stem: path for path in sorted(_HOME.glob("*.py")) if not path.stem.startswith("_")}
+
+
+def find(name: str) -> Source:
+    """The experiment of that name, or of that file when it ends in .py.
+
+    Raises ValueError (one line) when there is none, or the file cannot be used.
+    """
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise ValueError(f"experiment = '{name}': no such file; give the path of a Python file with experiment()")
+        return _load(path, name)
+    known = names()
+    if name not in known:
+        raise ValueError(
+            f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py file{near(name, known)}"
+            "; `repro list` describes them"
+        )
+    return _load(known[name], name)
+
+
+def replay(path: Path) -> Source:
+    """A recorded run, from its spec.json, as an experiment: the run and the baselines of its ratios.
+
+    Raises ValueError (one line) when the file is no spec.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--spec {path}: not readable as JSON ({error}); give the spec.json of a recorded run"
+        ) from None
+    if not isinstance(data, dict):
+        raise ValueError(f"--spec {path}: holds a {type(data).__name__}, allowed is an object with RunSpec's fields")
+    spec = RunSpec(**data)
+
+    def experiment(scale: Scale) -> Experiment:
+        free = {"balance": spec.balance if isinstance(spec.balance, str) else "time"}
+        alone = spec.model_copy(update={"K": 1, **free})
+        pair = spec.model_copy(update={"K": 2, "M": 1, **free})
+        bases = [alone] if spec.K == 1 else [alone, pair]
+        others = [base for base in bases if (base.K, base.M) != (spec.K, spec.M)]
+        return Experiment(
+            name="replay",
+            title=f"{spec.model}, K = {spec.K}, M = {spec.M} measured again",
+            question="Does a recorded run come out the same here?",
+            needs=f"{spec.devices} devices",
+            groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
+        )
+
+    return Source("replay", experiment)
+
+
+def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
+    """`("L=3", "attention=fused")` -> {"L": 3, "attention": "fused"}; a value is JSON where it can be, else text."""
+    result = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"{field} = '{text}': allowed is NAME=VALUE; try --{field.replace('_', '-')} L=3 D=16")
+        try:
+            result[name] = json.loads(value)
+        except ValueError:
+            result[name] = value
+    return result
+
+
+def _load(path: Path, name: str) -> Source:
+    module_name = f"repro_experiment_{slug(path.stem).replace('-', '_').replace('.', '_')}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{path}: {type(error).__name__}: {error}; the file must import without an error") from error
+    function = getattr(module, "experiment", None)
+    if not callable(function):
+        raise ValueError(f"{path}: no function experiment(scale) in it; see experiments/sweep.py for one")
+    parameters = inspect.signature(function, eval_str=True).parameters
+    if "scale" not in parameters:
+        raise ValueError(f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')")
+    return Source(name, function, tuple(p for p in parameters.values() if p.name != "scale"))
+
+
+def _is_mapping(annotation: Any) -> bool:
+    return annotation is dict or get_origin(annotation) is dict or any(_is_mapping(a) for a in get_args(annotation))

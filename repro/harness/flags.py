@@ -1,0 +1,56 @@
+"""Command-line options by tyro, where a mistake is a ValueError of one line."""
+
+import dataclasses
+import io
+import re
+from contextlib import redirect_stderr
+from typing import Any, TypeVar
+
+import tyro
+
+from repro.harness.spec import near
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], arguments: list[str], prog: str, description: str | None = None) -> T:
+    """Parse with tyro, but report a mistake as a ValueError of one line.
+
+    tyro prints a framed message and exits; the frame's first part is the mistake itself.
+    """
+    heard = io.StringIO()
+    try:
+        with redirect_stderr(heard):
+            return tyro.cli(kind, args=arguments, prog=prog, description=description or kind.__doc__)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+    lines = [line.strip("│ ").strip() for line in heard.getvalue().splitlines()[1:]]
+    said = " ".join(line for line in lines[: next((n for n, s in enumerate(lines) if s[:1] in "─╰"), None)] if line)
+    flags = [f"--{name.replace('_', '-')}" for name in _fields(kind)]
+    hints = [hint for word in re.findall(r"--[\w-]+", said) if word not in flags and (hint := near(word, flags))]
+    raise ValueError(f"{said.rstrip('.')}{hints[0] if hints else ''}; `{prog} --help` lists what is allowed")
+
+
+def parse_with(
+    kind: type[T], extra: list[tuple[str, Any, Any]], arguments: list[str], prog: str, description: str
+) -> tuple[T, dict[str, Any]]:
+    """Parse the fields of `kind` and further (name, type, default) ones; returns the options and the further values."""
+    taken = set(_fields(kind))
+    for name, _, _ in extra:
+        if name in taken:
+            raise ValueError(
+                f"experiment() has a parameter '{name}', which is an option of {prog}; give it another name"
+            )
+    # tyro reads help texts from the source of `kind`, so the merged class derives from it
+    merged = dataclasses.make_dataclass(
+        "Merged", [(n, t, dataclasses.field(default=d)) for n, t, d in extra], bases=(kind,), frozen=True
+    )
+    parsed = parse(merged, arguments, prog, description)
+    return kind(**{n: getattr(parsed, n) for n in taken}), {n: getattr(parsed, n) for n, _, _ in extra}
+
+
+def _fields(kind: type) -> list[str]:
+    """Names of a dataclass's fields."""
+    assert dataclasses.is_dataclass(kind)
+    return [field.name for field in dataclasses.fields(kind)]

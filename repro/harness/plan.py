@@ -1,0 +1,234 @@
+"""From an experiment to what has to be measured on this machine: baselines, filters, what is done, the estimate.
+
+Pure but for reading what is recorded already; torch is not imported.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from repro.harness.machine import Machine
+from repro.harness.record import Folder
+from repro.harness.spec import Experiment, RunSpec, Scale, near
+
+_FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan.
+
+    `status` is a status word with its `reason`; `have` and `missing` count its finished and outstanding rounds;
+    `added` says that only other runs' ratios need it.
+    """
+
+    id: str
+    group: str
+    spec: RunSpec
+    status: str
+    reason: str = ""
+    have: int = 0
+    missing: int = 0
+    added: bool = False
+    bases: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """`skipped(needs 8 devices)`, or the bare word."""
+        return f"{self.status}({self.reason})" if self.reason else self.status
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of one experiment at one scale on one machine."""
+
+    experiment: Experiment
+    scale: Scale
+    machine: Machine
+    folder: Folder
+    runs: tuple[PlannedRun, ...]
+    rounds: int
+    notes: tuple[str, ...]
+    seconds_per_run: float
+    force: bool = False
+    accumulate: bool = False
+
+    def group(self, name: str) -> list[PlannedRun]:
+        """The runs of one group in order."""
+        return [run for run in self.runs if run.group == name]
+
+    def fresh_rounds(self, group: str) -> list[list[PlannedRun]]:
+        """The rounds still to measure: each the runs that miss one, with the baselines of those."""
+        runs = {run.id: run for run in self.group(group) if run.status != "skipped"}
+        result = []
+        for number in range(max((run.missing for run in runs.values()), default=0)):
+            wanted = {run.id for run in runs.values() if run.missing > number}
+            wanted |= {base for name in wanted for base in runs[name].bases if base in runs}
+            result.append([run for run in runs.values() if run.id in wanted])
+        return result
+
+    @property
+    def open(self) -> int:
+        """How many measurements (a run in a round) are outstanding."""
+        return sum(len(members) for group in self.experiment.groups for members in self.fresh_rounds(group.name))
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds for them."""
+        return self.open * self.seconds_per_run
+
+
+def make(
+    experiment: Experiment,
+    scale: Scale,
+    machine: Machine,
+    results: Path,
+    only: Sequence[str] = (),
+    rounds: int | None = None,
+    *,
+    force: bool = False,
+    accumulate: bool = False,
+) -> Plan:
+    """Plan an experiment.
+
+    Args:
+        experiment: what to measure.
+        scale: its scale, which names the folder.
+        machine: where.
+        results: the results folder.
+        only: filters such as "K=2,M=4"; see `select`.
+        rounds: rounds of every group, the experiment's own number by default.
+        force: measure what is done again.
+        accumulate: keep the runs that were recorded with other parameters of the experiment in its table.
+
+    Raises ValueError (one line) for a filter that names no field or matches nothing.
+    """
+    if rounds is not None and rounds < 1:
+        raise ValueError(f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}")
+    folder = Folder.of(results, machine, scale, experiment.name)
+    chosen = select(experiment, only)
+    rounds = rounds or experiment.rounds
+    runs: list[PlannedRun] = []
+    for group in experiment.groups:
+        ids = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
+        wanted = {name for name, run in ids.items() if run in chosen}
+        needed = wanted | {b for name in wanted for b in _bases(name, ids)}
+        runs += [
+            _planned(name, group.name, ids, machine, folder, rounds, name not in wanted, force)
+            for name in ids
+            if name in needed
+        ]
+    pace = _pace(experiment, scale, machine, folder)
+    return Plan(experiment, scale, machine, folder, tuple(runs), rounds, _notes(runs), pace, force, accumulate)
+
+
+def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
+    """The runs that match any of the filters; one filter, `K=2,M=4`, asks for all its fields at once.
+
+    The same field twice in one filter is a choice: `K=2,K=4` takes both.
+    """
+    runs = [run for group in experiment.groups for run in group.runs]
+    if not only:
+        return runs
+    chosen: list[RunSpec] = []
+    for text in only:
+        wanted = _parse(text)
+        for field, values in wanted.items():
+            present = list(dict.fromkeys(str(getattr(run, field)) for run in runs))
+            for value in values:
+                if value not in present:
+                    raise ValueError(
+                        f"--only {field}={value} matches no run of {experiment.name}: "
+                        f"{field} is {', '.join(present)} there{near(value, present)}"
+                    )
+        found = [r for r in runs if all(str(getattr(r, field)) in values for field, values in wanted.items())]
+        if not found:
+            raise ValueError(
+                f"--only {text} matches no run of {experiment.name}; `repro plan {experiment.name}` lists them"
+            )
+        chosen += [run for run in found if run not in chosen]
+    return chosen
+
+
+def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: int) -> str | None:
+    """Id of the candidate that equals `spec` but for the changed fields (K=1, or K=2 and M=1).
+
+    How layers are cut is left out of the comparison: K=1 has nothing to cut, and a list of layer counts fits one
+    K alone.
+    """
+    target = spec.model_copy(update=changed).model_dump(exclude={"balance"})
+    for name, candidate in candidates.items():
+        if candidate.model_dump(exclude={"balance"}) == target:
+            return name
+    return None
+
+
+def _bases(name: str, ids: Mapping[str, RunSpec]) -> tuple[str, ...]:
+    """The runs that `name` is divided by: the same at K=1, and the same at K=2, M=1; K=1 stands for itself."""
+    if ids[name].K == 1:
+        return ()
+    found = (baseline(ids[name], ids, K=1), baseline(ids[name], ids, K=2, M=1))
+    return tuple(dict.fromkeys(base for base in found if base and base != name))
+
+
+def _planned(
+    name: str,
+    group: str,
+    ids: Mapping[str, RunSpec],
+    machine: Machine,
+    folder: Folder,
+    rounds: int,
+    added: bool,
+    force: bool,
+) -> PlannedRun:
+    """One run with its status here and the rounds it still needs."""
+    spec = ids[name]
+    if reason := _obstacle(spec, machine):
+        return PlannedRun(name, group, spec, "skipped", reason, added=added)
+    bases = tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
+    common = {line["round"] for line in folder.lines(name)}
+    for base in bases:
+        common &= {line["round"] for line in folder.lines(base)}
+    have = len(common)
+    missing = rounds if force and not added else max(0, rounds - have)
+    return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases)
+
+
+def _obstacle(spec: RunSpec, machine: Machine) -> str:
+    """Why this machine cannot measure a run, or nothing."""
+    if spec.fidelity == "measured" and spec.devices > machine.count:
+        return f"needs {spec.devices} devices"
+    return ""
+
+
+def _notes(runs: Iterable[PlannedRun]) -> tuple[str, ...]:
+    added = [run.id for run in runs if run.added]
+    return (f"added as baselines of the ratios: {', '.join(added)}",) if added else ()
+
+
+def _pace(experiment: Experiment, scale: Scale, machine: Machine, folder: Folder) -> float:
+    """Seconds for one run in one round: as in recorded rounds, else from the experiment's own estimate."""
+    seen = []
+    for marker in folder.markers().values():
+        seconds = (datetime.fromisoformat(marker["ended"]) - datetime.fromisoformat(marker["started"])).total_seconds()
+        seen.append(seconds / max(1, len(marker["runs"])))
+    if seen:
+        return statistics.median(seen)
+    possible = sum(not _obstacle(run, machine) for group in experiment.groups for run in group.runs)
+    return 60 * experiment.minutes.get(scale, 0.0) / max(1, possible * experiment.rounds)
+
+
+def _parse(text: str) -> dict[str, list[str]]:
+    """`K=2,M=4` -> {"K": ["2"], "M": ["4"]}."""
+    wanted: dict[str, list[str]] = {}
+    for part in text.split(","):
+        field, equals, value = (piece.strip() for piece in part.partition("="))
+        field = next((known for known in _FILTERS if known.lower() == field.lower()), field)
+        if not equals or not value:
+            raise ValueError(f"--only {text!r}: '{part}' is no FIELD=VALUE; try --only K=2,M=4")
+        if field not in _FILTERS:
+            raise ValueError(f"--only {part}: no field '{field}', only {', '.join(_FILTERS)}{near(field, _FILTERS)}")
+        wanted.setdefault(field, []).append(value)
+    return wanted

@@ -1,0 +1,192 @@
+"""Results on disk, written so that a kill at any moment loses at most the round that was under way.
+
+    results/<machine>/<scale>/<experiment>/
+        experiment.json            the experiment as last planned, and which runs are its own
+        rounds/<round>.json        commit marker of one finished round of a group, written last
+        <run-id>/spec.json  env.json  status.json  metrics.jsonl  timeline.parquet
+
+Every file is written beside its place and renamed into it. A line of metrics.jsonl counts only when its round has a
+marker that names the run; lines without one are what a kill left behind and are dropped at the next write.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repro.harness.machine import Machine, commit, environment
+from repro.harness.spec import Experiment, RunSpec, Scale
+
+if TYPE_CHECKING:
+    from repro.harness.results import Results
+
+STATUSES = ("planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run brought home from one round: a metrics line and the spans of its median step."""
+
+    metrics: dict[str, Any]
+    timeline: list[dict[str, Any]]
+
+
+class Folder:
+    """One experiment's results at one scale on one machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, results: Path, machine: Machine, scale: Scale, experiment: str) -> "Folder":
+        """The folder that an experiment is measured into; made when something is written."""
+        return cls(results / machine.slug / scale / experiment)
+
+    def markers(self) -> dict[str, dict[str, Any]]:
+        """Every finished round: id -> {group, runs, commit, started, ended}; unreadable ones count as unfinished."""
+        found = {}
+        for path in sorted((self.path / "rounds").glob("*.json")):
+            marker = read_json(path)
+            if marker is not None and isinstance(marker.get("runs"), list):
+                found[path.stem] = marker
+        return found
+
+    def lines(self, run: str) -> list[dict[str, Any]]:
+        """The metrics of a run, one dict per finished round; none when the file cannot be read."""
+        markers = self.markers()
+        return [line for line in _read_lines(self.path / run / "metrics.jsonl") if self._counts(line, run, markers)]
+
+    def status(self, run: str) -> dict[str, Any]:
+        """{status, reason, rounds} as last written; a run never started is planned."""
+        path = self.path / run / "status.json"
+        return (read_json(path) if path.exists() else None) or {"status": "planned", "reason": "", "rounds": 0}
+
+    def declare(self, experiment: Experiment, runs: Mapping[str, tuple[str, RunSpec]], *, accumulate: bool) -> None:
+        """Write experiment.json and every run's spec.
+
+        Args:
+            experiment: as planned.
+            runs: run id -> (group, spec).
+            accumulate: keep the runs that were listed before.
+        """
+        path = self.path / "experiment.json"
+        before = (read_json(path) if accumulate and path.exists() else None) or {}
+        listed = {**before.get("runs", {}), **{run: group for run, (group, _) in runs.items()}}
+        about = experiment.model_dump(mode="json", exclude={"groups"})
+        write_json(path, {**about, "runs": listed})
+        for run, (_, spec) in runs.items():
+            if not (self.path / run / "spec.json").exists():
+                write_json(self.path / run / "spec.json", spec.model_dump(mode="json"))
+
+    def set_status(self, run: str, status: str, reason: str = "", rounds: int = 0) -> None:
+        """Write status.json of one run."""
+        assert status in STATUSES, status
+        write_json(self.path / run / "status.json", {"status": status, "reason": reason, "rounds": rounds})
+
+    def next_round(self, group: str) -> str:
+        """Id of the group's next round: `transformer-0003`."""
+        numbers = [path.stem.rpartition("-")[2] for path in (self.path / "rounds").glob(f"{group}-[0-9]*.json")]
+        return f"{group}-{max((int(n) for n in numbers if n.isdigit()), default=0) + 1:04d}"
+
+    def commit_round(
+        self, group: str, measured: Mapping[str, Measured], machine: Machine, span: tuple[str, str]
+    ) -> str:
+        """Make one round part of the record: the runs' lines first, the marker last. Returns the round's id.
+
+        Args:
+            group: name of the group.
+            measured: run id -> what it brought home; runs that failed are left out.
+            machine: where it was measured, for env.json.
+            span: when the round started and ended, ISO 8601 in UTC.
+        """
+        name = self.next_round(group)
+        for run, result in measured.items():
+            folder = self.path / run
+            lines = [*self.lines(run), {"round": name, **result.metrics}]
+            write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+            write_json(folder / "env.json", environment(machine))
+            _write_timeline(folder / "timeline.parquet", result.timeline)
+        marker = {"group": group, "runs": list(measured), "commit": commit(), "started": span[0], "ended": span[1]}
+        write_json(self.path / "rounds" / f"{name}.json", marker)
+        return name
+
+    def forget(self, run: str, rounds: Iterable[str]) -> None:
+        """Drop the metrics lines of one run that belong to the given rounds (--force, once fresh ones exist)."""
+        gone = set(rounds)
+        kept = [line for line in self.lines(run) if line["round"] not in gone]
+        write_text(self.path / run / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+    @staticmethod
+    def _counts(line: dict[str, Any], run: str, markers: Mapping[str, dict[str, Any]]) -> bool:
+        return run in markers.get(str(line.get("round")), {}).get("runs", ())
+
+
+def load(results: Path) -> "Results":
+    """Everything recorded under a results folder, except results/reference when given its parent."""
+    from repro.harness.results import collect
+
+    return collect(results)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None and one warning that names the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+        reason = "not a JSON object"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    warn_unreadable(path, reason)
+    return None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never a part."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(path)
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _write_timeline(path: Path, rows: list[dict[str, Any]]) -> None:
+    from pandas import DataFrame
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = ["kind", "stage", "micro_batch", "step", "start", "end"]
+    DataFrame(rows, columns=columns).to_parquet(_beside(path), index=False)
+    _beside(path).replace(path)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
+        if all(isinstance(line, dict) for line in lines):
+            return lines
+        reason = "a line is no JSON object"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    warn_unreadable(path, reason)
+    return []
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def warn_unreadable(path: Path, reason: str) -> None:
+    """One warning that names a file which is left out, and why."""
+    warnings.warn(f"{path} cannot be read and is left out: {' '.join(reason.split())}", stacklevel=3)

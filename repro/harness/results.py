@@ -1,0 +1,178 @@
+"""Everything recorded, as data frames: one row per run, one line per run and round.
+
+Nothing is measured here. A file that cannot be read is left out with one warning that names it.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from repro.gpipe.timeline import Timeline
+from repro.harness.plan import baseline
+from repro.harness.record import Folder, read_json, warn_unreadable
+from repro.harness.spec import RunSpec
+from repro.harness.statistics import ratio
+
+GIB = 2**30
+COLUMNS = [
+    *("experiment", "run", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity", "device", "status"),
+    *("step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1", "bubble_idle_over_total", "bubble_idle_over_work"),
+    *("peak_gib_max", "peak_gib_per_stage", "ci_low", "ci_high", "commit"),
+    *("unit", "rounds", "balance", "labels", "machine", "scale", "group"),
+]
+ROUND_COLUMNS = [
+    *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
+    *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown"),
+]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a results folder holds.
+
+    Attributes:
+        rows: one row per run, columns `COLUMNS`: seconds in step_s (median over rounds), examples per second in
+            throughput, GiB in peak_gib_*, ci_low and ci_high around speedup_vs_k1; NaN where unknown.
+        rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps.
+        specs: run id -> spec.
+        folders: the experiments found.
+    """
+
+    rows: pd.DataFrame
+    rounds: pd.DataFrame
+    specs: dict[str, RunSpec]
+    folders: list[Folder]
+
+    def timeline(self, run: str) -> Timeline | None:
+        """The spans of one run's median step in its newest round; None when none was recorded."""
+        for folder in self.folders:
+            path = folder.path / run / "timeline.parquet"
+            if run in self.specs and path.exists():
+                try:
+                    spans = pd.read_parquet(path).to_dict("records")
+                    return Timeline.from_rows(
+                        ({str(k): v for k, v in span.items()} for span in spans), self.specs[run].K
+                    )
+                except (OSError, ValueError, KeyError) as error:
+                    warn_unreadable(path, str(error))
+        return None
+
+
+def collect(results: Path) -> Results:
+    """Read every experiment under a folder, except those under a `reference` folder inside it."""
+    found = sorted(path.parent for path in results.rglob("experiment.json"))
+    folders = [Folder(path) for path in found if "reference" not in path.relative_to(results).parts]
+    rows: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
+    specs: dict[str, RunSpec] = {}
+    for folder in folders:
+        own_rows, own_lines, own_specs = _experiment(folder)
+        rows += own_rows
+        lines += own_lines
+        specs |= own_specs
+    return Results(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(lines, columns=ROUND_COLUMNS), specs, folders)
+
+
+def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
+    """Rows, round lines and specs of one experiment's folder."""
+    about = read_json(folder.path / "experiment.json") or {}
+    groups: dict[str, str] = about.get("runs", {})
+    specs = dict(_specs(folder, groups))
+    markers = folder.markers()
+    place = {"machine": folder.path.parts[-3], "scale": folder.path.parts[-2], "experiment": folder.path.name}
+    metrics = {run: folder.lines(run) for run in specs}
+    lines = [
+        {
+            **place,
+            "group": groups[run],
+            "run": run,
+            "commit": markers[line["round"]]["commit"],
+            **_round(specs[run], line),
+        }
+        for run in specs
+        for line in metrics[run]
+    ]
+    rounds = pd.DataFrame(lines, columns=ROUND_COLUMNS)
+    rows = [{**_row(run, specs, metrics[run], rounds, folder), **place, "group": groups[run]} for run in specs]
+    return rows, lines, specs
+
+
+def _specs(folder: Folder, runs: Mapping[str, str]) -> Iterator[tuple[str, RunSpec]]:
+    for run in runs:
+        path = folder.path / run / "spec.json"
+        data = read_json(path)
+        if data is not None:
+            try:
+                yield run, RunSpec(**data)
+            except ValueError as error:
+                warn_unreadable(path, str(error))
+
+
+def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of metrics.jsonl, its steps reduced to their medians."""
+    step = statistics.median(line["step_s"])
+    return {
+        "round": line["round"],
+        "step_s": step,
+        "throughput": spec.N * spec.D / step,
+        "bubble_idle_over_total": statistics.median(line["bubble_idle_over_total"]),
+        "bubble_idle_over_work": statistics.median(line["bubble_idle_over_work"]),
+        "loss": line["loss"][-1],
+        "setup_s": line["setup_s"],
+        "breakdown": line["breakdown"],
+    }
+
+
+def _row(
+    run: str, specs: Mapping[str, RunSpec], lines: list[dict[str, Any]], rounds: pd.DataFrame, folder: Folder
+) -> dict[str, Any]:
+    """One run over all its rounds."""
+    spec = specs[run]
+    own = rounds[rounds["run"] == run]
+    status = folder.status(run)
+    last = lines[-1] if lines else {}
+    env_path = folder.path / run / "env.json"
+    env = (read_json(env_path) if env_path.exists() else None) or {}
+    peaks = next((line["peak_bytes"] for line in reversed(lines) if line.get("peak_bytes")), None)
+    gib = tuple(peak / GIB for peak in peaks) if peaks else None
+    return {
+        "run": run,
+        **spec.model_dump(include={"model", "K", "M", "N", "D", "schedule", "fidelity"}),
+        "remat": spec.checkpoint,
+        "device": env.get("kind", ""),
+        "status": f"{status['status']}({status['reason']})" if status["reason"] else status["status"],
+        **{name: _median(own[name].tolist()) for name in ("step_s", "throughput")},
+        **_speedups(run, specs, rounds),
+        **{name: _median(own[name].tolist()) for name in ("bubble_idle_over_total", "bubble_idle_over_work")},
+        "peak_gib_max": max(gib) if gib else math.nan,
+        "peak_gib_per_stage": gib,
+        "commit": ", ".join(dict.fromkeys(str(value) for value in own["commit"])),
+        "unit": last.get("unit", ""),
+        "rounds": len(lines),
+        "balance": tuple(last["balance"]) if last else None,
+        "labels": last.get("labels", {}),
+    }
+
+
+def _speedups(run: str, specs: Mapping[str, RunSpec], rounds: pd.DataFrame) -> dict[str, float]:
+    """Both speedups of a run, and the interval of the one over K=1 (none for K=1 itself)."""
+    alone = baseline(specs[run], specs, K=1)
+    pair = baseline(specs[run], specs, K=2, M=1)
+    over_one = ratio(rounds, run, alone) if alone else (math.nan, math.nan, math.nan, 0)
+    if alone == run:
+        over_one = (over_one[0], math.nan, math.nan, over_one[3])
+    return {
+        "speedup_vs_k1": over_one[0],
+        "speedup_vs_k2m1": ratio(rounds, run, pair)[0] if pair else math.nan,
+        "ci_low": over_one[1],
+        "ci_high": over_one[2],
+    }
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else math.nan

@@ -1,0 +1,231 @@
+"""Measure what plans leave open: rounds of each group, interleaved, recorded one by one."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from repro.harness.machine import torchrun_rank
+from repro.harness.plan import Plan, PlannedRun
+from repro.harness.progress import Story
+from repro.harness.record import Measured, load
+from repro.harness.spec import Scale
+
+if TYPE_CHECKING:
+    from repro.harness.measure import Job
+    from repro.harness.track import Mode
+    from repro.harness.workers import Outcome
+
+DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
+
+
+class Measurer(Protocol):
+    """What `Workers` and `Torchrun` have in common."""
+
+    def ready(self) -> None:
+        """Start what is not running yet."""
+        ...
+
+    def measure(self, job: "Job", deadline: float) -> "Outcome":
+        """Measure one run once, within `deadline` seconds."""
+        ...
+
+
+@dataclass
+class Session:
+    """One `repro run`: where results go, how W&B is used, who tells the story."""
+
+    results: Path
+    wandb: "Mode"
+    story: Story
+    failed: list[str] = field(default_factory=list)
+    address: str | None = None
+
+    def execute(self, plans: Sequence[Plan]) -> int:
+        """Measure every plan; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded."""
+        for plan in plans:
+            self.story.plan(plan)
+        todo = [plan for plan in plans if plan.open]
+        for plan in plans:
+            check(plan)
+        for plan in plans:
+            declare(plan)
+        if not todo:
+            self.story.say("\nnothing left to measure (--force measures again)")
+            return 0
+        with workers(todo, self.results) as crew:
+            self.story.begin(todo)
+            try:
+                for plan in todo:
+                    for group in plan.experiment.groups:
+                        self._group(plan, group.name, crew)
+            finally:
+                self.story.end()
+        return 1 if self.failed else 0
+
+    def _group(self, plan: Plan, group: str, crew: Measurer) -> None:
+        measuring = GroupRun(plan, group, crew, self.story)
+        try:
+            measuring.rounds()
+        except KeyboardInterrupt:
+            measuring.interrupted()
+            raise
+        self.failed += measuring.failed
+        self._publish(plan, measuring.done)
+
+    def _publish(self, plan: Plan, runs: list[PlannedRun]) -> None:
+        """Tell and mirror the runs of a group that have all their rounds now."""
+        if not runs:
+            return
+        from repro.harness import track
+
+        results = load(plan.folder.path)
+        rows = results.rows.set_index("run", drop=False)
+        for run in sorted(runs, key=plan.runs.index):
+            row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
+            timeline = results.timeline(run.id)
+            self.story.result(row, timeline)
+            spec = run.spec.model_dump(mode="json")
+            lines = plan.folder.lines(run.id)
+            tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
+            found = track.log_run(
+                self.wandb, plan.experiment.name, run.id, spec, row, lines, timeline, self.results, tags
+            )
+            self.address = found or self.address
+
+
+@dataclass
+class GroupRun:
+    """The fresh rounds of one group of a plan."""
+
+    plan: Plan
+    group: str
+    crew: Measurer
+    story: Story
+    failed: list[str] = field(default_factory=list)
+    done: list[PlannedRun] = field(default_factory=list)
+    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _old: dict[str, list[str]] = field(default_factory=dict)
+    _open: dict[str, PlannedRun] = field(default_factory=dict)
+
+    def rounds(self) -> None:
+        """Measure and record them all; a run that fails is left out of the rounds that follow."""
+        planned = self.plan.fresh_rounds(self.group)
+        self._open = {run.id: run for members in planned for run in members}
+        for run in self._open.values():
+            self._recall(run)
+        for number, members in enumerate(planned, start=1):
+            self.story.round(self.plan, self.group, number, len(planned))
+            # Every other round runs backwards, so that a slow drift of the machine favours no run.
+            self._round(number, members if number % 2 else members[::-1])
+
+    def interrupted(self) -> None:
+        """Say so in the status of every run that still misses a round."""
+        for run in self._open.values():
+            self._status(run, "interrupted", "stopped by the user")
+
+    def _recall(self, run: PlannedRun) -> None:
+        """What earlier rounds say about a run: its cut, to be used again, and what --force will replace."""
+        lines = self.plan.folder.lines(run.id)
+        if self.plan.force and not run.added:
+            self._old[run.id] = [line["round"] for line in lines]
+        elif lines and run.spec.balance == "time":
+            self._cuts[run.id] = tuple(lines[-1]["balance"])
+        self._status(run, "running")
+
+    def _round(self, number: int, members: list[PlannedRun]) -> None:
+        started = _now()
+        measured: dict[str, Measured] = {}
+        for run in members:
+            if run.id in self.failed:
+                self.story.dropped(run)
+                continue
+            outcome = self._measure(run)
+            if outcome.status == "done":
+                measured[run.id] = Measured(outcome.metrics, outcome.timeline)
+                self._cuts[run.id] = tuple(outcome.metrics["balance"])
+            else:
+                self.failed.append(run.id)
+                self._open.pop(run.id, None)
+                if run.missing:  # a baseline that only accompanies others stays done
+                    self._status(run, outcome.status, outcome.reason)
+        if not measured:
+            return
+        self.plan.folder.commit_round(self.group, measured, self.plan.machine, (started, _now()))
+        for run in members:
+            if run.id in measured:
+                self._after(run, last=run.missing <= number)
+
+    def _measure(self, run: PlannedRun) -> "Outcome":
+        from repro.harness.measure import Job
+
+        self.story.run(run)
+        known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
+        cut = self._cuts.get(run.id) if run.spec.balance == "time" else None
+        self.crew.ready()
+        began = time.monotonic()
+        outcome = self.crew.measure(
+            Job(run.spec, cut, memory=not known, device=self.plan.machine.device), DEADLINES[self.plan.scale]
+        )
+        self.story.measured(run, outcome, time.monotonic() - began)
+        return outcome
+
+    def _after(self, run: PlannedRun, *, last: bool) -> None:
+        """A round of this run is on disk."""
+        if old := self._old.pop(run.id, []):
+            self.plan.folder.forget(run.id, old)
+        if not last:
+            self._status(run, "running")
+        elif run.id in self._open:
+            self._status(run, "done")
+            self.done.append(self._open.pop(run.id))
+
+    def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
+        self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.lines(run.id)))
+
+
+def declare(plan: Plan) -> None:
+    """Write the experiment and its specs, and the status of what is skipped."""
+    experiment = plan.experiment
+    runs = {
+        run.run_id(experiment.version, plan.machine.identity): (group.name, run)
+        for group in experiment.groups
+        for run in group.runs
+    }
+    plan.folder.declare(experiment, runs, accumulate=plan.accumulate)
+    for run in plan.runs:
+        if run.status == "skipped":
+            plan.folder.set_status(run.id, "skipped", run.reason)
+
+
+def check(plan: Plan) -> None:
+    """Raise a one-line ValueError for what only the models can tell, before any process is started.
+
+    What is done was checked when it was measured, what is skipped when it was first said to be: a second start
+    imports no torch.
+    """
+    for run in plan.runs:
+        if run.missing or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped"):
+            from repro.harness.measure import check as check_run
+
+            check_run(run.spec)
+
+
+def workers(plans: Sequence[Plan], results: Path) -> "AbstractContextManager[Measurer]":
+    """As many workers as the widest run needs: started here, or those of torchrun."""
+    from repro.harness.workers import Torchrun, Workers
+
+    machine = plans[0].machine
+    if torchrun_rank() is not None:
+        return Torchrun()
+    widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
+    logs = results / machine.slug / plans[0].scale / "logs" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    return Workers(widest, logs)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,207 @@
+"""What is measured: frozen, validated specs.
+
+A `RunSpec` is one point of a sweep, a `Group` holds runs that will be divided by each other, and an `Experiment`
+is one table, figure or question of the paper (arXiv:1811.06965). All are pydantic models: frozen, no unknown
+fields, and every mistake in them is one `ValueError` line that names the field, the value, what is allowed and
+what to try.
+"""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Scale = Literal["smoke", "laptop", "node", "paper"]
+ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
+Checkpoint = Literal["always", "except_last", "never"]
+BalanceRule = Literal["time", "parameters", "uniform"]
+Optimizer = Literal["sgd", "rmsprop", "adam"]
+Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Frozen(BaseModel):
+    """Base of all specs: immutable, no unknown fields, mistakes reported as one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise ValueError(_one_line(error, type(self), data)) from None
+
+
+class RunSpec(Frozen):
+    """One point of a sweep, in the paper's letters: K stages, M micro-batches, a mini-batch of N, D replicas.
+
+    `lr` is the optimizer's step size; `warmup` steps are not counted, `steps` are timed; `model_args` go to
+    `repro.models.build(model, **model_args)`.
+    """
+
+    model: str = Field(min_length=1)
+    model_args: dict[str, Any] = {}
+    K: Positive
+    M: Positive
+    N: Positive
+    D: Positive = 1
+    schedule: ScheduleName = "gpipe"
+    checkpoint: Checkpoint = "always"
+    balance: BalanceRule | tuple[Positive, ...] = "time"
+    optimizer: Optimizer = "sgd"
+    lr: Annotated[float, Field(gt=0)] = 0.01
+    seed: Annotated[int, Field(ge=0)] = 0
+    warmup: Annotated[int, Field(ge=0)] = 1
+    steps: Positive = 3
+    fidelity: Fidelity = "measured"
+
+    @model_validator(mode="after")
+    def _check(self) -> "RunSpec":
+        if self.M > self.N:
+            raise ValueError(
+                f"M = {self.M} micro-batches of a mini-batch of N = {self.N}: each needs at least one example, "
+                f"so M may be 1 to {self.N}; choose a smaller M or a larger N"
+            )
+        if isinstance(self.balance, tuple) and len(self.balance) != self.K:
+            raise ValueError(
+                f"balance = {list(self.balance)} has {len(self.balance)} entries for K = {self.K} stages: "
+                "give one layer count per stage, or balance='time'"
+            )
+        return self
+
+    @property
+    def devices(self) -> int:
+        """How many devices the run computes on at once."""
+        return self.K * self.D
+
+    def fit(self, layers: int) -> None:
+        """Raise a one-line ValueError where this run cannot be cut out of a model of `layers` layers."""
+        if layers < self.K:
+            raise ValueError(
+                f"K = {self.K} stages, but {self.model} has L = {layers} layers here: "
+                f"K may be 1 to {layers}; choose a smaller K or a deeper model"
+            )
+        if isinstance(self.balance, tuple) and sum(self.balance) != layers:
+            raise ValueError(
+                f"balance = {list(self.balance)} adds up to {sum(self.balance)} layers, but {self.model} has "
+                f"L = {layers} here: the entries must add up to {layers}; or use balance='time'"
+            )
+
+    def run_id(self, version: int, environment: dict[str, str]) -> str:
+        """A readable, stable name such as `amoebanet-d-K4-M32-3fa9c1`.
+
+        The hash covers every field of the spec, the experiment's `version` and, for timed runs, the
+        `environment` (device kind, transport, torch version): a number measured elsewhere or on another engine
+        is never taken for one measured here.
+        """
+        timed = environment if self.fidelity in TIMED else {}
+        text = canonical({"spec": self.model_dump(mode="json"), "version": version, "environment": timed})
+        return f"{slug(self.model)}-K{self.K}-M{self.M}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+class Group(Frozen):
+    """Runs that will be divided by each other; one round measures each of them once."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    runs: tuple[RunSpec, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _no_twins(self) -> "Group":
+        seen = set()
+        for run in self.runs:
+            text = canonical(run.model_dump(mode="json"))
+            if text in seen:
+                raise ValueError(f"group '{self.name}' lists K = {run.K}, M = {run.M} twice: name each run once")
+            seen.add(text)
+        return self
+
+
+class Experiment(Frozen):
+    """One table, figure or question of the paper, with its runs at one scale.
+
+    `paper` and `neurips` are its numbers in arXiv v5 and in the NeurIPS 2019 version; `minutes` says about how
+    long it takes at each scale; `version` is raised by hand when old results should not count any more; `rounds`
+    is how often every group is measured.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    title: str
+    question: str
+    paper: str = ""
+    neurips: str = ""
+    needs: str = ""
+    minutes: dict[Scale, float] = {}
+    version: Positive = 1
+    rounds: Positive = 5
+    groups: tuple[Group, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_once(self) -> "Experiment":
+        names = [group.name for group in self.groups]
+        if len(set(names)) < len(names):
+            raise ValueError(f"groups = {names}: a name is there twice; give each group its own")
+        return self
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def slug(name: str) -> str:
+    """A model's name as a part of a file name: `timm:resnet50` -> `timm-resnet50`."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no known word is close."""
+    match = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean '{match[0]}'?" if match else ""
+
+
+def _one_line(error: ValidationError, model: type[BaseModel], data: dict[str, Any]) -> str:
+    """The first mistake of a pydantic error as one line: field, value, what is allowed, what to try."""
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "value_error":
+        return str(first.get("ctx", {})["error"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(model.model_fields)
+        hint = near(field, model.model_fields) or "; take it out"
+        return f"{model.__name__} has no field '{field}' (given: {data[field]!r}), only {known}{hint}"
+    if first["type"] == "missing":
+        return f"{model.__name__} needs the field '{field}', which was not given; add {field}=..."
+    return f"{field} = {data.get(field)!r}: {_allowed(error, field, data.get(field))}"
+
+
+def _allowed(error: ValidationError, field: str, value: object) -> str:
+    """What may stand in `field`, from the parts of the pydantic error that concern it, and what to try."""
+    words: list[str] = []
+    choices: list[str] = []
+    for part in error.errors():
+        if str(part["loc"][0]) != field:
+            continue
+        context = part.get("ctx", {})
+        match part["type"]:
+            case "literal_error":
+                choices = re.findall(r"'([^']*)'", context["expected"])
+                words.append(f"one of {', '.join(choices)}")
+            case "greater_than_equal":
+                words.append(f"{context['ge']} or more")
+            case "greater_than":
+                words.append(f"more than {context['gt']}")
+            case "string_pattern_mismatch":
+                words.append("lower-case letters, digits, '.', '_' and '-'")
+            case "too_short":
+                words.append("at least one entry")
+            case "tuple_type":
+                words.append("one layer count per stage")
+            case _:
+                words.append(part["msg"].removeprefix("Input should be ").lower())
+    return f"allowed is {', or '.join(dict.fromkeys(words))}" + (near(str(value), choices) or f"; change {field}")

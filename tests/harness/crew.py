@@ -1,0 +1,72 @@
+"""A crew that measures without processes: fixed step times, failures on demand. And a small experiment."""
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from repro.harness.machine import Machine
+from repro.harness.measure import Job
+from repro.harness.spec import Experiment, Group, RunSpec
+from repro.harness.workers import Outcome
+
+MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
+
+
+def spec(K: int = 1, M: int = 1, **changed: Any) -> RunSpec:
+    return RunSpec(**{"model": "timed", "model_args": {"L": 4}, "K": K, "M": M, "N": 8, **changed})
+
+
+def experiment(*runs: RunSpec, rounds: int = 2, version: int = 1) -> Experiment:
+    chosen = runs or tuple(spec(K, M) for K in (1, 2, 4) for M in (1, 4))
+    groups = (Group(name="timed", runs=chosen),)
+    return Experiment(name="tiny", title="A tiny sweep", question="?", rounds=rounds, version=version, groups=groups)
+
+
+def metrics(seconds: float, K: int) -> dict[str, Any]:
+    return {
+        "step_s": [seconds, seconds, 2 * seconds],
+        "loss": [1.0],
+        "bubble_idle_over_total": [0.25],
+        "bubble_idle_over_work": [0.5],
+        "breakdown": {"computation": 1.0},
+        "peak_bytes": [2**30] * K,
+        "balance": [4 // K] * K,
+        "setup_s": 0.1,
+        "unit": "examples/s",
+        "labels": {},
+    }
+
+
+@dataclass
+class Crew:
+    """Takes (K + 1/M) seconds for a step; what it was asked is in `jobs`.
+
+    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C.
+    """
+
+    fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
+    stop_after: int | None = None
+    jobs: list[Job] = field(default_factory=list)
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    def ready(self) -> None:
+        return None
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        if self.stop_after is not None and len(self.jobs) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.jobs.append(job)
+        K, M = job.spec.K, job.spec.M
+        if (K, M) in self.fail:
+            return self.fail[K, M]
+        span = {"kind": "F", "stage": 0, "micro_batch": 0, "step": 0, "start": 0.0, "end": 1.0}
+        return Outcome("done", metrics=metrics(1 / K + 1 / M, K), timeline=[span])
+
+    @property
+    def asked(self) -> list[tuple[int, int]]:
+        return [(job.spec.K, job.spec.M) for job in self.jobs]

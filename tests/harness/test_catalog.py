@@ -1,0 +1,112 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crew import spec
+
+from repro.harness import catalog
+from repro.harness.spec import SCALES
+
+MINE = '''
+from repro.harness.spec import Experiment, Group, RunSpec
+
+def experiment(scale="laptop", width: int = 3):
+    """Mine.
+
+    Args:
+        width: how wide.
+    """
+    run = RunSpec(model="timed", model_args={"L": width}, K=1, M=1, N=1)
+    return Experiment(name="mine", title="", question="", groups=(Group(name="g", runs=(run,)),))
+'''
+
+
+def test_every_experiment_builds_at_every_scale():
+    for name in catalog.names():
+        for scale in SCALES:
+            assert catalog.find(name).build(scale).name == name
+
+
+def test_table2_is_the_paper_s_grid_with_one_mini_batch_per_model():
+    for scale in SCALES:
+        made = catalog.find("table2").build(scale)
+        assert [group.name for group in made.groups] == ["amoebanet-d", "transformer"]
+        for group in made.groups:
+            assert [(run.K, run.M) for run in group.runs] == [(K, M) for K in (1, 2, 4, 8) for M in (1, 4, 32)]
+            assert len({run.N for run in group.runs}) == 1
+    amoebanet = catalog.find("table2").build("paper").groups[0].runs[0]
+    assert amoebanet.model_args == {"L": 18, "D": 256, "image": 224}
+
+
+def test_a_file_of_ones_own_is_an_experiment_with_its_parameters_as_flags(tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    source = catalog.find(str(path))
+    assert [(name, default) for name, _, default in source.flags()] == [("width", 3)]
+    assert source.build("laptop", width=5).groups[0].runs[0].model_args == {"L": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nothing_like_this", "ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("x = 1", r"no function experiment\(scale\) in it"),
+        ("def experiment(): pass", "takes no parameter 'scale'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        catalog.find(str(path))
+
+
+def test_what_is_returned_must_be_an_experiment(tmp_path: Path):
+    path = tmp_path / "mine.py"
+    path.write_text("def experiment(scale): return 3")
+    with pytest.raises(ValueError, match="returned int, allowed is an Experiment"):
+        catalog.find(str(path)).build("smoke")
+
+
+def test_an_unknown_name_is_one_line_with_what_is_near():
+    with pytest.raises(
+        ValueError, match=r"^experiment = 'tabel2': allowed are sweep, table2, .*did you mean 'table2'\?"
+    ):
+        catalog.find("tabel2")
+
+
+def test_a_recorded_spec_is_replayed_with_its_baselines(tmp_path: Path):
+    path = tmp_path / "spec.json"
+    path.write_text(spec(2, 4, balance=(1, 3)).model_dump_json())
+    runs = catalog.replay(path).build("laptop").groups[0].runs
+    assert [(run.K, run.M, run.balance) for run in runs] == [(1, 4, "time"), (2, 1, "time"), (2, 4, (1, 3))]
+    path.write_text(spec(2, 1).model_dump_json())
+    assert [(run.K, run.M) for run in catalog.replay(path).build("laptop").groups[0].runs] == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "not readable"), ("[]", "a list"), (json.dumps({"K": 1}), "model")]
+)
+def test_a_file_that_is_no_spec_is_one_line(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "spec.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        catalog.replay(path)
+
+
+def test_pairs_are_json_where_they_can_be():
+    found = catalog.pairs("model_args", ("L=3", "lr=0.5", "attention=fused", "aux_head=true", "times=[1, 2]"))
+    assert found == {"L": 3, "lr": 0.5, "attention": "fused", "aux_head": True, "times": [1, 2]}
+    with pytest.raises(ValueError, match=r"^model_args = 'L': allowed is NAME=VALUE; try --model-args L=3"):
+        catalog.pairs("model_args", ("L",))
+
+
+def test_listing_and_planning_import_no_torch(tmp_path: Path):
+    code = (
+        "import sys; from repro.cli import main; main(['list']); "
+        f"main(['plan', 'table2', '--scale', 'smoke', '--results', {str(tmp_path)!r}]); "
+        "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

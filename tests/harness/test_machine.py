@@ -1,0 +1,45 @@
+import pytest
+
+from repro.harness import machine
+from repro.harness.machine import Machine
+
+
+def test_folders_are_named_after_the_hardware():
+    assert Machine("cpu", "AMD EPYC 7B13", 2, "gloo", "2.15.0").slug == "amd-epyc-7b13-2c"
+    assert Machine("cuda", "NVIDIA H200", 8, "nccl", "2.15.0").slug == "8x-h200"
+
+
+def test_smoke_and_laptop_use_the_cpu_and_node_the_gpus(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * 4)
+    monkeypatch.setattr(machine, "cores", lambda: 3)
+    assert (machine.detect("laptop").device, machine.detect("laptop").count) == ("cpu", 3)
+    here = machine.detect("node")
+    assert (here.device, here.count, here.transport, here.slug) == ("cuda", 4, "nccl", "4x-h200")
+
+
+@pytest.mark.parametrize(("count", "scale"), [(0, "laptop"), (1, "laptop"), (2, "node")])
+def test_the_default_scale_says_why(monkeypatch: pytest.MonkeyPatch, count: int, scale: str):
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * count)
+    chosen, why = machine.default_scale()
+    assert chosen == scale
+    assert "usable" in why
+
+
+def test_a_scale_without_its_devices_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    with pytest.raises(ValueError, match=r"^scale = 'node' needs GPUs .* use --scale laptop"):
+        machine.detect("node")
+
+
+def test_torchrun_s_ranks_limit_the_devices(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert machine.detect("laptop").count == 4
+    monkeypatch.setattr(machine, "cores", lambda: 1)
+    assert machine.detect("laptop").count == 2  # two nodes with a core each
+
+
+def test_a_processor_s_name_is_never_empty():
+    assert machine.cpu_name()
+    assert machine.cores() >= 1

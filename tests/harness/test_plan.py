@@ -1,0 +1,113 @@
+from pathlib import Path
+
+import pytest
+from crew import MACHINE, experiment, metrics, spec
+
+from repro.harness import plan
+from repro.harness.record import Measured
+from repro.harness.spec import Experiment
+
+
+def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
+    return plan.make(of or experiment(), "smoke", MACHINE, results, only, **options)  # pyright: ignore[reportArgumentType]
+
+
+def record(made: plan.Plan, *points: tuple[int, int]) -> None:
+    """One finished round of these (K, M)."""
+    chosen = {run.id: Measured(metrics(1.0, run.spec.K), []) for run in made.runs if (run.spec.K, run.spec.M) in points}
+    made.folder.commit_round("timed", chosen, MACHINE, ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:08+00:00"))
+
+
+def members(made: plan.Plan) -> list[list[tuple[int, int]]]:
+    return [[(run.spec.K, run.spec.M) for run in round_] for round_ in made.fresh_rounds("timed")]
+
+
+ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
+
+
+def test_more_stages_than_devices_are_skipped_and_say_so(tmp_path: Path):
+    made = make(tmp_path)
+    assert {run.spec.K: run.label for run in made.runs} == {1: "planned", 2: "planned", 4: "skipped(needs 4 devices)"}
+    assert members(made) == [ALL, ALL]
+
+
+def test_emulated_runs_need_no_devices(tmp_path: Path):
+    made = make(tmp_path, of=experiment(spec(K=4, fidelity="emulated")))
+    assert made.runs[0].status == "planned"
+
+
+def test_only_adds_the_baselines_and_says_so(tmp_path: Path):
+    made = make(tmp_path, "K=2,M=4")
+    assert members(made)[0] == [(1, 4), (2, 1), (2, 4)]
+    assert [run.added for run in made.runs] == [True, True, False]
+    assert "added as baselines" in made.notes[0]
+
+
+def test_filters_are_alternatives_and_their_fields_go_together(tmp_path: Path):
+    assert members(make(tmp_path, "K=1,M=1", "K=1,M=4"))[0] == [(1, 1), (1, 4)]
+    assert members(make(tmp_path, "k=1"))[0] == [(1, 1), (1, 4)]
+    assert [(run.spec.K, run.spec.M) for run in make(tmp_path, "K=1,K=2,M=1").runs] == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ("K=3", r"^--only K=3 matches no run of tiny: K is 1, 2, 4 there"),
+        ("Q=3", r"^--only Q=3: no field 'Q', only model, K, M"),
+        ("schedul=gpipe", r"did you mean 'schedule'"),
+        ("K", r"'K' is no FIELD=VALUE; try --only K=2,M=4"),
+    ],
+)
+def test_a_wrong_filter_is_one_line(tmp_path: Path, only: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, only)
+
+
+def test_finished_rounds_count(tmp_path: Path):
+    record(make(tmp_path), *ALL)
+    made = make(tmp_path)
+    assert members(made) == [ALL]
+    assert made.seconds == pytest.approx(4 * 8 / 4)  # as long as in the recorded round
+    record(made, *ALL)
+    assert make(tmp_path).open == 0
+    assert {run.status for run in make(tmp_path).runs} == {"done", "skipped"}
+    assert members(make(tmp_path, rounds=3)) == [ALL]
+
+
+def test_a_point_added_later_brings_its_baselines_in_fresh_rounds(tmp_path: Path):
+    first = experiment(*(spec(1, M) for M in (1, 4)))
+    for _ in range(2):
+        record(make(tmp_path, of=first), (1, 1), (1, 4))
+    grown = experiment(*(spec(1, M) for M in (1, 4)), spec(2, 4))
+    made = make(tmp_path, of=grown)
+    assert members(made) == [[(1, 4), (2, 4)]] * 2
+    assert [run.status for run in made.runs] == ["done", "done", "planned"]
+
+
+def test_a_round_that_misses_the_baseline_does_not_count(tmp_path: Path):
+    """The baseline failed in it, so it holds no ratio."""
+    both = experiment(spec(1, 4), spec(2, 4))
+    record(make(tmp_path, of=both), (2, 4))
+    assert members(make(tmp_path, of=both)) == [[(1, 4), (2, 4)]] * 2
+
+
+def test_force_measures_what_was_asked_for_again(tmp_path: Path):
+    for _ in range(2):
+        record(make(tmp_path), *ALL)
+    assert members(make(tmp_path, "K=2,M=1", force=True)) == [[(1, 1), (2, 1)]] * 2
+
+
+def test_another_version_or_engine_starts_anew(tmp_path: Path):
+    record(make(tmp_path), *ALL)
+    assert len(members(make(tmp_path, of=experiment(version=2)))) == 2
+
+
+def test_rounds_must_be_positive(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"^rounds = 0: allowed is 1 or more; leave it out for 2"):
+        make(tmp_path, rounds=0)
+
+
+def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
+    ids = {"one": spec(1, 4), "two": spec(2, 4, balance=(1, 3))}
+    assert plan.baseline(ids["two"], ids, K=1) == "one"
+    assert plan.baseline(spec(2, 4, checkpoint="never"), ids, K=1) is None

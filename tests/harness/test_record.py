@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import pytest
+from crew import MACHINE, experiment, metrics, spec
+
+from repro.harness.record import Folder, Measured, load
+from repro.harness.results import COLUMNS
+
+SPAN = [{"kind": "F", "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}]
+WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
+DESIGN = (
+    "experiment, run, model, K, M, N, D, schedule, remat, fidelity, device, status, step_s, throughput, "
+    "speedup_vs_k1, speedup_vs_k2m1, bubble_idle_over_total, bubble_idle_over_work, peak_gib_max, "
+    "peak_gib_per_stage, ci_low, ci_high, commit"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Two rounds of K=1 and K=2 at M=4."""
+    made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
+    specs = {"one": ("timed", spec(1, 4)), "two": ("timed", spec(2, 4))}
+    made.declare(experiment(spec(1, 4), spec(2, 4)), specs, accumulate=False)
+    for seconds in (1.0, 3.0):
+        measured = {"one": Measured(metrics(2 * seconds, 1), SPAN), "two": Measured(metrics(seconds, 2), SPAN)}
+        made.commit_round("timed", measured, MACHINE, WHEN)
+    return made
+
+
+def test_rows_have_the_columns_of_the_design_in_order(folder: Folder):
+    rows = load(folder.path).rows
+    assert list(rows.columns) == COLUMNS
+    assert COLUMNS[:23] == DESIGN.split(", ")
+
+
+def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
+    row = load(tmp_path).rows.set_index("run").loc["two"]
+    assert row["step_s"] == 2.0  # median over rounds of the median over steps
+    assert row["throughput"] == pytest.approx((8 / 1 + 8 / 3) / 2)
+    assert row["speedup_vs_k1"] == 2.0
+    assert (row["peak_gib_max"], row["peak_gib_per_stage"]) == (1.0, (1.0, 1.0))
+    assert (row["machine"], row["scale"], row["group"], row["rounds"]) == (MACHINE.slug, "smoke", "timed", 2)
+    assert (row["device"], row["unit"], row["balance"]) == ("Test CPU", "examples/s", (2, 2))
+
+
+def test_the_timeline_comes_back(folder: Folder, tmp_path: Path):
+    results = load(tmp_path)
+    timeline = results.timeline("two")
+    assert timeline is not None
+    assert (timeline.stages, timeline.step_time, timeline.to_rows()) == (2, 1.0, SPAN)
+    assert results.timeline("three") is None
+
+
+def test_several_commits_are_named(folder: Folder, tmp_path: Path):
+    path = folder.path / "rounds" / "timed-0002.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "other"}))
+    assert load(tmp_path).rows["commit"].str.endswith(", other").all()
+
+
+@pytest.mark.parametrize("name", ["spec.json", "metrics.jsonl", "env.json", "timeline.parquet"])
+def test_an_unreadable_file_is_left_out_with_one_warning_that_names_it(folder: Folder, tmp_path: Path, name: str):
+    path = folder.path / "two" / name
+    path.write_text("{not json")
+    with pytest.warns(UserWarning, match=rf"two/{name} cannot be read and is left out"):
+        found = [load(tmp_path).timeline(run) is None for run in ("one", "two")]
+    assert found == [False, name in ("spec.json", "timeline.parquet")]
+
+
+def test_an_unreadable_marker_makes_its_round_unfinished(folder: Folder, tmp_path: Path):
+    (folder.path / "rounds" / "timed-0002.json").write_text("")
+    with pytest.warns(UserWarning, match="timed-0002.json"):
+        assert len(load(tmp_path).rounds) == 2
+
+
+def test_nothing_recorded_is_an_empty_table_with_all_columns(tmp_path: Path):
+    results = load(tmp_path)
+    assert len(results.rows) == 0
+    assert list(results.rows.columns) == COLUMNS
+
+
+def test_reference_results_inside_are_not_mixed_in(folder: Folder, tmp_path: Path):
+    folder.path.rename(tmp_path / "moved")
+    target = tmp_path / "reference" / "m" / "smoke" / "tiny"
+    target.parent.mkdir(parents=True)
+    (tmp_path / "moved").rename(target)
+    assert len(load(tmp_path).rows) == 0
+    assert len(load(tmp_path / "reference").rows) == 2
+
+
+def test_env_says_what_and_where_but_names_no_one(folder: Folder):
+    import getpass
+    import socket
+
+    text = (folder.path / "one" / "env.json").read_text()
+    assert {"torch", "python", "cpu", "cores", "gpus", "commit", "dirty", "os"} <= set(json.loads(text))
+    for secret in (str(Path.home()), socket.gethostname(), f'"{getpass.getuser()}"'):
+        assert secret not in text
+    assert not list(folder.path.rglob(".*"))  # nothing half-written stays

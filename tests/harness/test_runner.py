@@ -1,0 +1,158 @@
+"""Resume, faults and --force, with a crew that measures without processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from crew import MACHINE, Crew, experiment, spec
+from rich.console import Console
+
+from repro.harness import plan, runner
+from repro.harness.progress import Story
+from repro.harness.record import load
+from repro.harness.spec import Experiment
+from repro.harness.workers import Outcome
+
+ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Measure with a crew; returns the exit status."""
+
+    def go(crew: Crew, of: Experiment | None = None, *only: str, **options: bool) -> int:
+        monkeypatch.setattr(runner, "workers", lambda *_: crew)
+        made = plan.make(of or experiment(), "smoke", MACHINE, tmp_path, only, **options)
+        with (tmp_path / "story.txt").open("a") as out:
+            return runner.Session(tmp_path, "disabled", Story(Console(file=out, width=200))).execute([made])
+
+    return go
+
+
+def status(results: Path, K: int, M: int) -> dict[str, object]:
+    (path,) = results.glob(f"*/smoke/tiny/timed-K{K}-M{M}-*/status.json")
+    return json.loads(path.read_text())
+
+
+def test_rounds_are_interleaved_and_recorded(run, tmp_path: Path):
+    crew = Crew()
+    assert run(crew) == 0
+    assert crew.asked == [*ALL, *reversed(ALL)]
+    assert status(tmp_path, 2, 4) == {"status": "done", "reason": "", "rounds": 2}
+    assert status(tmp_path, 4, 4) == {"status": "skipped", "reason": "needs 4 devices", "rounds": 0}
+    rows = load(tmp_path).rows.set_index(["K", "M"])
+    assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx((1 + 1 / 4) / (1 / 2 + 1 / 4))
+    assert rows.loc[(2, 4), "speedup_vs_k2m1"] == pytest.approx(2.0)
+    assert rows.loc[(4, 1), "status"] == "skipped(needs 4 devices)"
+
+
+def test_memory_is_read_once_and_the_cut_is_kept(run):
+    crew = Crew()
+    run(crew, experiment(spec(2, 4), rounds=3))
+    assert [job.memory for job in crew.jobs] == [True, False, False]
+    assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
+
+
+def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
+    run(Crew())
+    again = Crew()
+    monkeypatch.setattr(runner, "check", lambda _: None)
+    assert run(again) == 0
+    assert again.asked == []
+
+
+def test_an_unfinished_round_is_thrown_away(run, tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        run(Crew(stop_after=6))  # in the middle of the second round
+    assert status(tmp_path, 2, 4) == {"status": "interrupted", "reason": "stopped by the user", "rounds": 1}
+    assert len(load(tmp_path).rounds) == 4
+    again = Crew()
+    assert run(again) == 0
+    assert again.asked == ALL  # one more round
+    assert len(load(tmp_path).rounds) == 8
+
+
+def test_a_kill_between_the_lines_and_the_marker_loses_that_round_alone(run, tmp_path: Path):
+    run(Crew())
+    (marker,) = tmp_path.glob("*/smoke/tiny/rounds/timed-0002.json")
+    marker.unlink()
+    assert len(load(tmp_path).rounds) == 4
+    again = Crew()
+    run(again)
+    assert again.asked == ALL
+    assert set(load(tmp_path).rounds["round"]) == {"timed-0001", "timed-0002"}
+    assert load(tmp_path).rows["rounds"].tolist() == [2, 2, 2, 2, 0, 0]
+
+
+def test_a_point_added_later_brings_its_baseline(run, tmp_path: Path):
+    run(Crew(), experiment(spec(1, 1), spec(1, 4)))
+    again = Crew()
+    run(again, experiment(spec(1, 1), spec(1, 4), spec(2, 4)))
+    assert again.asked == [(1, 4), (2, 4), (2, 4), (1, 4)]
+    rows = load(tmp_path).rows.set_index(["K", "M"])
+    assert rows["rounds"].to_dict() == {(1, 1): 2, (1, 4): 4, (2, 4): 2}
+    assert rows.loc[(2, 4), "ci_low"] == pytest.approx(1.25 / 0.75)
+
+
+def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
+    broken = Crew(fail={(2, 1): Outcome("failed", "stage 1: RuntimeError: no", "logs/x")})
+    assert run(broken) == 1
+    assert broken.asked.count((2, 1)) == 1  # later rounds go on without it
+    assert status(tmp_path, 2, 1) == {"status": "failed", "reason": "stage 1: RuntimeError: no", "rounds": 0}
+    assert status(tmp_path, 1, 1)["status"] == "done"
+    story = (tmp_path / "story.txt").read_text()
+    assert "failed (stage 1: RuntimeError: no)" in story
+    assert "logs/x" in story
+    again = Crew()
+    assert run(again) == 0
+    # (2, 4) had no round together with its baseline (2, 1) either
+    assert set(again.asked) == set(ALL)
+    assert set(again.asked[:4]) == {(1, 1), (1, 4), (2, 1), (2, 4)}
+    assert status(tmp_path, 2, 1)["status"] == "done"
+
+
+@pytest.mark.parametrize("word", ["oom", "timeout"])
+def test_out_of_memory_and_timeout_have_words_of_their_own(run, tmp_path: Path, word: str):
+    assert run(Crew(fail={(1, 1): Outcome(word, "why")}), experiment(spec())) == 1
+    assert status(tmp_path, 1, 1)["status"] == word
+    assert load(tmp_path).rows["status"].tolist() == [f"{word}(why)"]
+
+
+def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
+    run(Crew())
+    before = load(tmp_path).rounds
+    again = Crew()
+    assert run(again, None, "K=2,M=4", force=True) == 0
+    assert set(again.asked) == {(1, 4), (2, 1), (2, 4)}
+    after = load(tmp_path).rounds
+    mine = after[after["run"].str.startswith("timed-K2-M4")]
+    assert set(mine["round"]) == {"timed-0003", "timed-0004"}
+    assert len(after) == len(before) + 4  # the baselines keep their old rounds beside the fresh ones
+
+
+def test_an_interrupted_force_loses_nothing(run, tmp_path: Path):
+    run(Crew())
+    before = load(tmp_path).rounds
+    with pytest.raises(KeyboardInterrupt):
+        run(Crew(stop_after=2), force=True)
+    assert load(tmp_path).rounds.equals(before)
+
+
+def test_a_second_experiment_of_the_same_name_replaces_the_table_unless_it_accumulates(run, tmp_path: Path):
+    one, two = experiment(spec(1, 1)), experiment(spec(1, 4))
+    run(Crew(), one)
+    run(Crew(), two)
+    assert load(tmp_path).rows["M"].tolist() == [4]
+    run(Crew(), one, accumulate=True)
+    assert load(tmp_path).rows["M"].tolist() == [4, 1]
+
+
+def test_what_only_the_model_can_tell_stops_before_any_process(run):
+    crew = Crew()
+    with pytest.raises(ValueError, match=r"^K = 2 stages, but timed has L = 1 layers"):
+        run(crew, experiment(spec(2, 1, model_args={"L": 1})))
+    with pytest.raises(ValueError, match=r"^K = 9 stages, but timed has L = 4 layers"):
+        run(crew, experiment(spec(9, 1)))  # even where the machine would skip it
+    with pytest.raises(ValueError, match=r"^D = 2"):
+        run(crew, experiment(spec(1, 1, D=2)))
+    assert crew.asked == []

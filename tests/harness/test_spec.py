@@ -1,0 +1,100 @@
+import json
+from typing import Any, get_args
+
+import pytest
+from crew import experiment, spec
+
+from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES
+from repro.harness.measure import OPTIMIZERS
+from repro.harness.spec import Checkpoint, Experiment, Group, Optimizer, RunSpec, ScheduleName, slug
+
+HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"K": 0}, ["K = 0", "1 or more"]),
+        ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
+        ({"K": "two"}, ["K = 'two'", "valid integer"]),
+        ({"chekpoint": "never"}, ["no field 'chekpoint'", "'never'", "did you mean 'checkpoint'"]),
+        ({"checkpoint": "nevr"}, ["checkpoint = 'nevr'", "always, except_last, never", "did you mean 'never'"]),
+        ({"schedule": "gpip"}, ["schedule = 'gpip'", "1f1b", "did you mean 'gpipe'"]),
+        ({"K": 2, "balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
+        ({"balance": "tim"}, ["balance = 'tim'", "uniform", "did you mean 'time'"]),
+        ({"optimizer": "sgdd"}, ["optimizer = 'sgdd'", "adam"]),
+        ({"lr": 0}, ["lr = 0", "more than 0"]),
+        ({"model": ""}, ["model = ''"]),
+    ],
+)
+def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        spec(**changed)
+    text = str(caught.value)
+    assert "\n" not in text
+    for word in words:
+        assert word in text
+
+
+def test_what_needs_the_model_is_one_line():
+    with pytest.raises(ValueError, match=r"^K = 5 stages, but timed has L = 4 layers here: K may be 1 to 4; "):
+        spec(K=5).fit(4)
+    with pytest.raises(ValueError, match=r"^balance = \[1, 2\] adds up to 3 layers, but timed has L = 4"):
+        spec(K=2, balance=(1, 2)).fit(4)
+    spec(K=4).fit(4)
+
+
+def test_a_missing_field_and_an_empty_group_are_one_line():
+    with pytest.raises(ValueError, match=r"^RunSpec needs the field 'model'"):
+        RunSpec(K=1, M=1, N=1)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(ValueError, match=r"^runs = \(\): allowed is at least one entry"):
+        Group(name="g", runs=())
+    with pytest.raises(ValueError, match=r"K = 1, M = 1 twice"):
+        Group(name="g", runs=(spec(), spec()))
+
+
+def test_names_are_those_of_the_engine():
+    assert get_args(ScheduleName) == tuple(SCHEDULES)
+    assert get_args(Checkpoint) == CHECKPOINTS
+    assert set(get_args(Optimizer)) == set(OPTIMIZERS)
+
+
+def test_ids_are_readable_and_stable():
+    """A literal: when this changes, every recorded result is orphaned."""
+    assert spec(K=4, M=8).run_id(1, HERE) == "timed-K4-M8-c78e9e"
+    assert slug("timm:resnet50") == "timm-resnet50"
+
+
+def test_ids_survive_a_round_trip_and_the_order_of_arguments():
+    one = spec(model_args={"L": 4, "elements": 8})
+    two = spec(model_args={"elements": 8, "L": 4})
+    back = RunSpec(**json.loads(one.model_dump_json()))
+    assert one.run_id(1, HERE) == two.run_id(1, HERE) == back.run_id(1, HERE)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"N": 9}, {"seed": 1}, {"checkpoint": "never"}, {"lr": 0.2}, {"model_args": {"L": 5}}, {"steps": 4}, {"D": 2}],
+)
+def test_every_scientific_field_changes_the_id(changed: dict[str, Any]):
+    assert spec(**changed).run_id(1, HERE) != spec().run_id(1, HERE)
+
+
+def test_version_and_engine_change_the_id_of_timed_runs_alone():
+    assert spec().run_id(2, HERE) != spec().run_id(1, HERE)
+    for name in HERE:
+        elsewhere = {**HERE, name: "other"}
+        assert spec().run_id(1, elsewhere) != spec().run_id(1, HERE)
+        counted = spec(fidelity="counted")
+        assert counted.run_id(1, elsewhere) == counted.run_id(1, HERE)
+
+
+def test_specs_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        spec().K = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_experiments_name_each_group_once():
+    group = experiment().groups[0]
+    with pytest.raises(ValueError, match="a name is there twice"):
+        Experiment(name="x", title="", question="", groups=(group, group))

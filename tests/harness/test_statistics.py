@@ -1,0 +1,53 @@
+import math
+
+import pandas as pd
+import pytest
+
+from repro.harness.statistics import interval, ratio
+
+
+def rounds(**times: list[float]) -> pd.DataFrame:
+    """One line per run and round; run name -> step seconds by round, NaN for a round without it."""
+    lines = [
+        {"machine": "m", "scale": "s", "experiment": "e", "run": run, "round": f"g-{n}", "step_s": seconds}
+        for run, values in times.items()
+        for n, seconds in enumerate(values)
+        if not math.isnan(seconds)
+    ]
+    return pd.DataFrame(lines)
+
+
+def test_ratios_are_taken_inside_rounds():
+    """The machine slows down threefold in round 2; inside each round the ratio is 2."""
+    median, low, high, n = ratio(rounds(fast=[1, 3, 1], slow=[2, 6, 2]), "fast", "slow")
+    assert (median, low, high, n) == (2, 2, 2, 3)
+
+
+def test_the_interval_holds_the_median_and_is_the_same_every_time():
+    frame = rounds(run=[1.0, 1.1, 0.9, 1.05, 1.0], base=[2.0, 2.1, 2.0, 1.9, 2.2])
+    median, low, high, n = ratio(frame, "run", "base")
+    assert n == 5
+    assert low <= median <= high
+    assert low < high
+    assert ratio(frame, "run", "base") == (median, low, high, n)
+
+
+def test_rounds_without_the_baseline_do_not_count():
+    median, _, _, n = ratio(rounds(run=[1, 1, 1], base=[math.nan, 3, 3]), "run", "base")
+    assert (median, n) == (3, 2)
+
+
+def test_rounds_of_different_experiments_are_never_mixed():
+    one, two = rounds(run=[1]), rounds(base=[2])
+    two["experiment"] = "another"
+    assert ratio(pd.concat([one, two]), "run", "base")[3] == 0
+
+
+def test_one_round_has_no_interval_and_none_no_median():
+    assert interval([2.0])[0] == 2.0
+    assert all(math.isnan(x) for x in interval([2.0])[1:])
+    assert all(math.isnan(x) for x in interval([]))
+
+
+def test_equal_values_have_a_point_as_interval():
+    assert interval([1.5, 1.5, 1.5]) == pytest.approx((1.5, 1.5, 1.5))

@@ -1,0 +1,184 @@
+"""The command from end to end, on a model of known duration and in a results folder of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from repro.cli import main
+from repro.harness import machine, runner
+from repro.harness.record import load
+from repro.harness.workers import Outcome
+
+sys.path.insert(0, str(Path(__file__).parent / "harness"))
+from crew import Crew  # pyright: ignore[reportMissingImports]
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
+TIMED = ["--model", "timed", "--model-args", "L=2", "forward_s=0.01", "backward_s=0.02", "--batch", "8"]
+QUICK = [*TIMED, "--warmup", "0", "--steps", "1", "--rounds", "2", "--wandb", "disabled", "--scale", "smoke"]
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timed layers wait, so two stages run side by side on one core as well."""
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+
+
+def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    sweep = ["run", "sweep", "--K", "1", "2", "3", "--M", "4", "--results", str(tmp_path), *QUICK]
+    sweep[sweep.index("L=2")] = "L=3"
+    assert main(sweep) == 0
+    told = capfd.readouterr().out
+    for words in (
+        "3 runs at scale smoke",
+        "1 x needs 3 devices",
+        "round 2 of 2",
+        "over K=1",
+        "stage 1 |",
+        "repro report",
+    ):
+        assert words in told
+    rows = load(tmp_path).rows.set_index("K")
+    assert rows["status"].tolist() == ["done", "done", "skipped(needs 3 devices)"]
+    assert 1.1 < rows.loc[2, "speedup_vs_k1"] < 2  # ideal with stages of 1 and 2 layers: 1.3
+    assert rows.loc[2, "ci_low"] <= rows.loc[2, "speedup_vs_k1"] <= rows.loc[2, "ci_high"]
+
+    assert main(sweep) == 0
+    assert "nothing left to measure" in capfd.readouterr().out
+    assert load(tmp_path).rows["rounds"].tolist() == [2, 2, 0]
+    assert not list(tmp_path.rglob("logs/*"))
+
+
+def test_a_recorded_run_is_replayed_with_its_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    results = ["--results", str(tmp_path), *QUICK]
+    assert main(["run", "sweep", "--K", "2", "--M", "4", *results]) == 0
+    (spec,) = tmp_path.glob("*/smoke/sweep/*-K2-*/spec.json")
+    assert main(["run", "--spec", str(spec), *results[:2], *QUICK[-4:]]) == 0
+    found = load(tmp_path).rows
+    found = found[found["experiment"] == "replay"]
+    assert sorted(zip(found["K"], found["M"], strict=True)) == [(1, 4), (2, 1), (2, 4)]
+    assert set(found["status"]) == {"done"}
+
+
+def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    crew = Crew(fail={(2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
+    monkeypatch.setattr(runner, "workers", lambda *_: crew)
+    sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
+    assert main(sweep) == 1
+    told = capfd.readouterr().out
+    assert "failed (stage 1: RuntimeError: no)" in told
+    assert "failed: timed-K2-M4-" in told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_ctrl_c_keeps_finished_rounds_and_says_how_to_go_on(tmp_path: Path):
+    sweep = ["run", "sweep", "--K", "1", "--M", "1", "--results", str(tmp_path), *QUICK, "--rounds", "5000"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "repro", *sweep]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    while not list(tmp_path.glob("*/smoke/sweep/rounds/*-0003.json")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error.splitlines()[-1].startswith("interrupted: finished rounds are kept; `repro run sweep ")
+    (path,) = tmp_path.glob("*/smoke/sweep/*/status.json")
+    status = json.loads(path.read_text())
+    assert status["status"] == "interrupted"
+    assert status["rounds"] >= 3
+    assert len(load(tmp_path).rounds) == status["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "tabel2"], ["experiment = 'tabel2'", "did you mean 'table2'", "repro list"]),
+        (["rnu"], ["verb = 'rnu'", "did you mean 'run'"]),
+        (["run", "sweep", "--chekpoint", "never"], ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
+        (["run", "sweep", "--K", "two"], ["--K", "two", "--help"]),
+        (["run", "sweep", "--K", "0"], ["K = 0", "1 or more"]),
+        (["run", "sweep", "--schedule", "gpip"], ["--schedule", "gpip", "1f1b"]),
+        (["run", "sweep", "--M", "32"], ["M = 32", "N = 16", "1 to 16"]),
+        (["run", "sweep", "--K", "9", *TIMED], ["K = 9", "L = 2", "1 to 2"]),
+        (["run", "sweep", "--K", "2", "--balance", "1", "2", *TIMED], ["balance = [1, 2]", "L = 2", "add up to 2"]),
+        (["run", "sweep", "--model", "transformr"], ["model='transformr'", "amoebanet-d", "did you mean"]),
+        (["run", "sweep", "--model-args", "Q=3"], ["Q=3", "transformer", "heads"]),
+        (["run", "sweep", "--model", "import:no.where:f"], ["import:no.where:f", "no module"]),
+        (["run", "sweep", "--model", "import:os:getcwd"], ["import:os:getcwd", "str", "nn.Sequential"]),
+        (["run", "table2", "--only", "K=3"], ["--only K=3", "K is 1, 2, 4, 8"]),
+        (["run", "table2", "--rounds", "0"], ["rounds = 0", "1 or more"]),
+        (["run", "table2", "--scale", "huge"], ["--scale", "huge", "smoke"]),
+        (["run", "table2", "--scale", "node"], ["scale = 'node'", "GPUs", "--scale laptop"]),
+        (["run", "mine.py"], ["mine.py", "no such file"]),
+        (["run", "table2", "--spec", "spec.json"], ["--spec spec.json", "table2", "drop one"]),
+        (["list", "--all"], ["--all", "repro list --help"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_two(
+    arguments: list[str],
+    words: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * 8)
+    assert main(["run", "table2", "--scale", "paper", "--results", str(tmp_path)]) == 2
+    error = capfd.readouterr().err
+    assert "8 GPUs (8.0 GPU-hours)" in error
+    assert "add --yes" in error
+
+
+def test_list_has_the_paper_s_numbering_needs_and_minutes(capfd: pytest.CaptureFixture[str]):
+    assert main(["list"]) == 0
+    told = capfd.readouterr().out
+    for words in ("NeurIPS", "v5", "table2", "Table 2", "6 min", "8 devices", "sweep"):
+        assert words in told
+
+
+def test_plan_counts_estimates_and_names_what_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert main(["plan", "table2", "--scale", "laptop", "--only", "K=2,M=4", "--results", str(tmp_path)]) == 0
+    told = capfd.readouterr().out
+    assert "6 to measure in 5 rounds, about 3 min" in told
+    assert "added as baselines of the ratios" in told
+    assert main(["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]) == 0
+    assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_everything_leaves_out_what_has_no_time_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert main(["plan", "--scale", "smoke", "--results", str(tmp_path)]) == 0
+    told = capfd.readouterr().out
+    assert "table2: " in told
+    assert "sweep: " not in told
+
+
+def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
+    assert main(["--help"]) == 0
+    told = capfd.readouterr().out
+    for verb in ("list", "plan", "run", "report", "doctor"):
+        assert f"repro {verb} " in told
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "sweep", "--help"])
+    assert stop.value.code == 0
+    told = capfd.readouterr().out
+    for flag in ("--model-args", "--K", "--only", "--wandb", "--force", "--spec", "--yes", "numbers of stages"):
+        assert flag in told

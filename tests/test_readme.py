@@ -1,0 +1,49 @@
+"""The README is run: its example, the verbs and flags that it shows, its table, its pictures."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.cli import main
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PLANS = re.findall(r"repro run ((?:sweep|table2)[^#\n]*)", TEXT)
+
+
+def test_the_example_runs(tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
+    script = tmp_path / "example.py"
+    script.write_text(block, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"layers per stage \(\d, \d\), loss \d\.\d+, bubble \d+%", done.stdout)
+    assert re.search(r"stage 1 \|.*F0", done.stdout)
+
+
+@pytest.mark.parametrize("arguments", PLANS)
+def test_its_runs_can_be_planned(arguments, tmp_path, monkeypatch, capsys):
+    """Every `repro run` that it shows is accepted, as far as planning can tell."""
+    monkeypatch.chdir(tmp_path)
+    words = re.sub(r"--wandb \w+|--scale node", "--scale smoke", arguments).split()
+    assert main(["plan", *words]) == 0
+    assert "to measure" in capsys.readouterr().out
+
+
+def test_its_verbs_exist(capsys):
+    main(["--help"])
+    known = set(re.findall(r"repro (\w+)", capsys.readouterr().out))
+    assert set(re.findall(r"\.venv/bin/repro (\w+)", TEXT)) <= known
+
+
+def test_its_table_is_the_reference_report():
+    (block,) = re.findall(r"<!-- table2:.*?-->\n(.*?)<!-- /table2 -->", TEXT, flags=re.S)
+    assert block.strip() == (ROOT / "plots/reference/table2.md").read_text(encoding="utf-8").strip()
+
+
+def test_its_links_and_pictures_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
