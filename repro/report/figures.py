@@ -1,5 +1,6 @@
 """Which figures the results allow, drawn to png and svg: curves, bars and measured timelines."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,19 @@ def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figur
             if pair is not None:
                 name = f"figure2{letter}_{slug(setting.model)}{f'-{index}' if several else ''}"
                 yield name, _timeline(*pair, letter, setting), _TRACED
+
+
+def traces(results: "Results", directory: Path) -> dict[str, Path]:
+    """One Chrome trace for ui.perfetto.dev per experiment: every recorded timeline, a process each."""
+    found: dict[str, list[dict]] = {}
+    for row in rows_of(results, status="done"):
+        if (timeline := results.timeline(row["run"])) is not None:
+            events = found.setdefault(row["experiment"], [])
+            events += timeline.to_chrome(f"{row['run']} ({row['fidelity']})", pid=len(events))["traceEvents"]
+    paths = {experiment: directory / f"{experiment}.trace.json" for experiment in found}
+    for experiment, path in paths.items():
+        path.write_text(json.dumps({"traceEvents": found[experiment], "displayTimeUnit": "ms"}), encoding="utf-8")
+    return paths
 
 
 def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting) -> "Figure":

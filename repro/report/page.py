@@ -6,7 +6,7 @@ deviations, what was skipped and why; then the environment.  The same results gi
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Section:
     commands: list[str]
     tables: list[dict[str, Any]]
     figures: list[dict[str, str]]
+    trace: str
     deviations: list[str]
     missing: list[str]
 
@@ -51,10 +52,11 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     for table in tables:
         table.write(plots_dir)
     drawn = figures.draw_all(results, plots_dir)
+    traces = figures.traces(results, plots_dir)
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page = environment.get_template("template.html.j2").render(
-        sections=_sections(results, tables, drawn),
+        sections=_sections(results, tables, drawn, traces),
         rest=[_shown(table) for table in tables if not table.experiment],
         fidelities=texts.FIDELITIES,
         metrics=texts.METRICS,
@@ -67,12 +69,15 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     return path
 
 
-def _sections(results: "Results", tables: list[Table], drawn: list[Drawn]) -> list[Section]:
+def _sections(
+    results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
+) -> list[Section]:
     """One section for Table 2, run or not, and one for every other experiment with results."""
     found = (read_json(folder.path / "experiment.json") for folder in results.folders)
     about = {"table2": texts.ABOUT_TABLE2} | {one["name"]: one for one in found if one and "name" in one}
     names = dict.fromkeys(["table2", *(row["experiment"] for row in rows_of(results))])
-    return [_section(results, name, about.get(name, {}), tables, drawn) for name in names]
+    sections = [_section(results, name, about.get(name, {}), tables, drawn) for name in names]
+    return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
 
 
 def _section(results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]) -> Section:
@@ -87,6 +92,7 @@ def _section(results: "Results", name: str, about: dict[str, Any], tables: list[
         commands=[f"./run_all.sh {name} --scale {scale}" for scale in scales] or [f"./run_all.sh {name}"],
         tables=[_shown(table) for table in tables if table.experiment == name],
         figures=[_picture(one) for one in drawn if one.experiment == name],
+        trace="",
         deviations=_deviations(results, name, rows),
         missing=_missing(rows),
     )

@@ -46,12 +46,21 @@ def test_tables_and_figures_lie_beside_the_page(written):
 
 def test_the_page_is_self_contained_and_its_ids_are_unique(written):
     html = written.read_text(encoding="utf-8")
-    assert not re.search(r'(src|href)="https?:', html)
+    assert not re.search(r'src="https?:', html)
+    assert re.findall(r'href="(https?:[^"]+)"', html) == ["https://ui.perfetto.dev"], "a link, nothing to load"
     assert "<script" not in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
     for target in re.findall(r'href="#([^"]+)"', html) + re.findall(r"url\(#([^)]+)\)", html):
         assert target in ids
+
+
+def test_the_trace_has_every_timeline_as_a_process(written):
+    trace = json.loads((written.parent / "table2.trace.json").read_text(encoding="utf-8"))
+    names = {e["args"]["name"]: e["pid"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert len(names) == len(set(names.values())) == 4
+    assert all(name.endswith("(measured)") for name in names)
+    assert "table2.trace.json" in written.read_text(encoding="utf-8")
 
 
 def test_the_page_is_the_same_again(written, folder, tmp_path):
