@@ -8,8 +8,9 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
@@ -17,6 +18,7 @@ from repro.harness.flags import parse, parse_with
 from repro.harness.spec import SCALES, Experiment, Scale, near
 
 P = TypeVar("P", bound="PlanOptions")
+REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
 _NAMES = "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own; none means all."
 
 
@@ -32,10 +34,17 @@ class PlanOptions:
     """how often each group is measured, instead of the experiment's own number"""
     results: Path = Path("results")
     """where measurements are recorded"""
+    reference: tyro.conf.FlagCreatePairsOff[bool] = False
+    """record into results/reference, which is committed"""
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: Path | None = None
     """measure a recorded run again, with its baselines: the path of its spec.json"""
+
+    @property
+    def folder(self) -> Path:
+        """Where measurements are recorded."""
+        return REFERENCE_RESULTS if self.reference else self.results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +70,8 @@ class ReportOptions:
     """where measurements were recorded"""
     plots: Path = Path("plots")
     """where tables, figures and the page go"""
+    reference: tyro.conf.FlagCreatePairsOff[bool] = False
+    """from results/reference into plots/reference, both committed, with the README's animation"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,10 +176,10 @@ def _measure(arguments: list[str]) -> int:
     plans = _plans(options, chosen)
     if _scale(options)[0] == "paper" and not options.yes:
         raise ValueError(_price(plans))
-    session = Session(options.results, options.wandb, Story())
+    session = Session(options.folder, options.wandb, Story())
     code = session.execute(plans)
     session.story.say(
-        f"\nresults: {options.results}; `repro report --results {options.results}` makes tables and figures"
+        f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"
     )
     if session.address:
         session.story.say(f"W&B: {session.address}")
@@ -179,8 +190,11 @@ def _measure(arguments: list[str]) -> int:
 
 def _report(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    from repro.report.page import write
+    from repro.report.page import animate, write
 
+    if options.reference:
+        print(f"wrote {animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
+        options = ReportOptions(REFERENCE_RESULTS, REFERENCE_PLOTS)
     print(f"wrote {write(options.results, options.plots)}")
     return 0
 
@@ -192,10 +206,15 @@ def _doctor(arguments: list[str]) -> int:
     return print_report()
 
 
-Chosen = list[tuple[Callable[[Scale], Experiment], bool]]  # how to build each experiment; whether results accumulate
+class Chosen(NamedTuple):
+    """An experiment to build at a scale, whether its results accumulate, and what a user types to get it."""
+
+    build: Callable[[Scale], Experiment]
+    accumulate: bool
+    command: str = ""
 
 
-def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, Chosen]:
+def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chosen]]:
     """The options and the experiments named before them; a single one brings its own parameters as flags."""
     from repro.harness import catalog
 
@@ -211,35 +230,39 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, Chosen]:
             raise ValueError(
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
             )
-        return options, [(catalog.replay(options.spec).build, True)]
+        return options, [Chosen(catalog.replay(options.spec).build, accumulate=True)]
     if len(sources) == 1:
         values = sources[0].values(own)
-        return options, [(lambda scale: sources[0].build(scale, **values), bool(sources[0].parameters))]
+        build = partial(sources[0].build, **values)
+        return options, [Chosen(build, bool(sources[0].parameters), sources[0].command(values))]
     everything = not names
     sources = sources or [catalog.find(name) for name in catalog.names()]
     scale = _scale(options)[0]
     return options, [
-        (s.build, bool(s.parameters)) for s in sources if not everything or s.build(scale).minutes.get(scale)
+        Chosen(s.build, bool(s.parameters), s.command({}))
+        for s in sources
+        if not everything or s.build(scale).minutes.get(scale)
     ]
 
 
-def _plans(options: PlanOptions, chosen: Chosen) -> list[Any]:
+def _plans(options: PlanOptions, chosen: list[Chosen]) -> list[Any]:
     from repro.harness import machine, plan
 
     scale = _scale(options)[0]
     here = machine.detect(scale)
     return [
         plan.make(
-            build(scale),
+            one.build(scale),
             scale,
             here,
-            options.results,
+            options.folder,
             options.only,
             options.rounds,
             force=options.force,
-            accumulate=more,
+            accumulate=one.accumulate,
+            command=one.command,
         )
-        for build, more in chosen
+        for one in chosen
     ]
 
 

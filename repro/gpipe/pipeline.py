@@ -191,6 +191,12 @@ class Pipeline:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
 
+    def barrier(self) -> None:
+        """Return when every stage has come here, with what its device still had to do done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.engine.wire.all_gather(None)
+
     def close(self) -> None:
         """End this pipeline's helper thread; the process group stays."""
         self.engine.close()

@@ -7,6 +7,7 @@ Each module has one function `experiment(scale=..., ...) -> Experiment`; its fur
 import importlib.util
 import inspect
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,15 @@ class Source:
         """Flag values as the function takes them: NAME=VALUE pairs become a dict."""
         maps = {p.name for p in self.parameters if _is_mapping(p.annotation)}
         return {name: pairs(name, value) if name in maps else value for name, value in parsed.items()}
+
+    def command(self, values: dict[str, Any]) -> str:
+        """What a user types after `repro run` to get these values; a file of the user's own without its folder."""
+        words = [Path(self.name).name]
+        for p in self.parameters:
+            value = values.get(p.name, p.default)
+            if value != p.default:
+                words += [f"--{p.name.replace('_', '-')}", *_words(value)]
+        return shlex.join(words)
 
 
 def names() -> dict[str, Path]:
@@ -150,6 +160,13 @@ def _load(path: Path, name: str) -> Source:
     if "scale" not in parameters:
         raise ValueError(f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')")
     return Source(name, function, tuple(p for p in parameters.values() if p.name != "scale"))
+
+
+def _words(value: Any) -> list[str]:
+    """A flag's value as the words of a command line."""
+    if isinstance(value, dict):
+        return [f"{name}={part if isinstance(part, str) else json.dumps(part)}" for name, part in value.items()]
+    return [str(part) for part in value] if isinstance(value, tuple | list) else [str(value)]
 
 
 def _is_mapping(annotation: Any) -> bool:

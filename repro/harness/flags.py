@@ -27,6 +27,8 @@ def parse(kind: type[T], arguments: list[str], prog: str, description: str | Non
             raise
     lines = [line.strip("│ ").strip() for line in heard.getvalue().splitlines()[1:]]
     said = " ".join(line for line in lines[: next((n for n, s in enumerate(lines) if s[:1] in "─╰"), None)] if line)
+    if said.startswith("Unrecognized options:") and "--" not in said:
+        said = f"{said.rstrip('.')}; names come before options, as in `repro run table2 --scale smoke`"
     flags = [f"--{name.replace('_', '-')}" for name in _fields(kind)]
     hints = [hint for word in re.findall(r"--[\w-]+", said) if word not in flags and (hint := near(word, flags))]
     raise ValueError(f"{said.rstrip('.')}{hints[0] if hints else ''}; `{prog} --help` lists what is allowed")

@@ -118,8 +118,7 @@ def _timed_step(
     pipe: Pipeline, inputs: Any, targets: Any, model: "Model", optimizer: torch.optim.Optimizer | None
 ) -> Step:
     """One step after a barrier; its time is that of its spans, so collecting them is not counted."""
-    _synchronise(pipe.device)
-    pipe.engine.wire.all_gather(None)  # no stage begins before all are here
+    pipe.barrier()
     result = pipe.train_step(inputs, targets, model.loss, optimizer, trace=True)
     assert result.timeline is not None
     return Step(result.seconds, result.loss, result.timeline)
@@ -155,8 +154,3 @@ def _device(kind: str, rank: int) -> torch.device:
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

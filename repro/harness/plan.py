@@ -54,6 +54,7 @@ class Plan:
     seconds_per_run: float
     force: bool = False
     accumulate: bool = False
+    command: str = ""
 
     def group(self, name: str) -> list[PlannedRun]:
         """The runs of one group in order."""
@@ -90,6 +91,7 @@ def make(
     *,
     force: bool = False,
     accumulate: bool = False,
+    command: str = "",
 ) -> Plan:
     """Plan an experiment.
 
@@ -102,6 +104,7 @@ def make(
         rounds: rounds of every group, the experiment's own number by default.
         force: measure what is done again.
         accumulate: keep the runs that were recorded with other parameters of the experiment in its table.
+        command: what a user types after ./run_all.sh to measure this.
 
     Raises ValueError (one line) for a filter that names no field or matches nothing.
     """
@@ -121,7 +124,8 @@ def make(
             if name in needed
         ]
     pace = _pace(experiment, scale, machine, folder)
-    return Plan(experiment, scale, machine, folder, tuple(runs), rounds, _notes(runs), pace, force, accumulate)
+    notes = _notes(runs)
+    return Plan(experiment, scale, machine, folder, tuple(runs), rounds, notes, pace, force, accumulate, command)
 
 
 def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:

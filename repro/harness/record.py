@@ -64,19 +64,28 @@ class Folder:
         path = self.path / run / "status.json"
         return (read_json(path) if path.exists() else None) or {"status": "planned", "reason": "", "rounds": 0}
 
-    def declare(self, experiment: Experiment, runs: Mapping[str, tuple[str, RunSpec]], *, accumulate: bool) -> None:
+    def declare(
+        self,
+        experiment: Experiment,
+        runs: Mapping[str, tuple[str, RunSpec]],
+        *,
+        accumulate: bool,
+        command: str = "",
+    ) -> None:
         """Write experiment.json and every run's spec.
 
         Args:
             experiment: as planned.
             runs: run id -> (group, spec).
-            accumulate: keep the runs that were listed before.
+            accumulate: keep the runs and the commands that were listed before.
+            command: what a user types to measure these runs.
         """
         path = self.path / "experiment.json"
         before = (read_json(path) if accumulate and path.exists() else None) or {}
         listed = {**before.get("runs", {}), **{run: group for run, (group, _) in runs.items()}}
         about = experiment.model_dump(mode="json", exclude={"groups"})
-        write_json(path, {**about, "runs": listed})
+        commands = dict.fromkeys([*before.get("commands", []), *([command] if command else [])])
+        write_json(path, {**about, "commands": list(commands), "runs": listed})
         for run, (_, spec) in runs.items():
             if not (self.path / run / "spec.json").exists():
                 write_json(self.path / run / "spec.json", spec.model_dump(mode="json"))

@@ -196,7 +196,7 @@ def declare(plan: Plan) -> None:
         for group in experiment.groups
         for run in group.runs
     }
-    plan.folder.declare(experiment, runs, accumulate=plan.accumulate)
+    plan.folder.declare(experiment, runs, accumulate=plan.accumulate, command=plan.command)
     for run in plan.runs:
         if run.status == "skipped":
             plan.folder.set_status(run.id, "skipped", run.reason)

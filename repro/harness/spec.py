@@ -127,7 +127,7 @@ class Experiment(Frozen):
 
     `paper` and `neurips` are its numbers in arXiv v5 and in the NeurIPS 2019 version; `minutes` says about how
     long it takes at each scale; `version` is raised by hand when old results should not count any more; `rounds`
-    is how often every group is measured.
+    is how often every group is measured; `deviations` says where it departs from the paper, and why.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -136,6 +136,7 @@ class Experiment(Frozen):
     paper: str = ""
     neurips: str = ""
     needs: str = ""
+    deviations: tuple[str, ...] = ()
     minutes: dict[Scale, float] = {}
     version: Positive = 1
     rounds: Positive = 5

@@ -53,5 +53,5 @@ def _builder(name: str) -> Callable[..., Model]:
     if name in BUILDERS:
         return BUILDERS[name]
     near = get_close_matches(name, BUILDERS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else f"; if it is one of timm's, write timm:{name}"
     raise ValueError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

@@ -69,9 +69,24 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     return path
 
 
-def _sections(
-    results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
-) -> list[Section]:
+def animate(results_dir: Path, plots_dir: Path) -> Path:
+    """The README's picture, pipeline.gif: the most stages of AmoebaNet-D that were measured with M=4.
+
+    Raises:
+        ValueError: if no such timeline is recorded.
+    """
+    from repro.report.gantt import gantt_gif
+
+    results = load(results_dir)
+    rows = [r for r in rows_of(results, status="done", model="amoebanet-d", M=4) if r["K"] > 1]
+    for row in sorted(rows, key=lambda row: -row["K"]):
+        if (timeline := results.timeline(row["run"])) is not None:
+            title = f"One {row['fidelity']} training step of AmoebaNet-D: K={row['K']} stages, M=4 micro-batches"
+            return gantt_gif(timeline, plots_dir / "pipeline.gif", title)
+    raise ValueError(f"results = {results_dir}: no run of amoebanet-d with K > 1, M = 4; measure table2 first")
+
+
+def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:
     """One section for Table 2, run or not, and one for every other experiment with results."""
     found = (read_json(folder.path / "experiment.json") for folder in results.folders)
     about = {"table2": texts.ABOUT_TABLE2} | {one["name"]: one for one in found if one and "name" in one}
@@ -89,11 +104,11 @@ def _section(results: "Results", name: str, about: dict[str, Any], tables: list[
         title=about.get("title") or name,
         question=about.get("question", ""),
         numbering=", ".join(f"{version} {place}" for version, place in places if place),
-        commands=[f"./run_all.sh {name} --scale {scale}" for scale in scales] or [f"./run_all.sh {name}"],
+        commands=_commands(about.get("commands") or [name], list(scales)),
         tables=[_shown(table) for table in tables if table.experiment == name],
         figures=[_picture(one) for one in drawn if one.experiment == name],
         trace="",
-        deviations=_deviations(results, name, rows),
+        deviations=[*about.get("deviations", ()), *texts.DEVIATIONS, *_sizes(results, rows)],
         missing=_missing(rows),
     )
 
@@ -121,16 +136,20 @@ def _picture(drawn: Drawn) -> dict[str, str]:
     return {"name": drawn.stem.name, "caption": drawn.caption, "svg": Markup(svg)}
 
 
-def _deviations(results: "Results", name: str, rows: list[Row]) -> list[str]:
-    """The fixed ones, then what these runs show: their sizes and their devices."""
-    found = [*texts.DEVIATIONS.get(name, []), *texts.DEVIATIONS[""]]
+def _commands(given: list[str], scales: list[str]) -> list[str]:
+    return [f"./run_all.sh {command}{f' --scale {s}' if s else ''}" for command in given for s in scales or [""]]
+
+
+def _sizes(results: "Results", rows: list[Row]) -> list[str]:
+    """What was run here: sizes and devices."""
+    found = []
     for model in dict.fromkeys(row["model"] for row in rows):
         specs = [results.specs[row["run"]] for row in rows if row["model"] == model]
         sizes = dict.fromkeys(f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs)
         found.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
     devices = dict.fromkeys(row["device"] for row in rows if row["device"])
     if devices:
-        found.append(f"Devices here: {', '.join(devices)}. Scaled-down runs can show a trend, not a reproduction.")
+        found.append(f"Devices here: {', '.join(devices)}.")
     return found
 
 

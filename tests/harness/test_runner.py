@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crew import MACHINE, Crew, experiment, spec
@@ -20,7 +21,7 @@ ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Measure with a crew; returns the exit status."""
 
-    def go(crew: Crew, of: Experiment | None = None, *only: str, **options: bool) -> int:
+    def go(crew: Crew, of: Experiment | None = None, *only: str, **options: Any) -> int:
         monkeypatch.setattr(runner, "workers", lambda *_: crew)
         made = plan.make(of or experiment(), "smoke", MACHINE, tmp_path, only, **options)
         with (tmp_path / "story.txt").open("a") as out:
