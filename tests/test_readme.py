@@ -39,9 +39,10 @@ def test_its_verbs_exist(capsys):
     assert set(re.findall(r"\.venv/bin/repro (\w+)", TEXT)) <= known
 
 
-def test_its_table_is_the_reference_report():
-    (block,) = re.findall(r"<!-- table2:.*?-->\n(.*?)<!-- /table2 -->", TEXT, flags=re.S)
-    assert block.strip() == (ROOT / "plots/reference/table2.md").read_text(encoding="utf-8").strip()
+@pytest.mark.parametrize("table", ["table2", "table2_speedup"])
+def test_its_tables_are_those_of_the_reference_report(table):
+    (block,) = re.findall(rf"<!-- {table} -->\n(.*?)<!-- /{table} -->", TEXT, flags=re.S)
+    assert block.strip() == (ROOT / f"plots/reference/{table}.md").read_text(encoding="utf-8").strip()
 
 
 def test_its_links_and_pictures_exist():

@@ -146,11 +146,12 @@ def _key(results: "Results", row: Row) -> str:
 
 
 def _details(results: "Results", rows: list[Row], name_machine: bool) -> str:
-    """`laptop, N=32, remat always, attention plain`; what is usual (gpipe, D=1, balance by time) is left out."""
+    """`laptop, L=4, N=32, remat always, attention plain`; what is usual (gpipe, D=1, balance by time) is left out."""
     row = rows[0]
     labels = next((row["labels"] for row in rows if row["labels"]), {})
     balance = results.specs[row["run"]].balance
     parts = [f"{row['scale']} on {row['machine']}" if name_machine else row["scale"]]
+    parts += [f"{name}={value}" for name, value in results.specs[row["run"]].model_args.items()]
     parts += [f"N={row['N']}", f"remat {row['remat']}"]
     parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"D={row['D']}"] * (row["D"] > 1)
     parts += [f"balance by {balance}"] * (balance in ("parameters", "uniform"))

@@ -120,7 +120,7 @@ def test_a_schedule_that_is_not_ours_has_no_ideal(results):
 
 def test_settings_leave_out_what_is_usual(results):
     assert [setting.details for setting in settings(results, rows_of(results))] == [
-        "laptop, N=32, remat always, attention plain"
+        "laptop, L=4, N=32, remat always, attention plain"
     ]
 
 
