@@ -134,7 +134,15 @@ class Engine:
             if (found := batch_size(targets, "targets")) != examples:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
             parts = split(targets, len(counts), "targets")
-        self.stage.head = lambda i, outputs: loss_fn(outputs, parts[i]) * (counts[i] / examples)
+
+        def head(i: int, outputs: Tree) -> Tensor:
+            loss = loss_fn(outputs, parts[i])
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+                raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")
+            return loss * (counts[i] / examples)
+
+        self.stage.head = head
 
     def _forward(self, action: Action) -> None:
         i = action.micro_batch

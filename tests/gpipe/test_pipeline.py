@@ -187,3 +187,10 @@ def test_targets_of_another_size():
     x, y = batch()
     with pytest.raises(ValueError, match="targets: 9 examples, but the inputs have 10"):
         pipe.train_step(x, y[:9], nn.functional.mse_loss)
+
+
+def test_a_loss_that_is_no_number():
+    pipe = Pipeline([head], 1, 2, device="cpu")
+    x, y = batch()
+    with pytest.raises(ValueError, match=r"loss_fn: returned \(5, 6\), needed is one number"):
+        pipe.train_step(x, y, lambda outputs, targets: (outputs - targets) ** 2)

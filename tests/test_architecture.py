@@ -1,0 +1,85 @@
+"""The rooms of the house: who may import whom, and what stays out of the way until it is needed."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text("utf-8"))
+    for path in sorted((ROOT / "repro").rglob("*.py"))
+}
+# A room and the rooms that it may import, besides itself.
+ALLOWED = {
+    "gpipe": set(),
+    "data": set(),
+    "models": {"gpipe", "data"},
+    "paper": {"gpipe"},
+    "harness": {"gpipe", "models", "data", "report"},  # report: only its pictures, for W&B
+    "report": {"gpipe", "paper", "harness"},
+}
+READERS = {"machine", "plan", "record", "results", "spec", "statistics"}  # of the harness; they measure nothing
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Modules of ours that a file imports anywhere, also inside functions."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name for name in names if name in MODULES and name.count(".") >= 1}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.count(".") >= 2])
+def test_rooms_import_only_what_they_may(module):
+    room = module.split(".")[1]
+    others = {name.split(".")[1] for name in imported(MODULES[module])} - {room}
+    assert others <= ALLOWED[room]
+
+
+def test_the_report_runs_nothing():
+    for module, tree in MODULES.items():
+        if module.startswith("repro.report"):
+            parts = {name.split(".")[2] for name in imported(tree) if name.startswith("repro.harness.")}
+            assert parts <= READERS, module
+
+
+def test_no_circles_while_importing():
+    """Imports at module level form no circle; those inside functions may."""
+    top = {
+        name: imported(
+            ast.Module([n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)], type_ignores=[])
+        )
+        - {name, name.rsplit(".", 1)[0]}
+        for name, tree in MODULES.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path, name])
+        if name not in done:
+            for other in top.get(name, ()):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in top:
+        visit(name, ())
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import repro.gpipe", ["pandas", "pydantic", "timm", "datasets", "wandb", "matplotlib", "scipy"]),
+        ("import repro.models, repro.data.images", ["timm", "datasets", "sklearn", "pydantic"]),
+        ("import repro.cli; repro.cli.main(['--help'])", ["torch", "pandas", "timm", "datasets", "wandb"]),
+    ],
+)
+def test_heavy_imports_wait(statement, absent):
+    check = f"import sys; {statement}; sys.exit(' '.join(set({absent!r}) & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
