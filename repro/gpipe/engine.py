@@ -72,7 +72,7 @@ class Engine:
             if optimizer is not None:
                 optimizer.zero_grad()
             announced = self._announce(inputs) if self._before is None else None
-        self._agree(announced, targets, loss_fn)
+        signature = self._agree(announced, targets, loss_fn)
         for action in schedule.ranks[self._rank]:
             self._do[action.kind](self, action)
         if optimizer is not None:
@@ -80,6 +80,7 @@ class Engine:
                 optimizer.step()
         if self._before is not None or self._after is not None:
             self._outbox.flush()
+        self._known[signature] = self._incoming, self._outgoing
         self.step += not evaluate
 
     def close(self) -> None:
@@ -102,8 +103,8 @@ class Engine:
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
         return signature, int(signature not in self._known), batch_size(inputs)
 
-    def _agree(self, announced: tuple[int, int, int] | None, targets: Tree, loss_fn: Loss) -> None:
-        """Pass the announcement on, prepare to receive, and on the last stage prepare the loss."""
+    def _agree(self, announced: tuple[int, int, int] | None, targets: Tree, loss_fn: Loss) -> int:
+        """Pass the announcement on, prepare to receive, and on the last stage prepare the loss; the signature."""
         if announced is None:
             assert self._before is not None
             announced = self.wire.recv_numbers(self._before)
@@ -113,17 +114,18 @@ class Engine:
         if announced == _REFUSED:
             raise ValueError("inputs: the first stage refused them; its own message says why")
         self.stage.probing = bool(self.learning)
-        incoming, self._outgoing = self._known.setdefault(signature, ({}, {}))
+        self._incoming, self._outgoing = self._known.get(signature, ({}, {}))
         if self._before is not None:
             order = [a.micro_batch for a in self.schedule.ranks[self._before] if a.kind == "F"]
             learn_from = self.wire if self.learning else None
-            self._activations = Inbox(self._activations_in, order, incoming, learn_from)
+            self._activations = Inbox(self._activations_in, order, self._incoming, learn_from)
         if self._after is not None:
             order = [a.micro_batch for a in self.schedule.ranks[self._after] if a.kind == "B"]
             returning = {i: m.gradients() for i, m in self._outgoing.items()}
             self._returned = Inbox(self._gradients_in, order, returning)
         else:
             self._set_head(targets, loss_fn, examples)
+        return signature
 
     def _set_head(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
         """Last stage: each micro-batch's share of the mini-batch mean."""

@@ -65,10 +65,12 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(N, WIDTH, generator=generator), torch.randn(N, WIDTH, generator=generator)
 
 
-def train(model: str, stages: int, micro_batches: int, checkpoint: str, schedule: str) -> dict:
+def train(
+    model: str, stages: int, micro_batches: int, checkpoint: str, schedule: str, device: str | None = "cpu"
+) -> dict:
     """A few steps; loss, evaluation and this stage's weights and last gradients."""
     layers = {"nested": nested, "noisy": noisy}[model]()
-    pipe = Pipeline(layers, stages, micro_batches, checkpoint=checkpoint, schedule=schedule, device="cpu", seed=7)
+    pipe = Pipeline(layers, stages, micro_batches, checkpoint=checkpoint, schedule=schedule, device=device, seed=7)
     optimizer = torch.optim.SGD(list(pipe.parameters()), lr=0.5, momentum=0.9)
     inputs, targets = batch()
     losses = [
@@ -80,8 +82,8 @@ def train(model: str, stages: int, micro_batches: int, checkpoint: str, schedule
         "loss": [r.loss for r in losses],
         "timeline": losses[-1].timeline,
         "evaluation": evaluation,
-        "weights": {k: v.clone() for k, v in pipe.module.state_dict().items()},
-        "gradients": {k: p.grad.clone() for k, p in pipe.module.named_parameters() if p.grad is not None},
+        "weights": {k: v.cpu().clone() for k, v in pipe.module.state_dict().items()},
+        "gradients": {k: p.grad.cpu().clone() for k, p in pipe.module.named_parameters() if p.grad is not None},
     }
 
 
@@ -156,6 +158,18 @@ def refusal() -> str:
     finally:
         pipe.close()
     return "accepted"
+
+
+def on_gpus(stages: int) -> dict:
+    """One case on GPUs, as many as there are, and the peak memory of each stage."""
+    results = train("nested", stages, 4, "always", "gpipe", device=None)
+    pipe = Pipeline([head] * stages, stages, 2)
+    x, y = batch()
+    results["peaks"] = pipe.measure_memory(x, y, nn.functional.mse_loss)
+    results["device"] = pipe.device.type
+    pipe.close()
+    del results["evaluation"]  # its outputs lie on a GPU of another process
+    return results
 
 
 def foreign_clock() -> float:

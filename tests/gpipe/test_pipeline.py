@@ -194,3 +194,21 @@ def test_a_loss_that_is_no_number():
     x, y = batch()
     with pytest.raises(ValueError, match=r"loss_fn: returned \(5, 6\), needed is one number"):
         pipe.train_step(x, y, lambda outputs, targets: (outputs - targets) ** 2)
+
+
+def test_a_step_that_failed_taught_nothing():
+    """An in-place first layer is found out in the first step that succeeds, so that R sees unspoilt inputs."""
+    layers = [lambda: nn.LeakyReLU(0.1, inplace=True), head]
+    x, y = batch()
+    expected = Pipeline(layers, 1, 2, device="cpu", checkpoint="never")
+    expected.train_step(x.clone(), y, nn.functional.mse_loss)
+    pipe = Pipeline(layers, 1, 2, device="cpu")
+
+    def broken(outputs, targets):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pipe.train_step(x, y, broken)
+    pipe.train_step(x, y, nn.functional.mse_loss)
+    for ours, theirs in zip(pipe.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
