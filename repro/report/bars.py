@@ -23,7 +23,7 @@ def memory(results: "Results", rows: list[Row]) -> "Figure | None":
     for (panel,), setting in zip(axes, found, strict=True):
         points = sorted(setting.rows, key=lambda row: (row["K"], row["M"]))
         _memory_panel(panel, points)
-        panel.set_title(setting.title)
+        panel.set_title(setting.wide)
     return figure
 
 
@@ -58,10 +58,10 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
             if timeline is not None:
                 parts = {part: 100 * share for part, share in _drawable(split(timeline)).items()}
                 bars.append((f"K={row['K']}, M={row['M']}, {row['fidelity']}", parts))
-        panels += [(setting.title, bars)] * bool(bars)
+        panels += [(setting.wide, bars)] * bool(bars)
     if len(panels) == 1:
         return None
-    figure, axes = grid(len(panels), 1, [0.5 + 0.27 * len(bars) for _, bars in panels])
+    figure, axes = grid(len(panels), 1, [0.5 + 0.27 * len(bars) + 0.2 * title.count("\n") for title, bars in panels])
     for (panel,), (title, bars) in zip(axes, panels, strict=True):
         _stack(panel, bars)
         panel.set_title(title)

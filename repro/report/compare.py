@@ -4,6 +4,7 @@ Both baselines share everything with the run but what is named: `over_k1` has K=
 controlled view), `over_k2m1` has K=2, M=1 (Table 2's normalisation).
 """
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -116,15 +117,14 @@ class Setting:
         return f"{model_name(self.model)} ({self.details})" if self.details else model_name(self.model)
 
     @property
-    def headline(self) -> str:
+    def wide(self) -> str:
+        """The same on lines that fit a figure."""
+        return textwrap.fill(self.title, 92, break_on_hyphens=False)
+
+    @property
+    def narrow(self) -> str:
         """The same on lines that fit half a figure."""
-        lines: list[str] = []
-        for part in self.details.split(", "):
-            if lines and len(lines[-1]) + len(part) < 46:
-                lines[-1] += f", {part}"
-            else:
-                lines.append(part)
-        return "\n".join([model_name(self.model), *lines])
+        return f"{model_name(self.model)}\n{textwrap.fill(self.details, 46, break_on_hyphens=False)}"
 
 
 def settings(results: "Results", rows: list[Row]) -> list[Setting]:

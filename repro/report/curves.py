@@ -41,7 +41,7 @@ def speedup(results: "Results", rows: list[Row]) -> "Figure | None":
     for (left, right), (setting, points) in zip(axes, made, strict=True):
         _against(left, points, setting, "K", "M", m_colour)
         _against(right, points, setting, "M", "K", k_colour)
-        left.set(title=setting.headline, xlabel="K stages", ylabel="speedup over K=1, same M")
+        left.set(title=setting.narrow, xlabel="K stages", ylabel="speedup over K=1, same M")
         right.set(title="the same, against M", xlabel="M micro-batches")
         right.set_xscale("log", base=2)
         ticks(left, _values(points, "K"))
@@ -115,7 +115,7 @@ def _cells_panel(axes: "Axes", results: "Results", setting: Setting) -> None:
             x, colour = at[row["K"], row["M"]] + 0.14, k_colour(row["K"])
             axes.errorbar(x, point[1].value, _errors([point]), marker=MARKERS[row["fidelity"]], color=colour)
     ticks(axes, list(at.values()), [f"K={K}\nM={M}" for K, M in places])
-    axes.set(title=setting.title, ylabel="throughput over K=2, M=1")
+    axes.set(title=setting.wide, ylabel="throughput over K=2, M=1")
     axes.set_ylim(bottom=0)
 
 
@@ -130,7 +130,7 @@ def bubble(results: "Results", rows: list[Row]) -> "Figure | None":
         panel.set_visible(False)
     for panel, setting in zip(panels, found, strict=False):
         _bubble_panel(panel, setting)
-        panel.set(title=setting.headline, xlabel="M micro-batches", ylabel="bubble, idle/total (%)")
+        panel.set(title=setting.narrow, xlabel="M micro-batches", ylabel="bubble, idle/total (%)")
     own = ("this schedule, early recompute, F:R:B = 1:1:2", ":")
     legend(figure, _fidelities(rows), ("theory: (K-1)/(M+K-1)", "--"), own)
     return figure

@@ -1,6 +1,7 @@
 """Which figures the results allow, drawn to png and svg: curves, bars and measured timelines."""
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,4 +91,6 @@ def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting) -> "F
     """One measured step over the ideal of the same schedule, titled with what it is of."""
     K, M = row["K"], row["M"]
     words = f"As Figure 2({letter}), {row['fidelity']}: {model_name(setting.model)}, K={K}, M={M}"
-    return gantt.draw(timeline, f"{words}\n{setting.details}", row["fidelity"], ideal(K, M, *setting.plan))
+    return gantt.draw(
+        timeline, f"{words}\n{textwrap.fill(setting.details, 100)}", row["fidelity"], ideal(K, M, *setting.plan)
+    )
