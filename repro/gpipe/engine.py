@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes, split
+from repro.gpipe.microbatch import Tree, Whole, batch_size, flatten, map_leaves, sizes, split, unwrapped
 from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
-from repro.gpipe.transport import ACTIVATION, GRADIENT, Inbox, Link, MessageMeta, Outbox
+from repro.gpipe.transport import ACTIVATION, GRADIENT, Inbox, Link, MessageMeta, Outbox, dense
 from repro.gpipe.wire import Wire
 
 Loss = Callable[[Any, Any], Tensor]
@@ -39,6 +39,7 @@ class Engine:
         self._after = rank + 1 if rank + 1 < stages else None
         self._rank = rank
         self._known: dict[int, tuple[dict[int, MessageMeta], dict[int, MessageMeta]]] = {}
+        self._frozen = stage.frozen()
         self.wire = Wire(stages, rank)
         if stages > 1:
             self._outbox = Outbox()
@@ -67,6 +68,7 @@ class Engine:
         self.outputs: dict[int, Tree] = {}
         self.stage.step = self.step
         self._gradients: dict[int, list[Tensor]] = {}
+        self.stage.kept.clear()  # of a step that failed
         self.recorder.start(self.step)
         with self.recorder.span("setup"):
             if optimizer is not None:
@@ -83,6 +85,10 @@ class Engine:
         self._known[signature] = self._incoming, self._outgoing
         self.step += not evaluate
 
+    def relearn(self) -> None:
+        """Forget what crosses the boundaries; the next step learns it again."""
+        self._known.clear()
+
     def close(self) -> None:
         """End the helper thread."""
         if self._before is not None or self._after is not None:
@@ -92,12 +98,14 @@ class Engine:
         """First stage: cut the mini-batch and tell the next stage (signature, whether it is new, N)."""
         try:
             inputs = self._to_device(inputs)
-            self._parts = split(inputs, self.schedule.micro_batches)
+            parts = split(inputs, self.schedule.micro_batches)
         except ValueError:
             if self._after is not None:
                 self.wire.send_numbers(_REFUSED, self._after)
             raise
-        tensors, skeleton = flatten(inputs)
+        # Dense copies where a cut leaves gaps: a clone, which probing makes, would have other strides.
+        self._parts = [map_leaves(Tensor, dense, part) for part in parts]
+        tensors, skeleton = flatten(unwrapped(inputs))
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype)) for t in tensors]
         text = repr((self.evaluating, shapes, skeleton))
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
@@ -114,6 +122,12 @@ class Engine:
         if announced == _REFUSED:
             raise ValueError("inputs: the first stage refused them; its own message says why")
         self.stage.probing = bool(self.learning)
+        if self.stage.frozen() != self._frozen and self._known:
+            raise ValueError(
+                f"stage {self._rank}: parameters were frozen or unfrozen since the first step, which learnt what "
+                "crosses the boundaries; call relearn() on every rank's Pipeline after changing requires_grad"
+            )
+        self._frozen = self.stage.frozen()
         self._incoming, self._outgoing = self._known.get(signature, ({}, {}))
         if self._before is not None:
             order = [a.micro_batch for a in self.schedule.ranks[self._before] if a.kind == "F"]
@@ -171,8 +185,8 @@ class Engine:
             self.wire.send_object(meta, self._after)
         elif not meta.fits(self._outgoing[i]):
             raise ValueError(
-                f"stage {self._rank}: the outputs of micro-batch {i} changed shape or type, the inputs did not; "
-                "layers whose output shapes depend on the data cannot be pipelined"
+                f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or constants, the inputs not; "
+                "what a layer returns besides the contents of its tensors must not depend on data or time"
             )
         self._outbox.send(self._activations_out, flatten(outputs)[0])
 
@@ -201,7 +215,8 @@ class Engine:
     _do: ClassVar[dict[str, Callable[["Engine", Action], None]]] = {"F": _forward, "R": _recompute, "B": _backward}
 
     def _to_device(self, tree: Tree) -> Tree:
-        return map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)
+        moved = map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)
+        return map_leaves(Whole, lambda whole: Whole(self._to_device(whole.value)), moved)
 
     def loss(self) -> float:
         """Mean loss of the mini-batch on the last stage, 0 elsewhere; micro-batches are added in order."""

@@ -4,6 +4,7 @@ if __name__ == "__main__":
     launch(train, stages=2)
 """
 
+import atexit
 import os
 import pickle
 import traceback
@@ -19,7 +20,7 @@ import torch.multiprocessing as mp
 
 from repro.gpipe.transport import nccl_pairs
 
-TIMEOUT = timedelta(minutes=10)
+TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
 
 
 class StageError(RuntimeError):
@@ -39,7 +40,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         threads: CPU threads of each process.
 
     Raises:
-        ValueError: if stages < 1, or torchrun started fewer ranks.
+        ValueError: if stages < 1, or torchrun started another number of ranks.
         StageError: with the traceback of the stage that failed first; the others are stopped.
     """
     if stages < 1:
@@ -84,7 +85,9 @@ def _child(
     try:
         initialise(rank, world, store, threads)
         results[rank].write_bytes(pickle.dumps(fn(*args)))
-        dist.barrier()  # nobody leaves while a neighbour still reads from it
+        if store.add("finished", 1) == world:
+            store.set("all finished", "")
+        store.wait(["all finished"], timedelta(days=30))  # nobody leaves while a neighbour still reads from it
     except BaseException:
         # The first to write is the cause; the others only lost their connection to it.
         store.compare_set("failure", "", f"stage {rank} of {world} failed\n{traceback.format_exc()}")
@@ -94,14 +97,11 @@ def _child(
 
 def _under_torchrun(fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int) -> list[Any]:
     world = int(os.environ["WORLD_SIZE"])
-    if world < stages:
-        raise ValueError(
-            f"stages={stages}: torchrun started {world} ranks; use --nproc-per-node so that there are {stages}"
-        )
-    initialise(int(os.environ["RANK"]), world, threads=threads)
-    try:
-        results: list[Any] = [None] * world
-        dist.all_gather_object(results, fn(*args) if dist.get_rank() < stages else None)
-        return results[:stages]
-    finally:
-        dist.destroy_process_group()
+    if world != stages:
+        raise ValueError(f"stages={stages}: torchrun started {world} ranks; start as many as there are stages")
+    if not dist.is_initialized():  # one group for every launch of this program
+        initialise(int(os.environ["RANK"]), world, threads=threads)
+        atexit.register(dist.destroy_process_group)
+    results: list[Any] = [None] * world
+    dist.all_gather_object(results, fn(*args))
+    return results

@@ -26,14 +26,15 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         self._seen: set[int] = set()
         for tensor in resident:
-            self._add(tensor)
+            # Inputs may be a slice of a data set: what lies around it is not ours.
+            self._add(tensor, min(tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()))
 
-    def _add(self, tensor: Tensor) -> None:
+    def _add(self, tensor: Tensor, size: int | None = None) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._seen:
             return
-        size = storage.nbytes()
+        size = storage.nbytes() if size is None else size
         self._seen.add(key)
         self.now += size
         self.peak = max(self.peak, self.now)

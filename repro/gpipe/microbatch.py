@@ -3,7 +3,7 @@
 Cut as `torch.tensor_split` cuts: sizes differ by at most one, the larger ones first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,15 @@ def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
     return tree
 
 
+def leaves(tree: Tree) -> Iterator[Any]:
+    """Everything in a tree that is no tuple, list or dict."""
+    if isinstance(tree, tuple | list | dict):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(part)
+    else:
+        yield tree
+
+
 def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
     """The tensors of a tree in order, and its skeleton with a `Slot` for each; the skeleton can be pickled."""
     tensors: list[Tensor] = []
@@ -69,6 +78,11 @@ def sizes(examples: int, micro_batches: int) -> list[int]:
         )
     base, extra = divmod(examples, micro_batches)
     return [base + (i < extra) for i in range(micro_batches)]
+
+
+def unwrapped(tree: Tree) -> Tree:
+    """The tree with the contents of `Whole` members in their place."""
+    return map_leaves(Whole, lambda whole: whole.value, tree)
 
 
 def batch_size(tree: Tree, name: str = "inputs") -> int:

@@ -70,8 +70,8 @@ def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]
     Raises:
         ValueError: if it does not have K entries, does not sum to L, or has an empty stage.
     """
-    counts = list(balance)
-    if len(counts) != stages or sum(counts) != layers or min(counts) < 1:
+    counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
+    if not all(isinstance(n, int) for n in counts) or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
         raise ValueError(
             f"balance={counts}: needs {stages} positive numbers that sum to the model's {layers} layers; "
             "try balance='time' or balance='parameters'"

@@ -19,7 +19,7 @@ from repro.gpipe import memory
 from repro.gpipe.engine import Engine, Loss
 from repro.gpipe.errors import one_of
 from repro.gpipe.layers import Layer, as_layers, build, parameter_counts, refuse_shared
-from repro.gpipe.microbatch import Tree, flatten, gather
+from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.partition import by_cost, check_balance, imbalance
 from repro.gpipe.profile import layer_times
 from repro.gpipe.schedule import make_schedule
@@ -185,11 +185,15 @@ class Pipeline:
         resident += [p.grad for p in self.module.parameters() if p.grad is not None]
         if optimizer is not None:
             resident += flatten([list(state.values()) for state in optimizer.state.values()])[0]
-        resident += flatten(inputs)[0] if self.rank == 0 else []
-        resident += flatten(targets)[0] if self.is_last else []
+        resident += flatten(unwrapped(inputs))[0] if self.rank == 0 else []
+        resident += flatten(unwrapped(targets))[0] if self.is_last else []
         with memory.peak_memory(self.device, resident) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
+
+    def relearn(self) -> None:
+        """Call on every rank after changing any parameter's requires_grad: what crosses the boundaries may differ."""
+        self.engine.relearn()
 
     def barrier(self) -> None:
         """Return when every stage has come here, with what its device still had to do done."""

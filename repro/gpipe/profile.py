@@ -5,10 +5,12 @@ Layers are built, timed and dropped one after the other, so that no process ever
 
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from repro.gpipe import rng
 from repro.gpipe.layers import Layer, build
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
@@ -33,22 +35,33 @@ def layer_times(
         repeats: timed runs, after one that is not counted.
     """
     value = _to(sample, device)
-    times = []
+    times: list[float] = []
     for index, layer in enumerate(layers):
-        module = build(layer, index, seed, device)
-        best = [float("inf")] * 2
-        for attempt in range(repeats + 1):
-            tensors, skeleton = flatten(value)
-            leaves = [t.detach().clone().requires_grad_(t.is_floating_point() and index > 0) for t in tensors]
-            copies = unflatten([t.clone() for t in leaves], skeleton)  # layers may work in place
-            forward, outputs = _timed(device, lambda m=module, c=copies: m(c))
-            ready = [t for t in flatten(outputs)[0] if t.requires_grad]
-            backward, _ = _timed(device, lambda r=ready: torch.autograd.backward(r, [torch.ones_like(t) for t in r]))
-            if attempt:
-                best = [min(best[0], forward), min(best[1], backward)]
-        times.append(best[0] * (2 if recompute else 1) + best[1])
+        # A module is the user's own: a copy keeps its gradients, its running statistics and its place.
+        module = build(deepcopy(layer) if isinstance(layer, nn.Module) else layer, index, seed, device)
+        with rng.preserved(device):
+            seconds, outputs = _time_layer(module, value, device, repeats, first=index == 0, recompute=recompute)
+        times.append(seconds)
         value = _to(outputs, device)
     return times
+
+
+def _time_layer(
+    module: nn.Module, value: Tree, device: torch.device, repeats: int, *, first: bool, recompute: bool
+) -> tuple[float, Tree]:
+    """The layer's seconds and its outputs."""
+    best = [float("inf")] * 2
+    outputs: Tree = None
+    for attempt in range(repeats + 1):
+        tensors, skeleton = flatten(value)
+        leaves = [t.detach().clone().requires_grad_(t.is_floating_point() and not first) for t in tensors]
+        copies = unflatten([t.clone() for t in leaves], skeleton)  # layers may work in place
+        forward, outputs = _timed(device, lambda c=copies: module(c))
+        ready = [t for t in flatten(outputs)[0] if t.requires_grad]
+        backward, _ = _timed(device, lambda r=ready: torch.autograd.backward(r, [torch.ones_like(t) for t in r]))
+        if attempt:
+            best = [min(best[0], forward), min(best[1], backward)]
+    return best[0] * (2 if recompute else 1) + best[1], outputs
 
 
 def _timed(device: torch.device, call: Callable[[], Tree]) -> tuple[float, Tree]:

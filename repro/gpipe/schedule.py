@@ -123,8 +123,8 @@ def make_schedule(name: str, stages: int, micro_batches: int, checkpoint: str = 
     one_of("schedule", name, SCHEDULES)
     one_of("checkpoint", checkpoint, CHECKPOINTS)
     for field, value in (("stages", stages), ("micro_batches", micro_batches)):
-        if value < 1:
-            raise ValueError(f"{field}={value}: must be at least 1")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{field}={value!r}: must be a whole number, at least 1")
     ranks = tuple(
         tuple(Action(kind, j, i) for kind, i in _with_recompute(SCHEDULES[name](j, stages, micro_batches), checkpoint))
         for j in range(stages)

@@ -46,6 +46,11 @@ class Stage:
         self.head: Head | None = None
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
+        self._head_index = max(layers, default=-1) + 1
+
+    def frozen(self) -> tuple[bool, ...]:
+        """Which parameters require no gradient."""
+        return tuple(not p.requires_grad for p in self.module.parameters())
 
     def forward(self, i: int, inputs: Tree, *, keep: bool) -> Tree:
         """F of micro-batch i.
@@ -110,14 +115,18 @@ class Stage:
         copy = self.probing or self._overwrites_inputs
         tensors = [t.clone() for t in kept.inputs] if copy else kept.inputs
         versions = [t._version for t in tensors]
-        outputs = self._layers(i, unflatten(tensors, kept.skeleton))
+        outputs = self._layers(i, unflatten(tensors, kept.skeleton), self.head)
         if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
             self._overwrites_inputs = True
-        return self.head(i, outputs) if self.head is not None else outputs
+        return outputs
 
-    def _layers(self, i: int, value: Tree) -> Tree:
+    def _layers(self, i: int, value: Tree, head: Head | None = None) -> Tree:
+        """The layers and the head, which counts as one more layer to random state."""
         with rng.preserved(self.device):
             for index, layer in self.module.items():
                 rng.reseed(rng.hashed(self.seed, self.step, i, int(index)), self.device)
                 value = layer(value)
+            if head is not None:
+                rng.reseed(rng.hashed(self.seed, self.step, i, self._head_index), self.device)
+                value = head(i, value)
         return value

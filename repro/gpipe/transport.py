@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.gpipe.microbatch import Tree, flatten, unflatten
+from repro.gpipe.microbatch import Slot, Tree, flatten, leaves, unflatten
 from repro.gpipe.wire import Wire
 
+CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 ACTIVATION, GRADIENT = 1, 2  # tags; see also wire.CONTROL
 
 
@@ -48,14 +49,24 @@ class MessageMeta:
 
     @classmethod
     def of(cls, tree: Tree) -> "MessageMeta":
-        """Describe what will be sent."""
+        """Describe what will be sent.
+
+        Raises:
+            ValueError: if the structure holds an object that is neither a tensor nor a plain constant.
+        """
         tensors, skeleton = flatten(tree)
+        for leaf in leaves(skeleton):
+            if not isinstance(leaf, CONSTANTS):
+                raise ValueError(
+                    f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, numbers, strings and "
+                    "None, in tuples, lists or dicts, can cross; unpack it, or choose a balance that keeps it inside"
+                )
         return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton)
 
     def fits(self, other: "MessageMeta") -> bool:
-        """Whether shapes, strides and types agree."""
+        """Whether shapes, strides, types and constants agree."""
         ours, theirs = ([(m.shape, m.stride, m.dtype) for m in meta.tensors] for meta in (self, other))
-        return ours == theirs
+        return ours == theirs and self.skeleton == other.skeleton
 
     def gradients(self) -> "MessageMeta":
         """The message that comes back: a gradient for each tensor that requires one."""
@@ -70,6 +81,11 @@ def _dense(tensor: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy where it has gaps or overlaps."""
+    return tensor if _dense(tensor) else tensor.contiguous()
 
 
 def _memory(tensor: Tensor) -> Tensor:
@@ -108,7 +124,7 @@ class Link:
     def isend(self, tensor: Tensor) -> tuple[dist.Work | None, Tensor]:
         """Start to send a tensor; it must stay alive and unchanged until the work is done."""
         source = tensor.detach()
-        source = _memory(source if _dense(source) else source.contiguous())
+        source = _memory(dense(source))
         if self.staged:
             source = source.cpu()
         return dist.isend(source, self.peer, group=self.group, tag=self.tag), source
@@ -202,8 +218,8 @@ class Outbox:
                 continue
             if link.overlapped:
                 self._queue.put((work, source))
-            else:  # waiting for NCCL makes a stream wait, so it is left to the end of the step
-                self._late.append((work, source))
+            else:  # waiting for NCCL makes a stream wait, so only what is gone is let go of
+                self._late = [*(late for late in self._late if not late[0].is_completed()), (work, source)]
 
     def flush(self) -> None:
         """Wait until everything is sent; raises what a send raised."""

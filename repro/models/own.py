@@ -92,8 +92,8 @@ def _module(wrong: str, name: str) -> Any:
         ) from None
 
 
-def _layers(path: str, returned: object) -> list[Callable[[], nn.Module]]:
-    """Zero-argument factories from what the function returned; a ready-made module is its own factory's result."""
+def _layers(path: str, returned: object) -> list[Any]:
+    """What the function returned, checked: modules or zero-argument factories."""
     wrong = f"model='import:{path}': the function"
     allowed = "nn.Sequential, or a list of nn.Modules or zero-argument factories"
     if not isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
@@ -106,11 +106,7 @@ def _layers(path: str, returned: object) -> list[Callable[[], nn.Module]]:
             raise ValueError(
                 f"{wrong} returned {_article(type(layer).__name__)} as layer {index}; allowed is {allowed}"
             )
-    return [_ready(layer) if isinstance(layer, nn.Module) else layer for layer in returned]
-
-
-def _ready(module: nn.Module) -> Callable[[], nn.Module]:
-    return lambda: module
+    return list(returned)
 
 
 def _article(kind: str) -> str:

@@ -186,3 +186,98 @@ def fail(rank: int) -> None:
     if dist.get_rank() == rank:
         raise RuntimeError(f"stage {rank} cannot")
     dist.barrier()
+
+
+class Counting(nn.Module):
+    """Passes a constant that changes from call to call."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> tuple:
+        self.calls += 1
+        return x, float(self.calls)
+
+
+class First(nn.Module):
+    """The first member, and in `log` whatever came with it."""
+
+    def forward(self, value: tuple) -> Tensor:
+        return value[0] + 0.0
+
+
+def steps(layers: list, change=None, inputs: Tensor | None = None) -> list[float]:
+    """The losses of two steps of two stages."""
+    pipe = Pipeline(layers, 2, 2, device="cpu", balance=[1, len(layers) - 1])
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1) if list(pipe.parameters()) else None
+    x, y = batch()
+    losses = []
+    for step in range(3):
+        if change is not None and step == 1:
+            change(pipe)
+        losses.append(pipe.train_step(x if inputs is None else inputs, y, nn.functional.mse_loss, optimizer).loss)
+    pipe.close()
+    return losses
+
+
+def thaw(pipe: Pipeline) -> None:
+    """Unfreeze the first stage."""
+    for parameter in pipe.parameters():
+        parameter.requires_grad_(True)
+
+
+def thaw_and_relearn(pipe: Pipeline) -> None:
+    """The same, announced."""
+    thaw(pipe)
+    pipe.relearn()
+
+
+def frozen_head() -> nn.Module:
+    """A layer whose parameters require no gradient at first."""
+    return head().requires_grad_(False)
+
+
+def masks() -> tuple[int, list[float]]:
+    """A fresh mask of the same shape in each step teaches nothing new."""
+    pipe = Pipeline([Masked, head], 2, 2, device="cpu")
+    x, y = batch()
+    losses = [
+        pipe.train_step((x, Whole(torch.eye(WIDTH) * scale)), y, nn.functional.mse_loss).loss for scale in (1.0, 2.0)
+    ]
+    pipe.close()
+    return len(pipe.engine._known), losses
+
+
+SHARED = nn.Linear(WIDTH, WIDTH)
+
+
+def hand_out() -> nn.Module:
+    """A factory that makes nothing new."""
+    return SHARED
+
+
+def constants() -> list[float]:
+    """A layer whose constants change."""
+    return steps([Counting, First, head])
+
+
+def thawed_in_silence() -> list[float]:
+    """A stage that is unfrozen without a word."""
+    return steps([frozen_head, head], thaw if dist.get_rank() == 0 else None)
+
+
+def odd() -> dict:
+    """What people do that few think of, on two stages."""
+    x, _ = batch()
+    wide = torch.stack([x, x], dim=-1)[..., 0]  # no dense tensor, and it crosses the boundary as it is
+    try:
+        Pipeline([hand_out, hand_out], 2, 2, device="cpu")
+        shared = "accepted"
+    except ValueError as error:
+        shared = str(error)
+    return {
+        "strides": steps([Fork, Join, head], inputs=wide),
+        "dense": steps([Fork, Join, head]),
+        "thaw": steps([frozen_head, head], thaw_and_relearn if dist.get_rank() == 0 else Pipeline.relearn),
+        "masks": masks(),
+        "shared": shared,
+    }

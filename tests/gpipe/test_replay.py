@@ -82,3 +82,10 @@ def test_breakdown_of_measured_extras():
     expected = dict.fromkeys(PARTS, 0.0) | {"computation": 6 / 8, "update": 1 / 8, "setup": 1 / 8}
     assert parts == pytest.approx(expected)
     assert sum(breakdown(Timeline((), 2)).values()) == 0
+
+
+def test_breakdown_of_late_recompute_has_no_transfer_on_a_free_link():
+    schedule = make_schedule("gpipe-late", 3, 4, "always")
+    parts = breakdown(replay(schedule, lambda a: UNIT[a.kind]), schedule)
+    assert parts["transfer"] == pytest.approx(0.0)
+    assert parts["bubble"] == pytest.approx(2 / 6)

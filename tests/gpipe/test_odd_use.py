@@ -1,0 +1,156 @@
+"""What people do that few think of: each works as without a pipeline, or is refused in one line."""
+
+import pytest
+import torch
+from scenarios import WIDTH, batch, constants, frozen_head, head, odd, thawed_in_silence
+from torch import nn
+
+from repro.gpipe import Pipeline, launch
+from repro.gpipe.launch import StageError
+from repro.gpipe.memory import LiveBytes
+from repro.gpipe.profile import layer_times
+
+MSE = nn.functional.mse_loss
+
+
+@pytest.fixture(scope="module")
+def ran():
+    return launch(odd, stages=2)
+
+
+def test_strided_inputs_train_as_dense_ones(ran):
+    assert ran[0]["strides"] == ran[0]["dense"]
+
+
+def test_an_unfrozen_stage_trains_once_shapes_are_learnt_again(ran):
+    pipe = Pipeline([frozen_head, head], 1, 2, device="cpu")
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    losses = []
+    for step in range(3):
+        if step == 1:
+            pipe.module.requires_grad_(True)
+            pipe.relearn()
+        losses.append(pipe.train_step(*batch(), MSE, optimizer).loss)
+    assert ran[0]["thaw"] == losses
+
+
+def test_an_unfrozen_stage_is_not_left_untrained_in_silence():
+    with pytest.raises(StageError, match=r"frozen or unfrozen since the first step.*call relearn\(\)"):
+        launch(thawed_in_silence, stages=2)
+
+
+def test_constants_that_change_are_refused():
+    with pytest.raises(StageError, match="outputs of micro-batch 0 changed shape, type or constants"):
+        launch(constants, stages=2)
+
+
+def test_a_fresh_mask_teaches_nothing_new(ran):
+    known, losses = ran[0]["masks"]
+    assert known == 1
+    assert losses[0] != losses[1]
+
+
+def test_factories_that_hand_out_one_module_share_its_parameters(ran):
+    assert all("shared by stages 0 and 1" in r["shared"] for r in ran)
+
+
+class Odd(nn.Module):
+    """Returns an object that cannot cross a boundary."""
+
+    def forward(self, x):
+        return x, object()
+
+
+def test_objects_cannot_cross():
+    from repro.gpipe.transport import MessageMeta
+
+    with pytest.raises(ValueError, match="a layer returned a object at a stage boundary"):
+        MessageMeta.of(Odd()(torch.zeros(1)))
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_a_loss_with_dropout_is_the_same_in_f_and_r(checkpoint):
+    """And the user's generator is left where it was."""
+    state = torch.get_rng_state()
+
+    def loss(outputs, targets):
+        return MSE(nn.functional.dropout(outputs, 0.5), targets)
+
+    pipe = Pipeline([head], 1, 2, device="cpu", checkpoint=checkpoint, seed=3)
+    result = pipe.train_step(*batch(), loss)
+    assert torch.equal(torch.get_rng_state(), state)
+    expected = Pipeline([head], 1, 2, device="cpu", checkpoint="never", seed=3)
+    assert result.loss == expected.train_step(*batch(), loss).loss
+    for ours, theirs in zip(pipe.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_statistics_count_a_micro_batch_once(kind):
+    def layers():
+        return [head, lambda: nn.Unflatten(1, (2, WIDTH // 2)), lambda: kind(2, track_running_stats=True), nn.Flatten]
+
+    buffers = []
+    for checkpoint in ("always", "never"):
+        pipe = Pipeline(layers(), 1, 2, device="cpu", checkpoint=checkpoint)
+        pipe.train_step(*batch(), MSE)
+        buffers.append(dict(pipe.module.named_buffers()))
+    assert buffers[0].keys() == buffers[1].keys()
+    assert all(torch.equal(buffers[0][name], buffers[1][name]) for name in buffers[0])
+
+
+def test_timing_leaves_the_users_modules_alone():
+    norm = nn.BatchNorm1d(WIDTH)
+    layers = [nn.Linear(WIDTH, WIDTH), norm, nn.Dropout()]
+    state = torch.get_rng_state()
+    layer_times(layers, batch()[0], torch.device("cpu"), recompute=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert norm.state_dict()["num_batches_tracked"] == 0
+    assert all(p.grad is None for layer in layers for p in layer.parameters())
+
+
+def test_a_slice_of_a_data_set_counts_as_itself():
+    data = torch.zeros(1000, WIDTH)
+    with LiveBytes([data[:10]]) as meter:
+        torch.mul(data[:10], 1.0)
+    assert meter.peak == 2 * 10 * WIDTH * 4
+
+
+def test_peak_memory_by_hand():
+    """Weights and gradients of two layers, the batch, and what one micro-batch keeps: counted on paper."""
+    pipe = Pipeline([lambda: nn.Linear(100, 100, bias=False)] * 2, 1, 1, device="cpu", checkpoint="never")
+    x, y = torch.zeros(50, 100), torch.zeros(50, 100)
+    pipe.train_step(x, y, MSE)
+    (peak,) = pipe.measure_memory(x, y, MSE)
+    weights, batch_bytes = 2 * 100 * 100 * 4, 50 * 100 * 4
+    resident = 2 * weights + 2 * batch_bytes  # with gradients from the step before, inputs and targets
+    # In backward of the last layer: both layers' outputs, the gradient of one, and its fresh weight gradient.
+    assert resident + 3 * batch_bytes + weights // 2 <= peak <= resident + 5 * batch_bytes + weights // 2
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([torch.relu], r"layers\[0\]: relu needs arguments"),
+        ([nn.Linear], r"layers\[0\]: Linear needs arguments, and a factory gets none; write lambda: Linear"),
+        ([lambda: None], r"layers\[0\]: the factory returned NoneType"),
+        (nn.Sequential(), "sequence of modules or factories, found"),
+        (nn.ModuleDict(), "sequence of modules or factories, found ModuleDict"),
+    ],
+)
+def test_no_layers(layers, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        Pipeline(layers, 1, 2, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"stages": "1"}, {"micro_batches": 2.0}, {"balance": 5}, {"balance": [1.0]}])
+def test_wrong_types(change):
+    with pytest.raises(ValueError, match=r"whole number|balance=") as caught:
+        Pipeline(**({"layers": [head], "stages": 1, "micro_batches": 2, "device": "cpu"} | change))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_list_is_a_sequence_of_layers():
+    pipe = Pipeline(nn.ModuleList([head(), head()]), 1, 2, device="cpu")  # pyright: ignore[reportArgumentType]
+    assert pipe.balance == (2,)
