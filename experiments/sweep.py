@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from repro.harness.sizes import small
 from repro.harness.spec import BalanceRule, Checkpoint, Experiment, Group, Optimizer, RunSpec, Scale, ScheduleName, slug
 
 
@@ -26,12 +27,14 @@ def experiment(
     Speedups need K=1 in the sweep; a K or M added later is measured in fresh rounds together with its baselines.
 
     Args:
-        scale: only chooses the devices: CPU cores (smoke, laptop) or GPUs (node, paper).
+        scale: chooses the devices, CPU cores (smoke, laptop) or GPUs (node, paper), and the model's default size.
         model: a name that repro.models knows, timm:NAME, or import:package.module:function.
         K: numbers of stages.
         M: numbers of micro-batches.
         batch: mini-batch size N, the same for every run.
-        model_args: arguments of the model, such as L=3 D=16 image=64.
+        model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the Transformer and
+            timm's models are small at scale smoke and laptop, and of their builders' own (the paper's) size at node
+            and paper.
         checkpoint: which micro-batches are recomputed in the backward pass.
         schedule: order of forwards and backwards.
         balance: how layers are cut into stages, or one layer count per stage.
@@ -41,10 +44,11 @@ def experiment(
         warmup: steps that are not counted.
         steps: timed steps of each run in each round.
     """
+    args = small(model, scale) if model_args is None else model_args
     runs = [
         RunSpec(
             model=model,
-            model_args=model_args or {},
+            model_args=args,
             K=k,
             M=m,
             N=batch,
@@ -56,6 +60,7 @@ def experiment(
             seed=seed,
             warmup=warmup,
             steps=steps,
+            fidelity="emulated" if model == "timed" else "measured",
         )
         for k in K
         for m in M

@@ -2,23 +2,12 @@
 
 from typing import Any
 
+from repro.harness.sizes import AMOEBANET, TRANSFORMER
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
-# Model arguments and mini-batch N per scale. `node` and `paper` have the paper's sizes: AmoebaNet-D (18, 256) at
-# 224 x 224, and Transformer-48, whose widths Table 2 does not state, at Table 1's (2.548 billion parameters).
-_SMALL_TRANSFORMER = {"L": 6, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
-AMOEBANET: dict[Scale, tuple[dict[str, Any], int]] = {
-    "smoke": ({"L": 3, "D": 16, "image": 48, "num_classes": 10}, 32),
-    "laptop": ({"L": 3, "D": 32, "image": 64, "num_classes": 10}, 128),
-    "node": ({"L": 18, "D": 256, "image": 224}, 128),
-    "paper": ({"L": 18, "D": 256, "image": 224}, 128),
-}
-TRANSFORMER: dict[Scale, tuple[dict[str, Any], int]] = {
-    "smoke": (_SMALL_TRANSFORMER, 32),
-    "laptop": ({"L": 10, "d": 128, "H": 512, "heads": 4, "V": 512, "T": 32}, 128),
-    "node": ({"L": 48}, 32),
-    "paper": ({"L": 48}, 32),
-}
+# Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
+AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
+TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "paper": 32}
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
 STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "node": 10, "paper": 10}
 DEVIATIONS = (
@@ -55,8 +44,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         version=1,
         rounds=ROUNDS[scale],
         groups=(
-            _group("amoebanet-d", *AMOEBANET[scale], STEPS[scale]),
-            _group("transformer", *TRANSFORMER[scale], STEPS[scale]),
+            _group("amoebanet-d", AMOEBANET[scale], AMOEBANET_N[scale], STEPS[scale]),
+            _group("transformer", TRANSFORMER[scale], TRANSFORMER_N[scale], STEPS[scale]),
         ),
     )
 

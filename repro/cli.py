@@ -5,6 +5,7 @@ gives 1; 130 is Ctrl-C; 0 says that all that was asked for is done or skipped.
 """
 
 import dataclasses
+import io
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
-from repro.harness.flags import parse, parse_with
+from repro.harness.flags import mistake, parse, parse_with
 from repro.harness.spec import SCALES, Experiment, Scale, near
 
 P = TypeVar("P", bound="PlanOptions")
@@ -78,6 +79,9 @@ class ReportOptions:
 class DoctorOptions:
     """What this machine has and what can be measured on it."""
 
+    results: Path = Path("results")
+    """where measurements would be recorded"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
@@ -85,8 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         return _dispatch(given)
-    except ValueError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        if not (told := mistake(error)):
+            raise
+        print(f"error: {told}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         command = " ".join(["repro", *given])
@@ -141,7 +147,7 @@ def _plan(arguments: list[str]) -> int:
 
     options, chosen = _chosen(PlanOptions, "plan", arguments)
     console = Console(highlight=False, markup=False)
-    print(_scale(options)[1])
+    _say_scale(options)
     for plan in _plans(options, chosen):
         console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
         console.print(plan_table(plan))
@@ -168,15 +174,16 @@ def _run(arguments: list[str]) -> int:
 
 
 def _measure(arguments: list[str]) -> int:
+    from repro.harness.plan import price
     from repro.harness.progress import Story
     from repro.harness.runner import Session
 
     options, chosen = _chosen(RunOptions, "run", arguments)
-    print(_scale(options)[1])
+    _say_scale(options)
     plans = _plans(options, chosen)
     if _scale(options)[0] == "paper" and not options.yes:
-        raise ValueError(_price(plans))
-    session = Session(options.folder, options.wandb, Story())
+        raise ValueError(price(plans))
+    session = Session(options.folder, options.wandb, Story(), _picture)
     code = session.execute(plans)
     session.story.say(
         f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"
@@ -200,10 +207,10 @@ def _report(arguments: list[str]) -> int:
 
 
 def _doctor(arguments: list[str]) -> int:
-    parse(DoctorOptions, arguments, "repro doctor")
+    options = parse(DoctorOptions, arguments, "repro doctor")
     from repro.harness.doctor import print_report
 
-    return print_report()
+    return print_report(options.results)
 
 
 class Chosen(NamedTuple):
@@ -250,19 +257,10 @@ def _plans(options: PlanOptions, chosen: list[Chosen]) -> list[Any]:
 
     scale = _scale(options)[0]
     here = machine.detect(scale)
+    asked = (scale, here, options.folder, options.only, options.rounds)
     return [
-        plan.make(
-            one.build(scale),
-            scale,
-            here,
-            options.folder,
-            options.only,
-            options.rounds,
-            force=options.force,
-            accumulate=one.accumulate,
-            command=one.command,
-        )
-        for one in chosen
+        plan.make(c.build(scale), *asked, force=options.force, accumulate=c.accumulate, command=c.command)
+        for c in chosen
     ]
 
 
@@ -276,13 +274,22 @@ def _scale(options: PlanOptions) -> tuple[Scale, str]:
     return scale, f"scale: {scale}, because {why} (--scale chooses another)"
 
 
-def _price(plans: list[Any]) -> str:
-    """What scale paper would take, as the reason not to start it by accident."""
-    widest = max((run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1)
-    hours = sum(plan.seconds for plan in plans) / 3600
-    skipped = sum(run.status == "skipped" for plan in plans for run in plan.runs)
-    return (
-        f"scale = 'paper' would measure for about {hours:.1f} h on up to {widest} GPUs "
-        f"({hours * widest:.1f} GPU-hours) and skip {skipped} runs, with nothing to download; "
-        "add --yes to start, or use --scale node"
-    )
+def _say_scale(options: PlanOptions) -> None:
+    """Which scale and why; a GPU that torch cannot use is loud, since stages would silently compute on the CPU."""
+    from repro.harness import doctor
+
+    print(_scale(options)[1])
+    if trouble := doctor.trouble_here():
+        print(f"WARNING: {trouble}", file=sys.stderr)
+
+
+def _picture(timeline: Any, title: str, fidelity: str) -> Any:
+    """A timeline drawn as in the report, for W&B."""
+    from PIL import Image
+
+    from repro.report.gantt import draw
+    from repro.report.style import styled
+
+    with styled(), io.BytesIO() as buffer:
+        draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
+        return Image.open(buffer).copy()

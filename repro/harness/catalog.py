@@ -60,8 +60,13 @@ class Source:
 
     def values(self, parsed: dict[str, Any]) -> dict[str, Any]:
         """Flag values as the function takes them: NAME=VALUE pairs become a dict."""
-        maps = {p.name for p in self.parameters if _is_mapping(p.annotation)}
-        return {name: pairs(name, value) if name in maps else value for name, value in parsed.items()}
+        maps = {p.name: p.default for p in self.parameters if _is_mapping(p.annotation)}
+        return {
+            name: (pairs(name, value) if value or maps[name] is inspect.Parameter.empty else maps[name])
+            if name in maps
+            else value
+            for name, value in parsed.items()
+        }
 
     def command(self, values: dict[str, Any]) -> str:
         """What a user types after `repro run` to get these values; a file of the user's own without its folder."""

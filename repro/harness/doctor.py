@@ -99,6 +99,12 @@ def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str
     )
 
 
+def trouble_here() -> str:
+    """`gpu_trouble` of this machine; torch is asked only where the driver lists a GPU."""
+    driver = _driver()
+    return gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES")) if driver.gpus else ""
+
+
 def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
     found = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
     if not torch.cuda:

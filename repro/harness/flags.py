@@ -1,6 +1,7 @@
 """Command-line options by tyro, where a mistake is a ValueError of one line."""
 
 import dataclasses
+import errno
 import io
 import re
 from contextlib import redirect_stderr
@@ -50,6 +51,19 @@ def parse_with(
     )
     parsed = parse(merged, arguments, prog, description)
     return kind(**{n: getattr(parsed, n) for n in taken}), {n: getattr(parsed, n) for n, _, _ in extra}
+
+
+def mistake(error: ValueError | OSError) -> str:
+    """The error as one line for the user; empty for an OSError that names no file and is no full disk."""
+    if not isinstance(error, OSError):
+        return " ".join(str(error).split())
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if error.filename is None and not full:
+        return ""
+    remedy = "free some space, or" if full else "check that path, or"
+    where = "the disk" if error.filename is None else error.filename
+    said = error.strerror or type(error).__name__
+    return f"{where}: {said}; {remedy} choose another folder with --results (for `repro report` also --plots)"
 
 
 def _fields(kind: type) -> list[str]:

@@ -78,7 +78,7 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
 
 
 def check(spec: RunSpec) -> None:
-    """Raise a one-line ValueError for what only the model itself can tell: its name, its arguments, its L.
+    """Raise a one-line ValueError for what only the model can tell: its name, arguments, L, and whether it computes.
 
     Builds the list of layers but no layer.
     """
@@ -86,7 +86,14 @@ def check(spec: RunSpec) -> None:
         raise ValueError(f"fidelity = '{spec.fidelity}': workers run 'measured' and 'emulated'; choose one of these")
     if spec.D > 1:
         raise ValueError(f"D = {spec.D}: allowed is 1, replicas are not built yet; set D=1")
-    spec.fit(len(build(spec.model, **spec.model_args).layers))
+    model = build(spec.model, **spec.model_args)
+    waits = model.labels.get("compute") == "timed wait"
+    if waits != (spec.fidelity == "emulated"):
+        raise ValueError(
+            f"fidelity = '{spec.fidelity}': the layers of {spec.model} {'wait' if waits else 'compute'}, so allowed is "
+            f"'{'emulated' if waits else 'measured'}'; set that"
+        )
+    spec.fit(len(model.layers))
 
 
 def _pipeline(job: Job, model: "Model", inputs: Any, device: torch.device) -> Pipeline:

@@ -207,9 +207,27 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     return ""
 
 
-def _notes(runs: Iterable[PlannedRun]) -> tuple[str, ...]:
-    added = [run.id for run in runs if run.added]
-    return (f"added as baselines of the ratios: {', '.join(added)}",) if added else ()
+def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
+    notes = []
+    if added := [run.id for run in runs if run.added]:
+        notes.append(f"added as baselines of the ratios: {', '.join(added)}")
+    specs = {run.id: run.spec for run in runs}
+    if any(run.spec.K > 1 and not baseline(run.spec, specs, K=1) for run in runs):
+        notes.append("speedup over K=1 needs K=1 in --K (or in the experiment's runs), which has none to divide by")
+    return tuple(notes)
+
+
+def price(plans: Iterable[Plan]) -> str:
+    """What scale paper would take, as the reason not to start it by accident."""
+    plans = list(plans)
+    widest = max((run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1)
+    hours = sum(plan.seconds for plan in plans) / 3600
+    skipped = sum(run.status == "skipped" for plan in plans for run in plan.runs)
+    return (
+        f"scale = 'paper' would measure for about {hours:.1f} h on up to {widest} GPUs "
+        f"({hours * widest:.1f} GPU-hours) and skip {skipped} runs, with nothing to download; "
+        "add --yes to start, or use --scale node"
+    )
 
 
 def _pace(experiment: Experiment, scale: Scale, machine: Machine, folder: Folder) -> float:

@@ -51,6 +51,10 @@ class Story:
         """One line of the story."""
         self.console.print(text)
 
+    def warn(self, text: str) -> None:
+        """One line that must not be missed."""
+        self.say(Text(f"  warning: {text}", style="bold yellow"))
+
     def plan(self, plan: Plan) -> None:
         """What is about to be measured for one experiment."""
         self.say(Text.assemble((f"\n{plan.experiment.name}", "bold"), f": {plan.experiment.title}"))

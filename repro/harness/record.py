@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
+from repro.harness.formats import Line, Listing, Marker, Status, damage, finite
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.spec import Experiment, RunSpec, Scale
 
@@ -49,8 +52,8 @@ class Folder:
         """Every finished round: id -> {group, runs, commit, started, ended}; unreadable ones count as unfinished."""
         found = {}
         for path in sorted((self.path / "rounds").glob("*.json")):
-            marker = read_json(path)
-            if marker is not None and isinstance(marker.get("runs"), list):
+            marker = read_json(path, Marker)
+            if marker is not None:
                 found[path.stem] = marker
         return found
 
@@ -62,7 +65,12 @@ class Folder:
     def status(self, run: str) -> dict[str, Any]:
         """{status, reason, rounds} as last written; a run never started is planned."""
         path = self.path / run / "status.json"
-        return (read_json(path) if path.exists() else None) or {"status": "planned", "reason": "", "rounds": 0}
+        return (read_json(path, Status) if path.exists() else None) or {"status": "planned", "reason": "", "rounds": 0}
+
+    def about(self) -> dict[str, Any]:
+        """experiment.json as last written, `runs` its listing; empty when there is none that can be read."""
+        path = self.path / "experiment.json"
+        return (read_json(path, Listing) if path.exists() else None) or {}
 
     def declare(
         self,
@@ -71,24 +79,40 @@ class Folder:
         *,
         accumulate: bool,
         command: str = "",
+        identity: Mapping[str, str] | None = None,
     ) -> None:
         """Write experiment.json and every run's spec.
 
         Args:
             experiment: as planned.
             runs: run id -> (group, spec).
-            accumulate: keep the runs and the commands that were listed before.
+            accumulate: keep the commands and the runs that were listed before, of the runs only those which would
+                have the same id today: no ratio is taken with a run of another version, torch or machine.
             command: what a user types to measure these runs.
+            identity: the machine's, which their ids depend on; needed to accumulate.
         """
-        path = self.path / "experiment.json"
-        before = (read_json(path) if accumulate and path.exists() else None) or {}
-        listed = {**before.get("runs", {}), **{run: group for run, (group, _) in runs.items()}}
+        before = self.about() if accumulate else {}
+        old = self._current(before.get("runs", {}), experiment.version, dict(identity or {}))
+        listed = {**old, **{run: group for run, (group, _) in runs.items()}}
         about = experiment.model_dump(mode="json", exclude={"groups"})
         commands = dict.fromkeys([*before.get("commands", []), *([command] if command else [])])
-        write_json(path, {**about, "commands": list(commands), "runs": listed})
+        write_json(self.path / "experiment.json", {**about, "commands": list(commands), "runs": listed})
         for run, (_, spec) in runs.items():
             if not (self.path / run / "spec.json").exists():
                 write_json(self.path / run / "spec.json", spec.model_dump(mode="json"))
+
+    def _current(self, listed: Mapping[str, str], version: int, identity: dict[str, str]) -> dict[str, str]:
+        """The listed runs whose recorded spec still gives their id."""
+        kept = {}
+        for run, group in listed.items():
+            path = self.path / run / "spec.json"
+            try:
+                data = read_json(path)
+                if data is not None and RunSpec(**data).run_id(version, identity) == run:
+                    kept[run] = group
+            except ValueError as error:
+                warn_unreadable(path, str(error))
+        return kept
 
     def set_status(self, run: str, status: str, reason: str = "", rounds: int = 0) -> None:
         """Write status.json of one run."""
@@ -115,7 +139,7 @@ class Folder:
         for run, result in measured.items():
             folder = self.path / run
             lines = [*self.lines(run), {"round": name, **result.metrics}]
-            write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+            _write_lines(folder / "metrics.jsonl", lines)
             write_json(folder / "env.json", environment(machine))
             _write_timeline(folder / "timeline.parquet", result.timeline)
         marker = {"group": group, "runs": list(measured), "commit": commit(), "started": span[0], "ended": span[1]}
@@ -126,7 +150,7 @@ class Folder:
         """Drop the metrics lines of one run that belong to the given rounds (--force, once fresh ones exist)."""
         gone = set(rounds)
         kept = [line for line in self.lines(run) if line["round"] not in gone]
-        write_text(self.path / run / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        _write_lines(self.path / run / "metrics.jsonl", kept)
 
     @staticmethod
     def _counts(line: dict[str, Any], run: str, markers: Mapping[str, dict[str, Any]]) -> bool:
@@ -140,13 +164,13 @@ def load(results: Path) -> "Results":
     return collect(results)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None and one warning that names the file."""
+def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any] | None:
+    """A JSON object, of that kind if one is given, or None and one warning that names the file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(value, dict):
+        reason = (damage(kind, value) if kind else "") if isinstance(value, dict) else "not a JSON object"
+        if not reason:
             return value
-        reason = "not a JSON object"
     except (OSError, ValueError) as error:
         reason = str(error)
     warn_unreadable(path, reason)
@@ -162,11 +186,19 @@ def write_text(path: Path, text: str) -> None:
     """Write then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:  # a full disk names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Lines of JSON; what is not finite, such as a loss that overflowed, becomes null."""
+    write_text(path, "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines))
 
 
 def _write_timeline(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -179,17 +211,34 @@ def _write_timeline(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines that can be used; one warning for all the others."""
     if not path.exists():
         return []
     try:
-        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines() if text.strip()]
-        if all(isinstance(line, dict) for line in lines):
-            return lines
-        reason = "a line is no JSON object"
+        texts = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        reason = str(error)
-    warn_unreadable(path, reason)
-    return []
+        warn_unreadable(path, str(error))
+        return []
+    good, bad = [], []
+    for number, text in enumerate(texts, start=1):
+        if text.strip():
+            line, reason = _parse_line(text)
+            if reason:
+                bad.append(f"line {number}, {reason}")
+            else:
+                good.append(line)
+    if bad:
+        warn_unreadable(path, "; ".join(bad))
+    return good
+
+
+def _parse_line(text: str) -> tuple[dict[str, Any], str]:
+    """One line of metrics.jsonl and what is wrong with it."""
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        return {}, str(error)
+    return (line, damage(Line, line)) if isinstance(line, dict) else ({}, "not a JSON object")
 
 
 def _beside(path: Path) -> Path:

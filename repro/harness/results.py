@@ -80,8 +80,7 @@ def collect(results: Path) -> Results:
 
 def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
     """Rows, round lines and specs of one experiment's folder."""
-    about = read_json(folder.path / "experiment.json") or {}
-    groups: dict[str, str] = about.get("runs", {})
+    groups: dict[str, str] = folder.about().get("runs", {})
     specs = dict(_specs(folder, groups))
     markers = folder.markers()
     place = {"machine": folder.path.parts[-3], "scale": folder.path.parts[-2], "experiment": folder.path.name}
@@ -120,9 +119,9 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
         "round": line["round"],
         "step_s": step,
         "throughput": spec.N * spec.D / step,
-        "bubble_idle_over_total": statistics.median(line["bubble_idle_over_total"]),
-        "bubble_idle_over_work": statistics.median(line["bubble_idle_over_work"]),
-        "loss": line["loss"][-1],
+        "bubble_idle_over_total": _median(line["bubble_idle_over_total"]),
+        "bubble_idle_over_work": _median(line["bubble_idle_over_work"]),
+        "loss": math.nan if line["loss"][-1] is None else line["loss"][-1],
         "setup_s": line["setup_s"],
         "breakdown": line["breakdown"],
     }
@@ -174,5 +173,7 @@ def _speedups(run: str, specs: Mapping[str, RunSpec], rounds: pd.DataFrame) -> d
     }
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else math.nan
+def _median(values: Sequence[float | None]) -> float:
+    """The median; NaN of nothing, or where one is null, which stands for a number that was not finite."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and len(known) == len(values) else math.nan

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from repro.harness.spec import Scale
 
 if TYPE_CHECKING:
     from repro.harness.measure import Job
-    from repro.harness.track import Mode
+    from repro.harness.track import Mode, Picture
     from repro.harness.workers import Outcome
 
 DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
@@ -37,11 +37,12 @@ class Measurer(Protocol):
 
 @dataclass
 class Session:
-    """One `repro run`: where results go, how W&B is used, who tells the story."""
+    """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B."""
 
     results: Path
     wandb: "Mode"
     story: Story
+    picture: "Picture | None" = None
     failed: list[str] = field(default_factory=list)
     address: str | None = None
 
@@ -72,7 +73,9 @@ class Session:
         try:
             measuring.rounds()
         except KeyboardInterrupt:
-            measuring.interrupted()
+            with suppress(Exception):  # nothing may hide the interrupt
+                measuring.interrupted()
+                self._publish(plan, measuring.done)
             raise
         self.failed += measuring.failed
         self._publish(plan, measuring.done)
@@ -89,11 +92,22 @@ class Session:
             row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
             timeline = results.timeline(run.id)
             self.story.result(row, timeline)
-            spec = run.spec.model_dump(mode="json")
             lines = plan.folder.lines(run.id)
+            if any(loss is None for line in lines for loss in line["loss"]):
+                self.story.warn(f"{run.id}: loss is not finite")
+            spec = run.spec.model_dump(mode="json")
             tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
             found = track.log_run(
-                self.wandb, plan.experiment.name, run.id, spec, row, lines, timeline, self.results, tags
+                self.wandb,
+                plan.experiment.name,
+                run.id,
+                spec,
+                row,
+                lines,
+                timeline,
+                self.results,
+                tags,
+                self.picture,
             )
             self.address = found or self.address
 
@@ -182,7 +196,9 @@ class GroupRun:
             self._status(run, "running")
         elif run.id in self._open:
             self._status(run, "done")
-            self.done.append(self._open.pop(run.id))
+            self._open.pop(run.id)
+            if run.missing:  # a baseline that only accompanied others was told and mirrored when it was done
+                self.done.append(run)
 
     def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
         self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.lines(run.id)))
@@ -196,7 +212,9 @@ def declare(plan: Plan) -> None:
         for group in experiment.groups
         for run in group.runs
     }
-    plan.folder.declare(experiment, runs, accumulate=plan.accumulate, command=plan.command)
+    plan.folder.declare(
+        experiment, runs, accumulate=plan.accumulate, command=plan.command, identity=plan.machine.identity
+    )
     for run in plan.runs:
         if run.status == "skipped":
             plan.folder.set_status(run.id, "skipped", run.reason)

@@ -6,13 +6,12 @@ type is the fidelity, their config the spec, their summary the row. Metric names
 fail a run: trouble with W&B is one line on stderr.
 """
 
-import io
 import math
 import netrc
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from repro.gpipe.timeline import Timeline
+
+    Picture = Callable[[Timeline, str, str], Image]  # of the timeline, a title and the fidelity
 
 Mode = Literal["offline", "online", "disabled"]
 
@@ -44,6 +45,7 @@ def log_run(
     timeline: "Timeline | None",
     directory: Path,
     tags: Sequence[str] = (),
+    picture: "Picture | None" = None,
 ) -> str | None:
     """Mirror one measured run to W&B, under `directory`/wandb.
 
@@ -54,9 +56,10 @@ def log_run(
         spec: the run's resolved spec, the W&B config.
         row: the run's row of the results table, the W&B summary.
         rounds: the lines of metrics.jsonl, each one point of the W&B history.
-        timeline: spans of one step, drawn and logged as a picture; None: no picture.
+        timeline: spans of one step, logged as a picture; None: no picture.
         directory: where W&B may write; it is made if missing.
         tags: the paper's table or figure, e.g. ("Table 2",).
+        picture: draws the timeline, given a title and the fidelity; None: no picture.
 
     Returns:
         The project's address when online, else None. Never raises: trouble is one line on stderr.
@@ -66,7 +69,8 @@ def log_run(
     try:
         mode = _usable(mode, directory)
         with _start(mode, experiment, run_id, spec, directory, tags) as run:
-            _fill(run, spec, row, rounds, timeline)
+            drawn = picture(timeline, run_id, _fidelity(spec)) if picture and timeline is not None else None
+            _fill(run, spec, row, rounds, drawn)
             return run.project_url if mode == "online" else None
     except Exception as error:  # a mirror that breaks is no reason to stop measuring
         reason = f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -75,7 +79,7 @@ def log_run(
             return None
         _refused.add(mode)
         _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
-        return log_run("offline", experiment, run_id, spec, row, rounds, timeline, directory, tags)
+        return log_run("offline", experiment, run_id, spec, row, rounds, timeline, directory, tags, picture)
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -117,11 +121,11 @@ def _point(spec: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, float]
     if line.get("step_s"):
         step = statistics.median(line["step_s"])
         point |= {"time/step_s": step, "time/throughput": spec["N"] * spec.get("D", 1) / step}
-    if line.get("loss"):
+    if line.get("loss") and line["loss"][-1] is not None:
         point["loss"] = line["loss"][-1]
     for name in ("idle_over_total", "idle_over_work"):
-        if line.get(f"bubble_{name}"):
-            point[f"bubble/{name}"] = statistics.median(line[f"bubble_{name}"])
+        if (bubbles := line.get(f"bubble_{name}")) and None not in bubbles:
+            point[f"bubble/{name}"] = statistics.median(bubbles)
     if line.get("peak_bytes"):
         gib = [peak / GIB for peak in line["peak_bytes"]]
         point |= {"memory/peak_gib_max": max(gib)}
@@ -182,7 +186,7 @@ def _fill(
     spec: Mapping[str, Any],
     row: Mapping[str, Any],
     rounds: Iterable[Mapping[str, Any]],
-    timeline: "Timeline | None",
+    drawn: "Image | None",
 ) -> None:
     run.define_metric("round")
     for section in _PER_ROUND:
@@ -194,10 +198,10 @@ def _fill(
         for name, value in row.items()
         if name.startswith("speedup_") and _is_known(value)
     }
-    if timeline is not None:
+    if drawn is not None:
         import wandb
 
-        last["timeline"] = wandb.Image(_picture(timeline, run.name or "", _fidelity(spec)), caption=run.name)
+        last["timeline"] = wandb.Image(drawn, caption=run.name)
     if last:
         run.log(last)
     run.summary.update({name: value for name, value in row.items() if _is_known(value)})
@@ -205,18 +209,6 @@ def _fill(
 
 def _fidelity(spec: Mapping[str, Any]) -> str:
     return str(spec.get("fidelity", "measured"))
-
-
-def _picture(timeline: "Timeline", title: str, fidelity: str) -> "Image":
-    """The timeline drawn as in the report, one row per stage."""
-    from PIL import Image
-
-    from repro.report.gantt import draw
-    from repro.report.style import styled
-
-    with styled(), io.BytesIO() as buffer:
-        draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
-        return Image.open(buffer).copy()
 
 
 def _is_known(value: Any) -> bool:

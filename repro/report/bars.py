@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from repro.gpipe.breakdown import breakdown as split
+from repro.gpipe.schedule import SCHEDULES, make_schedule
 from repro.paper import breakdown as paper_breakdown
-from repro.report.compare import Row, settings
+from repro.report.compare import Row, fidelities, matching, settings
 from repro.report.style import PARTS, grid, k_colour, ticks
 
 if TYPE_CHECKING:
@@ -15,14 +16,18 @@ if TYPE_CHECKING:
 
 
 def memory(results: "Results", rows: list[Row]) -> "Figure | None":
-    """Peak memory of each stage: one group of bars a (K, M), one panel a setting."""
-    found = settings(results, [row for row in rows if row["peak_gib_per_stage"]])
+    """Peak memory of each stage: one group of bars a (K, M), one panel a setting and fidelity."""
+    found = [
+        (setting, some)
+        for setting in settings(results, [row for row in rows if row["peak_gib_per_stage"]])
+        for fidelity in fidelities(setting.rows)
+        if (some := matching(setting.rows, {"fidelity": fidelity}))
+    ]
     if not found:
         return None
     figure, axes = grid(len(found), 1, 3.0)
-    for (panel,), setting in zip(axes, found, strict=True):
-        points = sorted(setting.rows, key=lambda row: (row["K"], row["M"]))
-        _memory_panel(panel, points)
+    for (panel,), (setting, some) in zip(axes, found, strict=True):
+        _memory_panel(panel, sorted(some, key=lambda row: (row["K"], row["M"])))
         panel.set_title(setting.wide)
     return figure
 
@@ -54,9 +59,9 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
     for setting in settings(results, [row for row in rows if row["K"] > 1]):
         bars = []
         for row in sorted(setting.rows, key=lambda row: (row["K"], row["M"])):
-            timeline = results.timeline(row["run"])
-            if timeline is not None:
-                parts = {part: 100 * share for part, share in _drawable(split(timeline)).items()}
+            shares = _shares(results, row)
+            if shares is not None:
+                parts = {part: 100 * share for part, share in _drawable(shares).items()}
                 bars.append((f"K={row['K']}, M={row['M']}, {row['fidelity']}", parts))
         panels += [(setting.wide, bars)] * bool(bars)
     if len(panels) == 1:
@@ -68,6 +73,23 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
     axes[-1][0].set_xlabel("share of K x step time (%)")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
     return figure
+
+
+def shortened(results: "Results", rows: list[Row]) -> bool:
+    """Whether some bar's unequal cut shortens the wait: `imbalance` below 0 by what rounds to a percent or more."""
+    found = (_shares(results, row) for row in rows if row["K"] > 1)
+    return any(shares["imbalance"] <= -0.005 for shares in found if shares is not None)
+
+
+def _shares(results: "Results", row: Row) -> dict[str, float] | None:
+    """Parts of one run's traced step, its waiting replayed by the run's own schedule."""
+    timeline = results.timeline(row["run"])
+    if timeline is None:
+        return None
+    schedule = None
+    if row["schedule"] in SCHEDULES:
+        schedule = make_schedule(row["schedule"], row["K"], row["M"], row["remat"])
+    return split(timeline, schedule)
 
 
 def _drawable(parts: dict[str, float]) -> dict[str, float]:

@@ -16,9 +16,9 @@ from repro.gpipe.schedule import SCHEDULES, make_schedule
 from repro.gpipe.timeline import Timeline
 from repro.harness.plan import baseline
 from repro.harness.spec import canonical
-from repro.harness.statistics import ratio
+from repro.harness.statistics import MIN_ROUNDS, ratio
 from repro.paper.theory import UNIT_COSTS
-from repro.report.style import model_name
+from repro.report.style import MARKERS, model_name
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 PLACE = ("machine", "scale", "experiment")
+_WHERE_SEVERAL = ("optimizer", "lr", "seed", "warmup", "steps")  # named only where the settings differ in them
 ITSELF = "itself"
+NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Throughput of a run over that of `baseline`: median over `rounds` rounds and its 95 % interval."""
+    """Throughput of a run over that of `baseline`: median over `rounds` rounds and its 95 % interval, NaN for few."""
 
     value: float
     low: float
@@ -42,11 +44,11 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """What the interval shows: faster, slower, or no difference when it spans 1."""
+        """What the interval shows: faster, slower, or no difference when it spans 1; without one, nothing."""
         if self.baseline == ITSELF:
             return "baseline"
         if isnan(self.low):
-            return "" if isnan(self.value) else "one round, no interval"
+            return "" if isnan(self.value) else "too few rounds"
         if self.low <= 1 <= self.high:
             return "no difference shown"
         return "faster" if self.low > 1 else "slower"
@@ -57,24 +59,24 @@ class Ratio:
         if isnan(self.value):
             return "-"
         if isnan(self.low):
-            return f"{self.value:.2f} [one round]"
+            return f"{self.value:.2f}"
         mark = " ~" if self.verdict == "no difference shown" else ""
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]{mark}"
 
 
 def over_k1(results: "Results", row: Row) -> Ratio:
     """Speedup over one stage at the same M, N and re-materialization."""
-    return _over(results, row, {"K": 1})
+    return over(results, row, K=1)
 
 
 def over_k2m1(results: "Results", row: Row) -> Ratio:
     """Speedup over K=2, M=1 at the same N and re-materialization, as Table 2 normalises."""
-    return _over(results, row, {"K": 2, "M": 1})
+    return over(results, row, K=2, M=1)
 
 
-def _over(results: "Results", row: Row, changed: dict[str, int]) -> Ratio:
-    """The ratio inside common rounds of the row's own machine, scale and experiment; NaN without any."""
-    name = ", ".join(f"{field}={value}" for field, value in ({"K": 1, "M": row["M"]} | changed).items())
+def over(results: "Results", row: Row, **changed: int) -> Ratio:
+    """Throughput over the same run with other K or M, in common rounds of its machine, scale and experiment."""
+    name = ", ".join(f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items())
     name += f", N={row['N']}, re-materialization {row['remat']}"
     place = {column: row[column] for column in PLACE}
     specs = {other["run"]: results.specs[other["run"]] for other in matching(rows_of(results), place)}
@@ -97,6 +99,17 @@ def rows_of(results: "Results", **wanted: Any) -> list[Row]:
 def matching(rows: Iterable[Row], wanted: Row) -> list[Row]:
     """The rows whose columns have these values."""
     return [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+
+
+def fidelities(rows: Iterable[Row]) -> list[str]:
+    """The fidelities that these rows have, in the order in which they are shown."""
+    present = {row["fidelity"] for row in rows}
+    return [fidelity for fidelity in MARKERS if fidelity in present]
+
+
+def suffix(fidelity: str) -> str:
+    """What a file's name ends in: nothing for measured."""
+    return "" if fidelity == "measured" else f"_{fidelity}"
 
 
 @dataclass(frozen=True)
@@ -132,9 +145,9 @@ def settings(results: "Results", rows: list[Row]) -> list[Setting]:
     split: dict[str, list[Row]] = {}
     for row in rows:
         split.setdefault(_key(results, row), []).append(row)
-    several = len(set(results.rows["machine"])) > 1
+    also = [field for field in _WHERE_SEVERAL if len({getattr(results.specs[row["run"]], field) for row in rows}) > 1]
     return [
-        Setting(some[0]["model"], (some[0]["schedule"], some[0]["remat"]), _details(results, some, several), some)
+        Setting(some[0]["model"], (some[0]["schedule"], some[0]["remat"]), _details(results, some, also), some)
         for some in split.values()
     ]
 
@@ -145,17 +158,21 @@ def _key(results: "Results", row: Row) -> str:
     return canonical({"spec": spec, **{column: row[column] for column in PLACE}})
 
 
-def _details(results: "Results", rows: list[Row], name_machine: bool) -> str:
-    """`laptop, L=4, N=32, remat always, attention plain`; what is usual (gpipe, D=1, balance by time) is left out."""
-    row = rows[0]
+def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
+    """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time."""
+    row, name_machine = rows[0], len(set(results.rows["machine"])) > 1
     labels = next((row["labels"] for row in rows if row["labels"]), {})
-    balance = results.specs[row["run"]].balance
+    spec = results.specs[row["run"]]
     parts = [f"{row['scale']} on {row['machine']}" if name_machine else row["scale"]]
-    parts += [f"{name}={value}" for name, value in results.specs[row["run"]].model_args.items()]
+    parts += [f"{name}={value}" for name, value in spec.model_args.items()]
     parts += [f"N={row['N']}", f"remat {row['remat']}"]
-    parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"D={row['D']}"] * (row["D"] > 1)
-    parts += [f"balance by {balance}"] * (balance in ("parameters", "uniform"))
-    return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in labels.items())])
+    parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (row["D"] > 1)
+    parts += [f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"] * (
+        spec.balance != "time"
+    )
+    parts += [f"{field} {getattr(spec, field)}" for field in also]
+    new = {name: value for name, value in labels.items() if spec.model_args.get(name) != value}
+    return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())])
 
 
 @cache

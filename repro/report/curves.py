@@ -3,16 +3,18 @@
 A line without markers is theory; a marker tells the fidelity; K has one colour and M another in all figures.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
 from repro.report.compare import (
+    ITSELF,
     Ratio,
     Row,
     Setting,
+    fidelities,
     ideal,
     ideal_over_k1,
     ideal_over_k2m1,
@@ -47,7 +49,7 @@ def speedup(results: "Results", rows: list[Row]) -> "Figure | None":
         ticks(left, _values(points, "K"))
         ticks(right, _values(points, "M"))
     plain = ("plain ideal: K M/(M+K-1)", "--")
-    legend(figure, _fidelities(rows), plain, ("ideal of this schedule (early recompute)", ":"))
+    legend(figure, fidelities(rows), plain, ("ideal of this schedule (early recompute)", ":"))
     return figure
 
 
@@ -71,7 +73,7 @@ def _against(
         own = [ideal_over_k1(K, M, *setting.plan) for K, M in places]
         axes.plot(xs, plain, "--", color=colour(value), linewidth=1.1)
         axes.plot(xs, own, ":", color=colour(value), linewidth=1.3)
-        for fidelity in _fidelities(row for row, _ in points):
+        for fidelity in fidelities(row for row, _ in points):
             some = [point for point in points if (point[0][line], point[0]["fidelity"]) == (value, fidelity)]
             _line(axes, sorted(some, key=lambda point: point[0][x]), x, fidelity, colour(value), f"{line}={value}")
     axes.legend(loc="upper left", handlelength=1.2)
@@ -80,12 +82,17 @@ def _against(
 
 def _line(axes: "Axes", points: list[Point], x: str, fidelity: str, colour: Any, label: str) -> None:
     xs, ys = [row[x] for row, _ in points], [ratio.value for _, ratio in points]
-    words = label if fidelity == "measured" else f"{label}, {fidelity}"
-    axes.errorbar(xs, ys, _errors(points), marker=MARKERS[fidelity], color=colour, label=words)
+    axes.errorbar(xs, ys, _errors(points), marker=MARKERS[fidelity], color=colour, label=_words(label, fidelity))
 
 
-def _errors(points: list[Point]) -> list[list[float]]:
-    """Distances down and up from each value to its interval; 0 where there is none."""
+def _words(label: str, fidelity: str) -> str:
+    return label if fidelity == "measured" else f"{label}, {fidelity}"
+
+
+def _errors(points: list[Point]) -> list[list[float]] | None:
+    """Distances down and up from each value to its interval, 0 where there is none; None where none has one."""
+    if all(isnan(ratio.low) or ratio.baseline == ITSELF for _, ratio in points):
+        return None
     intervals = [(r.value, r.value, r.value) if isnan(r.low) else (r.low, r.value, r.high) for _, r in points]
     return [[mid - low for low, mid, _ in intervals], [high - mid for _, mid, high in intervals]]
 
@@ -98,7 +105,7 @@ def cells(results: "Results", rows: list[Row]) -> "Figure | None":
     figure, axes = grid(len(found), 1, 2.9)
     for (panel,), setting in zip(axes, found, strict=True):
         _cells_panel(panel, results, setting)
-    legend(figure, {"quoted", *_fidelities(rows)}, ("ideal of this schedule", "-"))
+    legend(figure, {"quoted", *fidelities(rows)}, ("ideal of this schedule", "-"))
     return figure
 
 
@@ -132,7 +139,7 @@ def bubble(results: "Results", rows: list[Row]) -> "Figure | None":
         _bubble_panel(panel, setting)
         panel.set(title=setting.narrow, xlabel="M micro-batches", ylabel="bubble, idle/total (%)")
     own = ("this schedule, early recompute, F:R:B = 1:1:2", ":")
-    legend(figure, _fidelities(rows), ("theory: (K-1)/(M+K-1)", "--"), own)
+    legend(figure, fidelities(rows), ("theory: (K-1)/(M+K-1)", "--"), own)
     return figure
 
 
@@ -145,11 +152,11 @@ def _bubble_panel(axes: "Axes", setting: Setting) -> None:
         axes.plot(dense, [100 * theory.bubble_over_total(K, M) for M in dense], "--", color=colour, linewidth=1.1)
         own = [100 * one.bubble_over_total for M in dense if (one := ideal(K, M, *setting.plan))]
         axes.plot(dense[: len(own)], own, ":", color=colour, linewidth=1.3)
-        for fidelity in _fidelities(setting.rows):
+        for fidelity in fidelities(setting.rows):
             points = [row for row in setting.rows if (row["K"], row["fidelity"]) == (K, fidelity)]
             shares = [100 * row["bubble_idle_over_total"] for row in points]
             xs = [row["M"] for row in points]
-            axes.plot(xs, shares, MARKERS[fidelity], color=colour, label=f"K={K}" if fidelity == "measured" else None)
+            axes.plot(xs, shares, MARKERS[fidelity], color=colour, label=_words(f"K={K}", fidelity))
     axes.set_xscale("log", base=2)
     ticks(axes, Ms)
     axes.set_ylim(0, max(60, axes.get_ylim()[1]))
@@ -158,8 +165,3 @@ def _bubble_panel(axes: "Axes", setting: Setting) -> None:
 
 def _values(points: list[Point], column: str) -> list[int]:
     return sorted({row[column] for row, _ in points})
-
-
-def _fidelities(rows: Iterable[Row]) -> list[str]:
-    present = {row["fidelity"] for row in rows}
-    return [fidelity for fidelity in MARKERS if fidelity in present]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from repro.gpipe.timeline import Timeline
 from repro.harness.spec import slug
 from repro.report import bars, curves, gantt
-from repro.report.compare import Row, Setting, ideal, matching, rows_of, settings
+from repro.report.compare import NO_INTERVAL, Row, Setting, fidelities, ideal, matching, rows_of, settings, suffix
 from repro.report.style import model_name, save, styled
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 Make = Callable[["Results", list[Row]], "Figure | None"]
 _PICTURES: dict[str, tuple[Make, str]] = {
-    "cells": (curves.cells, "Table 2 as points: quoted, ours and the ideal, throughput over K=2, M=1."),
+    "cells": (curves.cells, f"Table 2 as points: quoted, ours and the ideal, throughput over K=2, M=1; {NO_INTERVAL}."),
     "speedup": (
         curves.speedup,
-        "Speedup over K=1 at the same M, N and re-materialization, against K and against M.",
+        f"Speedup over K=1 at the same M, N and re-materialization, against K and against M; {NO_INTERVAL}.",
     ),
     "bubble": (
         curves.bubble,
@@ -32,6 +32,7 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
     "breakdown": (bars.breakdown, "Where the step goes; the paper's bar is NeurIPS Table 4 (section 3.1)."),
 }
+_SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
 _TRACED = "One traced step, the one of median length, on the clock that the stages share."
 
 
@@ -51,7 +52,9 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(row["experiment"] for row in done):
             rows = matching(done, {"experiment": experiment})
-            pictures = [(name, make(results, rows), caption) for name, (make, caption) in _PICTURES.items()]
+            pictures = [
+                (name, make(results, rows), _caption(results, rows, name)) for name, (make, _) in _PICTURES.items()
+            ]
             for name, figure, caption in [*pictures, *timelines(results, rows)]:
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
@@ -61,17 +64,25 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
 
 
 def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:
-    """Figure 2(b) (M=1) and 2(c) (M=4, else near it) of every setting, at its largest K with a timeline."""
+    """Figure 2(b) (M=1) and 2(c) (M=4, else near it) of every setting and fidelity, at the largest K traced."""
     found = settings(results, rows)
     several = len(found) > len({row["model"] for row in rows})
     for index, setting in enumerate(found):
-        runs = sorted((row for row in setting.rows if row["K"] > 1), key=lambda row: (-row["K"], abs(row["M"] - 4)))
-        one, many_micro = ([row for row in runs if (row["M"] == 1) == naive] for naive in (True, False))
-        for letter, some in (("b", one), ("c", many_micro)):
-            pair = next(((row, t) for row in some if (t := results.timeline(row["run"])) is not None), None)
-            if pair is not None:
-                name = f"figure2{letter}_{slug(setting.model)}{f'-{index}' if several else ''}"
-                yield name, _timeline(*pair, letter, setting), _TRACED
+        for fidelity in fidelities(setting.rows):
+            runs = [row for row in matching(setting.rows, {"fidelity": fidelity}) if row["K"] > 1]
+            runs = sorted(runs, key=lambda row: (-row["K"], abs(row["M"] - 4)))
+            stem = f"{slug(setting.model)}{f'-{index}' if several else ''}{suffix(fidelity)}"
+            for letter in "bc":
+                some = (row for row in runs if (row["M"] == 1) == (letter == "b"))
+                pair = next(((row, t) for row in some if (t := results.timeline(row["run"])) is not None), None)
+                if pair is not None:
+                    yield f"figure2{letter}_{stem}", _timeline(*pair, letter, setting), _TRACED
+
+
+def _caption(results: "Results", rows: list[Row], name: str) -> str:
+    """What a picture shows, and what these rows made it hide."""
+    hidden = name == "breakdown" and bars.shortened(results, rows)
+    return _PICTURES[name][1] + _SHORTENED * hidden
 
 
 def traces(results: "Results", directory: Path) -> dict[str, Path]:

@@ -88,7 +88,7 @@ def animate(results_dir: Path, plots_dir: Path) -> Path:
 
 def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:
     """One section for Table 2, run or not, and one for every other experiment with results."""
-    found = (read_json(folder.path / "experiment.json") for folder in results.folders)
+    found = (folder.about() for folder in results.folders)
     about = {"table2": texts.ABOUT_TABLE2} | {one["name"]: one for one in found if one and "name" in one}
     names = dict.fromkeys(["table2", *(row["experiment"] for row in rows_of(results))])
     sections = [_section(results, name, about.get(name, {}), tables, drawn) for name in names]
@@ -116,7 +116,7 @@ def _section(results: "Results", name: str, about: dict[str, Any], tables: list[
 def _shown(table: Table) -> dict[str, Any]:
     from markupsafe import Markup
 
-    folded = table.name in _FOLDED or not table.experiment
+    folded = table.name.startswith(_FOLDED) or not table.experiment
     return {
         "name": table.name,
         "title": table.title,

@@ -23,7 +23,7 @@ PARTS = {
     "transfer": "#0072B2",
 }
 MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
-MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^"}
+MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
 
 _K = {1: "#6E6E6E", 2: "#0072B2", 3: "#56B4E9", 4: "#D55E00", 6: "#CC79A7", 8: "#009E73", 16: "#8B5E00"}
 QUOTED = "#CC79A7"

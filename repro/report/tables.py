@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
 from repro.report.compare import (
+    NO_INTERVAL,
     Ratio,
     Row,
     Setting,
+    fidelities,
     ideal,
     ideal_over_k1,
     ideal_over_k2m1,
@@ -22,7 +24,9 @@ from repro.report.compare import (
     over_k2m1,
     rows_of,
     settings,
+    suffix,
 )
+from repro.report.falls import falls
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
 
@@ -33,14 +37,18 @@ Ours = Callable[["Results", Row], Ratio]
 Ideal = Callable[[int, int, str, str], float]
 TIMED = ("measured", "emulated", "simulated")
 _IDEAL = "Ideal: the same schedule replayed with equal stages, F:R:B = 1:1:2 and free transfers."
-_MARKS = "[low, high]: bootstrap 95 % interval over rounds; ~ where it spans 1: no difference shown."
+_MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no difference shown."
+_USUAL = "Where a setting names no schedule, replicas or balance: gpipe, one replica, cut by time."
 
 
 def all_tables(results: "Results") -> list[Table]:
     """Every table that these results allow; Table 2 is there even without results."""
-    names = dict.fromkeys(row["experiment"] for row in rows_of(results))
+    rows = rows_of(results)
+    names = dict.fromkeys(row["experiment"] for row in rows)
     tables = [table2(results), table2_speedup(results), table2_long(results)]
-    return [*tables, *(points(results, name) for name in names), memory(results), runs(results)]
+    tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
+    with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"]) or ["measured"]
+    return [*tables, *(memory(results, fidelity) for fidelity in with_memory), runs(results)]
 
 
 def table2(results: "Results") -> Table:
@@ -87,6 +95,9 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
     details = [f"{model_name(setting.model)}: {setting.details}." for setting in found if setting.details]
+    if ours is over_k2m1:
+        whole = settings(results, rows_of(results, experiment="table2"))
+        details += filter(None, (falls(results, setting, _short_title(setting, whole)) for setting in whole))
     return Table(name, title, " ".join([note, *details]), shown, experiment="table2")
 
 
@@ -128,7 +139,7 @@ def table2_long(results: "Results") -> Table:
     """Every run of Table 2 in one line: quoted, ours both ways with baselines, and both closed forms."""
     from pandas import DataFrame
 
-    lines = [_long(results, row) for row in rows_of(results, experiment="table2")]
+    lines = [_long(results, *pair) for pair in _settled(results, rows_of(results, experiment="table2"))]
     note = (
         "One line a run; each ratio is of throughput and its baseline stands beside it. Plain and early ideal: the "
         "closed forms K M/(M+K-1) and, recomputing early at F:R:B = 1:1:2, 4KM/(4M+3(K-1)), over the same baseline. "
@@ -139,7 +150,7 @@ def table2_long(results: "Results") -> Table:
     return Table("table2_long", "Table 2, one line a run", note, shown.fillna(EMPTY), data, "table2")
 
 
-def _long(results: "Results", row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+def _long(results: "Results", setting: Setting, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run as shown and as plain numbers; columns of ours carry their fidelity in their name."""
     K, M, fidelity = row["K"], row["M"], row["fidelity"]
     quoted = _quoted(row["model"], K, M)
@@ -160,30 +171,38 @@ def _long(results: "Results", row: Row) -> tuple[dict[str, Any], dict[str, Any]]
         ideals = {f"over {name}: {form} ideal": formula(K, M, form) for form in ("plain", "early")}
         shown |= {key: number(value) for key, value in ideals.items()}
         data |= ideals
-    return shown, data
+    return shown | {"setting": setting.details}, data | {"setting": setting.details}
 
 
-def points(results: "Results", experiment: str) -> Table:
+def points(results: "Results", experiment: str, fidelity: str = "measured") -> Table:
     """Any experiment, one line a point: time, speedup over K=1 with interval, bubble beside theory, memory."""
     from pandas import DataFrame
 
-    rows = rows_of(results, experiment=experiment)
+    rows = rows_of(results, experiment=experiment, fidelity=fidelity)
     note = (
         "Speedup over K=1: same M, N and re-materialization. Bubble as idle/total, its theory (K-1)/(M+K-1); others "
-        f"print idle/work, theory (K-1)/M. {_IDEAL} Peak memory: of the fullest stage. {_MARKS}"
+        f"print idle/work, theory (K-1)/M. {_IDEAL} Peak memory: of the fullest stage. {_USUAL} {_MARKS}"
     )
-    shown = DataFrame([_point(results, row) for row in rows])
-    return Table(f"{experiment}_points", f"{experiment}: one line a point", note, shown, DataFrame(rows), experiment)
+    pairs = _settled(results, rows)
+    shown = DataFrame([_point(results, row, setting) for setting, row in pairs])
+    data = DataFrame([{**row, "setting": setting.details} for setting, row in pairs])
+    title = f"{experiment}, {fidelity}: one line a point"
+    return Table(f"{experiment}_points{suffix(fidelity)}", title, note, shown, data, experiment)
 
 
-def _point(results: "Results", row: Row) -> dict[str, Any]:
+def _settled(results: "Results", rows: list[Row]) -> list[tuple[Setting, Row]]:
+    """Each row with the setting that it belongs to."""
+    return [(setting, row) for setting in settings(results, rows) for row in setting.rows]
+
+
+def _point(results: "Results", row: Row, setting: Setting) -> dict[str, Any]:
     K, M = row["K"], row["M"]
     plan = row["schedule"], row["remat"]
     perfect = ideal(K, M, *plan)
     done = row["status"] == "done"
     return {
         "model": model_name(row["model"]),
-        **{key: row[key] for key in ("K", "M", "N", "schedule", "remat", "fidelity", "status", "rounds")},
+        **{key: row[key] for key in ("K", "M", "fidelity", "status", "rounds")},
         "step (ms)": number(1e3 * row["step_s"], 1),
         "throughput": f"{row['throughput']:.1f} {row['unit']}" if done else EMPTY,
         "speedup over K=1": str(over_k1(results, row)),
@@ -194,24 +213,29 @@ def _point(results: "Results", row: Row) -> dict[str, Any]:
         "bubble idle/work": percent(row["bubble_idle_over_work"]),
         "theory, idle/work": percent(theory.bubble_over_work(K, M)),
         "peak GiB": number(row["peak_gib_max"], 3),
+        "setting": setting.details,
     }
 
 
-def memory(results: "Results") -> Table:
-    """Peak memory of every stage of every finished run, in GiB."""
+def memory(results: "Results", fidelity: str = "measured") -> Table:
+    """Peak memory of every stage of every finished run of one fidelity, in GiB."""
     from pandas import DataFrame
 
-    rows = [row for row in rows_of(results, status="done") if row["peak_gib_per_stage"]]
+    rows = [row for row in rows_of(results, status="done", fidelity=fidelity) if row["peak_gib_per_stage"]]
     stages = range(max((len(row["peak_gib_per_stage"]) for row in rows), default=0))
     lines = []
-    for row in rows:
+    for setting, row in _settled(results, rows):
         peaks = dict(enumerate(row["peak_gib_per_stage"]))
-        keys = ("experiment", "model", "K", "M", "N", "remat", "fidelity", "device")
-        cells = {f"stage {j}": number(peaks[j], 3) if j in peaks else "" for j in stages}
-        lines.append({**{key: str(row[key]) for key in keys}, **cells})
-    note = "Peak GiB of each stage, read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU."
+        cells = {key: str(row[key]) for key in ("K", "M", "fidelity", "device")}
+        cells |= {f"stage {j}": number(peaks[j], 3) if j in peaks else "" for j in stages}
+        model = model_name(setting.model)
+        lines.append({"experiment": row["experiment"], "model": model, **cells, "setting": setting.details})
+    note = (
+        "Peak GiB of each stage, read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU. "
+        f"{_USUAL}"
+    )
     shown = DataFrame(lines or [{"experiment": "all", "peak memory": f"{NOT_RUN}: no finished run yet"}])
-    return Table("memory", "Peak memory of each stage", note, shown)
+    return Table(f"memory{suffix(fidelity)}", f"Peak memory of each stage, {fidelity}", note, shown)
 
 
 def runs(results: "Results") -> Table:

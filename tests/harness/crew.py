@@ -13,7 +13,8 @@ MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
 
 
 def spec(K: int = 1, M: int = 1, **changed: Any) -> RunSpec:
-    return RunSpec(**{"model": "timed", "model_args": {"L": 4}, "K": K, "M": M, "N": 8, **changed})
+    sizes = {"L": 2, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
+    return RunSpec(**{"model": "transformer", "model_args": sizes, "K": K, "M": M, "N": 8, **changed})
 
 
 def experiment(*runs: RunSpec, rounds: int = 2, version: int = 1) -> Experiment:

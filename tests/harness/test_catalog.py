@@ -7,7 +7,7 @@ import pytest
 from crew import spec
 
 from repro.harness import catalog
-from repro.harness.spec import SCALES
+from repro.harness.spec import SCALES, Scale
 
 MINE = '''
 from repro.harness.spec import Experiment, Group, RunSpec
@@ -110,3 +110,29 @@ def test_listing_and_planning_import_no_torch(tmp_path: Path):
         "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "small"),
+    [("amoebanet-d", "D"), ("amoebanet-b", "D"), ("transformer", "d"), ("timm:resnet18", "image"), ("timed", None)],
+)
+def test_a_sweep_is_small_where_there_is_no_gpu(model: str, small: str | None):
+    def sizes(scale: Scale, **values: object) -> dict[str, object]:
+        return catalog.find("sweep").build(scale, model=model, **values).groups[0].runs[0].model_args
+
+    for scale in ("smoke", "laptop"):
+        assert small in sizes(scale) if small else sizes(scale) == {}
+        assert sizes(scale, model_args={"L": 2}) == {"L": 2}
+    assert sizes("node") == sizes("paper") == {}
+
+
+def test_no_model_arguments_on_the_command_line_leave_the_experiment_its_own():
+    source = catalog.find("sweep")
+    values = source.values({"model": "transformer", "model_args": ()})
+    assert values["model_args"] is None
+    assert source.command(values) == "sweep"
+
+
+def test_layers_that_wait_are_swept_as_emulated():
+    found = [catalog.find("sweep").build("smoke", model=m).groups[0].runs[0].fidelity for m in ("timed", "transformer")]
+    assert found == ["emulated", "measured"]

@@ -111,3 +111,8 @@ def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
     ids = {"one": spec(1, 4), "two": spec(2, 4, balance=(1, 3))}
     assert plan.baseline(ids["two"], ids, K=1) == "one"
     assert plan.baseline(spec(2, 4, checkpoint="never"), ids, K=1) is None
+
+
+def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):
+    assert "speedup over K=1 needs K=1 in --K" in make(tmp_path, of=experiment(spec(2, 4), spec(1, 1))).notes[0]
+    assert make(tmp_path).notes == ()

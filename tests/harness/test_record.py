@@ -73,6 +73,33 @@ def test_an_unreadable_marker_makes_its_round_unfinished(folder: Folder, tmp_pat
         assert len(load(tmp_path).rounds) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("two/metrics.jsonl", "step_s", None),
+        ("two/metrics.jsonl", "step_s", []),
+        ("two/metrics.jsonl", "step_s", [0.0]),
+        ("two/metrics.jsonl", "bubble_idle_over_work", "much"),
+        ("rounds/timed-0001.json", "commit", None),
+        ("rounds/timed-0001.json", "started", "once"),
+        ("experiment.json", "runs", ["one", "two"]),
+        ("two/status.json", "status", None),
+    ],
+)
+def test_damage_in_valid_json_is_left_out_with_a_warning(
+    folder: Folder, tmp_path: Path, name: str, field: str, value: object
+):
+    folder.set_status("two", "done", rounds=2)
+    path = folder.path / name
+    first, *others = path.read_text().splitlines() if name.endswith("jsonl") else [path.read_text()]
+    damaged = {**json.loads(first), field: value}
+    path.write_text("\n".join([json.dumps({k: v for k, v in damaged.items() if v is not None}), *others]))
+    with pytest.warns(UserWarning, match=rf"{name} cannot be read and is left out: .*{field}"):
+        results = load(tmp_path)
+    lines = {"two/metrics.jsonl": 3, "rounds/timed-0001.json": 2, "experiment.json": 0, "two/status.json": 4}[name]
+    assert len(results.rounds) == lines
+
+
 def test_nothing_recorded_is_an_empty_table_with_all_columns(tmp_path: Path):
     results = load(tmp_path)
     assert len(results.rows) == 0

@@ -1,6 +1,8 @@
 """Resume, faults and --force, with a crew that measures without processes."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from crew import MACHINE, Crew, experiment, spec
 from rich.console import Console
 
-from repro.harness import plan, runner
+from repro.harness import plan, runner, track
 from repro.harness.progress import Story
 from repro.harness.record import load
 from repro.harness.spec import Experiment
@@ -31,7 +33,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def status(results: Path, K: int, M: int) -> dict[str, object]:
-    (path,) = results.glob(f"*/smoke/tiny/timed-K{K}-M{M}-*/status.json")
+    (path,) = results.glob(f"*/smoke/tiny/transformer-K{K}-M{M}-*/status.json")
     return json.loads(path.read_text())
 
 
@@ -92,7 +94,7 @@ def test_a_point_added_later_brings_its_baseline(run, tmp_path: Path):
     assert again.asked == [(1, 4), (2, 4), (2, 4), (1, 4)]
     rows = load(tmp_path).rows.set_index(["K", "M"])
     assert rows["rounds"].to_dict() == {(1, 1): 2, (1, 4): 4, (2, 4): 2}
-    assert rows.loc[(2, 4), "ci_low"] == pytest.approx(1.25 / 0.75)
+    assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
 
 
 def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
@@ -126,7 +128,7 @@ def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
     assert run(again, None, "K=2,M=4", force=True) == 0
     assert set(again.asked) == {(1, 4), (2, 1), (2, 4)}
     after = load(tmp_path).rounds
-    mine = after[after["run"].str.startswith("timed-K2-M4")]
+    mine = after[after["run"].str.startswith("transformer-K2-M4")]
     assert set(mine["round"]) == {"timed-0003", "timed-0004"}
     assert len(after) == len(before) + 4  # the baselines keep their old rounds beside the fresh ones
 
@@ -151,9 +153,63 @@ def test_a_second_experiment_of_the_same_name_replaces_the_table_unless_it_accum
 def test_what_only_the_model_can_tell_stops_before_any_process(run):
     crew = Crew()
     with pytest.raises(ValueError, match=r"^K = 2 stages, but timed has L = 1 layers"):
-        run(crew, experiment(spec(2, 1, model_args={"L": 1})))
-    with pytest.raises(ValueError, match=r"^K = 9 stages, but timed has L = 4 layers"):
+        run(crew, experiment(spec(2, 1, model="timed", model_args={"L": 1}, fidelity="emulated")))
+    with pytest.raises(ValueError, match=r"^K = 9 stages, but transformer has L = 4 layers"):
         run(crew, experiment(spec(9, 1)))  # even where the machine would skip it
+    with pytest.raises(ValueError, match=r"^fidelity = 'measured': the layers of timed wait, so allowed is 'emulated'"):
+        run(crew, experiment(spec(1, 1, model="timed", model_args={})))
+    with pytest.raises(ValueError, match=r"^fidelity = 'emulated': the layers of transformer compute"):
+        run(crew, experiment(spec(1, 1, fidelity="emulated")))
     with pytest.raises(ValueError, match=r"^D = 2"):
         run(crew, experiment(spec(1, 1, D=2)))
     assert crew.asked == []
+
+
+def test_runs_of_another_version_or_torch_leave_an_accumulating_table(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    both = spec(1, 4), spec(2, 4)
+    run(Crew(), experiment(spec(1, 1)), accumulate=True)
+    run(Crew(), experiment(*both), accumulate=True)
+    assert len(load(tmp_path).rows) == 3
+    run(Crew(), experiment(*both, version=2), accumulate=True)
+    rows = load(tmp_path).rows.set_index("K")
+    assert len(rows) == 2
+    assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
+    monkeypatch.setitem(globals(), "MACHINE", replace(MACHINE, torch="9.9"))
+    run(Crew(), experiment(*both, version=2), accumulate=True)
+    rows = load(tmp_path).rows.set_index("K")
+    assert len(rows) == 2
+    assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
+    assert len(list(tmp_path.glob("*/smoke/tiny/*/metrics.jsonl"))) == 7  # all files stay
+
+
+def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.MonkeyPatch):
+    mirrored: list[tuple[int, int]] = []
+    monkeypatch.setattr(track, "log_run", lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"])))
+    one = experiment(spec(1, 1), spec(1, 4))
+    with pytest.raises(KeyboardInterrupt):
+        run(Crew(stop_after=3), one)
+    assert mirrored == []
+    run(Crew(), one)
+    assert mirrored == [(1, 1), (1, 4)]
+    with pytest.raises(KeyboardInterrupt):
+        # one more round completes (1, 1) and (1, 4), the second is for (2, 4) and its baseline
+        run(Crew(stop_after=4), experiment(spec(1, 1), spec(1, 4), spec(2, 4), rounds=3))
+    assert mirrored[2:] == [(1, 1), (1, 4)]
+    run(Crew(), experiment(spec(1, 4), spec(2, 4), rounds=3))
+    assert mirrored[4:] == [(2, 4)]
+
+
+def test_a_loss_that_is_not_finite_is_valid_json_and_told_once(run, tmp_path: Path):
+    class Diverging(Crew):
+        def measure(self, job: Any, deadline: float) -> Outcome:
+            outcome = super().measure(job, deadline)
+            return replace(outcome, metrics={**outcome.metrics, "loss": [1.0, math.inf if job.spec.M > 1 else 2.0]})
+
+    assert run(Diverging(), experiment(spec(1, 1), spec(1, 4))) == 0
+    texts = [path.read_text() for path in tmp_path.glob("*/smoke/tiny/*/metrics.jsonl")]
+    assert sum("null" in text for text in texts) == 1
+    assert not any(word in text for text in texts for word in ("NaN", "Infinity"))
+    assert (tmp_path / "story.txt").read_text().count("loss is not finite") == 1
+    assert load(tmp_path).rounds["loss"].isna().tolist().count(True) == 2

@@ -37,9 +37,9 @@ def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
 
 
 def test_what_needs_the_model_is_one_line():
-    with pytest.raises(ValueError, match=r"^K = 5 stages, but timed has L = 4 layers here: K may be 1 to 4; "):
+    with pytest.raises(ValueError, match=r"^K = 5 stages, but transformer has L = 4 layers here: K may be 1 to 4; "):
         spec(K=5).fit(4)
-    with pytest.raises(ValueError, match=r"^balance = \[1, 2\] adds up to 3 layers, but timed has L = 4"):
+    with pytest.raises(ValueError, match=r"^balance = \[1, 2\] adds up to 3 layers, but transformer has L = 4"):
         spec(K=2, balance=(1, 2)).fit(4)
     spec(K=4).fit(4)
 
@@ -61,7 +61,7 @@ def test_names_are_those_of_the_engine():
 
 def test_ids_are_readable_and_stable():
     """A literal: when this changes, every recorded result is orphaned."""
-    assert spec(K=4, M=8).run_id(1, HERE) == "timed-K4-M8-c78e9e"
+    assert spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-c78e9e"
     assert slug("timm:resnet50") == "timm-resnet50"
 
 

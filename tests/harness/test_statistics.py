@@ -19,8 +19,8 @@ def rounds(**times: list[float]) -> pd.DataFrame:
 
 def test_ratios_are_taken_inside_rounds():
     """The machine slows down threefold in round 2; inside each round the ratio is 2."""
-    median, low, high, n = ratio(rounds(fast=[1, 3, 1], slow=[2, 6, 2]), "fast", "slow")
-    assert (median, low, high, n) == (2, 2, 2, 3)
+    median, low, high, n = ratio(rounds(fast=[1, 3, 1, 1, 1], slow=[2, 6, 2, 2, 2]), "fast", "slow")
+    assert (median, low, high, n) == (2, 2, 2, 5)
 
 
 def test_the_interval_holds_the_median_and_is_the_same_every_time():
@@ -43,11 +43,12 @@ def test_rounds_of_different_experiments_are_never_mixed():
     assert ratio(pd.concat([one, two]), "run", "base")[3] == 0
 
 
-def test_one_round_has_no_interval_and_none_no_median():
-    assert interval([2.0])[0] == 2.0
-    assert all(math.isnan(x) for x in interval([2.0])[1:])
+@pytest.mark.parametrize("values", [[2.0], [2.0, 2.0], [1.0, 2.0, 3.0], [1.0, 2.0, 2.0, 3.0]])
+def test_too_few_rounds_have_no_interval_and_none_no_median(values: list[float]):
+    assert interval(values)[0] == 2.0
+    assert all(math.isnan(x) for x in interval(values)[1:])
     assert all(math.isnan(x) for x in interval([]))
 
 
 def test_equal_values_have_a_point_as_interval():
-    assert interval([1.5, 1.5, 1.5]) == pytest.approx((1.5, 1.5, 1.5))
+    assert interval([1.5] * 5) == pytest.approx((1.5, 1.5, 1.5))

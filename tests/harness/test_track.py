@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+from PIL import Image
 
 from repro.gpipe.timeline import Span, Timeline
 from repro.harness import track
@@ -63,7 +64,13 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def log(mode: track.Mode, directory: Path) -> str | None:
-    return track.log_run(mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags=("Table 2",))
+    tags = ("Table 2",)
+    return track.log_run(mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags, picture)
+
+
+def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
+    assert (timeline, title, fidelity) == (TIMELINE, ROW["run"], "measured")
+    return Image.effect_noise((64, 64), 50)
 
 
 def inspect(path: Path, *flags: str) -> str:
@@ -96,6 +103,11 @@ def test_offline_run_is_read_back(logged: Path) -> None:
     assert values["memory/stage_1_gib"] == 0.25
     assert values["timeline"]["_type"] == "image-file"
     assert (logged.parent / "files" / values["timeline"]["path"]).stat().st_size > 1000
+
+
+def test_a_loss_that_was_not_finite_is_left_out_of_the_history() -> None:
+    (point,) = track.history(SPEC, [{**ROUNDS[0], "loss": [2.0, None]}])
+    assert "loss" not in point
 
 
 def test_history_has_one_point_per_round_and_the_group_is_the_experiment(logged: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from recorded import experiment, fill
 
@@ -19,6 +20,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def results(folder: Path) -> Results:
     return load(folder)
+
+
+@pytest.fixture(scope="session")
+def mixed(results: Results) -> Results:
+    """The same, and its K=2 and K=4 once more as emulated: the first as finished as the measured, the other not."""
+    pair, four = (results.rows[results.rows["K"] == K].assign(fidelity="emulated") for K in (2, 4))
+    rows = pd.concat([results.rows, pair, four.assign(status="failed(timed wait)")], ignore_index=True)
+    return Results(rows, results.rounds, results.specs, results.folders)
 
 
 @pytest.fixture(scope="session")

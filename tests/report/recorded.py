@@ -10,14 +10,14 @@ from repro.harness.record import Folder, Measured
 from repro.harness.spec import Experiment, Group, RunSpec
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
-STEPS = {  # seconds of the step in each of three rounds; every round is a bit slower than the one before
+STEPS = {  # seconds of the step in each of five rounds; every round is a bit slower than the one before
     (1, 1): 8.0,
     (1, 4): 8.0,
     (2, 1): 8.0,
     (2, 4): 5.0,
 }
-NOISE = {(2, 1): (1.05, 1.0, 0.95)}  # K=2, M=1 is once faster and once slower than K=1
-DRIFT = (1.0, 1.1, 1.2)
+NOISE = {(2, 1): (1.05, 1.0, 0.95, 1.02, 0.98)}  # K=2, M=1 is once faster and once slower than K=1
+DRIFT = (1.0, 1.1, 1.2, 1.3, 1.4)
 MIB = 2**20
 
 
@@ -38,7 +38,7 @@ def experiment(name: str = "table2", Ms: tuple[int, ...] = (1, 4)) -> Experiment
         question="How does throughput grow with K & M?",
         paper="Table 2",
         neurips="Table 2",
-        rounds=3,
+        rounds=len(DRIFT),
         groups=(group,),
     )
 
@@ -60,7 +60,7 @@ def _metrics(K: int, M: int, step: float) -> dict:
 
 
 def fill(results: Path, plan: Experiment) -> None:
-    """Record three rounds of the plan's runs up to K=2; K=4 is skipped."""
+    """Record five rounds of the plan's runs up to K=2; K=4 is skipped."""
     folder = Folder.of(results, MACHINE, "laptop", plan.name)
     runs = {run.run_id(plan.version, MACHINE.identity): run for run in plan.groups[0].runs}
     folder.declare(plan, {name: ("transformer", run) for name, run in runs.items()}, accumulate=False)
@@ -68,9 +68,9 @@ def fill(results: Path, plan: Experiment) -> None:
     for number, drift in enumerate(DRIFT):
         measured = {}
         for name, run in done.items():
-            step = STEPS[run.K, run.M] * drift * NOISE.get((run.K, run.M), (1, 1, 1))[number]
+            step = STEPS[run.K, run.M] * drift * NOISE.get((run.K, run.M), (1,) * 5)[number]
             measured[name] = Measured(_metrics(run.K, run.M, step), timeline(run.K, run.M).to_rows())
         folder.commit_round("transformer", measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
     for name, run in runs.items():
-        status = ("done", "", 3) if name in done else ("skipped", f"needs {run.K} devices", 0)
+        status = ("done", "", len(DRIFT)) if name in done else ("skipped", f"needs {run.K} devices", 0)
         folder.set_status(name, *status)

@@ -1,5 +1,6 @@
 """Figures: stable bytes, the data that goes into them, and a small animation."""
 
+from math import nan
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ from PIL import Image
 from recorded import timeline
 
 from repro.report import bars, curves, figures, gantt
-from repro.report.compare import rows_of
-from repro.report.style import KINDS, k_colour, m_colour, save, styled
+from repro.report.compare import ITSELF, Ratio, rows_of
+from repro.report.style import KINDS, PARTS, k_colour, m_colour, save, styled
 
 
 @pytest.fixture
@@ -76,6 +77,33 @@ def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
             assert sum(parts) == pytest.approx(100)
 
 
+def test_no_series_mixes_fidelities(mixed):
+    rows = rows_of(mixed, status="done")
+    with styled():
+        names = [text.get_text() for text in panels(curves.bubble(mixed, rows))[0].get_legend().get_texts()]
+        assert names == ["K=2", "K=2, emulated"]
+        against_k, against_m = panels(curves.speedup(mixed, rows))
+        assert [container.get_label() for container in against_m.containers] == ["K=2", "K=2, emulated"]
+        assert [container.get_label() for container in against_k.containers][:2] == ["M=1", "M=1, emulated"]
+        memory = panels(bars.memory(mixed, rows))
+        assert [axes.get_ylabel() for axes in memory] == ["peak (MiB), measured", "peak (MiB), emulated"]
+        assert [len(axes.patches) for axes in memory] == [6, 4]
+        bar_names = [text.get_text() for text in panels(bars.breakdown(mixed, rows))[1].get_yticklabels()]
+        assert sorted(bar_names) == [f"K=2, M={M}, {word}" for M in (1, 4) for word in ("emulated", "measured")]
+        made = {name: figure for name, figure, _ in figures.timelines(mixed, rows)}
+        stems = {"figure2b_transformer", "figure2c_transformer"}
+        assert set(made) == stems | {f"{stem}_emulated" for stem in stems}
+        assert all(("emulated" in figure.get_suptitle()) == ("emulated" in name) for name, figure in made.items())
+
+
+def test_few_rounds_draw_no_interval(results, done):
+    few, baseline = Ratio(1.5, nan, nan, 4, "K=1"), Ratio(1, 1, 1, 4, ITSELF)
+    assert curves._errors([(done[0], few), (done[0], baseline)]) is None
+    assert curves._errors([(done[0], few), (done[0], Ratio(1.5, 1.25, 2, 5, "K=1"))]) == [[0, 0.25], [0, 0.5]]
+    for name in ("cells", "speedup"):
+        assert "no interval below 5 rounds" in figures._caption(results, done, name)
+
+
 def test_nothing_to_draw_is_no_figure(results, nothing, tmp_path):
     single = [row for row in rows_of(results) if row["K"] == 1]
     with styled():
@@ -135,3 +163,20 @@ def test_a_negative_share_is_taken_off_the_bubble():
     parts = {"computation": 0.5, "bubble": 0.4, "imbalance": -0.1, "transfer": 0.2}
     drawn = bars._drawable(parts)
     assert drawn == {"computation": 0.5, "bubble": pytest.approx(0.3), "imbalance": 0, "transfer": 0.2}
+
+
+def test_the_caption_says_when_a_negative_share_is_hidden(results, done, monkeypatch):
+    assert "negative" not in figures._caption(results, done, "breakdown")
+    shares = dict.fromkeys(PARTS, 0.2) | {"imbalance": -0.2}
+    monkeypatch.setattr(bars, "split", lambda timeline, schedule: shares)
+    assert "negative where an unequal cut shortens the wait" in figures._caption(results, done, "breakdown")
+    assert "negative" not in figures._caption(results, done, "memory")
+
+
+def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch):
+    seen = []
+    monkeypatch.setattr(bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2))
+    bars._shares(results, done[-1] | {"schedule": "gpipe-late"})
+    bars._shares(results, done[-1] | {"schedule": "ddp"})
+    assert (seen[0].name, seen[0].early, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", False, 2, 4)
+    assert seen[1] is None

@@ -1,7 +1,7 @@
 """Tables hold the right ratios, name their baselines, keep fidelities apart and say why a cell is empty."""
 
 import csv
-from math import isnan
+from math import isnan, nan
 
 import pandas as pd
 import pytest
@@ -24,7 +24,7 @@ def cell(table, model, M, *column):
 
 def test_ratios_are_taken_inside_rounds(results):
     ratio = over_k1(results, row(results, 2, 4))
-    assert (ratio.value, ratio.low, ratio.high, ratio.rounds) == (pytest.approx(1.6),) * 3 + (3,)
+    assert (ratio.value, ratio.low, ratio.high, ratio.rounds) == (pytest.approx(1.6),) * 3 + (5,)
     assert ratio.baseline == "K=1, M=4, N=32, re-materialization always"
     assert ratio.verdict == "faster"
     normalised = over_k2m1(results, row(results, 2, 4))
@@ -39,11 +39,13 @@ def test_an_interval_over_1_shows_no_difference(results):
     assert str(ratio).endswith("] ~")
 
 
-def test_a_baseline_is_named_as_such_and_one_round_has_no_interval(results):
+def test_a_baseline_is_named_as_such_and_few_rounds_have_no_interval(results):
     assert str(over_k1(results, row(results, 1, 4))) == "1 (baseline)"
-    nan = float("nan")
-    assert str(Ratio(1.5, nan, nan, 1, "K=1")) == "1.50 [one round]"
-    assert Ratio(1.5, nan, nan, 1, "K=1").verdict == "one round, no interval"
+    assert str(Ratio(1.5, nan, nan, 4, "K=1")) == "1.50"
+    assert Ratio(1.5, nan, nan, 4, "K=1").verdict == "too few rounds"
+    for table in (tables.table2, tables.table2_speedup, tables.table2_long):
+        assert "no interval below 5 rounds" in table(results).note
+    assert "no interval below 5 rounds" in tables.points(results, "table2").note
 
 
 def test_table_2_has_quoted_measured_and_ideal_side_by_side(results):
@@ -82,12 +84,66 @@ def test_the_long_form_names_every_baseline(results):
     assert len(table.shown) == 6
 
 
-def test_a_fidelity_never_shares_a_column(results):
-    emulated = results.rows[results.rows["K"] == 4].assign(fidelity="emulated", status="failed(timed wait)")
-    mixed = type(results)(pd.concat([results.rows, emulated]), results.rounds, results.specs, results.folders)
+def test_a_fidelity_never_shares_a_column(mixed):
     table = tables.table2(mixed)
     assert cell(table, "Transformer", 4, "K=4", "measured") == "skipped(needs 4 devices)"
     assert cell(table, "Transformer", 4, "K=4", "emulated") == "failed(timed wait)"
+    made = {table.name: table for table in tables.all_tables(mixed)}
+    assert {"table2_points", "table2_points_emulated", "memory", "memory_emulated"} <= set(made)
+    for name, table in made.items():
+        if name.startswith(("table2_points", "memory")):
+            fidelity = "emulated" if name.endswith("_emulated") else "measured"
+            assert set(table.shown["fidelity"]) == {fidelity}
+            assert fidelity in table.title
+            assert table.data is None or set(table.data["fidelity"]) == {fidelity}
+    assert len(made["table2_points"].shown) == len(made["table2_points_emulated"].shown) + 2
+
+
+def test_rows_that_differ_in_attention_alone_are_told_apart(results):
+    fused = results.rows.assign(run=results.rows["run"] + "f", labels=[{"attention": "fused"}] * len(results.rows))
+    specs = {
+        run + "f": spec.model_copy(update={"model_args": {"L": 4, "attention": "fused"}})
+        for run, spec in results.specs.items()
+    }
+    rows = pd.concat([results.rows, fused], ignore_index=True)
+    both = type(results)(rows, results.rounds, results.specs | specs, results.folders)
+    for table in (tables.points(both, "table2"), tables.memory(both), tables.table2_long(both)):
+        assert set(table.shown["setting"]) == {
+            "laptop, L=4, N=32, remat always, attention plain",
+            "laptop, L=4, attention=fused, N=32, remat always",
+        }
+        assert not table.shown.duplicated(["K", "M", "setting"]).any()
+
+
+def test_what_differs_between_settings_is_named(results):
+    def details(**changed):
+        specs = {run: s.model_copy(update=changed if s.M == 4 else {}) for run, s in results.specs.items()}
+        changed_results = type(results)(results.rows, results.rounds, specs, results.folders)
+        return {setting.details for setting in settings(changed_results, rows_of(changed_results))}
+
+    usual = "laptop, L=4, N=32, remat always"
+    assert details(lr=0.5) == {f"{usual}, lr {lr}, attention plain" for lr in (0.01, 0.5)}
+    assert details(balance=(2, 2)) == {f"{usual}, {cut}attention plain" for cut in ("", "balance given, ")}
+
+
+def test_a_fall_with_more_micro_batches_is_explained_by_one_stage_alone(results):
+    def note(alone, pair):
+        """Table 2's note when M=4 takes so many times as long as M=1, on one stage and on two."""
+        rounds = results.rounds.copy()
+        for K, factor in ((1, alone), (2, pair)):
+            few, many = row(results, K, 1)["run"], row(results, K, 4)["run"]
+            steps = rounds.loc[rounds["run"] == few].set_index("round")["step_s"]
+            mine = rounds["run"] == many
+            rounds.loc[mine, "step_s"] = factor * rounds.loc[mine, "round"].map(steps)
+        times = rounds.groupby("run")["step_s"].median()
+        rows = results.rows.assign(throughput=[32 / times.get(run, nan) for run in results.rows["run"]])
+        return tables.table2(type(results)(rows, rounds, results.specs, results.folders)).note
+
+    why = "; one stage alone (K=1) already loses 50 % from M=1 to M=4 at this size: micro-batches of N/M = 8 are too"
+    assert f"Transformer at K=2: M=4 has 20 % less throughput than M=1{why} small." in note(2, 1.25)
+    assert note(0.9, 1.25).endswith("Transformer at K=2: M=4 has 20 % less throughput than M=1.")
+    assert "less throughput" not in note(2, 0.9)
+    assert "less throughput" not in tables.table2(results).note
 
 
 def test_points_hold_bubble_beside_theory_under_its_name(results):
