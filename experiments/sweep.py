@@ -67,7 +67,7 @@ def experiment(
     ]
     return Experiment(
         name="sweep",
-        title=f"K x M sweep of {model}",
+        title="K x M sweep",
         question="How do step time, bubble and memory change with K and M on a model of your choice?",
         needs="max(K) CPU cores or GPUs",
         groups=(Group(name=slug(model), runs=tuple(runs)),),

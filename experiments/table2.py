@@ -30,7 +30,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     accelerator. Stated: AmoebaNet-D (18, 256), Transformer-48, mini-batch adjusted to memory "if necessary". Not
     stated: the mini-batch of any cell, image size, sequence length, the Transformer's widths, the TPU generation.
 
-    Where this departs from it, and why: `DEVIATIONS`.
+    Where this departs from it, and why, stands in the report and at the top of experiments/table2.py.
     """
     return Experiment(
         name="table2",

@@ -197,12 +197,16 @@ def _measure(arguments: list[str]) -> int:
 
 def _report(arguments: list[str]) -> int:
     options = parse(ReportOptions, arguments, "repro report")
-    from repro.report.page import animate, write
+    from repro.report import page, stamp
 
     if options.reference:
-        print(f"wrote {animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
-        options = ReportOptions(REFERENCE_RESULTS, REFERENCE_PLOTS)
-    print(f"wrote {write(options.results, options.plots)}")
+        print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
+        print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
+    elif stamp.is_current(options.results, options.plots):
+        print(f"{options.plots / 'report.html'} is up to date")
+    else:
+        print(f"wrote {page.write(options.results, options.plots)}")
+        stamp.put(options.results, options.plots)
     return 0
 
 
@@ -237,7 +241,8 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
             raise ValueError(
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
             )
-        return options, [Chosen(catalog.replay(options.spec).build, accumulate=True)]
+        command = "" if options.spec.is_absolute() else f"--spec {options.spec}"
+        return options, [Chosen(catalog.replay(options.spec).build, accumulate=True, command=command)]
     if len(sources) == 1:
         values = sources[0].values(own)
         build = partial(sources[0].build, **values)
@@ -270,6 +275,8 @@ def _scale(options: PlanOptions) -> tuple[Scale, str]:
 
     if options.scale is not None:
         return options.scale, f"scale: {options.scale}, as asked for"
+    if options.spec is not None and (recorded := options.spec.resolve().parts[-4:-3]) and recorded[0] in SCALES:
+        return recorded[0], f"scale: {recorded[0]}, that of the recorded run (--scale chooses another)"
     scale, why = machine.default_scale()
     return scale, f"scale: {scale}, because {why} (--scale chooses another)"
 

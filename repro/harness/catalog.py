@@ -69,8 +69,8 @@ class Source:
         }
 
     def command(self, values: dict[str, Any]) -> str:
-        """What a user types after `repro run` to get these values; a file of the user's own without its folder."""
-        words = [Path(self.name).name]
+        """What a user types after `repro run` to get these values; a file elsewhere without its folder."""
+        words = [Path(self.name).name if Path(self.name).is_absolute() else self.name]
         for p in self.parameters:
             value = values.get(p.name, p.default)
             if value != p.default:

@@ -5,7 +5,7 @@ line is drawn once a second, because drawing takes time from the cores that are 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -99,6 +99,22 @@ class Story:
             if outcome.log:
                 self.say(f"  its workers' output: {outcome.log}")
 
+    def extremes(self, rows: Sequence[Mapping[Any, Any]]) -> None:
+        """What somebody who must choose K and M wants to know of a group: its fastest points and its leanest."""
+        if len(rows) < 2:
+            return
+        alone = [row for row in rows if row["K"] == 1]
+        fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
+        fastest += [("fastest on one stage", max(alone, key=lambda row: row["throughput"]))] * bool(alone)
+        leanest = min(rows, key=lambda row: row["peak_gib_max"])
+        parts = [
+            f"{word}: K={row['K']}, M={row['M']} at {row['throughput']:.3g} {row['unit']}" for word, row in fastest
+        ]
+        parts.append(
+            f"smallest peak: K={leanest['K']}, M={leanest['M']} with {1024 * leanest['peak_gib_max']:.3g} MiB a stage"
+        )
+        self.say(f"  {'; '.join(parts)} (N={leanest['N']}, re-materialization {leanest['remat']})")
+
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""
         self._left[run.id] -= 1
@@ -156,6 +172,7 @@ def result_line(row: dict[str, Any]) -> str:
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
         low, high = row["ci_low"], row["ci_high"]
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""
+        interval += " ~ no difference shown" if low <= 1 <= high else ""
         text += f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and re-materialization"
     if row["K"] > 1:
         text += f", bubble {row['bubble_idle_over_total']:.2f} of the total"

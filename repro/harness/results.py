@@ -48,16 +48,18 @@ class Results:
     specs: dict[str, RunSpec]
     folders: list[Folder]
 
-    def timeline(self, run: str) -> Timeline | None:
-        """The spans of one run's median step in its newest round; None when none was recorded."""
+    def timeline(self, row: Mapping[str, Any]) -> Timeline | None:
+        """The spans of the median step in the newest round of a row's run; None when none was recorded.
+
+        Two experiments may hold the same run, so its id alone does not name it.
+        """
+        place = (row["machine"], row["scale"], row["experiment"])
         for folder in self.folders:
-            path = folder.path / run / "timeline.parquet"
-            if run in self.specs and path.exists():
+            path = folder.path / str(row["run"]) / "timeline.parquet"
+            if folder.path.parts[-3:] == place and path.exists():
                 try:
                     spans = pd.read_parquet(path).to_dict("records")
-                    return Timeline.from_rows(
-                        ({str(k): v for k, v in span.items()} for span in spans), self.specs[run].K
-                    )
+                    return Timeline.from_rows(({str(k): v for k, v in span.items()} for span in spans), int(row["K"]))
                 except (OSError, ValueError, KeyError) as error:
                     warn_unreadable(path, str(error))
         return None

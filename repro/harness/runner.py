@@ -90,7 +90,7 @@ class Session:
         rows = results.rows.set_index("run", drop=False)
         for run in sorted(runs, key=plan.runs.index):
             row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
-            timeline = results.timeline(run.id)
+            timeline = results.timeline(row)
             self.story.result(row, timeline)
             lines = plan.folder.lines(run.id)
             if any(loss is None for line in lines for loss in line["loss"]):
@@ -110,6 +110,8 @@ class Session:
                 self.picture,
             )
             self.address = found or self.address
+        done = [rows.loc[run.id] for run in plan.group(runs[0].group) if run.id in rows.index]
+        self.story.extremes([row for row in done if row["throughput"] == row["throughput"]])
 
 
 @dataclass
@@ -133,6 +135,8 @@ class GroupRun:
         for run in self._open.values():
             self._recall(run)
         for number, members in enumerate(planned, start=1):
+            if all(run.id in self.failed for run in members):
+                return
             self.story.round(self.plan, self.group, number, len(planned))
             # Every other round runs backwards, so that a slow drift of the machine favours no run.
             self._round(number, members if number % 2 else members[::-1])

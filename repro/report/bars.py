@@ -83,7 +83,7 @@ def shortened(results: "Results", rows: list[Row]) -> bool:
 
 def _shares(results: "Results", row: Row) -> dict[str, float] | None:
     """Parts of one run's traced step, its waiting replayed by the run's own schedule."""
-    timeline = results.timeline(row["run"])
+    timeline = results.timeline(row)
     if timeline is None:
         return None
     schedule = None

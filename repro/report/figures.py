@@ -74,7 +74,7 @@ def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figur
             stem = f"{slug(setting.model)}{f'-{index}' if several else ''}{suffix(fidelity)}"
             for letter in "bc":
                 some = (row for row in runs if (row["M"] == 1) == (letter == "b"))
-                pair = next(((row, t) for row in some if (t := results.timeline(row["run"])) is not None), None)
+                pair = next(((row, t) for row in some if (t := results.timeline(row)) is not None), None)
                 if pair is not None:
                     yield f"figure2{letter}_{stem}", _timeline(*pair, letter, setting), _TRACED
 
@@ -89,7 +89,7 @@ def traces(results: "Results", directory: Path) -> dict[str, Path]:
     """One Chrome trace for ui.perfetto.dev per experiment: every recorded timeline, a process each."""
     found: dict[str, list[dict]] = {}
     for row in rows_of(results, status="done"):
-        if (timeline := results.timeline(row["run"])) is not None:
+        if (timeline := results.timeline(row)) is not None:
             events = found.setdefault(row["experiment"], [])
             events += timeline.to_chrome(f"{row['run']} ({row['fidelity']})", pid=len(events))["traceEvents"]
     paths = {experiment: directory / f"{experiment}.trace.json" for experiment in found}

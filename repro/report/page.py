@@ -80,7 +80,7 @@ def animate(results_dir: Path, plots_dir: Path) -> Path:
     results = load(results_dir)
     rows = [r for r in rows_of(results, status="done", model="amoebanet-d", M=4) if r["K"] > 1]
     for row in sorted(rows, key=lambda row: -row["K"]):
-        if (timeline := results.timeline(row["run"])) is not None:
+        if (timeline := results.timeline(row)) is not None:
             title = f"One {row['fidelity']} training step of AmoebaNet-D: K={row['K']} stages, M=4 micro-batches"
             return gantt_gif(timeline, plots_dir / "pipeline.gif", title)
     raise ValueError(f"results = {results_dir}: no run of amoebanet-d with K > 1, M = 4; measure table2 first")
@@ -97,14 +97,13 @@ def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], trace
 
 def _section(results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]) -> Section:
     rows = rows_of(results, experiment=name)
-    scales = dict.fromkeys(row["scale"] for row in rows)
     places = [("arXiv v5", about.get("paper")), ("NeurIPS 2019", about.get("neurips"))]
     return Section(
         name=name,
         title=about.get("title") or name,
         question=about.get("question", ""),
         numbering=", ".join(f"{version} {place}" for version, place in places if place),
-        commands=_commands(about.get("commands") or [name], list(scales)),
+        commands=_commands(results, name),
         tables=[_shown(table) for table in tables if table.experiment == name],
         figures=[_picture(one) for one in drawn if one.experiment == name],
         trace="",
@@ -136,8 +135,15 @@ def _picture(drawn: Drawn) -> dict[str, str]:
     return {"name": drawn.stem.name, "caption": drawn.caption, "svg": Markup(svg)}
 
 
-def _commands(given: list[str], scales: list[str]) -> list[str]:
-    return [f"./run_all.sh {command}{f' --scale {s}' if s else ''}" for command in given for s in scales or [""]]
+def _commands(results: "Results", name: str) -> list[str]:
+    """What a user types to measure this, as recorded, each at its own scale."""
+    found = {
+        f".venv/bin/repro run {command} --scale {folder.path.parts[-2]}": None
+        for folder in results.folders
+        if folder.path.name == name
+        for command in folder.about().get("commands") or [name]
+    }
+    return list(found) or [f"./run_all.sh {name}"]
 
 
 def _sizes(results: "Results", rows: list[Row]) -> list[str]:

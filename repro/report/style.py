@@ -96,6 +96,8 @@ def styled() -> Iterator[None]:
 
 def save(figure: "Figure", stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg without date and version: the same figure gives the same bytes."""
+    import matplotlib.pyplot as plt
+
     stem.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     paths = [stem.parent / f"{stem.name}.{kind}" for kind in FORMATS]
@@ -103,4 +105,5 @@ def save(figure: "Figure", stem: Path) -> list[Path]:
     figure.set_layout_engine("none")  # laid out once, for all formats
     for path, kind in zip(paths, FORMATS, strict=True):
         figure.savefig(path, format=kind, metadata=metadata[kind])
+    plt.close(figure)
     return paths

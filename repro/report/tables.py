@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Ours = Callable[["Results", Row], Ratio]
 Ideal = Callable[[int, int, str, str], float]
 TIMED = ("measured", "emulated", "simulated")
-_IDEAL = "Ideal: the same schedule replayed with equal stages, F:R:B = 1:1:2 and free transfers."
+_IDEAL = "Ideal (simulated): the same schedule replayed with equal stages, F:R:B = 1:1:2 and free transfers."
 _MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no difference shown."
 _USUAL = "Where a setting names no schedule, replicas or balance: gpipe, one replica, cut by time."
 
@@ -212,7 +212,7 @@ def _point(results: "Results", row: Row, setting: Setting) -> dict[str, Any]:
         "ideal": percent(perfect and perfect.bubble_over_total),
         "bubble idle/work": percent(row["bubble_idle_over_work"]),
         "theory, idle/work": percent(theory.bubble_over_work(K, M)),
-        "peak GiB": number(row["peak_gib_max"], 3),
+        "peak MiB": number(1024 * row["peak_gib_max"], 1),
         "setting": setting.details,
     }
 
@@ -227,11 +227,11 @@ def memory(results: "Results", fidelity: str = "measured") -> Table:
     for setting, row in _settled(results, rows):
         peaks = dict(enumerate(row["peak_gib_per_stage"]))
         cells = {key: str(row[key]) for key in ("K", "M", "fidelity", "device")}
-        cells |= {f"stage {j}": number(peaks[j], 3) if j in peaks else "" for j in stages}
+        cells |= {f"stage {j}": number(1024 * peaks[j], 1) if j in peaks else "" for j in stages}
         model = model_name(setting.model)
         lines.append({"experiment": row["experiment"], "model": model, **cells, "setting": setting.details})
     note = (
-        "Peak GiB of each stage, read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU. "
+        "Peak MiB of each stage, read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU. "
         f"{_USUAL}"
     )
     shown = DataFrame(lines or [{"experiment": "all", "peak memory": f"{NOT_RUN}: no finished run yet"}])

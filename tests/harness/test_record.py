@@ -1,5 +1,7 @@
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crew import MACHINE, experiment, metrics, spec
@@ -28,6 +30,16 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
+def place(run: str) -> dict[str, Any]:
+    """What of a row tells where its run lies."""
+    return {"machine": MACHINE.slug, "scale": "smoke", "experiment": "tiny", "run": run, "K": 2}
+
+
+def missing_timelines(results_dir: Path) -> list[bool]:
+    results = load(results_dir)
+    return [results.timeline(place(run)) is None for run in ("one", "two")]
+
+
 def test_rows_have_the_columns_of_the_design_in_order(folder: Folder):
     rows = load(folder.path).rows
     assert list(rows.columns) == COLUMNS
@@ -46,10 +58,20 @@ def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
 
 def test_the_timeline_comes_back(folder: Folder, tmp_path: Path):
     results = load(tmp_path)
-    timeline = results.timeline("two")
+    timeline = results.timeline(place("two"))
     assert timeline is not None
     assert (timeline.stages, timeline.step_time, timeline.to_rows()) == (2, 1.0, SPAN)
-    assert results.timeline("three") is None
+    assert results.timeline(place("three")) is None
+
+
+def test_the_same_run_in_two_experiments_keeps_its_own_timeline(folder: Folder, tmp_path: Path):
+    """As a replay records the run that it repeats."""
+    other = folder.path.with_name("aaa")
+    shutil.copytree(folder.path, other)
+    (other / "two" / "timeline.parquet").unlink()
+    results = load(tmp_path)
+    assert results.timeline(place("two")) is not None
+    assert results.timeline(place("two") | {"experiment": "aaa"}) is None
 
 
 def test_several_commits_are_named(folder: Folder, tmp_path: Path):
@@ -63,8 +85,8 @@ def test_an_unreadable_file_is_left_out_with_one_warning_that_names_it(folder: F
     path = folder.path / "two" / name
     path.write_text("{not json")
     with pytest.warns(UserWarning, match=rf"two/{name} cannot be read and is left out"):
-        found = [load(tmp_path).timeline(run) is None for run in ("one", "two")]
-    assert found == [False, name in ("spec.json", "timeline.parquet")]
+        found = missing_timelines(tmp_path)
+    assert found == [False, name == "timeline.parquet"]
 
 
 def test_an_unreadable_marker_makes_its_round_unfinished(folder: Folder, tmp_path: Path):

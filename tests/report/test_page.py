@@ -20,7 +20,7 @@ def test_the_page_follows_its_order(written):
     html = written.read_text(encoding="utf-8")
     words = [
         "How does throughput grow with K &amp; M?",
-        "./run_all.sh table2 --scale laptop",
+        ".venv/bin/repro run table2 --scale laptop",
         "Table 2 (v5 and NeurIPS)",
         "<svg",
         "What each metric means",

@@ -158,7 +158,7 @@ def test_points_hold_bubble_beside_theory_under_its_name(results):
 def test_memory_has_a_column_for_each_stage(results):
     shown = tables.memory(results).shown
     line = shown[(shown["K"] == "2") & (shown["M"] == "1")].iloc[0]
-    assert (line["stage 0"], line["stage 1"]) == ("0.098", "0.195")
+    assert (line["stage 0"], line["stage 1"]) == ("100.0", "200.0")
     assert shown[shown["K"] == "1"]["stage 1"].tolist() == ["", ""]
 
 

@@ -1,0 +1,37 @@
+"""Whether the report is newer than everything it is made from: a second start of run_all.sh draws nothing again."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+_CODE = Path(__file__).resolve().parents[1]
+_NAME = ".report-stamp"
+_NO_RESULTS = ("wandb", "logs", "reference")
+
+
+def is_current(results_dir: Path, plots_dir: Path) -> bool:
+    """Whether report.html in `plots_dir` was made from these results by this code."""
+    stamp = plots_dir / _NAME
+    made = stamp.read_text(encoding="utf-8") if stamp.exists() else ""
+    return (plots_dir / "report.html").exists() and made == _digest(results_dir)
+
+
+def put(results_dir: Path, plots_dir: Path) -> None:
+    """Note what the report was made from."""
+    (plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
+
+
+def _digest(results_dir: Path) -> str:
+    """Of name, size and time of every file of the results and of our code."""
+    digest = blake2b(str(results_dir.resolve()).encode(), digest_size=16)
+    for path in _files(results_dir):
+        about = path.stat()
+        digest.update(f"{path}\n{about.st_size}\n{about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _files(results_dir: Path) -> Iterator[Path]:
+    for path in sorted(results_dir.rglob("*")):
+        if path.is_file() and not set(path.relative_to(results_dir).parts) & set(_NO_RESULTS):
+            yield path
+    yield from (path for path in sorted(_CODE.rglob("*")) if path.suffix in (".py", ".j2", ".json", ".mplstyle"))
