@@ -72,7 +72,7 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
         setup = time.perf_counter() - started
         steps = [_timed_step(pipe, inputs, targets, model, optimizer) for _ in range(spec.steps)]
         peaks = pipe.measure_memory(inputs, targets, model.loss, optimizer) if job.memory else None
-        return _metrics(model, pipe.balance, steps, peaks, setup) if rank == 0 else None
+        return _metrics(model, pipe, steps, peaks, setup) if rank == 0 else None
     finally:
         pipe.close()
 
@@ -132,11 +132,11 @@ def _timed_step(
 
 
 def _metrics(
-    model: "Model", balance: tuple[int, ...], steps: list[Step], peaks: list[int] | None, setup: float
+    model: "Model", pipe: Pipeline, steps: list[Step], peaks: list[int] | None, setup: float
 ) -> dict[str, Any]:
     """The metrics line of the round and the spans of its median step."""
     middle = sorted(steps, key=lambda step: step.seconds)[(len(steps) - 1) // 2].timeline
-    parts = [breakdown(step.timeline) for step in steps]
+    parts = [breakdown(step.timeline, pipe.schedule) for step in steps]
     return {
         "metrics": {
             "step_s": [step.seconds for step in steps],
@@ -145,7 +145,7 @@ def _metrics(
             "bubble_idle_over_work": [step.timeline.bubble_over_work for step in steps],
             "breakdown": {name: statistics.mean(part[name] for part in parts) for name in parts[0]},
             "peak_bytes": peaks,
-            "balance": list(balance),
+            "balance": list(pipe.balance),
             "setup_s": setup,
             "unit": model.unit,
             "labels": dict(model.labels),
