@@ -241,7 +241,8 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
             raise ValueError(
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
             )
-        command = "" if options.spec.is_absolute() else f"--spec {options.spec}"
+        path = options.spec  # an absolute one would record where somebody's home is
+        command = f"--spec {Path(*path.parts[-6:]) if path.is_absolute() else path}"
         return options, [Chosen(catalog.replay(options.spec).build, accumulate=True, command=command)]
     if len(sources) == 1:
         values = sources[0].values(own)

@@ -43,13 +43,12 @@ def _memory_panel(axes: "Axes", points: list[Row]) -> None:
         axes.bar_label(bars, _stage_names(len(peaks)), fontsize=7.5, padding=1)
     ticks(axes, list(range(len(points))), [f"K={point['K']}\nM={point['M']}" for point in points])
     axes.set_ylabel(f"peak ({unit}), {points[0]['fidelity']}")
-    axes.set_xlabel("the number on a bar is its stage")
     axes.grid(axis="x", visible=False)
 
 
 def _stage_names(K: int) -> list[str]:
-    """A number for every bar, or for the first and the last where there are many."""
-    return [str(j) if K <= 4 or j in (0, K - 1) else "" for j in range(K)]
+    """A name for every bar, or for the first and the last where there are many."""
+    return [f"stage {j}" if K <= 2 else f"s{j}" if K <= 4 or j in (0, K - 1) else "" for j in range(K)]
 
 
 def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":

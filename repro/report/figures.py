@@ -103,5 +103,5 @@ def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting) -> "F
     K, M = row["K"], row["M"]
     words = f"As Figure 2({letter}), {row['fidelity']}: {model_name(setting.model)}, K={K}, M={M}"
     return gantt.draw(
-        timeline, f"{words}\n{textwrap.fill(setting.details, 100)}", row["fidelity"], ideal(K, M, *setting.plan)
+        timeline, f"{words}\n{textwrap.fill(setting.details, 84)}", row["fidelity"], ideal(K, M, *setting.plan)
     )
