@@ -13,12 +13,13 @@ from repro.gpipe import rng
 Layer = nn.Module | Callable[[], nn.Module]
 
 
-def as_layers(layers: object) -> list[Layer]:
-    """Check that this is a sequence of layers.
+def as_layers(layers: object) -> tuple[list[Layer], list[str]]:
+    """The layers, and their keys in the unsplit model's state dict.
 
     Raises:
         ValueError: one line that says what it is instead.
     """
+    named = dict(layers.named_children()) if isinstance(layers, nn.Sequential) else {}
     if isinstance(layers, nn.Sequential):
         layers = list(layers)
     entries: list[Any] = []
@@ -31,7 +32,9 @@ def as_layers(layers: object) -> list[Layer]:
             f"layers: expected an nn.Sequential or a sequence of modules or factories, found {type(wrong).__name__} "
             f"({shown}); list the model's layers in order, each taking one value and returning one"
         )
-    return cast("list[Layer]", entries)
+    return cast("list[Layer]", entries), [*named] if len(named) == len(entries) else [
+        str(n) for n in range(len(entries))
+    ]
 
 
 def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Module:
