@@ -67,9 +67,10 @@ class _Norm:
         groups = torch.stack(parts)
         channels = self.running[0].numel()
         count, mean, spread = self._joined(*groups.split([1, channels, channels], dim=1)).split([1, channels, channels])
+        factor = self.momentum
         if self.tracked is not None:
             self.tracked += 1
-        factor = self.momentum if self.momentum is not None else 1.0 / float(self.tracked)
+            factor = 1.0 / self.tracked.item() if factor is None else factor
         for running, new in zip(self.running, (mean, spread / (count - self.pooled)), strict=True):
             running.mul_(1.0 - factor).add_(new.to(running.dtype), alpha=factor)
 

@@ -11,15 +11,14 @@ from torch import Tensor
 
 from repro.gpipe.batchnorm import Statistics, once_per_mini_batch
 from repro.gpipe.head import Head, Loss
-from repro.gpipe.mailbox import Inbox, Outbox
-from repro.gpipe.message import MessageMeta, dense
+from repro.gpipe.links import Links
+from repro.gpipe.mailbox import Inbox
+from repro.gpipe.message import MessageMeta, settled
 from repro.gpipe.microbatch import Tree, Whole, batch_size, flatten, map_leaves, split, unwrapped
 from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
-from repro.gpipe.transport import ACTIVATION, GRADIENT, connect
-from repro.gpipe.wire import Wire
 
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
 
@@ -67,37 +66,22 @@ class Engine:
 
     Args:
         stage: the layers that run here.
-        wire: to the other stages.
+        links: to the neighbours.
         replicas: the other copies of this stage, if there are any.
-        transport: one of `transport.TRANSPORTS`.
     """
 
-    def __init__(self, stage: Stage, wire: Wire, replicas: Replicas | None, transport: str) -> None:
+    def __init__(self, stage: Stage, links: Links, replicas: Replicas | None) -> None:
         self.stage = stage
-        self.wire = wire
+        self.links = links
+        self.wire = wire = links.wire
         self.replicas = replicas
         self.recorder = Recorder(wire.rank, stage.device)
         self.step = 0
         self._rank = wire.rank
-        self._before = wire.rank - 1 if wire.rank else None
-        self._after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
+        self._before, self._after = links.before, links.after
         self._parts_of: dict[int, _Part] = {}
         self._known: dict[int, tuple[dict[int, MessageMeta], dict[int, MessageMeta]]] = {}
         self._frozen = stage.frozen()
-        self._outbox = Outbox() if wire.stages > 1 else None
-        self._links = [
-            connect(wire, neighbour, tag, stage.device, outgoing=outgoing, transport=transport)
-            for neighbour, kinds in (
-                (self._before, ((ACTIVATION, False), (GRADIENT, True))),
-                (self._after, ((ACTIVATION, True), (GRADIENT, False))),
-            )
-            if neighbour is not None
-            for tag, outgoing in kinds
-        ]
-        if self._before is not None:
-            self._activations_in, self._gradients_out = self._links[:2]
-        if self._after is not None:
-            self._activations_out, self._gradients_in = self._links[-2:]
 
     def run(
         self,
@@ -131,23 +115,13 @@ class Engine:
             for action in self._part.actions:
                 self._do[action.kind](self, action)
         self._update(optimizer)
-        if self._outbox is not None:
-            self._outbox.flush()
-        for link in self._links:
-            link.flush()
+        self.links.flush()
         self._known[signature] = self._incoming, self._outgoing
         self.step += not evaluate
 
     def relearn(self) -> None:
         """Forget what crosses the boundaries; the next step learns it again."""
         self._known.clear()
-
-    def close(self) -> None:
-        """End the helper thread and the connections to the neighbours."""
-        if self._outbox is not None:
-            self._outbox.close()
-        for link in self._links:
-            link.close()
 
     def loss(self) -> float:
         """On the last stage the mini-batch's mean loss, over all replicas; micro-batches are added in order."""
@@ -170,8 +144,8 @@ class Engine:
             if self._after is not None:
                 self.wire.send_numbers(_REFUSED, self._after)
             raise
-        # Dense copies where a cut leaves gaps: a clone, which probing makes, would have other strides.
-        self._inputs = [map_leaves(Tensor, dense, part) for part in parts]
+        # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
+        self._inputs = [map_leaves(Tensor, settled, part) for part in parts]
         tensors, skeleton = flatten(unwrapped(inputs))
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype)) for t in tensors]
         text = repr((self.evaluating, shapes, skeleton))
@@ -198,10 +172,10 @@ class Engine:
         self._incoming, self._outgoing = self._known.get(signature, ({}, {}))
         if self._before is not None:
             learn_from = (self.wire, self._before) if learning else None
-            self._activations = Inbox(self._activations_in, self._part.arriving, self._incoming, learn_from)
+            self._activations = Inbox(self.links.activations_in, self._part.arriving, self._incoming, learn_from)
         if self._after is not None:
             returning = {i: m.gradients() for i, m in self._outgoing.items()}
-            self._returned = Inbox(self._gradients_in, self._part.returning, returning)
+            self._returned = Inbox(self.links.gradients_in, self._part.returning, returning)
         else:
             on_device = None if targets is None else self._to_device(targets)
             micro_batches = self._part.schedule.micro_batches
@@ -229,7 +203,6 @@ class Engine:
     def _send(self, i: int, outputs: Tree) -> None:
         """Send activations, with their description while shapes are learnt."""
         assert self._after is not None
-        assert self._outbox is not None
         meta = MessageMeta.of(outputs)
         if self.stage.probing:
             self._outgoing[i] = meta
@@ -240,7 +213,7 @@ class Engine:
                 f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or constants, the inputs not; "
                 "what a layer returns besides the contents of its tensors must not depend on data or time"
             )
-        self._outbox.send(self._activations_out, flatten(outputs)[0])
+        self.links.outbox.send(self.links.activations_out, flatten(outputs)[0])
 
     def _recompute(self, action: Action) -> None:
         if not self._part.schedule.early:
@@ -266,8 +239,7 @@ class Engine:
         made = self.stage.backward(i, gradients)
         self.recorder.span("B", i, began)
         if self._before is not None:
-            assert self._outbox is not None
-            self._outbox.send(self._gradients_out, [g for g in made if g is not None])
+            self.links.outbox.send(self.links.gradients_out, [g for g in made if g is not None])
 
     def _update(self, optimizer: torch.optim.Optimizer | None) -> None:
         """One synchronous update, with the gradients of all replicas."""

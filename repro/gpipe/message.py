@@ -8,6 +8,7 @@ from torch import Tensor
 
 from repro.gpipe.microbatch import Slot, Tree, flatten, leaves
 
+_ALIGNED = 64  # bytes, torch's own for what it allocates
 CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -100,6 +101,14 @@ def is_dense(tensor: Tensor) -> bool:
 def dense(tensor: Tensor) -> Tensor:
     """The tensor, or a contiguous copy where it has gaps or overlaps."""
     return tensor if is_dense(tensor) else tensor.contiguous()
+
+
+def settled(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where it does not lie in memory as a fresh one would.
+
+    The last bits of a product depend on how its operands are aligned, and a slice of a mini-batch begins anywhere.
+    """
+    return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
 
 
 def elements(tensor: Tensor) -> Tensor:

@@ -7,6 +7,7 @@
 Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,20 +17,21 @@ import torch.distributed as dist
 from torch import nn
 
 from repro.gpipe import memory
+from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
-from repro.gpipe.errors import one_of
 from repro.gpipe.head import Loss
-from repro.gpipe.layers import Layer, as_layers, build, parameter_counts, refuse_shared
+from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
+from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
-from repro.gpipe.partition import by_cost, check_balance, imbalance
-from repro.gpipe.profile import layer_times
+from repro.gpipe.partition import Cost
+from repro.gpipe.profile import LinkSpeed, Profile, measure
 from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import make_schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.timeline import Timeline
 from repro.gpipe.wire import Wire
 
-BALANCES = ("time", "parameters", "uniform")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,10 @@ class Pipeline:
         micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
         replicas: D copies of the pipeline, each with mini-batches of its own: rank d K + j of the world runs stage j
             of replica d. Gradients are those of the mean over all of them, running statistics too.
-        balance: layers in each stage, or how to choose: "parameters", "uniform" counts, or measured "time", which
-            needs a `sample`.
+        balance: layers in each stage; or what to make even: "parameters", "uniform" counts, measured "time", which
+            needs a `sample`, or any cost(a, b) of a stage made of layers a to b-1. `print(pipe.cut)` tells.
+        partitioner: a name in `repro.gpipe.partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
+            paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), for all but the last micro-batch ("except_last"), or
             "never".
         schedule: a name in `repro.gpipe.schedule.SCHEDULES`.
@@ -95,7 +99,8 @@ class Pipeline:
         micro_batches: int,
         *,
         replicas: int = 1,
-        balance: str | Sequence[int] = "parameters",
+        balance: str | Sequence[int] | Cost = "parameters",
+        partitioner: str = "smallest-largest",
         checkpoint: str = "always",
         schedule: str = "gpipe",
         transport: str = "auto",
@@ -103,7 +108,7 @@ class Pipeline:
         seed: int = 0,
         sample: Tree | None = None,
     ) -> None:
-        entries, names = as_layers(layers)
+        entries = as_layers(layers)
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
         self.stages = stages
         self.micro_batches = micro_batches
@@ -113,18 +118,31 @@ class Pipeline:
         self.device = torch.device(device) if device is not None else default_device(self._all.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
-        self.costs: list[float] | None = None
-        self.balance = tuple(self._balance(entries, balance, checkpoint, seed, sample))
+        wire = Wire(stages, self.rank, self.replica)
+        links = Links(wire, self.device, transport)
+        self.cut = choose(
+            entries,
+            stages,
+            balance,
+            partitioner,
+            lambda: self._profile(entries, links, recompute=checkpoint != "never", seed=seed, sample=sample),
+        )
+        self.balance = self.cut.counts
+        if self._all.rank == 0:
+            _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
         ends = [0, *accumulate(self.balance)]
         own = range(ends[self.rank], ends[self.rank + 1])
         built = {n: build(entries[n], n, seed, self.device) for n in own}
-        self.stage = Stage(built, [names[n] for n in own], self.device, seed)
+        if stages > 1:
+            for n, module in built.items():
+                refuse_sync_batchnorm(module, n)
+        self.stage = Stage(built, [names(layers)[n] for n in own], self.device, seed)
         self.stage.first = self.replica * micro_batches
         copies = None
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
-        self.engine = Engine(self.stage, Wire(stages, self.rank, self.replica), copies, transport)
+        self.engine = Engine(self.stage, links, copies)
         self._offset: float | None = None  # of this host's clock, learnt when the first step is traced
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -139,7 +157,7 @@ class Pipeline:
     @property
     def imbalance(self) -> float | None:
         """Largest stage over mean stage minus 1, as predicted by the costs that chose the cut; None if none did."""
-        return None if self.costs is None else imbalance(self.costs, self.balance)
+        return self.cut.imbalance
 
     def train_step(
         self,
@@ -155,8 +173,8 @@ class Pipeline:
         Call it on every rank. The gradients are those of the mini-batch mean.
 
         Args:
-            inputs: read on the first stage, of this replica; tensors of shape [N, ...], nested as the first layer takes them;
-                members marked `Whole` reach every micro-batch uncut.
+            inputs: read on the first stage, this replica's own; tensors of shape [N, ...], nested as the first layer
+                takes them; members marked `Whole` reach every micro-batch uncut.
             targets: read on the last stage; [N, ...] likewise, or None.
             loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage. Micro-batches weigh
                 by their numbers of examples, or as a `Weighted` loss says.
@@ -226,33 +244,22 @@ class Pipeline:
         self._all.all_gather(None)
 
     def close(self) -> None:
-        """End this pipeline's helper thread; the process group stays."""
-        self.engine.close()
+        """End this pipeline's helper thread and connections; the process group stays."""
+        self.engine.links.close()
 
-    def _balance(
-        self,
-        layers: list[Layer],
-        balance: str | Sequence[int],
-        checkpoint: str,
-        seed: int,
-        sample: Tree | None,
-    ) -> list[int]:
-        if not isinstance(balance, str):
-            return check_balance(balance, len(layers), self.stages)
-        one_of("balance", balance, BALANCES)
-        if balance == "uniform":
-            costs = [1.0] * len(layers)
-        elif balance == "parameters":
-            costs = [float(n) for n in parameter_counts(layers)]
-        else:
-            if self.rank == 0 and sample is None:
+    def _profile(
+        self, layers: list[Layer], links: Links, *, recompute: bool, seed: int, sample: Tree | None
+    ) -> tuple[Profile, LinkSpeed]:
+        """Layers timed on the first stage of the first replica, the slowest of all links; the same on every rank."""
+        found = None
+        if self._all.rank == 0:
+            if sample is None:
                 raise ValueError("balance='time': needs sample=, the inputs of one micro-batch; or try 'parameters'")
-            remat = checkpoint != "never"
-            first = self._all.rank == 0
-            times = layer_times(layers, sample, self.device, recompute=remat, seed=seed) if first else None
-            costs = self._all.all_gather(times)[0]
-        self.costs = costs
-        return by_cost(costs, self.stages)
+            found = measure(layers, sample, self.device, recompute=recompute, seed=seed)
+        gathered = self._all.all_gather((found, links.speed()))
+        speeds = [speed for _, speed in gathered]
+        slowest = LinkSpeed(max(s.latency for s in speeds), min(s.bytes_per_second for s in speeds))
+        return gathered[0][0], slowest
 
 
 def _place(stages: int, replicas: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ runs beside what is left of that backward, and beside the backwards of the stage
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,10 @@ BUCKET = 25 * 2**20  # bytes of gradients that are summed at once
 
 
 @cache
-def group(members: tuple[int, ...], backend: str) -> dist.ProcessGroup:
+def group(members: tuple[int, ...], backend: str) -> Any:
     """A process group that only its members make, once in the life of a process; `new_group` would need everybody.
+
+    It is torch's bare ProcessGroupGloo or ProcessGroupNCCL, which torch.distributed's functions do not take.
 
     Args:
         members: ranks of the world.

@@ -32,7 +32,7 @@ def available() -> bool:
 
 def host() -> str:
     """What processes that can reach each other here have in common: the running kernel and its network namespace."""
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/net')}"
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/net').readlink()}"
 
 
 class _Segment:

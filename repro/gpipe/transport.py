@@ -10,9 +10,10 @@ the two stages are:
     host-staged     stages that share a GPU: through pinned host memory and gloo, copies on a stream of their own
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,43 +29,39 @@ TRANSPORTS = ("auto", "shm", "gloo")
 _INLINE = 2**20  # bytes up to which the compute thread copies itself: waking another one would take as long
 
 
-class Link(Protocol):
+class Link(ABC):
     """One direction between this stage and a neighbour; it is used to send or to receive, never both."""
 
+    @abstractmethod
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
         """Start to send; what is left to be done, by another thread, which may have to wait for it."""
-        ...
 
+    @abstractmethod
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Start to receive; call the result to wait for the tensor, on this stage's device."""
-        ...
 
-    def flush(self) -> None:
-        """After everything that `isend` left to do is done: let go of what was sent."""
-        ...
+    def flush(self) -> None:  # noqa: B027
+        """Let go of what was sent; called after everything that `isend` had left to do."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End the connection."""
-        ...
 
 
-class Gloo:
+class Gloo(Link):
     """Tensors in host memory over the default process group; `tag` tells the two directions apart."""
 
     def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
         self.peer, self.tag, self.pinned = peer, tag, pinned
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Hand over to gloo's own threads."""
         source = elements(dense(tensor.detach()))
         return partial(_wait, dist.isend(source, self.peer, tag=self.tag), source)
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Make room and post."""
         room = meta.room(torch.device("cpu"), pinned=self.pinned)
         return partial(_wait, dist.irecv(elements(room), self.peer, tag=self.tag), room)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _wait(work: dist.Work | None, tensor: Tensor) -> Tensor:
@@ -73,7 +70,7 @@ def _wait(work: dist.Work | None, tensor: Tensor) -> Tensor:
     return tensor
 
 
-class Shared:
+class Shared(Link):
     """Tensors in memory that both processes see; large ones are copied by another thread than the computing one."""
 
     def __init__(self, end: shm.Sender | shm.Receiver) -> None:
@@ -81,6 +78,7 @@ class Shared:
         self._pending = 0
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Copy and ring, or leave both to another thread."""
         if not tensor.numel():
             return None
         source = dense(tensor.detach())
@@ -98,17 +96,17 @@ class Shared:
         self._pending -= 1
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """The next tensor, when it is asked for; it lies in memory already."""
         if not meta.nbytes:
             return partial(meta.room, torch.device("cpu"))
         return partial(self._end.receive, meta)
 
-    def flush(self) -> None: ...
-
     def close(self) -> None:
+        """End the connection."""
         self._end.close()
 
 
-class Nccl:
+class Nccl(Link):
     """Tensors between GPUs. Its kernels run on the communicator's own stream, beside the computing one.
 
     Waiting for a send would make the computing stream wait, so what is sent is kept until it is seen to be gone.
@@ -119,6 +117,7 @@ class Nccl:
         self._late: list[tuple[dist.Work, Tensor]] = []
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Queue behind what computes the tensor."""
         source = elements(dense(tensor.detach()))
         work = dist.isend(source, self.peer, group=self.group)
         assert work is not None
@@ -126,18 +125,18 @@ class Nccl:
         return None
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Queue; the computing stream will wait for it."""
         room = meta.room(self.device)
         return partial(_wait, dist.irecv(elements(room), self.peer, group=self.group), room)
 
     def flush(self) -> None:
+        """Make the computing stream wait, which a later step would have to anyway."""
         for work, _ in self._late:
             work.wait()
         self._late.clear()
 
-    def close(self) -> None: ...
 
-
-class Staged:
+class Staged(Link):
     """Tensors of a GPU through pinned host memory, over another link; copies run on a stream of their own."""
 
     def __init__(self, link: Link, device: torch.device) -> None:
@@ -145,6 +144,7 @@ class Staged:
         self._stream = torch.cuda.Stream(device)
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Copy to the host once computed; the rest is the host's."""
         source = dense(tensor.detach())
         staged = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, pin_memory=True)
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -161,6 +161,7 @@ class Staged:
             rest()
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Receive on the host, then copy."""
         return partial(self._arrive, self.link.irecv(meta))
 
     def _arrive(self, arriving: Callable[[], Tensor]) -> Tensor:
@@ -172,9 +173,8 @@ class Staged:
         tensor.record_stream(computing)
         return tensor
 
-    def flush(self) -> None: ...
-
     def close(self) -> None:
+        """End the connection."""
         self.link.close()
 
 
