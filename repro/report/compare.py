@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 PLACE = ("machine", "scale", "experiment")
-_WHERE_SEVERAL = ("optimizer", "lr", "seed", "warmup", "steps")  # named only where the settings differ in them
+_WHERE_SEVERAL = (
+    "library",
+    "transport",
+    "trace",
+    "optimizer",
+    "lr",
+    "seed",
+    "warmup",
+    "steps",
+)  # named only where the settings differ in them
 ITSELF = "itself"
 NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
 
