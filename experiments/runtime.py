@@ -16,8 +16,8 @@ DEVIATIONS = (
     "that this machine has no devices for can be run; what they cost besides waiting is the runtime's own cost.",
     "Every layer still adds one number to its message and sums its gradient: with large messages and fewer cores than "
     "stages this alone outlasts the wait, and counts as overhead of the runtime.",
-    "Message sizes are compared at M=8, not 32: the first stage of every process holds M messages, and 32 of 8 MiB on "
-    "8 stages fill a laptop's memory.",
+    "Message sizes are compared at M=8, not 32: each of the 8 stages keeps M messages and its process makes as many, "
+    "which at 8 MiB would fill a laptop's memory.",
 )
 
 

@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -87,6 +88,7 @@ class Stages:
         self._where = where
         self._before = set(multiprocessing.active_children())
         self._queue = multiprocessing.get_context("spawn").Queue()
+        self._queue.cancel_join_thread()  # one that was ended may hold its lock for ever
         self._found: dict[str, dict[int, Any]] = defaultdict(dict)
         self._thread = threading.Thread(target=self._launch, args=(fn, args), name="checked stages", daemon=True)
         self._thread.start()
@@ -119,13 +121,13 @@ class Stages:
         return answer[2]
 
     @property
-    def alive(self) -> list[int]:
-        """Ids of the processes that live."""
-        return [one.pid for one in set(multiprocessing.active_children()) - self._before if one.pid is not None]
+    def alive(self) -> list[BaseProcess]:
+        """The processes that have not ended."""
+        return [one for one in multiprocessing.active_children() if one not in self._before]
 
     def stop(self) -> None:
         """End what still runs."""
-        for process in set(multiprocessing.active_children()) - self._before:
+        for process in self.alive:
             process.kill()
             process.join()
         self._thread.join(5)  # without its processes launch comes back

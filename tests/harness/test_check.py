@@ -24,6 +24,7 @@ def all_work(where: Place) -> dict[str, str]:
     return {one.name: one.said for one in found}
 
 
+@pytest.mark.slow
 def test_everything_works_here():
     said = all_work(CPU)
     assert "10 kinds" in said["tensors between neighbours"]
