@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from repro.harness.machine import Machine
 from repro.harness.record import Folder
@@ -156,8 +157,8 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
     return chosen
 
 
-def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: int) -> str | None:
-    """Id of the candidate that equals `spec` but for the changed fields (K=1, or K=2 and M=1).
+def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
+    """Id of the candidate that equals `spec` but for the changed fields (K=1, or K=2 and M=1, or another library).
 
     How layers are cut is left out of the comparison: K=1 has nothing to cut, and a list of layer counts fits one
     K alone.
@@ -170,10 +171,10 @@ def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: int) -
 
 
 def _bases(name: str, ids: Mapping[str, RunSpec]) -> tuple[str, ...]:
-    """The runs that `name` is divided by: the same at K=1, and the same at K=2, M=1; K=1 stands for itself."""
+    """The runs that `name` is divided by: the same at K=1, at K=2 and M=1, and by our own library; none for K=1."""
     if ids[name].K == 1:
         return ()
-    found = (baseline(ids[name], ids, K=1), baseline(ids[name], ids, K=2, M=1))
+    found = (baseline(ids[name], ids, **other) for other in ({"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}))
     return tuple(dict.fromkeys(base for base in found if base and base != name))
 
 

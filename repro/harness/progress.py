@@ -174,7 +174,7 @@ def result_line(row: dict[str, Any]) -> str:
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""
         interval += " ~ no difference shown" if low <= 1 <= high else ""
         text += f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and re-materialization"
-    if row["K"] > 1:
+    if row["K"] > 1 and row["bubble_idle_over_total"] == row["bubble_idle_over_total"]:
         text += f", bubble {row['bubble_idle_over_total']:.2f} of the total"
     return text
 

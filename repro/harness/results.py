@@ -23,7 +23,7 @@ COLUMNS = [
     *("experiment", "run", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity", "device", "status"),
     *("step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1", "bubble_idle_over_total", "bubble_idle_over_work"),
     *("peak_gib_max", "peak_gib_per_stage", "ci_low", "ci_high", "commit"),
-    *("unit", "rounds", "balance", "labels", "machine", "scale", "group"),
+    *("unit", "rounds", "balance", "labels", "library", "machine", "scale", "group"),
 ]
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
@@ -58,8 +58,8 @@ class Results:
             path = folder.path / str(row["run"]) / "timeline.parquet"
             if folder.path.parts[-3:] == place and path.exists():
                 try:
-                    spans = pd.read_parquet(path).to_dict("records")
-                    return Timeline.from_rows(({str(k): v for k, v in span.items()} for span in spans), int(row["K"]))
+                    spans = [{str(k): v for k, v in span.items()} for span in pd.read_parquet(path).to_dict("records")]
+                    return Timeline.from_rows(spans, int(row["K"])) if spans else None
                 except (OSError, ValueError, KeyError) as error:
                     warn_unreadable(path, str(error))
         return None
@@ -120,7 +120,7 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "round": line["round"],
         "step_s": step,
-        "throughput": spec.N * spec.D / step,
+        "throughput": spec.N / step,
         "bubble_idle_over_total": _median(line["bubble_idle_over_total"]),
         "bubble_idle_over_work": _median(line["bubble_idle_over_work"]),
         "loss": math.nan if line["loss"][-1] is None else line["loss"][-1],
@@ -157,6 +157,7 @@ def _row(
         "rounds": len(lines),
         "balance": tuple(last["balance"]) if last else None,
         "labels": last.get("labels", {}),
+        "library": spec.library,
     }
 
 

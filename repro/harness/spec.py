@@ -20,6 +20,8 @@ ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
 Checkpoint = Literal["always", "except_last", "never"]
 BalanceRule = Literal["time", "parameters", "uniform"]
 Optimizer = Literal["sgd", "rmsprop", "adam"]
+Library = Literal["repro", "torch", "torchgpipe"]
+Transport = Literal["auto", "shm", "gloo"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
@@ -41,8 +43,11 @@ class Frozen(BaseModel):
 class RunSpec(Frozen):
     """One point of a sweep, in the paper's letters: K stages, M micro-batches, a mini-batch of N, D replicas.
 
-    `lr` is the optimizer's step size; `warmup` steps are not counted, `steps` are timed; `model_args` go to
-    `repro.models.build(model, **model_args)`.
+    Each replica takes its part of the N examples and cuts it into M micro-batches. `lr` is the optimizer's step size;
+    `warmup` steps are not counted, `steps` are timed; `model_args` go to `repro.models.build(model, **model_args)`.
+    `library` runs the steps: `repro` is this project, `torch` is torch.distributed.pipelining. Without `trace` steps
+    are timed by their start and end alone: no timeline, bubble or breakdown. `transport` carries the messages between
+    stages.
     """
 
     model: str = Field(min_length=1)
@@ -60,20 +65,38 @@ class RunSpec(Frozen):
     warmup: Annotated[int, Field(ge=0)] = 1
     steps: Positive = 3
     fidelity: Fidelity = "measured"
+    library: Library = "repro"
+    trace: bool = True
+    transport: Transport = "auto"
 
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":
-        if self.M > self.N:
+        if self.M * self.D > self.N:
+            replicas = f" on each of D = {self.D} replicas" if self.D > 1 else ""
             raise ValueError(
-                f"M = {self.M} micro-batches of a mini-batch of N = {self.N}: each needs at least one example, "
-                f"so M may be 1 to {self.N}; choose a smaller M or a larger N"
+                f"M = {self.M} micro-batches{replicas} of a mini-batch of N = {self.N}: each needs at least one "
+                f"example, so M may be 1 to {self.N // self.D}; choose a smaller M or a larger N"
             )
         if isinstance(self.balance, tuple) and len(self.balance) != self.K:
             raise ValueError(
                 f"balance = {list(self.balance)} has {len(self.balance)} entries for K = {self.K} stages: "
                 "give one layer count per stage, or balance='time'"
             )
+        if self.library != "repro":
+            self._check_peer()
         return self
+
+    def _check_peer(self) -> None:
+        """Raise a one-line ValueError for what the peer libraries are not asked to do."""
+        wanted = {"D": (1,), "schedule": ("gpipe",), "checkpoint": ("always", "never")}
+        wanted |= {"trace": (False,), "transport": ("auto",)}
+        for field, allowed in wanted.items():
+            if (value := getattr(self, field)) not in allowed:
+                words = " or ".join(repr(one) for one in allowed)
+                raise ValueError(
+                    f"{field} = {value!r} with library = '{self.library}': allowed is {words}; "
+                    "set that, or library='repro'"
+                )
 
     @property
     def devices(self) -> int:

@@ -120,7 +120,7 @@ def _point(spec: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, float]
     point: dict[str, float] = {}
     if line.get("step_s"):
         step = statistics.median(line["step_s"])
-        point |= {"time/step_s": step, "time/throughput": spec["N"] * spec.get("D", 1) / step}
+        point |= {"time/step_s": step, "time/throughput": spec["N"] / step}
     if line.get("loss") and line["loss"][-1] is not None:
         point["loss"] = line["loss"][-1]
     for name in ("idle_over_total", "idle_over_work"):

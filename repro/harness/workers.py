@@ -254,16 +254,18 @@ def _execute(job: Job, rank: int) -> Outcome | None:
     try:
         found = measure.run(job, rank)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        return Outcome("oom", _last_line(error, rank))
+        return Outcome("oom", _last_line(error, job.spec, rank))
     except Exception as error:
         traceback.print_exc()  # into this worker's log
-        return Outcome("failed", _last_line(error, rank))
+        return Outcome("failed", _last_line(error, job.spec, rank))
     return Outcome("done", metrics=found["metrics"], timeline=found["timeline"]) if found is not None else None
 
 
-def _last_line(error: BaseException, rank: int) -> str:
+def _last_line(error: BaseException, spec: RunSpec, rank: int) -> str:
     text = " ".join("".join(traceback.format_exception_only(error)).split())
-    return f"stage {rank}: {text}"[:500]
+    replica, stage = divmod(rank, spec.K)
+    where = f"replica {replica}, stage {stage}" if spec.D > 1 else f"stage {stage}"
+    return f"{where}: {text}"[:500]
 
 
 def _obituary(failure: ProcessFailure) -> str:

@@ -34,6 +34,7 @@ def test_a_ratio_names_its_baseline():
     assert result_line(row) == f"{text}, bubble 0.25 of the total"
     row |= {"ci_low": math.nan, "ci_high": math.nan}
     assert "1.50x over K=1" in result_line(row)
+    assert "bubble" not in result_line(row | {"bubble_idle_over_total": math.nan})
 
 
 def test_durations_are_for_people():

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,19 @@ def test_the_same_run_in_two_experiments_keeps_its_own_timeline(folder: Folder, 
     results = load(tmp_path)
     assert results.timeline(place("two")) is not None
     assert results.timeline(place("two") | {"experiment": "aaa"}) is None
+
+
+def test_a_run_without_spans_has_a_step_time_and_no_timeline(tmp_path: Path):
+    made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
+    untraced = spec(2, 4, trace=False)
+    made.declare(experiment(untraced), {"two": ("timed", untraced)}, accumulate=False)
+    unknown = {"bubble_idle_over_total": [None], "bubble_idle_over_work": [None], "breakdown": {}}
+    made.commit_round("timed", {"two": Measured(metrics(1.0, 2) | unknown, [])}, MACHINE, WHEN)
+    results = load(tmp_path)
+    row = results.rows.set_index("run").loc["two"]
+    assert row["step_s"] == 1.0
+    assert math.isnan(row["bubble_idle_over_total"])
+    assert results.timeline(place("two")) is None
 
 
 def test_several_commits_are_named(folder: Folder, tmp_path: Path):

@@ -160,8 +160,6 @@ def test_what_only_the_model_can_tell_stops_before_any_process(run):
         run(crew, experiment(spec(1, 1, model="timed", model_args={})))
     with pytest.raises(ValueError, match=r"^fidelity = 'emulated': the layers of transformer compute"):
         run(crew, experiment(spec(1, 1, fidelity="emulated")))
-    with pytest.raises(ValueError, match=r"^D = 2"):
-        run(crew, experiment(spec(1, 1, D=2)))
     assert crew.asked == []
 
 

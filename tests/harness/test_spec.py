@@ -25,6 +25,11 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({"optimizer": "sgdd"}, ["optimizer = 'sgdd'", "adam"]),
         ({"lr": 0}, ["lr = 0", "more than 0"]),
         ({"model": ""}, ["model = ''"]),
+        ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 4"]),
+        ({"library": "torhc"}, ["library = 'torhc'", "did you mean 'torch'"]),
+        ({"library": "torch"}, ["trace = True", "library = 'torch'", "allowed is False"]),
+        ({"library": "torch", "trace": False, "checkpoint": "except_last"}, ["'always' or 'never'"]),
+        ({"transport": "tcp"}, ["transport = 'tcp'", "auto, shm, gloo"]),
     ],
 )
 def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
@@ -61,7 +66,7 @@ def test_names_are_those_of_the_engine():
 
 def test_ids_are_readable_and_stable():
     """A literal: when this changes, every recorded result is orphaned."""
-    assert spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-c78e9e"
+    assert spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-cb4bf0"
     assert slug("timm:resnet50") == "timm-resnet50"
 
 
@@ -74,7 +79,16 @@ def test_ids_survive_a_round_trip_and_the_order_of_arguments():
 
 @pytest.mark.parametrize(
     "changed",
-    [{"N": 9}, {"seed": 1}, {"checkpoint": "never"}, {"lr": 0.2}, {"model_args": {"L": 5}}, {"steps": 4}, {"D": 2}],
+    [
+        {"N": 9},
+        {"seed": 1},
+        {"checkpoint": "never"},
+        {"lr": 0.2},
+        {"model_args": {"L": 5}},
+        {"steps": 4},
+        {"D": 2},
+        {"trace": False},
+    ],
 )
 def test_every_scientific_field_changes_the_id(changed: dict[str, Any]):
     assert spec(**changed).run_id(1, HERE) != spec().run_id(1, HERE)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,11 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert (len(line["step_s"]), line["balance"], len(line["peak_bytes"])) == (1, [2, 2], 2)
         assert {span["stage"] for span in good.timeline} == {0, 1}
         assert json.dumps(line)
+
+        untraced = crew.measure(replace(GOOD, spec=GOOD.spec.model_copy(update={"trace": False})), 60)
+        assert (untraced.status, untraced.timeline, untraced.metrics["breakdown"]) == ("done", [], {})
+        assert untraced.metrics["bubble_idle_over_total"] == [None]
+        assert untraced.metrics["step_s"][0] >= 3 * 4 * 0.001  # M+K-1 micro-batches' F, R and B in two layers, at least
 
         assert crew._context is not None
         pids = list(crew._context.pids().values())
