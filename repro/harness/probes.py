@@ -20,7 +20,7 @@ from repro.models import build
 
 READY = "ready"
 M = 4  # a power of two, so that its share of the mini-batch is exact in every number format
-GAPS = "every second number"  # sent as a view with gaps, to arrive without them
+GAPS = "every second number"  # a view with gaps
 RATE_BYTES = 8 * 2**20
 _FAILING = 1  # micro-batch
 
@@ -56,8 +56,12 @@ def patterns(device: torch.device | str = "cpu") -> dict[str, Tensor]:
         "1 MiB": whole(512, 512).float(),
         "transposed": whole(32, 7).float().t(),
         "channels last": whole(2, 3, 5, 4).float().contiguous(memory_format=torch.channels_last),
-        GAPS: whole(16, 5).float(),
+        GAPS: _with_gaps(whole(16, 5).float()),
     }
+
+
+def _with_gaps(tensor: Tensor) -> Tensor:
+    return torch.stack((tensor, tensor), -1)[..., 0]
 
 
 class Watch(nn.Module):
@@ -84,7 +88,7 @@ class Watch(nn.Module):
         passed = found + self.zero.to(found.dtype)
         if passed.requires_grad:
             passed.register_hook(lambda g: self._gradient(name, g, expected))
-        return torch.stack((passed, passed), -1)[..., 0] if name == GAPS else passed
+        return _with_gaps(passed) if name == GAPS else passed
 
     def _gradient(self, name: str, found: Tensor, expected: Tensor) -> None:
         if not torch.equal(found, expected / M):
