@@ -76,33 +76,39 @@ class Outbox:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None  # started when there is something to finish
         self._idle = True
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._finish, name="gpipe-outbox", daemon=True)
-        self._thread.start()
 
     def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
         """Start to send tensors in order."""
         for tensor in tensors:
             if (rest := link.isend(tensor)) is not None:
-                self._idle = False
-                self._queue.put(rest)
+                self._put(rest)
 
     def flush(self) -> None:
         """Wait until everything is sent; raises what a send raised."""
         if self._idle:
             return
-        self._idle = True
         done = threading.Event()
-        self._queue.put(done.set)
+        self._put(done.set)
         done.wait()
+        self._idle = True
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
         """End the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def _put(self, rest: Callable[[], Any]) -> None:
+        self._idle = False
+        self._queue.put(rest)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._finish, name="gpipe-outbox", daemon=True)
+            self._thread.start()
 
     def _finish(self) -> None:
         while (rest := self._queue.get()) is not None:
