@@ -4,6 +4,7 @@ Usable alone: it imports torch and nothing else of this project.
 """
 
 from repro.gpipe.breakdown import breakdown
+from repro.gpipe.head import Weighted
 from repro.gpipe.launch import launch
 from repro.gpipe.microbatch import Whole
 from repro.gpipe.pipeline import EvaluationResult, Pipeline, StepResult
@@ -19,6 +20,7 @@ __all__ = [
     "Span",
     "StepResult",
     "Timeline",
+    "Weighted",
     "Whole",
     "breakdown",
     "launch",

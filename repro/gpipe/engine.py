@@ -1,21 +1,60 @@
 """Executes a schedule: for each action, wait for the message it needs, run it on the stage, send what it made."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from repro.gpipe.microbatch import Tree, Whole, batch_size, flatten, map_leaves, sizes, split, unwrapped
+from repro.gpipe.batchnorm import Statistics, once_per_mini_batch
+from repro.gpipe.head import Head, Loss
+from repro.gpipe.links import Links
+from repro.gpipe.mailbox import Inbox
+from repro.gpipe.message import MessageMeta, settled
+from repro.gpipe.microbatch import Tree, Whole, batch_size, flatten, map_leaves, split, unwrapped
+from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
-from repro.gpipe.transport import ACTIVATION, GRADIENT, Inbox, Link, MessageMeta, Outbox, dense
-from repro.gpipe.wire import Wire
 
-Loss = Callable[[Any, Any], Tensor]
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What this stage does in a schedule.
+
+    Attributes:
+        schedule: the whole of it.
+        actions: this stage's, in order.
+        recomputed: micro-batches whose F keeps no inner activations.
+        arriving: micro-batches in the order in which the stage before forwards them.
+        returning: micro-batches in the order in which the stage after differentiates them.
+        last_backward: the action after which this stage's gradients are final.
+    """
+
+    schedule: Schedule
+    actions: tuple[Action, ...]
+    recomputed: frozenset[int]
+    arriving: list[int]
+    returning: list[int]
+    last_backward: Action | None
+
+    @classmethod
+    def of(cls, schedule: Schedule, stage: int) -> "_Part":
+        before, after = (schedule.ranks[j] if 0 <= j < schedule.stages else () for j in (stage - 1, stage + 1))
+        actions = schedule.ranks[stage]
+        return cls(
+            schedule,
+            actions,
+            schedule.recomputed(stage),
+            [a.micro_batch for a in before if a.kind == "F"],
+            [a.micro_batch for a in after if a.kind == "B"],
+            next((a for a in reversed(actions) if a.kind == "B"), None),
+        )
 
 
 class Engine:
@@ -27,29 +66,22 @@ class Engine:
 
     Args:
         stage: the layers that run here.
-        stages: K.
-        rank: j, this stage.
+        links: to the neighbours.
+        replicas: the other copies of this stage, if there are any.
     """
 
-    def __init__(self, stage: Stage, stages: int, rank: int) -> None:
+    def __init__(self, stage: Stage, links: Links, replicas: Replicas | None) -> None:
         self.stage = stage
-        self.recorder = Recorder(rank, stage.device)
+        self.links = links
+        self.wire = wire = links.wire
+        self.replicas = replicas
+        self.recorder = Recorder(wire.rank, stage.device)
         self.step = 0
-        self._before = rank - 1 if rank else None
-        self._after = rank + 1 if rank + 1 < stages else None
-        self._rank = rank
+        self._rank = wire.rank
+        self._before, self._after = links.before, links.after
+        self._parts_of: dict[int, _Part] = {}
         self._known: dict[int, tuple[dict[int, MessageMeta], dict[int, MessageMeta]]] = {}
         self._frozen = stage.frozen()
-        self.wire = Wire(stages, rank)
-        if stages > 1:
-            self._outbox = Outbox()
-            device = stage.device
-            if self._before is not None:
-                self._activations_in = Link(rank, self._before, ACTIVATION, device, outgoing=False)
-                self._gradients_out = Link(rank, self._before, GRADIENT, device, outgoing=True)
-            if self._after is not None:
-                self._activations_out = Link(rank, self._after, ACTIVATION, device, outgoing=True)
-                self._gradients_in = Link(rank, self._after, GRADIENT, device, outgoing=False)
 
     def run(
         self,
@@ -60,28 +92,30 @@ class Engine:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         evaluate: bool = False,
+        trace: bool = False,
     ) -> None:
         """One step of `schedule`; afterwards `losses`, on the last stage, and `recorder` tell what happened."""
-        self.schedule = schedule
+        self._part = self._parts_of.setdefault(id(schedule), _Part.of(schedule, self._rank))
         self.evaluating = evaluate
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self.stage.step = self.step
         self._gradients: dict[int, list[Tensor]] = {}
         self.stage.kept.clear()  # of a step that failed
-        self.recorder.start(self.step)
-        with self.recorder.span("setup"):
-            if optimizer is not None:
-                optimizer.zero_grad()
-            announced = self._announce(inputs) if self._before is None else None
-        signature = self._agree(announced, targets, loss_fn)
-        for action in schedule.ranks[self._rank]:
-            self._do[action.kind](self, action)
+        self.recorder.start(self.step, enabled=trace)
+        began = self.recorder.now()
         if optimizer is not None:
-            with self.recorder.span("U"):
-                optimizer.step()
-        if self._before is not None or self._after is not None:
-            self._outbox.flush()
+            optimizer.zero_grad()
+        if self.replicas is not None and not evaluate:
+            self.replicas.begin()
+        announced = self._announce(inputs) if self._before is None else None
+        self.recorder.span("setup", -1, began)
+        signature = self._agree(announced, targets, loss_fn)
+        with nullcontext() if evaluate else self._statistics() as self.stage.statistics:
+            for action in self._part.actions:
+                self._do[action.kind](self, action)
+        self._update(optimizer)
+        self.links.flush()
         self._known[signature] = self._incoming, self._outgoing
         self.step += not evaluate
 
@@ -89,22 +123,29 @@ class Engine:
         """Forget what crosses the boundaries; the next step learns it again."""
         self._known.clear()
 
-    def close(self) -> None:
-        """End the helper thread."""
-        if self._before is not None or self._after is not None:
-            self._outbox.close()
+    def loss(self) -> float:
+        """On the last stage the mini-batch's mean loss, over all replicas; micro-batches are added in order."""
+        loss = float(sum(self.losses[i] for i in sorted(self.losses)))
+        return loss if self._after is not None else self._total(loss)
+
+    def _total(self, value: float) -> float:
+        return value if self.replicas is None else self.replicas.total(value)
+
+    def _statistics(self) -> AbstractContextManager[Statistics]:
+        gather = self.replicas.gather if self.replicas is not None else None
+        return once_per_mini_batch(self.stage.module, gather)
 
     def _announce(self, inputs: Tree) -> tuple[int, int, int]:
         """First stage: cut the mini-batch and tell the next stage (signature, whether it is new, N)."""
         try:
             inputs = self._to_device(inputs)
-            parts = split(inputs, self.schedule.micro_batches)
+            parts = split(inputs, self._part.schedule.micro_batches)
         except ValueError:
             if self._after is not None:
                 self.wire.send_numbers(_REFUSED, self._after)
             raise
-        # Dense copies where a cut leaves gaps: a clone, which probing makes, would have other strides.
-        self._parts = [map_leaves(Tensor, dense, part) for part in parts]
+        # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
+        self._inputs = [map_leaves(Tensor, settled, part) for part in parts]
         tensors, skeleton = flatten(unwrapped(inputs))
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype)) for t in tensors]
         text = repr((self.evaluating, shapes, skeleton))
@@ -118,10 +159,10 @@ class Engine:
             announced = self.wire.recv_numbers(self._before)
         if self._after is not None:
             self.wire.send_numbers(announced, self._after)
-        signature, self.learning, examples = announced
+        signature, learning, examples = announced
         if announced == _REFUSED:
             raise ValueError("inputs: the first stage refused them; its own message says why")
-        self.stage.probing = bool(self.learning)
+        self.stage.probing = bool(learning)
         if self.stage.frozen() != self._frozen and self._known:
             raise ValueError(
                 f"stage {self._rank}: parameters were frozen or unfrozen since the first step, which learnt what "
@@ -130,42 +171,26 @@ class Engine:
         self._frozen = self.stage.frozen()
         self._incoming, self._outgoing = self._known.get(signature, ({}, {}))
         if self._before is not None:
-            order = [a.micro_batch for a in self.schedule.ranks[self._before] if a.kind == "F"]
-            learn_from = self.wire if self.learning else None
-            self._activations = Inbox(self._activations_in, order, self._incoming, learn_from)
+            learn_from = (self.wire, self._before) if learning else None
+            self._activations = Inbox(self.links.activations_in, self._part.arriving, self._incoming, learn_from)
         if self._after is not None:
-            order = [a.micro_batch for a in self.schedule.ranks[self._after] if a.kind == "B"]
             returning = {i: m.gradients() for i, m in self._outgoing.items()}
-            self._returned = Inbox(self._gradients_in, order, returning)
+            self._returned = Inbox(self.links.gradients_in, self._part.returning, returning)
         else:
-            self._set_head(targets, loss_fn, examples)
+            on_device = None if targets is None else self._to_device(targets)
+            micro_batches = self._part.schedule.micro_batches
+            self.stage.head = Head(loss_fn, on_device, examples, micro_batches, self._total)
         return signature
-
-    def _set_head(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
-        """Last stage: each micro-batch's share of the mini-batch mean."""
-        counts = sizes(examples, self.schedule.micro_batches)
-        parts: list[Tree] = [None] * len(counts)
-        if targets is not None:
-            targets = self._to_device(targets)
-            if (found := batch_size(targets, "targets")) != examples:
-                raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
-            parts = split(targets, len(counts), "targets")
-
-        def head(i: int, outputs: Tree) -> Tensor:
-            loss = loss_fn(outputs, parts[i])
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-                raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")
-            return loss * (counts[i] / examples)
-
-        self.stage.head = head
 
     def _forward(self, action: Action) -> None:
         i = action.micro_batch
-        inputs = self._parts[i] if self._before is None else self._activations.take_tree(i)
-        keep = i not in self.schedule.recomputed(self._rank)
-        with self.recorder.span("F", i):
-            result = self.stage.evaluate(i, inputs) if self.evaluating else self.stage.forward(i, inputs, keep=keep)
+        inputs = self._inputs[i] if self._before is None else self._activations.take_tree(i)
+        began = self.recorder.now()
+        if self.evaluating:
+            result = self.stage.evaluate(i, inputs)
+        else:
+            result = self.stage.forward(i, inputs, keep=i not in self._part.recomputed)
+        self.recorder.span("F", i, began)
         if self._after is not None:
             self._send(i, result)
         elif self.evaluating:
@@ -179,7 +204,7 @@ class Engine:
         """Send activations, with their description while shapes are learnt."""
         assert self._after is not None
         meta = MessageMeta.of(outputs)
-        if self.learning:
+        if self.stage.probing:
             self._outgoing[i] = meta
             self._returned.metas[i] = meta.gradients()
             self.wire.send_object(meta, self._after)
@@ -188,13 +213,14 @@ class Engine:
                 f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or constants, the inputs not; "
                 "what a layer returns besides the contents of its tensors must not depend on data or time"
             )
-        self._outbox.send(self._activations_out, flatten(outputs)[0])
+        self.links.outbox.send(self.links.activations_out, flatten(outputs)[0])
 
     def _recompute(self, action: Action) -> None:
-        if not self.schedule.early:
+        if not self._part.schedule.early:
             self._await_gradient(action.micro_batch)
-        with self.recorder.span("R", action.micro_batch):
-            self.stage.recompute(action.micro_batch)
+        began = self.recorder.now()
+        self.stage.recompute(action.micro_batch)
+        self.recorder.span("R", action.micro_batch, began)
 
     def _await_gradient(self, i: int) -> None:
         if self._after is not None and i not in self._gradients:
@@ -207,17 +233,25 @@ class Engine:
         if self._after is not None:
             arrived = iter(self._gradients.pop(i))
             gradients = [next(arrived) if m.requires_grad else None for m in self._outgoing[i].tensors]
-        with self.recorder.span("B", i):
-            made = self.stage.backward(i, gradients)
+        if self.replicas is not None and action == self._part.last_backward:
+            self.replicas.last_backward()
+        began = self.recorder.now()
+        made = self.stage.backward(i, gradients)
+        self.recorder.span("B", i, began)
         if self._before is not None:
-            self._outbox.send(self._gradients_out, [g for g in made if g is not None])
+            self.links.outbox.send(self.links.gradients_out, [g for g in made if g is not None])
+
+    def _update(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """One synchronous update, with the gradients of all replicas."""
+        if self.replicas is not None and not self.evaluating:
+            self.replicas.finish()
+        if optimizer is not None:
+            began = self.recorder.now()
+            optimizer.step()
+            self.recorder.span("U", -1, began)
 
     _do: ClassVar[dict[str, Callable[["Engine", Action], None]]] = {"F": _forward, "R": _recompute, "B": _backward}
 
     def _to_device(self, tree: Tree) -> Tree:
         moved = map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)
         return map_leaves(Whole, lambda whole: Whole(self._to_device(whole.value)), moved)
-
-    def loss(self) -> float:
-        """Mean loss of the mini-batch on the last stage, 0 elsewhere; micro-batches are added in order."""
-        return float(sum(self.losses[i] for i in sorted(self.losses)))

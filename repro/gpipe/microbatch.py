@@ -50,18 +50,28 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 
 def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
-    """The tensors of a tree in order, and its skeleton with a `Slot` for each; the skeleton can be pickled."""
+    """The tensors of a tree in order, and its skeleton with a `Slot` for each; the skeleton can be pickled.
+
+    A tensor that stands in two places is there once, so that it crosses once and stays one tensor.
+    """
+    if isinstance(tree, Tensor):
+        return [tree], Slot(0)
+    slots: dict[int, Slot] = {}
     tensors: list[Tensor] = []
 
     def slot(tensor: Tensor) -> Slot:
-        tensors.append(tensor)
-        return Slot(len(tensors) - 1)
+        if id(tensor) not in slots:
+            slots[id(tensor)] = Slot(len(tensors))
+            tensors.append(tensor)
+        return slots[id(tensor)]
 
     return tensors, map_leaves(Tensor, slot, tree)
 
 
 def unflatten(tensors: list[Any], skeleton: Tree) -> Tree:
     """The inverse of `flatten`."""
+    if isinstance(skeleton, Slot):
+        return tensors[skeleton.index]
     return map_leaves(Slot, lambda s: tensors[s.index], skeleton)
 
 

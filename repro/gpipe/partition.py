@@ -1,79 +1,123 @@
-"""Cut a chain of L layers into K stages so that the costliest stage is as cheap as possible.
+"""Cut a chain of L layers into K stages of consecutive layers.
 
 The paper's partitioner minimises the variance of the stages' costs and calls that a heuristic (section 2.2); the
-step time of a synchronous pipeline follows its slowest stage, so the smallest largest stage is what we minimise.
+step time of a synchronous pipeline follows its slowest stage, so the smallest largest stage is what we prefer.
+
+Every rule takes cost(a, b), the cost of one stage made of layers a to b-1, in any unit; costs need not add up, since
+a stage may also pay for what it sends. It returns the layers in each stage, K positive numbers that sum to L, and
+raises a ValueError if K > L, or if a cost is not a finite number of at least 0. The exact rules call `cost` once for
+each of the L (L+1) / 2 intervals and take O(K L^2) steps on arrays.
 """
 
-from bisect import bisect_left
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+Cost = Callable[[int, int], float]
 
 
-def partition(cost: Callable[[int, int], float], layers: int, stages: int, *, monotone: bool = False) -> list[int]:
-    """The exact optimum, by dynamic programming over prefixes of the chain.
+def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
+    """The cut whose costliest stage is cheapest: exact; among equals the one of least sum of squares."""
+    table = _table(cost, layers, stages)
+    best = table[0]  # [L+1]: the costliest stage of the best cut of layers 0 to b-1
+    for _ in range(stages - 1):
+        best = torch.maximum(best[:, None], table).amin(0)
+    return _least_squares(table.masked_fill(table > best[-1], math.inf), stages)
 
-    Args:
-        cost: cost(a, b) of one stage made of layers a to b-1; any numbers.
-        layers: L.
-        stages: K.
-        monotone: promise that growing an interval never makes it cheaper: O(K L log L) calls instead of O(K L^2).
 
-    Returns:
-        Layers in each stage; K positive numbers that sum to L.
+def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
+    """The paper's rule: the least variance of the K stage costs.
 
-    Raises:
-        ValueError: if K > L, since every stage needs a layer.
+    Minimised is their sum of squares. Where costs add up, the mean is the same for every cut and this is exactly the
+    variance; elsewhere the variance alone would favour cuts that make all stages equally dear, and this does not.
     """
-    if not 1 <= stages <= layers:
+    return _least_squares(_table(cost, layers, stages), stages)
+
+
+def cumulative_share(cost: Cost, layers: int, stages: int) -> list[int]:
+    """Lingvo's rule (`PartitionSequentialLayers`): layer i goes to stage floor(K x share), at most K-1.
+
+    The share is that of layers 0 to i, so layer i included, in the cost of all; a layer costs what a stage made of it
+    alone does. Lingvo leaves a stage empty where a layer is dear; here it takes the nearest layer instead.
+    """
+    check_stages(layers, stages)
+    running = list(accumulate(_number(cost, i, i + 1) for i in range(layers)))
+    if not running[-1]:  # no shares: equal counts
+        return _least_squares(_table(lambda _a, _b: 0.0, layers, stages), stages)
+    cells = [int(stages * total / running[-1]) for total in running]
+    ends = [0]
+    for j in range(1, stages):
+        wanted = sum(cell < j for cell in cells)
+        ends.append(min(max(wanted, ends[-1] + 1), layers - (stages - j)))
+    return _counts([*ends, layers])
+
+
+PARTITIONERS: dict[str, Callable[[Cost, int, int], list[int]]] = {
+    "smallest-largest": smallest_largest,
+    "minimum-variance": minimum_variance,
+    "cumulative-share": cumulative_share,
+}
+
+
+def additive(costs: Sequence[float]) -> Cost:
+    """The interval cost of layers whose costs add up."""
+    total = [0, *accumulate(costs)]
+    return lambda a, b: total[b] - total[a]
+
+
+def check_stages(layers: int, stages: int) -> None:
+    """Raise a ValueError unless K is a whole number between 1 and L."""
+    if isinstance(stages, bool) or not isinstance(stages, int) or not 1 <= stages <= layers:
         raise ValueError(
-            f"stages={stages}: the model has {layers} layers and every stage needs at least one; "
+            f"stages={stages!r}: the model has {layers} layers and every stage needs at least one; "
             f"choose K between 1 and {layers}"
         )
-    best = [float("inf")] + [cost(0, b) for b in range(1, layers + 1)]
-    choices: list[list[int]] = []
-    for k in range(2, stages + 1):
-        row, choice = [float("inf")] * (layers + 1), [0] * (layers + 1)
-        for b in range(k, layers + 1):
-            options = _crossing(best, cost, k - 1, b) if monotone else range(k - 1, b)
-            row[b], choice[b] = min((max(best[a], cost(a, b)), a) for a in options)
-        best = row
-        choices.append(choice)
+
+
+def _number(cost: Cost, a: int, b: int) -> float:
+    value = cost(a, b)
+    if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        shown = " ".join(str(value).split())[:40]
+        raise ValueError(
+            f"balance: the cost of a stage of layers {a} to {b - 1} is {shown} ({type(value).__name__}); "
+            "it must be a finite number, at least 0"
+        )
+    return float(value)
+
+
+def _table(cost: Cost, layers: int, stages: int) -> Tensor:
+    """[L+1, L+1]: cost(a, b) at (a, b), infinite where no layer lies between."""
+    check_stages(layers, stages)
+    rows = [[math.inf] * (a + 1) + [_number(cost, a, b) for b in range(a + 1, layers + 1)] for a in range(layers + 1)]
+    return torch.tensor(rows, dtype=torch.float64, device="cpu")
+
+
+def _least_squares(table: Tensor, stages: int) -> list[int]:
+    """Among cuts without an infinite stage, the least sum of squared costs, and then of squared layer counts.
+
+    So layers that cost nothing are spread evenly; where even that leaves a choice, earlier stages take more layers.
+    """
+    layers = len(table) - 1
+    position = torch.arange(layers + 1, dtype=torch.float64, device="cpu")
+    counts = ((position - position[:, None]) ** 2).masked_fill(table.isinf(), math.inf)
+    squares = table**2
+    best, evenest = squares[0], counts[0]  # [L+1], each over the best cuts of layers 0 to b-1
+    choices: list[Tensor] = []
+    for _ in range(stages - 1):
+        sums = best[:, None] + squares
+        best = sums.amin(0)
+        ties = (evenest[:, None] + counts).masked_fill(sums > best, math.inf)
+        evenest = ties.amin(0)
+        choices.append(layers - ties.flip(0).argmin(0))  # flipped: of equals the last
     ends = [layers]
     for choice in reversed(choices):
-        ends.append(choice[ends[-1]])
-    return [b - a for a, b in pairwise([0, *reversed(ends)])]
+        ends.append(int(choice[ends[-1]]))
+    return _counts([0, *reversed(ends)])
 
 
-def _crossing(best: Sequence[float], cost: Callable[[int, int], float], low: int, b: int) -> list[int]:
-    """`best` rises with a and cost(a, b) falls: the optimum is where they cross, or one before it."""
-    cross = low + bisect_left(range(low, b), True, key=lambda a: best[a] >= cost(a, b))
-    return [a for a in (cross - 1, cross) if low <= a < b]
-
-
-def by_cost(costs: Sequence[float], stages: int) -> list[int]:
-    """`partition` for costs that add up, one for each layer."""
-    total = [0.0, *accumulate(costs)]
-    return partition(lambda a, b: total[b] - total[a], len(costs), stages, monotone=True)
-
-
-def imbalance(costs: Sequence[float], balance: Sequence[int]) -> float:
-    """Largest stage over mean stage, minus 1; 0 is perfect."""
-    ends = [0, *accumulate(balance)]
-    stages = [sum(costs[a:b]) for a, b in pairwise(ends)]
-    mean = sum(stages) / len(stages)
-    return max(stages) / mean - 1.0 if mean else 0.0
-
-
-def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """An explicit list of layers per stage, checked.
-
-    Raises:
-        ValueError: if it does not have K entries, does not sum to L, or has an empty stage.
-    """
-    counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
-    if not all(isinstance(n, int) for n in counts) or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
-        raise ValueError(
-            f"balance={counts}: needs {stages} positive numbers that sum to the model's {layers} layers; "
-            "try balance='time' or balance='parameters'"
-        )
-    return counts
+def _counts(ends: Sequence[int]) -> list[int]:
+    return [b - a for a, b in pairwise(ends)]

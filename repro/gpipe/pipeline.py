@@ -7,6 +7,7 @@
 Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,18 +17,21 @@ import torch.distributed as dist
 from torch import nn
 
 from repro.gpipe import memory
-from repro.gpipe.engine import Engine, Loss
-from repro.gpipe.errors import one_of
-from repro.gpipe.layers import Layer, as_layers, build, parameter_counts, refuse_shared
+from repro.gpipe.balance import choose
+from repro.gpipe.engine import Engine
+from repro.gpipe.head import Loss
+from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
+from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
-from repro.gpipe.partition import by_cost, check_balance, imbalance
-from repro.gpipe.profile import layer_times
+from repro.gpipe.partition import Cost
+from repro.gpipe.profile import LinkSpeed, Profile, measure
+from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import make_schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.timeline import Timeline
 from repro.gpipe.wire import Wire
 
-BALANCES = ("time", "parameters", "uniform")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,21 @@ class StepResult:
     """What a training step returns on every rank.
 
     Attributes:
-        loss: mean over the mini-batch.
-        seconds: from the first stage's start to the last stage's end, if traced; otherwise this stage's own.
-        timeline: spans of all stages, if traced.
+        loss: mean over the mini-batch, that of all replicas together.
+        start: when this stage began, in seconds of time.perf_counter.
+        end: when it had ended, its device included.
+        timeline: spans of all stages of this replica, if traced.
     """
 
     loss: float
-    seconds: float
+    start: float
+    end: float
     timeline: Timeline | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From the first stage's start to the last stage's end, if traced; otherwise this stage's own."""
+        return self.end - self.start if self.timeline is None else self.timeline.step_time
 
 
 @dataclass(frozen=True)
@@ -62,11 +73,17 @@ class Pipeline:
             layers that run here and are initialised from (seed, layer), the same for every K.
         stages: K, at most the number of processes and of layers. 1 needs no process group.
         micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
-        balance: layers in each stage, or how to choose: "parameters", "uniform" counts, or measured "time", which
-            needs a `sample`.
+        replicas: D copies of the pipeline, each with mini-batches of its own: rank d K + j of the world runs stage j
+            of replica d. Gradients are those of the mean over all of them, running statistics too.
+        balance: layers in each stage; or what to make even: "parameters", "uniform" counts, measured "time", which
+            needs a `sample`, or any cost(a, b) of a stage made of layers a to b-1. `print(pipe.cut)` tells.
+        partitioner: a name in `repro.gpipe.partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
+            paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), for all but the last micro-batch ("except_last"), or
             "never".
         schedule: a name in `repro.gpipe.schedule.SCHEDULES`.
+        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and gloo otherwise; "shm"
+            and "gloo" insist. GPUs use NCCL if each stage has its own, else pinned host memory.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
@@ -81,9 +98,12 @@ class Pipeline:
         stages: int,
         micro_batches: int,
         *,
-        balance: str | Sequence[int] = "parameters",
+        replicas: int = 1,
+        balance: str | Sequence[int] | Cost = "parameters",
+        partitioner: str = "smallest-largest",
         checkpoint: str = "always",
         schedule: str = "gpipe",
+        transport: str = "auto",
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
@@ -92,17 +112,37 @@ class Pipeline:
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
         self.stages = stages
         self.micro_batches = micro_batches
-        self.rank = _rank(stages)
-        self.device = torch.device(device) if device is not None else default_device(self.rank)
+        self.replicas = replicas
+        self.replica, self.rank = _place(stages, replicas)
+        self._all = Wire(stages * replicas, self.replica * stages + self.rank)
+        self.device = torch.device(device) if device is not None else default_device(self._all.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
-        self.costs: list[float] | None = None
-        self.balance = tuple(self._balance(entries, balance, checkpoint, seed, sample))
+        wire = Wire(stages, self.rank, self.replica)
+        links = Links(wire, self.device, transport)
+        self.cut = choose(
+            entries,
+            stages,
+            balance,
+            partitioner,
+            lambda: self._profile(entries, links, recompute=checkpoint != "never", seed=seed, sample=sample),
+        )
+        self.balance = self.cut.counts
+        if self._all.rank == 0:
+            _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
         ends = [0, *accumulate(self.balance)]
         own = range(ends[self.rank], ends[self.rank + 1])
-        self.stage = Stage({n: build(entries[n], n, seed, self.device) for n in own}, self.device, seed)
-        self.engine = Engine(self.stage, stages, self.rank)
+        built = {n: build(entries[n], n, seed, self.device) for n in own}
+        if stages > 1:
+            for n, module in built.items():
+                refuse_sync_batchnorm(module, n)
+        self.stage = Stage(built, [names(layers)[n] for n in own], self.device, seed)
+        self.stage.first = self.replica * micro_batches
+        copies = None
+        if replicas > 1:
+            copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
+        self.engine = Engine(self.stage, links, copies)
         self._offset: float | None = None  # of this host's clock, learnt when the first step is traced
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -117,7 +157,7 @@ class Pipeline:
     @property
     def imbalance(self) -> float | None:
         """Largest stage over mean stage minus 1, as predicted by the costs that chose the cut; None if none did."""
-        return None if self.costs is None else imbalance(self.costs, self.balance)
+        return self.cut.imbalance
 
     def train_step(
         self,
@@ -130,13 +170,14 @@ class Pipeline:
     ) -> StepResult:
         """One mini-batch: M forwards and backwards on every stage and one synchronous update.
 
-        Call it on every rank. The gradients are those of the mini-batch mean: micro-batches weigh by their size.
+        Call it on every rank. The gradients are those of the mini-batch mean.
 
         Args:
-            inputs: read on the first stage; tensors of shape [N, ...], nested as the first layer takes them;
-                members marked `Whole` reach every micro-batch uncut.
+            inputs: read on the first stage, this replica's own; tensors of shape [N, ...], nested as the first layer
+                takes them; members marked `Whole` reach every micro-batch uncut.
             targets: read on the last stage; [N, ...] likewise, or None.
-            loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
+            loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage. Micro-batches weigh
+                by their numbers of examples, or as a `Weighted` loss says.
             optimizer: of this stage's parameters. None leaves the gradients to the caller, and does not clear them
                 beforehand.
             trace: collect the spans of all stages.
@@ -144,16 +185,17 @@ class Pipeline:
         Raises:
             ValueError: if N < M, or tensors disagree about N.
         """
-        self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer)
+        self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer, trace=trace)
+        recorder = self.engine.recorder
+        own = recorder.finish()
         loss = self.engine.wire.from_last(self.engine.loss())
-        own = self.engine.recorder.finish()
         if not trace:
-            return StepResult(loss, max(s.end for s in own) - own[0].start)
+            return StepResult(loss, recorder.began, recorder.ended)
         if self._offset is None:
             self._offset = self.engine.wire.clock_offset()
         own = [replace(s, start=s.start + self._offset, end=s.end + self._offset) for s in own]
         timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
-        return StepResult(loss, timeline.step_time, timeline)
+        return StepResult(loss, recorder.began, recorder.ended, timeline)
 
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
         """Forward only, in evaluation mode and without gradients; call it on every rank, arguments as above."""
@@ -196,58 +238,54 @@ class Pipeline:
         self.engine.relearn()
 
     def barrier(self) -> None:
-        """Return when every stage has come here, with what its device still had to do done."""
+        """Return when every stage of every replica has come here, with what its device still had to do done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.engine.wire.all_gather(None)
+        self._all.all_gather(None)
 
     def close(self) -> None:
-        """End this pipeline's helper thread; the process group stays."""
-        self.engine.close()
+        """End this pipeline's helper thread and connections; the process group stays."""
+        self.engine.links.close()
 
-    def _balance(
-        self,
-        layers: list[Layer],
-        balance: str | Sequence[int],
-        checkpoint: str,
-        seed: int,
-        sample: Tree | None,
-    ) -> list[int]:
-        if not isinstance(balance, str):
-            return check_balance(balance, len(layers), self.stages)
-        one_of("balance", balance, BALANCES)
-        if balance == "uniform":
-            costs = [1.0] * len(layers)
-        elif balance == "parameters":
-            costs = [float(n) for n in parameter_counts(layers)]
-        else:
-            if self.rank == 0 and sample is None:
+    def _profile(
+        self, layers: list[Layer], links: Links, *, recompute: bool, seed: int, sample: Tree | None
+    ) -> tuple[Profile, LinkSpeed]:
+        """Layers timed on the first stage of the first replica, the slowest of all links; the same on every rank."""
+        found = None
+        if self._all.rank == 0:
+            if sample is None:
                 raise ValueError("balance='time': needs sample=, the inputs of one micro-batch; or try 'parameters'")
-            remat = checkpoint != "never"
-            times = layer_times(layers, sample, self.device, recompute=remat, seed=seed) if self.rank == 0 else None
-            costs = Wire(self.stages, self.rank).all_gather(times)[0]
-        self.costs = costs
-        return by_cost(costs, self.stages)
+            found = measure(layers, sample, self.device, recompute=recompute, seed=seed)
+        gathered = self._all.all_gather((found, links.speed()))
+        speeds = [speed for _, speed in gathered]
+        slowest = LinkSpeed(max(s.latency for s in speeds), min(s.bytes_per_second for s in speeds))
+        return gathered[0][0], slowest
 
 
-def _rank(stages: int) -> int:
-    """This process's stage.
+def _place(stages: int, replicas: int) -> tuple[int, int]:
+    """This process's replica and stage.
 
     Raises:
-        ValueError: if there are fewer processes than stages.
+        ValueError: if there are fewer processes than stages of all replicas.
     """
+    if not isinstance(replicas, int) or replicas < 1:
+        raise ValueError(f"replicas={replicas!r}: must be a whole number, at least 1")
     world = dist.get_world_size() if dist.is_initialized() else 1
-    if stages > world:
+    needed = stages * replicas
+    if needed > world:
+        what = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
         raise ValueError(
-            f"stages={stages}: only {world} process(es) here and each stage needs one; "
-            f"start them with repro.gpipe.launch(fn, stages={stages}) or torchrun --nproc-per-node {stages}"
+            f"{what}: only {world} process(es) here and each stage needs one; "
+            f"start them with repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    if rank >= stages and stages > 1:
+    if needed == 1:
+        return 0, 0
+    rank = dist.get_rank()
+    if rank >= needed:
         raise ValueError(
-            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to {stages - 1} only"
+            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to {needed - 1} only"
         )
-    return rank if stages > 1 else 0
+    return divmod(rank, stages)
 
 
 def default_device(rank: int) -> torch.device:

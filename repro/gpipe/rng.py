@@ -1,15 +1,23 @@
 """Random state that belongs to (seed, step, micro-batch, layer) and never to a process.
 
 So dropout draws the same mask in F and in R, and for every K. The user's own generators are left as they were.
-`default_generator.manual_seed` costs about a microsecond, `torch.manual_seed` a hundred times as much.
+torch's generators are always seeded: `default_generator.manual_seed` costs about a microsecond, `torch.manual_seed` a
+hundred times as much. Python's and NumPy's cost more and serve few layers: those that are seen to draw from them
+while shapes are learnt, and those that say so with an attribute, `draws_from = ("python", "numpy")`.
 """
 
+import pickle
+import random
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import torch
+from torch import nn
 
 INITIALISATION = -1  # the "step" under which layers are initialised
 
@@ -20,24 +28,59 @@ def hashed(seed: int, step: int, micro_batch: int, layer: int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def reseed(value: int, device: torch.device) -> None:
+@dataclass(frozen=True)
+class Source:
+    """A generator of random numbers: how to seed it, and how to put its state back."""
+
+    seed: Callable[[int], Any]
+    state: Callable[[], Any]
+    restore: Callable[[Any], Any]
+
+    def has_moved(self, seed: int) -> bool:
+        """Whether anything was drawn since it was given this seed."""
+        state = self.state()
+        self.seed(seed)
+        fresh = self.state()
+        self.restore(state)
+        return pickle.dumps(state) != pickle.dumps(fresh)
+
+
+def reseed(value: int, device: torch.device, others: Iterable[Source] = ()) -> None:
     """Seed the generators that a layer on this device draws from."""
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.default_generators[_index(device)].manual_seed(value)
+    for source in others:
+        source.seed(value)
+
+
+def other_sources() -> dict[str, Source]:
+    """Python's generator, and NumPy's where the program has imported it: nothing could draw from it otherwise."""
+    found = {"python": Source(random.seed, random.getstate, random.setstate)}
+    if numpy := sys.modules.get("numpy"):
+        found["numpy"] = Source(numpy.random.seed, numpy.random.get_state, numpy.random.set_state)
+    return found
+
+
+def declared(layer: nn.Module) -> set[str]:
+    """The names of `other_sources` in the `draws_from` of a layer or anything inside it."""
+    return {name for module in layer.modules() for name in getattr(module, "draws_from", ())}
 
 
 @contextmanager
-def preserved(device: torch.device) -> Iterator[None]:
+def preserved(device: torch.device, others: Sequence[Source] = ()) -> Iterator[None]:
     """Put the generators back as they were on leaving."""
     cpu = torch.default_generator.get_state()
     cuda = torch.cuda.default_generators[_index(device)].get_state() if device.type == "cuda" else None
+    states = [(source, source.state()) for source in others]
     try:
         yield
     finally:
         torch.default_generator.set_state(cpu)
         if cuda is not None:
             torch.cuda.default_generators[_index(device)].set_state(cuda)
+        for source, state in states:
+            source.restore(state)
 
 
 def _index(device: torch.device) -> int:

@@ -4,13 +4,18 @@ With re-materialization F keeps only the boundary inputs; R runs the layers agai
 (section 2.3 of arXiv:1811.06965v5).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe import batchnorm, rng
+from repro.gpipe import rng
+from repro.gpipe.batchnorm import Statistics
+from repro.gpipe.buffers import Changing, Snapshot, as_before
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
@@ -23,6 +28,7 @@ class _Kept:
     inputs: list[Tensor]
     skeleton: Tree
     outputs: list[Tensor] | None = None  # with their graph: after F, or after R
+    buffers: Snapshot = field(default_factory=list)
 
 
 class Stage:
@@ -30,23 +36,33 @@ class Stage:
 
     Args:
         layers: layer index in the whole model -> module, in order.
+        names: their keys in the unsplit model's state dict.
         device: where they run.
         seed: of the random state, see `rng`.
 
-    While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient and whether the
-    first layer overwrites its input.
+    While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient, whether the
+    first layer overwrites its input, which buffers change and which generators the layers draw from.
     """
 
-    def __init__(self, layers: Mapping[int, nn.Module], device: torch.device, seed: int) -> None:
-        self.module = nn.ModuleDict({str(index): layer for index, layer in layers.items()})
+    def __init__(self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int) -> None:
+        self.module = nn.Sequential(OrderedDict(zip(names, layers.values(), strict=True)))
         self.device = device
         self.seed = seed
         self.step = 0
+        self.first = 0  # the number of this replica's first micro-batch among those of all replicas
         self.probing = False
         self.head: Head | None = None
+        self.statistics: Statistics | None = None  # while a training step runs
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
-        self._head_index = max(layers, default=-1) + 1
+        self._changing = Changing(self.module)
+        # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
+        self._layers: list[tuple[int, Callable[[Tree], Tree], set[str]]] = [
+            (index, layer, rng.declared(layer)) for index, layer in layers.items()
+        ]
+        self._head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
+        self._others: dict[str, rng.Source] = {}
+        self._drawn: set[str] = set()
 
     def frozen(self) -> tuple[bool, ...]:
         """Which parameters require no gradient."""
@@ -66,8 +82,12 @@ class Stage:
         """
         tensors, skeleton = flatten(inputs)
         kept = self.kept[i] = _Kept(tensors, skeleton)
+        if not keep and not self.probing:
+            kept.buffers = self._changing.snapshot()
         with torch.set_grad_enabled(keep or self.probing):
-            outputs, structure = flatten(self._run(i, kept))
+            self._count(True)
+            outputs, structure = flatten(self._probe(i, kept) if self.probing else self._run(i, kept))
+            self._count(False)
         if keep:
             kept.outputs = outputs
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
@@ -76,7 +96,7 @@ class Stage:
     def recompute(self, i: int) -> None:
         """R of micro-batch i: the same values as its F, now with a graph; needs no gradient yet."""
         kept = self.kept[i]
-        with torch.enable_grad(), batchnorm.statistics_frozen(self.module):
+        with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
             kept.outputs, _ = flatten(self._run(i, kept))
 
     def backward(self, i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
@@ -104,7 +124,11 @@ class Stage:
         """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
         tensors, skeleton = flatten(inputs)
         with torch.no_grad():
-            return self._layers(i, unflatten([t.clone() for t in tensors], skeleton))
+            return self._through(i, unflatten([t.clone() for t in tensors], skeleton))
+
+    def _count(self, on: bool) -> None:
+        if self.statistics is not None:
+            self.statistics.counting = on
 
     def _run(self, i: int, kept: _Kept) -> Tree:
         """Layers and head on the kept inputs, which stay as they are.
@@ -115,18 +139,30 @@ class Stage:
         copy = self.probing or self._overwrites_inputs
         tensors = [t.clone() for t in kept.inputs] if copy else kept.inputs
         versions = [t._version for t in tensors]
-        outputs = self._layers(i, unflatten(tensors, kept.skeleton), self.head)
+        outputs = self._through(i, unflatten(tensors, kept.skeleton), self.head)
         if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
             self._overwrites_inputs = True
         return outputs
 
-    def _layers(self, i: int, value: Tree, head: Head | None = None) -> Tree:
+    def _probe(self, i: int, kept: _Kept) -> Tree:
+        """`_run`, to learn which buffers it changes."""
+        with self._changing.learning() as kept.buffers:
+            return self._run(i, kept)
+
+    def _through(self, i: int, value: Tree, head: Head | None = None) -> Tree:
         """The layers and the head, which counts as one more layer to random state."""
-        with rng.preserved(self.device):
-            for index, layer in self.module.items():
-                rng.reseed(rng.hashed(self.seed, self.step, i, int(index)), self.device)
-                value = layer(value)
-            if head is not None:
-                rng.reseed(rng.hashed(self.seed, self.step, i, self._head_index), self.device)
-                value = head(i, value)
+        calls = self._layers
+        if head is not None:
+            calls = [*calls, (self._head_index, partial(head, i), self._head_draws)]
+        if self.probing:
+            self._others = rng.other_sources()
+        others = self._others if self.probing else {n: self._others[n] for n in self._drawn}
+        with rng.preserved(self.device, [*others.values()]):
+            for index, call, draws in calls:
+                seed = rng.hashed(self.seed, self.step, self.first + i, index)
+                rng.reseed(seed, self.device, [others[n] for n in (others if self.probing else draws) if n in others])
+                value = call(value)
+                if self.probing:
+                    draws |= {name for name, source in others.items() if source.has_moved(seed)}
+                    self._drawn |= draws & others.keys()
         return value

@@ -1,12 +1,10 @@
 """Clocks: spans of what this stage does, in seconds that all stages of a host share.
 
 `time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around the kernels and
-placed on that clock after the step.
+placed on that clock after the step. A span costs a clock reading and an entry in a list, about a microsecond.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -14,44 +12,59 @@ from repro.gpipe.timeline import Span
 
 
 class Recorder:
-    """Collects the spans of one step on one stage."""
+    """Collects the spans of one step on one stage.
+
+    Attributes:
+        began: when the step began here, in seconds.
+        ended: when its last action was done here, its device included; known after `finish`.
+    """
 
     def __init__(self, stage: int, device: torch.device) -> None:
         self.stage = stage
         self.device = device
-        self.start(0)
+        self.start(0, enabled=False)
 
-    def start(self, step: int) -> None:
+    def start(self, step: int, *, enabled: bool) -> None:
         """Begin a step; on a GPU everything before it is finished first, so that the clocks can be tied."""
         self.step = step
-        self._spans: list[Span] = []
+        self.enabled = enabled
+        self._marks: list[tuple[str, int, float, float]] = []
         self._events: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and enabled:
             torch.cuda.synchronize(self.device)
             self._zero = torch.cuda.Event(enable_timing=True)
             self._zero.record()
-        self.began = time.perf_counter()
+        self.began = self.ended = time.perf_counter()
 
-    @contextmanager
-    def span(self, kind: str, micro_batch: int = -1) -> Iterator[None]:
-        """Record what happens inside."""
-        if self.device.type == "cuda":
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
-            yield
-            last.record()
-            self._events.append((kind, micro_batch, first, last))
-            return
-        start = time.perf_counter()
-        yield
-        self._spans.append(Span(kind, self.stage, micro_batch, start, time.perf_counter(), self.step))
+    def now(self) -> float | torch.cuda.Event:
+        """A mark for the beginning of a span; without tracing, a number that means nothing."""
+        if not self.enabled:
+            return 0.0
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def span(self, kind: str, micro_batch: int, start: float | torch.cuda.Event) -> None:
+        """Record what was done since `start`."""
+        if self.enabled:
+            end = self.now()
+            if isinstance(start, torch.cuda.Event):
+                assert isinstance(end, torch.cuda.Event)
+                self._events.append((kind, micro_batch, start, end))
+            else:
+                assert not isinstance(end, torch.cuda.Event)
+                self._marks.append((kind, micro_batch, start, end))
 
     def finish(self) -> list[Span]:
-        """All spans of the step, in the order in which they began."""
-        if self._events:
+        """End the step; all its spans in the order in which they began."""
+        if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-            for kind, i, first, last in self._events:
-                start, end = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
-                self._spans.append(Span(kind, self.stage, i, start, end, self.step))
-            self._events.clear()
-        return sorted(self._spans, key=lambda s: (s.start, s.end))
+        self.ended = time.perf_counter()
+        for kind, i, first, last in self._events:
+            start, end = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
+            self._marks.append((kind, i, start, end))
+        self._events.clear()
+        spans = [Span(kind, self.stage, i, start, end, self.step) for kind, i, start, end in self._marks]
+        return sorted(spans, key=lambda s: (s.start, s.end))

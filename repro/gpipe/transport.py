@@ -1,96 +1,181 @@
-"""Tensors between neighbouring stages, over torch.distributed.
+"""One direction between neighbouring stages: activations go from stage j to j+1, gradients back.
 
-Activations go from stage j to j+1 and gradients back, each direction in the order in which the sender's schedule
-produces them. Receives are posted ahead; sends are never waited for inside a step. gloo tells the two directions
-apart by tag; NCCL has one communicator for each neighbour and direction, so that neither blocks the other. Stages
-that share a GPU, or a backend without GPU support, go through host memory.
+A link starts to send and to receive without blocking, in the order of its calls. Which kind it is depends on where
+the two stages are:
+
+    shared memory   two processes of one host, tensors on the CPU: the sender's copy is the only one
+    gloo            tensors on the CPU, any two hosts
+    NCCL            every stage has a GPU of its own: one communicator for each neighbour and direction, so that no
+                    receive that is posted ahead stands in the way of a send
+    host-staged     stages that share a GPU: through pinned host memory and gloo, copies on a stream of their own
 """
 
-import queue
-import threading
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.gpipe.microbatch import Slot, Tree, flatten, leaves, unflatten
+from repro.gpipe import shm
+from repro.gpipe.errors import one_of
+from repro.gpipe.message import TensorMeta, dense, elements
 from repro.gpipe.wire import Wire
 
-CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-ACTIVATION, GRADIENT = 1, 2  # tags; see also wire.CONTROL
+ACTIVATION, GRADIENT = 1, 2  # gloo's tags; see also wire.CONTROL
+TRANSPORTS = ("auto", "shm", "gloo")
+_INLINE = 2**20  # bytes up to which the compute thread copies itself: waking another one would take as long
 
 
-@dataclass(frozen=True)
-class TensorMeta:
-    """Everything a receiver must know to make room for a tensor."""
+class Link(ABC):
+    """One direction between this stage and a neighbour; it is used to send or to receive, never both."""
 
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
+    @abstractmethod
+    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Start to send; what is left to be done, by another thread, which may have to wait for it."""
 
-    @classmethod
-    def of(cls, tensor: Tensor) -> "TensorMeta":
-        """Strides survive the crossing where the tensor is dense, so that a neighbour computes the same bits."""
-        stride = tensor.stride() if _dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
-        return cls(tuple(tensor.shape), tuple(stride), tensor.dtype, tensor.requires_grad)
+    @abstractmethod
+    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Start to receive; call the result to wait for the tensor, on this stage's device."""
 
+    def flush(self) -> None:  # noqa: B027
+        """Let go of what was sent; called after everything that `isend` had left to do."""
 
-@dataclass(frozen=True)
-class MessageMeta:
-    """The tensors of one message and the structure they stand in."""
-
-    tensors: tuple[TensorMeta, ...]
-    skeleton: Tree
-
-    @classmethod
-    def of(cls, tree: Tree) -> "MessageMeta":
-        """Describe what will be sent.
-
-        Raises:
-            ValueError: if the structure holds an object that is neither a tensor nor a plain constant.
-        """
-        tensors, skeleton = flatten(tree)
-        for leaf in leaves(skeleton):
-            if not isinstance(leaf, CONSTANTS):
-                raise ValueError(
-                    f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, numbers, strings and "
-                    "None, in tuples, lists or dicts, can cross; unpack it, or choose a balance that keeps it inside"
-                )
-        return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton)
-
-    def fits(self, other: "MessageMeta") -> bool:
-        """Whether shapes, strides, types and constants agree."""
-        ours, theirs = ([(m.shape, m.stride, m.dtype) for m in meta.tensors] for meta in (self, other))
-        return ours == theirs and self.skeleton == other.skeleton
-
-    def gradients(self) -> "MessageMeta":
-        """The message that comes back: a gradient for each tensor that requires one."""
-        return MessageMeta(tuple(m for m in self.tensors if m.requires_grad), None)
+    def close(self) -> None:  # noqa: B027
+        """End the connection."""
 
 
-def _dense(tensor: Tensor) -> bool:
-    """Whether the tensor fills its memory without gaps or overlaps, in whatever order of dimensions."""
-    expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+class Gloo(Link):
+    """Tensors in host memory over the default process group; `tag` tells the two directions apart."""
+
+    def __init__(self, peer: int, tag: int, *, pinned: bool = False) -> None:
+        self.peer, self.tag, self.pinned = peer, tag, pinned
+
+    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Hand over to gloo's own threads."""
+        source = elements(dense(tensor.detach()))
+        return partial(_wait, dist.isend(source, self.peer, tag=self.tag), source)
+
+    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Make room and post."""
+        room = meta.room(torch.device("cpu"), pinned=self.pinned)
+        return partial(_wait, dist.irecv(elements(room), self.peer, tag=self.tag), room)
 
 
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy where it has gaps or overlaps."""
-    return tensor if _dense(tensor) else tensor.contiguous()
+def _wait(work: dist.Work | None, tensor: Tensor) -> Tensor:
+    if work is not None:
+        work.wait()
+    return tensor
 
 
-def _memory(tensor: Tensor) -> Tensor:
-    """A dense tensor's elements as they lie in memory."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+class Shared(Link):
+    """Tensors in memory that both processes see; large ones are copied by another thread than the computing one."""
+
+    def __init__(self, end: shm.Sender | shm.Receiver) -> None:
+        self._end: Any = end
+        self._pending = 0
+
+    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Copy and ring, or leave both to another thread."""
+        if not tensor.numel():
+            return None
+        source = dense(tensor.detach())
+        if self._pending or source.nbytes > _INLINE:
+            self._pending += 1
+            return partial(self._later, source)
+        bell = self._end.put(source)
+        if not self._end.ring(*bell, wait=False):
+            self._pending += 1
+            return partial(self._later, source, bell)
+        return None
+
+    def _later(self, source: Tensor, bell: tuple[bytes, list[int]] | None = None) -> None:
+        self._end.ring(*(bell or self._end.put(source)), wait=True)
+        self._pending -= 1
+
+    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """The next tensor, when it is asked for; it lies in memory already."""
+        if not meta.nbytes:
+            return partial(meta.room, torch.device("cpu"))
+        return partial(self._end.receive, meta)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._end.close()
+
+
+class Nccl(Link):
+    """Tensors between GPUs. Its kernels run on the communicator's own stream, beside the computing one.
+
+    Waiting for a send would make the computing stream wait, so what is sent is kept until it is seen to be gone.
+    """
+
+    def __init__(self, peer: int, group: dist.ProcessGroup, device: torch.device) -> None:
+        self.peer, self.group, self.device = peer, group, device
+        self._late: list[tuple[dist.Work, Tensor]] = []
+
+    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Queue behind what computes the tensor."""
+        source = elements(dense(tensor.detach()))
+        work = dist.isend(source, self.peer, group=self.group)
+        assert work is not None
+        self._late = [*(late for late in self._late if not late[0].is_completed()), (work, source)]
+        return None
+
+    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Queue; the computing stream will wait for it."""
+        room = meta.room(self.device)
+        return partial(_wait, dist.irecv(elements(room), self.peer, group=self.group), room)
+
+    def flush(self) -> None:
+        """Make the computing stream wait, which a later step would have to anyway."""
+        for work, _ in self._late:
+            work.wait()
+        self._late.clear()
+
+
+class Staged(Link):
+    """Tensors of a GPU through pinned host memory, over another link; copies run on a stream of their own."""
+
+    def __init__(self, link: Link, device: torch.device) -> None:
+        self.link, self.device = link, device
+        self._stream = torch.cuda.Stream(device)
+
+    def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
+        """Copy to the host once computed; the rest is the host's."""
+        source = dense(tensor.detach())
+        staged = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, pin_memory=True)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            staged.copy_(source, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record()
+        source.record_stream(self._stream)
+        return partial(self._send, copied, staged)
+
+    def _send(self, copied: torch.cuda.Event, staged: Tensor) -> None:
+        copied.synchronize()
+        if rest := self.link.isend(staged):
+            rest()
+
+    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        """Receive on the host, then copy."""
+        return partial(self._arrive, self.link.irecv(meta))
+
+    def _arrive(self, arriving: Callable[[], Tensor]) -> Tensor:
+        staged = arriving()
+        computing = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._stream):
+            tensor = staged.to(self.device, non_blocking=True)
+        computing.wait_stream(self._stream)
+        tensor.record_stream(computing)
+        return tensor
+
+    def close(self) -> None:
+        """End the connection."""
+        self.link.close()
 
 
 @cache
@@ -100,150 +185,50 @@ def nccl_pairs(world: int) -> dict[tuple[int, int], dist.ProcessGroup]:
     return {pair: dist.new_group(sorted(pair), backend="nccl") for pair in ordered}  # pyright: ignore[reportReturnType]
 
 
-class Link:
-    """One direction between this stage and a neighbour.
+def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgoing: bool, transport: str) -> Link:
+    """Make one direction; the neighbour must make its end at the same point of its own program.
 
     Args:
-        here: this process's global rank.
-        peer: the neighbour's.
+        wire: of this stage.
+        neighbour: the other stage, j-1 or j+1.
         tag: ACTIVATION or GRADIENT.
         device: where tensors live here.
         outgoing: whether we send.
+        transport: "auto" takes the fastest that there is; "shm" and "gloo" insist, for tensors on the CPU.
+
+    Raises:
+        ValueError: if the transport does not exist or cannot be had here.
     """
-
-    def __init__(self, here: int, peer: int, tag: int, device: torch.device, *, outgoing: bool) -> None:
-        self.peer = peer
-        self.tag = tag
-        self.device = device
-        backend = "nccl" if device.type == "cuda" and "nccl" in dist.get_backend_config() else "gloo"
-        self.staged = device.type != "cpu" and backend == "gloo"
-        direction = (here, peer) if outgoing else (peer, here)
-        self.group = nccl_pairs(dist.get_world_size())[direction] if backend == "nccl" else None
-        self.overlapped = backend == "gloo"
-
-    def isend(self, tensor: Tensor) -> tuple[dist.Work | None, Tensor]:
-        """Start to send a tensor; it must stay alive and unchanged until the work is done."""
-        source = tensor.detach()
-        source = _memory(dense(source))
-        if self.staged:
-            source = source.cpu()
-        return dist.isend(source, self.peer, group=self.group, tag=self.tag), source
-
-    def irecv(self, meta: TensorMeta) -> tuple[dist.Work | None, Tensor]:
-        """Make room for a tensor and start to receive it."""
-        where = torch.device("cpu") if self.staged else self.device
-        room = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=where)
-        return dist.irecv(_memory(room), self.peer, group=self.group, tag=self.tag), room
-
-    def finish(self, work: dist.Work | None, room: Tensor) -> Tensor:
-        """Wait for a receive; the tensor on this stage's device."""
-        if work is not None:
-            work.wait()
-        return room.to(self.device) if self.staged else room
+    one_of("transport", transport, TRANSPORTS)
+    peer = wire.world_rank(neighbour)
+    if device.type == "cuda" and "nccl" in dist.get_backend_config():
+        here = wire.world_rank(wire.rank)
+        pair = (here, peer) if outgoing else (peer, here)
+        return Nccl(peer, nccl_pairs(dist.get_world_size())[pair], device)
+    if device.type != "cpu":
+        return Staged(Gloo(peer, tag, pinned=True), device)
+    if transport != "gloo" and (end := _shared(wire, neighbour, outgoing=outgoing)):
+        return Shared(end)
+    if transport == "shm":
+        raise ValueError(f"transport='shm': stages {wire.rank} and {neighbour} share no Linux host; try 'auto'")
+    return Gloo(peer, tag)
 
 
-class Inbox:
-    """The messages of one step from one neighbour.
-
-    Args:
-        link: where they come from.
-        order: micro-batches in the order in which the neighbour sends them.
-        metas: micro-batch -> what its message holds; may be filled while the step runs.
-        learn_from: where each message's description comes from first, to be put into `metas`; None if they are known.
-        ahead: receives to keep posted; each one occupies memory.
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        order: Sequence[int],
-        metas: dict[int, MessageMeta],
-        learn_from: Wire | None = None,
-        ahead: int = 2,
-    ) -> None:
-        self.link = link
-        self.metas = metas
-        self._learn_from = learn_from
-        self._ahead = ahead
-        self._todo = deque(order)
-        self._posted: deque[tuple[int, list[tuple[dist.Work | None, Tensor]]]] = deque()
-        self._arrived: dict[int, list[Tensor]] = {}
-        self.post()
-
-    def post(self) -> None:
-        """Post the next receives whose shapes are known."""
-        while self._todo and self._todo[0] in self.metas and len(self._posted) < self._ahead:
-            i = self._todo.popleft()
-            self._posted.append((i, [self.link.irecv(m) for m in self.metas[i].tensors]))
-
-    def take(self, i: int) -> list[Tensor]:
-        """Wait for the message of micro-batch i."""
-        while i not in self._arrived:
-            if self._learn_from is not None and not self._posted:
-                meta = self._learn_from.recv_object(self.link.peer)
-                assert isinstance(meta, MessageMeta)
-                self.metas[self._todo[0]] = meta
-            self.post()
-            j, receives = self._posted.popleft()
-            self._arrived[j] = [self.link.finish(*r) for r in receives]
-            self.post()
-        return self._arrived.pop(i)
-
-    def take_tree(self, i: int) -> Tree:
-        """The message as it was sent; members that require a gradient are leaves that do."""
-        tensors = self.take(i)
-        meta = self.metas[i]
-        leaves = [t.requires_grad_(m.requires_grad) for t, m in zip(tensors, meta.tensors, strict=True)]
-        return unflatten(leaves, meta.skeleton)
-
-
-class Outbox:
-    """Keeps what is being sent alive and lets go of it as soon as it is gone.
-
-    Waiting belongs to a thread of its own: the compute thread never waits for a send inside a step.
-    """
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[dist.Work, Tensor] | threading.Event | None] = queue.SimpleQueue()
-        self._late: list[tuple[dist.Work, Tensor]] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._reap, name="gpipe-outbox", daemon=True)
-        self._thread.start()
-
-    def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors in order."""
-        for tensor in tensors:
-            work, source = link.isend(tensor)
-            if work is None:
-                continue
-            if link.overlapped:
-                self._queue.put((work, source))
-            else:  # waiting for NCCL makes a stream wait, so only what is gone is let go of
-                self._late = [*(late for late in self._late if not late[0].is_completed()), (work, source)]
-
-    def flush(self) -> None:
-        """Wait until everything is sent; raises what a send raised."""
-        for work, _ in self._late:
-            work.wait()
-        self._late.clear()
-        done = threading.Event()
-        self._queue.put(done)
-        done.wait()
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """End the thread."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _reap(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, threading.Event):
-                item.set()
-                continue
-            try:
-                item[0].wait()
-            except BaseException as error:
-                self._error = error
-            del item
+def _shared(wire: Wire, neighbour: int, *, outgoing: bool) -> shm.Sender | shm.Receiver | None:
+    """Shared memory, if both ends can have it."""
+    if not outgoing:
+        receiver = shm.Receiver() if shm.available() else None
+        wire.send_object((shm.host(), receiver.address) if receiver else None, neighbour)
+        if wire.recv_object(neighbour) and receiver:
+            receiver.accept()
+            return receiver
+        return None
+    offer = wire.recv_object(neighbour)
+    sender = None
+    if offer and shm.available() and offer[0] == shm.host():
+        try:
+            sender = shm.Sender(offer[1])
+        except OSError:
+            sender = None
+    wire.send_object(sender is not None, neighbour)
+    return sender

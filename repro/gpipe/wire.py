@@ -16,42 +16,52 @@ class Wire:
     """Small messages between the stages of a pipeline, in host memory over the default group's gloo.
 
     Point to point only: a subgroup would have to be made by all processes, also by those that have no stage.
+
+    Args:
+        stages: K.
+        rank: j, this stage.
+        replica: which copy of the pipeline; stage j of it is rank replica x K + j of the world.
     """
 
-    def __init__(self, stages: int, rank: int) -> None:
+    def __init__(self, stages: int, rank: int, replica: int = 0) -> None:
         self.stages = stages
         self.rank = rank
+        self.replica = replica
 
-    def send_numbers(self, numbers: Sequence[int], peer: int) -> None:
+    def world_rank(self, stage: int) -> int:
+        """The process of a stage of this replica."""
+        return self.replica * self.stages + stage
+
+    def send_numbers(self, numbers: Sequence[int], stage: int) -> None:
         """Send three integers."""
-        dist.send(torch.tensor(numbers), peer, tag=CONTROL)
+        dist.send(torch.tensor(numbers), self.world_rank(stage), tag=CONTROL)
 
-    def recv_numbers(self, peer: int) -> tuple[int, int, int]:
+    def recv_numbers(self, stage: int) -> tuple[int, int, int]:
         """The counterpart of `send_numbers`."""
         numbers = torch.zeros(3, dtype=torch.int64)
-        dist.recv(numbers, peer, tag=CONTROL)
+        dist.recv(numbers, self.world_rank(stage), tag=CONTROL)
         a, b, c = numbers.tolist()
         return a, b, c
 
-    def send_object(self, value: object, peer: int) -> None:
+    def send_object(self, value: object, stage: int) -> None:
         """Send anything that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        self.send_numbers((data.numel(), 0, 0), peer)
-        dist.send(data, peer, tag=CONTROL)
+        self.send_numbers((data.numel(), 0, 0), stage)
+        dist.send(data, self.world_rank(stage), tag=CONTROL)
 
-    def recv_object(self, peer: int) -> Any:
+    def recv_object(self, stage: int) -> Any:
         """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
-        data = torch.zeros(self.recv_numbers(peer)[0], dtype=torch.uint8)
-        dist.recv(data, peer, tag=CONTROL)
+        data = torch.zeros(self.recv_numbers(stage)[0], dtype=torch.uint8)
+        dist.recv(data, self.world_rank(stage), tag=CONTROL)
         return pickle.loads(bytes(data.numpy()))
 
     def from_last(self, value: float) -> float:
         """The last stage's value on every stage."""
         box = torch.tensor([value], dtype=torch.float64)
         if self.rank < self.stages - 1:
-            dist.recv(box, self.stages - 1, tag=CONTROL)
+            dist.recv(box, self.world_rank(self.stages - 1), tag=CONTROL)
             return box.item()
-        for work in [dist.isend(box, j, tag=CONTROL) for j in range(self.stages - 1)]:
+        for work in [dist.isend(box, self.world_rank(j), tag=CONTROL) for j in range(self.stages - 1)]:
             assert work is not None
             work.wait()
         return value

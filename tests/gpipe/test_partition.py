@@ -1,53 +1,123 @@
-"""The partitioner against brute force over every possible cut."""
+"""The partitioners against brute force over every possible cut."""
 
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.partition import by_cost, check_balance, imbalance, partition
+from repro.gpipe.partition import PARTITIONERS, additive, cumulative_share, minimum_variance, smallest_largest
 
 
-def largest(costs, balance):
-    ends = [sum(balance[:n]) for n in range(len(balance) + 1)]
-    return max(sum(costs[a:b]) for a, b in pairwise(ends))
+def stage_costs(cost, counts):
+    return [cost(a, b) for a, b in pairwise([0, *accumulate(counts)])]
 
 
-def brute(costs, stages):
-    inner = combinations(range(1, len(costs)), stages - 1)
-    return min(max(sum(costs[a:b]) for a, b in pairwise([0, *cut, len(costs)])) for cut in inner)
+def every_cut(layers, stages):
+    for inner in combinations(range(1, layers), stages - 1):
+        yield [b - a for a, b in pairwise([0, *inner, layers])]
 
 
-@given(st.data())
-def test_equals_brute_force(data):
-    costs = data.draw(st.lists(st.integers(0, 50), min_size=1, max_size=9))
+def squares(numbers):
+    return sum(n * n for n in numbers)
+
+
+@st.composite
+def chains(draw):
+    """(cost, L, K): costs that add up, and half of the time more for every boundary that a stage has."""
+    costs = draw(st.lists(st.integers(0, 20), min_size=1, max_size=8))
+    layers = len(costs)
+    send = draw(st.lists(st.integers(0, 20), min_size=layers + 1, max_size=layers + 1) | st.just([0] * (layers + 1)))
+    total = additive(costs)
+    return lambda a, b: total(a, b) + send[a] + send[b], layers, draw(st.integers(1, layers))
+
+
+def by_largest(cost, counts):
+    found = stage_costs(cost, counts)
+    return max(found), squares(found), squares(counts)
+
+
+def by_squares(cost, counts):
+    return squares(stage_costs(cost, counts)), squares(counts)
+
+
+@given(chains(), st.sampled_from([(smallest_largest, by_largest), (minimum_variance, by_squares)]))
+def test_equals_brute_force_down_to_the_ties(chain, rule):
+    cost, layers, stages = chain
+    partitioner, key = rule
+    counts = partitioner(cost, layers, stages)
+    assert (len(counts), sum(counts), min(counts) > 0) == (stages, layers, True)
+    assert key(cost, counts) == min(key(cost, other) for other in every_cut(layers, stages))
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.data())
+def test_minimum_variance_is_the_variance_where_costs_add_up(costs, data):
     stages = data.draw(st.integers(1, len(costs)))
-    balance = by_cost(costs, stages)
-    assert sum(balance) == len(costs)
-    assert len(balance) == stages
-    assert min(balance) >= 1
-    assert largest(costs, balance) == brute(costs, stages)
+
+    def variance(counts):
+        found = stage_costs(additive(costs), counts)
+        return stages * squares(found) - sum(found) ** 2  # K^2 times as much, and exact
+
+    best = min(map(variance, every_cut(len(costs), stages)))
+    assert variance(minimum_variance(additive(costs), len(costs), stages)) == best
 
 
-def test_interval_costs_need_not_add_up():
-    """A stage also pays for what it receives: the cut moves to the cheap boundary."""
-    boundary = [0, 9, 1, 9]
-    assert partition(lambda a, b: boundary[a] + (b - a) * 4, 4, 2) == [2, 2]
+def test_the_two_rules_differ():
+    """Costs 8 and 8, or 0 and 9: the largest stage prefers the first, the sum of squares the second."""
+    costs = {(0, 2): 8, (2, 3): 8, (0, 1): 0, (1, 3): 9}
+    assert smallest_largest(lambda a, b: costs.get((a, b), 99), 3, 2) == [2, 1]
+    assert minimum_variance(lambda a, b: costs.get((a, b), 99), 3, 2) == [1, 2]
 
 
-def test_k_greater_than_l():
-    with pytest.raises(ValueError, match=r"stages=3: the model has 2 layers .* between 1 and 2"):
-        by_cost([1, 1], 3)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
+def test_cumulative_share_places_layer_by_layer(costs, data):
+    stages = data.draw(st.integers(1, len(costs)))
+    counts = cumulative_share(additive(costs), len(costs), stages)
+    assert (len(counts), sum(counts), min(counts) > 0) == (stages, len(costs), True)
+    if sum(costs):
+        cells = [min(stages * sum(costs[: i + 1]) // sum(costs), stages - 1) for i in range(len(costs))]
+        if set(cells) == set(range(stages)):
+            assert counts == [cells.count(j) for j in range(stages)]
 
 
-@pytest.mark.parametrize("balance", [[1, 2], [4], [0, 4], [5, -1]])
-def test_explicit_balance_is_checked(balance):
-    with pytest.raises(ValueError, match=r"balance=\[.*needs 2 positive numbers that sum to the model's 4 layers"):
-        check_balance(balance, 4, 2)
+def test_cumulative_share_counts_the_layer_itself_and_fills_empty_stages():
+    assert cumulative_share(additive([1] * 8), 8, 4) == [1, 2, 2, 3]
+    assert cumulative_share(additive([1] * 4), 4, 4) == [1, 1, 1, 1]
+    assert cumulative_share(additive([9, 1, 1, 1]), 4, 3) == [1, 1, 2]
+    assert cumulative_share(additive([1, 1, 1, 9]), 4, 3) == [2, 1, 1]
 
 
-def test_imbalance():
-    assert imbalance([1, 1, 2], [2, 1]) == 0.0
-    assert imbalance([1, 1, 4], [2, 1]) == pytest.approx(1 / 3)
-    assert imbalance([0, 0], [1, 1]) == 0.0
+@pytest.mark.parametrize("partitioner", PARTITIONERS.values())
+def test_layers_that_cost_nothing_are_spread_evenly(partitioner):
+    assert partitioner(additive([0] * 10), 10, 4) == [3, 3, 2, 2]
+
+
+def test_equal_layers_are_spread_evenly():
+    assert smallest_largest(additive([7] * 10), 10, 4) == [3, 3, 2, 2]
+    assert smallest_largest(additive([9, 1, 1, 1, 1]), 5, 3) == [1, 2, 2]
+
+
+def test_huge_costs():
+    """Whose squares no float holds: the largest stage still decides."""
+    assert smallest_largest(additive([1e200, 1e200, 3e200]), 3, 2) == [2, 1]
+
+
+def test_as_many_layers_as_the_papers_largest_model():
+    """Transformer-1663 on 128 stages (Table 1): an embedding, 1663 equal layers and a softmax."""
+    counts = smallest_largest(additive([65_536_000, *[50_358_272] * 1663, 65_568_000]), 1665, 128)
+    assert (len(counts), sum(counts), max(counts), min(counts)) == (128, 1665, 14, 13)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS.values())
+@pytest.mark.parametrize("stages", [0, 3, True, 1.0, "2"])
+def test_stages_out_of_range(partitioner, stages):
+    with pytest.raises(ValueError, match=r"stages=.*: the model has 2 layers .* choose K between 1 and 2"):
+        partitioner(additive([1, 1]), 2, stages)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS.values())
+@pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "3"])
+def test_costs_out_of_range(partitioner, wrong):
+    with pytest.raises(ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is .* at least 0") as caught:
+        partitioner(lambda a, b: wrong if (a, b) == (1, 2) else 1.0, 3, 2)
+    assert "\n" not in str(caught.value)

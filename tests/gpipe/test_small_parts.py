@@ -1,14 +1,11 @@
-"""Random state, running statistics, live bytes, layers, strides: the pieces below the engine."""
+"""Random state, running statistics, live bytes, strides: the pieces below the engine."""
 
-import pytest
 import torch
 from torch import nn
 
 from repro.gpipe import rng
 from repro.gpipe.batchnorm import statistics_frozen
-from repro.gpipe.layers import as_layers, build, parameter_counts, refuse_shared
 from repro.gpipe.memory import LiveBytes
-from repro.gpipe.profile import layer_times
 from repro.gpipe.transport import MessageMeta, TensorMeta
 
 CPU = torch.device("cpu")
@@ -61,39 +58,6 @@ def test_live_bytes_sees_peaks_and_frees():
     assert meter.peak == 1024 + 4096
 
 
-def test_factories_are_initialised_by_seed_and_layer():
-    def factory():
-        return nn.Linear(4, 4)
-
-    pairs = ((0, 0), (0, 0), (1, 0), (0, 1))
-    weights = [build(factory, index, seed, CPU).state_dict()["weight"] for index, seed in pairs]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-    assert not torch.equal(weights[0], weights[3])
-
-
-def test_counting_builds_nothing_real():
-    assert parameter_counts([lambda: nn.Linear(100_000, 100_000), nn.ReLU, nn.Linear(2, 3)]) == [10_000_100_000, 0, 9]
-
-
-@pytest.mark.parametrize("wrong", [5, "layers", [], [nn.ReLU(), 3], {"a": nn.ReLU()}, nn.Linear(2, 2)])
-def test_no_sequence_of_layers(wrong):
-    with pytest.raises(ValueError, match=r"layers: expected an nn.Sequential or a sequence of modules or factories"):
-        as_layers(wrong)
-
-
-def test_factory_that_makes_no_module():
-    with pytest.raises(ValueError, match=r"layers\[2\]: the factory returned int"):
-        build(lambda: 3, 2, 0, CPU)  # pyright: ignore[reportArgumentType]
-
-
-def test_shared_parameters_across_stages():
-    tied = nn.Linear(2, 2)
-    refuse_shared([tied, tied, nn.ReLU()], [2, 1])
-    with pytest.raises(ValueError, match=r"layers\[2\].weight: shared by stages 0 and 1"):
-        refuse_shared([tied, nn.ReLU(), tied], [2, 1])
-
-
 def test_strides_survive_where_dense():
     last = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert TensorMeta.of(last).stride == last.stride()
@@ -104,10 +68,3 @@ def test_strides_survive_where_dense():
     assert [m.shape for m in meta.gradients().tensors] == [(3,)]
     assert meta.fits(MessageMeta.of((torch.ones(2), torch.ones(3))))
     assert not meta.fits(MessageMeta.of((torch.ones(2), torch.ones(4))))
-
-
-def test_layer_times_sees_the_heavy_layer():
-    layers = [nn.Linear(8, 400), nn.Linear(400, 400), nn.ReLU(inplace=True), nn.Linear(400, 8)]
-    times = layer_times(layers, torch.randn(256, 8), CPU, recompute=True)
-    assert max(times) == times[1]
-    assert min(times) > 0

@@ -1,0 +1,52 @@
+"""Buffers that a forward changes, such as the vectors of a spectral norm's power iteration.
+
+R must compute with what F saw, and must not change them a second time. Running statistics are not among them: these
+see `batchnorm`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS
+
+Snapshot = list[tuple[nn.Module, str, Tensor]]  # the module, the buffer's name in it, a copy
+
+
+class Changing:
+    """The buffers of a stage that its forward was seen to change."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._names: list[tuple[nn.Module, str]] = []
+
+    def snapshot(self) -> Snapshot:
+        """Copies, to be taken before an F that will be recomputed."""
+        return [(module, name, getattr(module, name).clone()) for module, name in self._names]
+
+    @contextmanager
+    def learning(self) -> Iterator[Snapshot]:
+        """Find out what the forward inside changes; afterwards the list holds copies from before it."""
+        owners = [m for m in self.module.modules() if not isinstance(m, BATCH_NORMS + INSTANCE_NORMS)]
+        before = [(m, n, b, b._version, b.clone()) for m in owners for n, b in m.named_buffers(recurse=False)]
+        found: Snapshot = []
+        yield found
+        for module, name, buffer, version, copy in before:
+            if getattr(module, name) is not buffer or buffer._version != version:
+                found.append((module, name, copy))
+                if (module, name) not in self._names:
+                    self._names.append((module, name))
+
+
+@contextmanager
+def as_before(snapshot: Snapshot) -> Iterator[None]:
+    """Let a forward see, and change, the copies; the buffers stay as they are."""
+    now = [(module, name, getattr(module, name)) for module, name, _ in snapshot]
+    for module, name, copy in snapshot:
+        setattr(module, name, copy)
+    try:
+        yield
+    finally:
+        for module, name, buffer in now:
+            setattr(module, name, buffer)

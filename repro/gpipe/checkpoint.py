@@ -1,0 +1,209 @@
+"""A training run on disk: the whole model under the unsplit model's keys, saved stage by stage, for any other K.
+
+Each stage writes a file of a new name; then the first stage replaces the index, in one rename; then the files that
+the index names no more are deleted. Whatever dies, and whenever, the folder holds one whole checkpoint.
+"""
+
+import copy
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.optim import Optimizer
+
+from repro.gpipe import optimizer_state
+from repro.gpipe.checkpoint_files import (
+    Index,
+    Kind,
+    Part,
+    as_json,
+    commit,
+    kind_of,
+    new_file,
+    one_line,
+    read_index,
+    read_part,
+    tidy,
+    write_part,
+)
+
+Gather = Callable[[Any], list[Any]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a checkpoint holds beside weights and optimizer state.
+
+    Attributes:
+        step: training steps done.
+        extra: what the user added, as JSON keeps it: tuples are lists, and keys are strings.
+    """
+
+    step: int
+    extra: dict[str, Any]
+
+
+def save(
+    folder: Path,
+    *,
+    rank: int,
+    gather: Gather,
+    module: nn.ModuleDict,
+    optimizer: Optimizer | None,
+    step: int,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint in place of the one that is there; call it on every stage.
+
+    Args:
+        folder: seen by all stages; made if needed. Files that are not a checkpoint's are left alone.
+        rank: j, this stage.
+        gather: one small object of each stage -> those of all stages, in order.
+        module: this stage's layers, by their names in the unsplit model.
+        optimizer: of their parameters, or None.
+        step: training steps done.
+        extra: what JSON can hold; that of the first stage is kept.
+
+    Raises:
+        OSError: on every stage if one cannot write; the checkpoint that was there stays.
+        ValueError: likewise if a value cannot be saved or the stages see different folders.
+    """
+    where = f"checkpoint {folder}"
+    own = new_file(Path(folder), rank)
+
+    def write() -> Part:
+        as_json(extra)  # refused before anything is written
+        return write_part(own, module, optimizer)
+
+    parts = _together(where, rank, gather, write, undo=own)
+    new = partial(commit, own.parent, parts, step, extra) if rank == 0 else _nothing
+    _together(where, rank, gather, new, undo=own)
+    _together(where, rank, gather, partial(tidy, own.parent, parts) if rank == 0 else _nothing)
+
+
+def load(folder: Path, *, module: nn.ModuleDict, layers: Sequence[str], optimizer: Optimizer | None = None) -> Restored:
+    """Put a checkpoint of any K into this stage, in place and bit for bit; all checks come before any change.
+
+    Args:
+        folder: what `save` wrote.
+        module: this stage's layers, by their names in the unsplit model.
+        layers: the names of all layers of the unsplit model, since a stage cannot miss what belongs to none.
+        optimizer: of the same class as the saved one. None leaves the optimizer state where it is.
+
+    Raises:
+        ValueError: one line, if the checkpoint is damaged or incomplete, or fits another model or optimizer.
+    """
+    folder = Path(folder)
+    index = read_index(folder)
+    if index.layers != list(layers):
+        raise ValueError(
+            f"checkpoint {folder}: it has {_counted(index.layers)}, and this model has {_counted(layers)}; "
+            "build the model that was saved"
+        )
+    kinds = {key: kind for inside in index.files.values() for key, kind in inside.items()}
+    _check(kinds, module, layers, f"checkpoint {folder}", exact=True)
+    own = module.state_dict().keys()
+    parts = [read_part(folder, index, file) for file, inside in index.files.items() if own & inside.keys()]
+    values = {key: value for part in parts for key, value in part["model"].items() if key in own}
+    state = None if optimizer is None else _optimizer_state(folder, index, parts, optimizer, module)
+    module.load_state_dict(values)
+    if optimizer is not None and state is not None:
+        optimizer.load_state_dict(state)
+    return Restored(index.step, index.extra)
+
+
+def whole_state_dict(folder: Path) -> dict[str, Any]:
+    """The unsplit model's state dict, in layer order and on the CPU; needs no other process.
+
+    Raises:
+        ValueError: one line, if the checkpoint is damaged or incomplete.
+    """
+    folder = Path(folder)
+    index = read_index(folder)
+    parts = [copy.deepcopy(read_part(folder, index, file)["model"]) for file in index.files]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def own_part(state_dict: Mapping[str, Any], module: nn.ModuleDict, layers: Collection[str]) -> dict[str, Any]:
+    """This stage's part of the unsplit model's state dict.
+
+    Args:
+        state_dict: of the unsplit model.
+        module: this stage's layers, by their names in the unsplit model.
+        layers: the names of all layers of the unsplit model.
+
+    Raises:
+        ValueError: one line that names a key which is missing, of another shape, or of no such layer.
+    """
+    _check({key: kind_of(value) for key, value in state_dict.items()}, module, layers, "state_dict", exact=False)
+    return {key: state_dict[key] for key in module.state_dict()}
+
+
+def _together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None) -> list[T]:
+    """What the call returned on each stage; if it raised on one, every stage raises, naming that one.
+
+    Then the file to `undo` is deleted; not so if another stage died, for it may have committed the file before.
+    """
+    result, failure, cause = None, None, None
+    try:
+        result = call()
+    except Exception as error:  # of any kind: the other stages must not wait for ever
+        full = error.__context__ if isinstance(error.__context__, OSError) else error  # torch.save hides a full disk
+        kind = OSError if isinstance(full, OSError) else ValueError
+        cause, failure = error, (kind, f"{where}: stage {rank} on {socket.gethostname()}: {one_line(full)}")
+    outcomes = gather((result, failure))
+    failed = next((failure for _, failure in outcomes if failure is not None), None)
+    if failed is not None:
+        if undo is not None:
+            with suppress(OSError):
+                undo.unlink(missing_ok=True)
+        raise failed[0](failed[1]) from cause
+    return [result for result, _ in outcomes]
+
+
+def _nothing() -> None:
+    """What the other stages do while the first one works."""
+
+
+def _optimizer_state(
+    folder: Path, index: Index, parts: Sequence[Mapping[str, Any]], optimizer: Optimizer, module: nn.Module
+) -> dict[str, Any]:
+    name = type(optimizer).__qualname__
+    if index.optimizer != name:
+        saved = f"with {index.optimizer}" if index.optimizer else "without an optimizer"
+        raise ValueError(f"checkpoint {folder}: saved {saved}, not {name}; load it as saved, or optimizer=None")
+    states = [part["optimizer"] for part in parts if part["optimizer"] is not None]
+    return optimizer_state.positional(states, optimizer, module)
+
+
+def _check(
+    found: Mapping[str, Kind], module: nn.ModuleDict, layers: Collection[str], source: str, *, exact: bool
+) -> None:
+    """Raise a ValueError unless these keys fit the stage: shapes, and types too where `exact`."""
+    needed = {key: kind_of(value) for key, value in module.state_dict().items()}
+    for key, kind in needed.items():
+        if key not in found:
+            raise ValueError(
+                f"{source}: no {key}; the first key there is {next(iter(found), None)}; build the same layers"
+            )
+        saved = found[key]
+        if kind and saved != kind and (exact or saved is None or saved[0] != kind[0]):
+            raise ValueError(f"{source}: {key} is {_shown(saved)}, this model's is {_shown(kind)}")
+    for key in found:
+        layer = key.split(".")[0]
+        if key not in needed and (layer in module or layer not in layers):
+            raise ValueError(f"{source}: {key} is nothing that this model has")
+
+
+def _shown(kind: Kind) -> str:
+    return f"{kind[1]} {list(kind[0])}" if kind else "no tensor"
+
+
+def _counted(layers: Sequence[str]) -> str:
+    return f"{len(layers)} layers ({layers[0]} to {layers[-1]})" if layers else "no layers"

@@ -1,0 +1,82 @@
+"""The loss of a mini-batch as a sum over its micro-batches, each weighted by its share."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from repro.gpipe.microbatch import Tree, batch_size, flatten, sizes, split
+
+Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A mean loss that says what a micro-batch weighs where that is not its number of examples.
+
+    A loss over the tokens that are not padding, say: `Weighted(loss, lambda targets: (targets != PAD).sum())`.
+
+    Attributes:
+        loss: (outputs, targets) of a micro-batch -> its mean loss.
+        weight: targets of a micro-batch -> how many terms that mean has, 0 or more. A micro-batch that weighs
+            nothing adds nothing, and its loss is not asked for.
+    """
+
+    loss: Loss
+    weight: Callable[[Any], Any]
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        """The mean loss of a micro-batch."""
+        return self.loss(outputs, targets)
+
+
+class Head:
+    """Turns the last stage's outputs of micro-batch i into its share of the mini-batch mean.
+
+    Args:
+        loss_fn: the mean loss of a micro-batch.
+        targets: of the mini-batch, on the last stage's device, or None.
+        examples: N.
+        micro_batches: M.
+        total: sums a number over all replicas.
+
+    Raises:
+        ValueError: if the targets do not fit the inputs, or the weights make no mean.
+    """
+
+    def __init__(
+        self, loss_fn: Loss, targets: Tree, examples: int, micro_batches: int, total: Callable[[float], float]
+    ) -> None:
+        self._loss = loss_fn
+        self._parts: list[Tree] = [None] * micro_batches
+        if targets is not None:
+            if (found := batch_size(targets, "targets")) != examples:
+                raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
+            self._parts = split(targets, micro_batches, "targets")
+        weights = [float(n) for n in sizes(examples, micro_batches)]
+        if isinstance(loss_fn, Weighted):
+            weights = [float(loss_fn.weight(part)) for part in self._parts]
+        wrong = [w for w in weights if not (w >= 0 and math.isfinite(w))]
+        whole = total(sum(weights))
+        if wrong or not whole > 0:
+            raise ValueError(
+                f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at least 0, and the "
+                "mini-batch's more than 0: a mean over nothing is none"
+            )
+        self._shares = [w / whole for w in weights]
+
+    def __call__(self, i: int, outputs: Tree) -> Tensor:
+        """The share of micro-batch i, a scalar."""
+        if not self._shares[i]:
+            return sum((t.sum() * 0.0 for t in flatten(outputs)[0] if t.is_floating_point()), start=_nothing(outputs))
+        loss = self._loss(outputs, self._parts[i])
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")
+        return loss * self._shares[i]
+
+
+def _nothing(outputs: Tree) -> Tensor:
+    return flatten(outputs)[0][0].new_zeros(())

@@ -1,0 +1,76 @@
+"""All connections of one stage to its neighbours, and how fast they are."""
+
+import time
+
+import torch
+
+from repro.gpipe.mailbox import Outbox
+from repro.gpipe.message import TensorMeta
+from repro.gpipe.profile import LinkSpeed
+from repro.gpipe.transport import ACTIVATION, GRADIENT, Link, connect
+from repro.gpipe.wire import Wire
+
+_SMALL, _LARGE = 2**12, 2**22  # bytes of the messages that are timed
+_REPEATS = 4
+
+
+class Links:
+    """Up to four links: activations come from the stage before and go to the stage after, gradients the other way.
+
+    Args:
+        wire: of this stage; its neighbours must make theirs at the same point.
+        device: where tensors live here.
+        transport: one of `transport.TRANSPORTS`.
+    """
+
+    def __init__(self, wire: Wire, device: torch.device, transport: str) -> None:
+        self.wire = wire
+        self.before = wire.rank - 1 if wire.rank else None
+        self.after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
+        self.outbox = Outbox()
+        self._device = device
+        self._all: list[Link] = []
+
+        def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
+            self._all.append(connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport))
+            return self._all[-1]
+
+        if self.before is not None:
+            self.activations_in = link(self.before, ACTIVATION, outgoing=False)
+            self.gradients_out = link(self.before, GRADIENT, outgoing=True)
+        if self.after is not None:
+            self.activations_out = link(self.after, ACTIVATION, outgoing=True)
+            self.gradients_in = link(self.after, GRADIENT, outgoing=False)
+
+    def flush(self) -> None:
+        """Wait until everything is sent; raises what a send raised."""
+        self.outbox.flush()
+        for link in self._all:
+            link.flush()
+
+    def close(self) -> None:
+        """End the helper thread and the connections."""
+        self.outbox.close()
+        for link in self._all:
+            link.close()
+
+    def speed(self) -> LinkSpeed:
+        """What a message to the stage after takes, timed there and back; every stage calls it. Free if there is none.
+
+        The stages take turns: each answers the one before, then asks the one after.
+        """
+        took: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
+        messages = [torch.zeros(size, dtype=torch.uint8, device=self._device) for size in took for _ in range(_REPEATS)]
+        for message in messages if self.before is not None else ():
+            self.outbox.send(self.gradients_out, [self.activations_in.irecv(TensorMeta.of(message))()])
+        for message in messages if self.after is not None else ():
+            arriving = self.gradients_in.irecv(TensorMeta.of(message))
+            start = time.perf_counter()
+            self.outbox.send(self.activations_out, [message])
+            arriving().cpu()
+            took[len(message)] = min(took[len(message)], (time.perf_counter() - start) / 2)
+        self.flush()
+        if self.after is None:
+            return LinkSpeed()
+        slope = max(took[_LARGE] - took[_SMALL], 1e-9) / (_LARGE - _SMALL)
+        return LinkSpeed(max(0.0, took[_SMALL] - slope * _SMALL), 1.0 / slope)

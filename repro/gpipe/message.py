@@ -1,0 +1,116 @@
+"""What a message between stages holds: its description, which is learnt once, and how tensors must lie in memory."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from repro.gpipe.microbatch import Slot, Tree, flatten, leaves
+
+_ALIGNED = 64  # bytes, torch's own for what it allocates
+CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMeta:
+    """Everything a receiver must know to make room for a tensor.
+
+    It crosses without gaps, with the strides `layout`; where the sender's `stride` is another one, the receiver lays
+    it out anew, since a neighbour must compute the same bits as the sender would.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    layout: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "TensorMeta":
+        """Describe a tensor."""
+        stride = tensor.stride()
+        layout = stride if is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
+        return cls(tuple(tensor.shape), stride, layout, tensor.dtype, tensor.requires_grad)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that cross."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def room(self, device: torch.device, *, pinned: bool = False) -> Tensor:
+        """An empty tensor to receive into."""
+        return torch.empty_strided(self.shape, self.layout, dtype=self.dtype, device=device, pin_memory=pinned)
+
+    def restored(self, arrived: Tensor) -> Tensor:
+        """The tensor with the sender's strides: gaps where it had gaps, repeats where it was expanded."""
+        if self.stride == self.layout:
+            return arrived
+        repeated = [d for d, stride in enumerate(self.stride) if stride == 0 and self.shape[d] > 1]
+        for d in repeated:
+            arrived = arrived.narrow(d, 0, 1)
+        expanded = torch.empty_strided(arrived.shape, self.stride, dtype=self.dtype, device=arrived.device)
+        return expanded.copy_(arrived).expand(self.shape)
+
+
+@dataclass(frozen=True)
+class MessageMeta:
+    """The tensors of one message and the structure they stand in."""
+
+    tensors: tuple[TensorMeta, ...]
+    skeleton: Tree
+
+    @classmethod
+    def of(cls, tree: Tree) -> "MessageMeta":
+        """Describe what will be sent.
+
+        Raises:
+            ValueError: if the structure holds an object that is neither a tensor nor a plain constant.
+        """
+        tensors, skeleton = flatten(tree)
+        for leaf in leaves(skeleton):
+            if not isinstance(leaf, CONSTANTS):
+                raise ValueError(
+                    f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, numbers, strings and "
+                    "None, in tuples, lists or dicts, can cross; unpack it, or choose a balance that keeps it inside"
+                )
+        return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton)
+
+    def fits(self, other: "MessageMeta") -> bool:
+        """Whether shapes, strides, types and constants agree."""
+        ours, theirs = ([(m.shape, m.stride, m.dtype) for m in meta.tensors] for meta in (self, other))
+        return ours == theirs and self.skeleton == other.skeleton
+
+    def gradients(self) -> "MessageMeta":
+        """The message that comes back: a gradient for each tensor that requires one."""
+        return MessageMeta(tuple(m for m in self.tensors if m.requires_grad), None)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor fills its memory without gaps or overlaps, in whatever order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy where it has gaps or overlaps."""
+    return tensor if is_dense(tensor) else tensor.contiguous()
+
+
+def settled(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where it does not lie in memory as a fresh one would.
+
+    The last bits of a product depend on how its operands are aligned, and a slice of a mini-batch begins anywhere.
+    """
+    return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
+
+
+def elements(tensor: Tensor) -> Tensor:
+    """A dense tensor's elements as they lie in memory: a flat view."""
+    return tensor.as_strided((tensor.numel(),), (1,))

@@ -1,0 +1,148 @@
+"""Tensors between two processes of one host through shared memory: one copy, made by the sender.
+
+The sender copies into a segment and rings a socket; the receiver computes on the segment itself, which is free again
+when the last tensor on it is gone. Segments are anonymous files whose descriptors travel over the socket, so nothing
+is left behind however a process ends, and a neighbour that died is noticed at once.
+"""
+
+import ctypes
+import mmap
+import os
+import secrets
+import socket
+import struct
+import sys
+import weakref
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from repro.gpipe.message import TensorMeta
+
+_BELL = struct.Struct("<II")  # the segment's number, and its size where its descriptor comes along, else 0
+_FREE, _TAKEN = b"\0", b"\1"  # the first byte of a segment; data begins a page later, so it is aligned
+_LONG = 3600.0  # seconds without a message; a neighbour that dies is noticed at once
+
+
+def available() -> bool:
+    """Whether this system has what it takes: Linux."""
+    return sys.platform == "linux"
+
+
+def host() -> str:
+    """What processes that can reach each other here have in common: the running kernel and its network namespace."""
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/net').readlink()}"
+
+
+class _Segment:
+    """Memory that both processes see: a page for the mark, then the data."""
+
+    def __init__(self, number: int, fd: int, size: int) -> None:
+        self.number = number
+        # All pages are fetched now, not while a step is timed.
+        self.memory = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8, offset=mmap.PAGESIZE)
+
+    @property
+    def free(self) -> bool:
+        """Whether the receiver has let go of it."""
+        return self.memory[:1] == _FREE
+
+    def put(self, tensor: Tensor) -> None:
+        """Copy a dense tensor in."""
+        self.memory[:1] = _TAKEN
+        room = torch.empty(0, dtype=tensor.dtype)
+        room.set_(self.bytes.untyped_storage(), 0, tensor.shape, tensor.stride()).copy_(tensor)
+
+    def tensor(self, meta: TensorMeta) -> Tensor:
+        """The data as a tensor of its own; the segment is marked free when its storage goes."""
+        owner = (ctypes.c_char * meta.nbytes).from_buffer(self.memory, mmap.PAGESIZE)
+        weakref.finalize(owner, self.memory.__setitem__, slice(0, 1), _FREE).atexit = False
+        data = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
+        return torch.empty(0, dtype=meta.dtype).set_(data, 0, meta.shape, meta.layout)
+
+
+class Sender:
+    """The sending end of one direction; `address` is the receiver's.
+
+    Raises:
+        OSError: where the address cannot be reached.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.connect(address)
+        self._segments: list[_Segment] = []
+
+    def put(self, tensor: Tensor) -> tuple[bytes, list[int]]:
+        """Copy a dense tensor into a segment; what to `ring` then."""
+        fitting = (s for s in self._segments if s.free and len(s.bytes) >= tensor.nbytes)
+        if segment := next(fitting, None):
+            segment.put(tensor)
+            return _BELL.pack(segment.number, 0), []
+        size = mmap.PAGESIZE * (1 + -(-tensor.nbytes // mmap.PAGESIZE))
+        fd = os.memfd_create("gpipe")
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            os.close(fd)
+            raise MemoryError(f"no {size} bytes of shared memory for a message: {error.strerror}") from None
+        small = next((s.number for s in self._segments if s.free), len(self._segments))  # it is replaced
+        segment = _Segment(small, fd, size)
+        self._segments[small : small + 1] = [segment]
+        segment.put(tensor)
+        return _BELL.pack(small, size), [fd]
+
+    def ring(self, bell: bytes, fds: list[int], *, wait: bool) -> bool:
+        """Tell the receiver; False if that would have to wait and may not."""
+        self._socket.setblocking(wait)
+        try:
+            socket.send_fds(self._socket, [bell], fds) if fds else self._socket.send(bell)
+        except BlockingIOError:
+            return False
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def close(self) -> None:
+        """End the connection; what was sent can still be received."""
+        self._socket.close()
+
+
+class Receiver:
+    """The receiving end: listens until `accept`."""
+
+    def __init__(self) -> None:
+        self.address = f"\0gpipe-{secrets.token_hex(16)}"  # in no folder: it goes with the socket
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.bind(self.address)
+        self._socket.listen()
+        self._segments: dict[int, _Segment] = {}
+
+    def accept(self) -> None:
+        """Take the connection that the sender has made; one of another user's is none."""
+        listening = self._socket
+        while True:
+            self._socket, _ = listening.accept()
+            _, user, _ = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user == os.getuid():
+                break
+            self._socket.close()
+        listening.close()
+        self._socket.settimeout(_LONG)
+
+    def receive(self, meta: TensorMeta) -> Tensor:
+        """Wait for the next tensor, which is described by `meta`."""
+        bell, fds, _, _ = socket.recv_fds(self._socket, _BELL.size, 1)
+        if not bell:
+            raise ConnectionError("the neighbouring stage closed its connection")
+        number, size = _BELL.unpack(bell)
+        for fd in fds:
+            self._segments[number] = _Segment(number, fd, size)
+            os.close(fd)
+        return self._segments[number].tensor(meta)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()

@@ -1,0 +1,152 @@
+"""What the tests of checkpoints share: stages in threads, small models, and what spawned processes run."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from repro.gpipe import Pipeline
+from repro.gpipe.checkpoint import load, save
+
+N, WIDTH = 10, 16  # rows of 64 bytes: a product's last bits depend on how each micro-batch's rows are aligned
+CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no parameters
+OPTIMIZERS = {
+    "SGD": {"lr": 0.3, "momentum": 0.9},
+    "Adam": {"lr": 0.1, "amsgrad": True},
+    "AdamW": {"lr": 0.1},
+    "RMSprop": {"lr": 0.1, "momentum": 0.5, "centered": True},
+    "Adagrad": {"lr": 0.1},
+}
+
+
+def linear() -> nn.Module:
+    """The factory of a plain layer."""
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def noisy() -> list:
+    """Dropout and batch norm."""
+    return [linear, lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(WIDTH), linear, lambda: nn.Dropout(0.2), linear]
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """One mini-batch, which M = 4 cuts into unequal parts."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(N, WIDTH, generator=generator), torch.randn(N, WIDTH, generator=generator)
+
+
+def names(count: int) -> list[str]:
+    """Of the layers of an unsplit model."""
+    return [str(n) for n in range(count)]
+
+
+def optimizer_of(module: nn.Module, kind: str) -> Optimizer | None:
+    """One that treats matrices and vectors differently."""
+    matrices = [p for p in module.parameters() if p.ndim > 1]
+    vectors = [p for p in module.parameters() if p.ndim == 1]
+    groups = [{"params": p, "weight_decay": w} for p, w in ((vectors, 0.0), (matrices, 0.1)) if p]
+    return getattr(torch.optim, kind)(groups, **OPTIMIZERS[kind]) if groups else None
+
+
+def train(kind: str, stages: int, steps: range, before: Path | None, after: Path) -> None:
+    """Load `before`, take these steps, with half the learning rate from step 2 on, and save as `after`."""
+    pipe = Pipeline(noisy(), stages, 4, balance=CUTS[stages], device="cpu", seed=0 if before else 7)
+    pipe.stage.seed = 7  # other initial weights, the same dropout
+    module, gather = pipe.stage.module, pipe.engine.wire.all_gather
+    optimizer = optimizer_of(module, kind)
+    if before:
+        restored = load(before, module=module, layers=names(6), optimizer=optimizer)
+        assert restored.extra == {"epoch": steps.start}
+        pipe.engine.step = restored.step
+    for step in steps:
+        pipe.train_step(*batch(), nn.functional.mse_loss, optimizer)
+        for group in optimizer.param_groups if optimizer and step == 1 else ():
+            group["lr"] /= 2
+    extra = {"epoch": steps.stop}
+    save(after, rank=pipe.rank, gather=gather, module=module, optimizer=optimizer, step=steps.stop, extra=extra)
+    pipe.close()
+
+
+def interrupted(folder: Path) -> None:
+    """Five steps of K = 1; two of K = 2, and three more of K = 1 and of K = 3: all on the ranks of one launch."""
+    for kind in ("SGD", "Adam"):
+        own = folder / kind
+        for stages, steps, before, after in (
+            (1, range(5), None, "straight"),
+            (2, range(2), None, "half"),
+            (1, range(2, 5), own / "half", "1"),
+            (3, range(2, 5), own / "half", "3"),
+        ):
+            if dist.get_rank() < stages:
+                train(kind, stages, steps, before, own / after)
+            dist.barrier()
+
+
+class Stages:
+    """K stages in threads, whose `gather` is a meeting."""
+
+    def __init__(self, count):
+        self.count, self.values = count, [None] * count
+        self.barrier = threading.Barrier(count)
+
+    def gather(self, rank, value):
+        self.values[rank] = value
+        self.barrier.wait(20)
+        values = list(self.values)
+        self.barrier.wait(20)
+        return values
+
+    def all(self, call):
+        """What each stage's call, given its rank and its gather, returned or raised."""
+
+        def one(rank):
+            try:
+                return call(rank, lambda value: self.gather(rank, value))
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(self.count) as pool:
+            return list(pool.map(one, range(self.count)))
+
+
+def alone(value):
+    return [value]
+
+
+def model(*widths, first=0, seed=1):
+    """A stage of linear layers."""
+    torch.manual_seed(seed)
+    return nn.ModuleDict({str(first + n): nn.Linear(a, b) for n, (a, b) in enumerate(pairwise(widths))})
+
+
+def stepped(module, kind="Adam", **options):
+    """An optimizer that has made one step."""
+    optimizer = getattr(torch.optim, kind)(module.parameters(), **({"lr": 0.1} | options))
+    for p in module.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    return optimizer
+
+
+def put(folder, module, optimizer=None, step=1, **kwargs):
+    save(folder, rank=0, gather=alone, module=module, optimizer=optimizer, step=step, **kwargs)
+
+
+def get(folder, module, optimizer=None, layers=None):
+    return load(folder, module=module, layers=layers or list(module), optimizer=optimizer)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def refused(words, call, *args, **kwargs):
+    with pytest.raises(ValueError, match=words) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)

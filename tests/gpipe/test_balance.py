@@ -1,0 +1,124 @@
+"""What is asked for, what was chosen, and the line that says so."""
+
+import pytest
+from torch import nn
+
+from repro.gpipe.balance import Cut, check_balance, choose
+from repro.gpipe.profile import LinkSpeed, Profile
+
+LAYERS = [lambda: nn.Linear(1_000_000, 1_000_000, bias=False), nn.ReLU, lambda: nn.Linear(2, 3), nn.ReLU()]
+
+
+def profile(times, activations=None, link=None):
+    """A made-up measurement: F is given, B takes twice that, and nothing is recomputed."""
+    sizes = tuple(activations or [0] * (len(times) - 1))
+    zeros, twice = (0.0,) * len(times), tuple(2 * t for t in times)
+    return lambda: (Profile(tuple(times), zeros, twice, sizes, (0,) * len(sizes)), link or LinkSpeed())
+
+
+def never():
+    raise AssertionError("nothing was to be measured")
+
+
+def chosen(balance, stages=2, partitioner="smallest-largest", layers=LAYERS, measured=never):
+    return choose(layers, stages, balance, partitioner, measured)
+
+
+def test_parameters_are_counted_without_memory():
+    cut = chosen("parameters")
+    assert cut == Cut((2, 2), "by parameters (smallest-largest)", (1e12, 9), "parameters")
+    assert str(cut) == (
+        "2+2 layers by parameters (smallest-largest): 1, 9e-12 T parameters, predicted imbalance 100.0 %"
+    )
+
+
+@pytest.mark.parametrize("partitioner", ["smallest-largest", "minimum-variance", "cumulative-share"])
+def test_a_model_without_parameters(partitioner):
+    cut = chosen("parameters", 3, partitioner, [nn.ReLU] * 8)
+    assert cut.counts == (3, 3, 2)
+    assert cut.imbalance == 0.0
+    assert str(cut) == f"3+3+2 layers by parameters ({partitioner}): 0, 0, 0 parameters, predicted imbalance 0.0 %"
+
+
+def test_uniform():
+    assert str(chosen("uniform", 3)) == (
+        "2+1+1 layers by count (smallest-largest): 2, 1, 1 layers, predicted imbalance 50.0 %"
+    )
+
+
+def test_time():
+    measured = profile([0.001, 0.002, 0.003])
+    cut = chosen("time", 2, layers=[nn.ReLU] * 3, measured=measured)
+    assert str(cut) == "2+1 layers by time (smallest-largest): 9, 9 ms, predicted imbalance 0.0 %"
+
+
+def test_time_counts_what_is_sent():
+    """2+1 would be even without the ten bytes behind layer 1."""
+    measured = profile([1.0, 2.0, 3.0], [1, 10], LinkSpeed(latency=0.5, bytes_per_second=1.0))
+    cut = chosen("time", 2, layers=[nn.ReLU] * 3, measured=measured)
+    assert cut.counts == (1, 2)
+    assert cut.costs == (4.5, 15.0)
+
+
+def test_partitioner_decides():
+    costs = {(0, 1): 0, (1, 3): 9, (0, 2): 8, (2, 3): 8}
+    layers = [nn.ReLU] * 3
+    assert chosen(lambda a, b: costs.get((a, b), 99), layers=layers).counts == (2, 1)
+    cut = chosen(lambda a, b: costs.get((a, b), 99), 2, "minimum-variance", layers)
+    assert cut.counts == (1, 2)
+    assert str(cut) == "1+2 layers by given cost (minimum-variance): 0, 9, predicted imbalance 100.0 %"
+
+
+def test_explicit_list():
+    cut = chosen([3, 1])
+    assert cut == Cut((3, 1), "as given")
+    assert cut.imbalance is None
+    assert str(cut) == "3+1 layers as given"
+
+
+@pytest.mark.parametrize(("costs", "expected"), [((1, 1), 0.0), ((1.0, 3.0), 0.5), ((0.0, 0.0), 0.0)])
+def test_imbalance(costs, expected):
+    assert Cut((1, 1), "", costs).imbalance == expected
+
+
+@pytest.mark.parametrize(
+    ("costs", "unit", "line"),
+    [
+        ((0.01012, 0.0098), "s", "10.12, 9.8 ms"),
+        ((2.5, 0.01), "s", "2.5, 0.01 s"),
+        ((1e-15, 0.0), "s", "1e-06, 0 ns"),
+        ((131_104_000, 50_358_272), "parameters", "131.1, 50.36 M parameters"),
+        ((3, 2), "layers", "3, 2 layers"),
+        ((12_345.0, 2.0), "", "1.234e+04, 2"),
+    ],
+)
+def test_units(costs, unit, line):
+    assert f": {line}, predicted" in str(Cut((1, 1), "by x", costs, unit))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"balance": "parameter"}, r"balance='parameter': choose one of .* did you mean 'parameters'\?"),
+        ({"partitioner": "minimum-varience"}, r"partitioner='minimum-varience': .* did you mean 'minimum-variance'\?"),
+        ({"partitioner": None}, r"partitioner=None: choose one of"),
+        ({"stages": 5}, r"stages=5: the model has 4 layers"),
+        ({"stages": 5, "balance": [1] * 5}, r"stages=5: the model has 4 layers"),
+        ({"stages": 5, "balance": "time"}, r"stages=5: the model has 4 layers"),
+        ({"stages": True}, r"stages=True: the model has 4 layers"),
+        ({"balance": lambda _a, _b: float("nan")}, r"cost of a stage of layers 0 to 0 is nan"),
+        ({"balance": lambda _a, _b: -1}, r"cost of a stage of layers 0 to 0 is -1"),
+        ({"balance": None}, r"balance=\[None\]: needs 2 positive numbers"),
+        ({"balance": True}, r"balance=\[True\]: needs 2 positive numbers"),
+    ],
+)
+def test_refused(change, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        chosen(**({"balance": "uniform"} | change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("balance", [[1, 2], [4], [0, 4], [5, -1], [True, 3], [2.0, 2], "22", (1, 1, 2)])
+def test_explicit_balance_is_checked(balance):
+    with pytest.raises(ValueError, match=r"balance=\[.*needs 2 positive numbers that sum to the model's 4 layers"):
+        check_balance(balance, 4, 2)

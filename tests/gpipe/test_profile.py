@@ -1,0 +1,143 @@
+"""Measured costs of layers: what is timed, what crosses, and what is left alone."""
+
+import time
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from repro.gpipe.microbatch import Whole
+from repro.gpipe.profile import LinkSpeed, Profile, measure
+
+CPU = torch.device("cpu")
+
+
+class _Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        time.sleep(3 * ctx.seconds)
+        return gradients[0], None
+
+
+class Wait(nn.Module):
+    """Waits in F, and three times as long in B."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x):
+        return _Wait.apply(x, self.seconds)
+
+
+class Fan(nn.Module):
+    """Returns more than a tensor: of its four tensors one requires a gradient, if the input does."""
+
+    def forward(self, x):
+        return {"x": x, "ids": torch.zeros(5, dtype=torch.int64), "more": [x.detach(), x > 0], "name": "fan", "n": None}
+
+
+class Pick(nn.Module):
+    def forward(self, value):
+        return value["x"] + value["more"][0] * value["ids"].sum()
+
+
+def test_f_r_and_b_apart():
+    layers = [lambda: nn.Linear(4, 4), lambda: Wait(0.02), lambda: Wait(0.0)]
+    profile = measure(layers, torch.zeros(2, 4), CPU, recompute=True, repeats=1)
+    assert profile.recompute == profile.forward
+    assert all(len(kind) == 3 for kind in (profile.forward, profile.backward))
+    assert min(*profile.forward, *profile.backward) > 0
+    assert profile.forward[1] >= 0.02
+    assert profile.backward[1] >= 0.06
+    assert measure(layers, torch.zeros(2, 4), CPU, recompute=False, repeats=1).recompute == (0.0,) * 3
+
+
+def test_what_crosses():
+    """Behind layer 0: [2, 4] floats. Behind 1: twice that, five int64, eight booleans, and one gradient."""
+    layers = [nn.Linear(3, 4), Fan(), Pick(), nn.Linear(4, 1)]
+    profile = measure(layers, torch.zeros(2, 3), CPU, recompute=True, repeats=1)
+    assert profile.activation_bytes == (32, 32 + 40 + 32 + 8, 32)
+    assert profile.gradient_bytes == (32, 32, 32)
+
+
+def test_frozen_layers_get_no_gradient():
+    """Nothing goes back to layers without anything to learn, also where they take token numbers."""
+    embedding = nn.Embedding(5, 4).requires_grad_(False)
+    layers = [embedding, nn.ReLU(inplace=True), nn.Linear(4, 4), nn.ReLU(inplace=True)]
+    with torch.no_grad():  # the user's mode does not matter
+        profile = measure(layers, torch.zeros(2, 3, dtype=torch.int64), CPU, recompute=True, repeats=1)
+    assert profile.activation_bytes == (96, 96, 96)
+    assert profile.gradient_bytes == (0, 0, 96)
+
+
+def test_the_users_own_is_left_alone():
+    norm = nn.BatchNorm1d(4)
+    layers = [nn.Linear(4, 4), norm, nn.Dropout()]
+    state = torch.get_rng_state()
+    sample = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    measure(layers, sample, CPU, recompute=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert norm.state_dict()["num_batches_tracked"] == 0
+    assert all(p.grad is None for layer in layers for p in layer.parameters())
+
+
+def test_members_for_the_whole_mini_batch():
+    class Add(nn.Module):
+        def forward(self, value):
+            return value[0] + value[1]
+
+    profile = measure([Add(), nn.ReLU()], (torch.zeros(2, 4), Whole(torch.ones(4))), CPU, recompute=True, repeats=1)
+    assert profile.activation_bytes == (32,)
+
+
+def test_one_layer_at_a_time():
+    alive: list[weakref.ref] = []
+
+    def factory():
+        assert not any(reference() for reference in alive)
+        layer = nn.Linear(4, 4)
+        alive.append(weakref.ref(layer))
+        return layer
+
+    measure([factory] * 3, torch.zeros(2, 4), CPU, recompute=True, repeats=1)
+    assert len(alive) == 3
+
+
+def test_an_error_names_the_layer():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        measure([nn.ReLU(), nn.Linear(3, 3)], torch.zeros(2, 4), CPU, recompute=True)
+    assert caught.value.__notes__ == ["layers[1]: Linear failed on the sample while it was timed"]
+
+
+def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
+    profile = Profile((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), (100, 300), (50, 0))
+    free = profile.cost(LinkSpeed())
+    assert [free(0, 1), free(1, 2), free(0, 3)] == [4.0, 8.0, 28.0]
+    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
+    assert cost(0, 3) == 28.0
+    assert cost(0, 1) == 4.0 + 1.5
+    assert cost(1, 2) == 8.0 + 3.5 + 1.0
+    assert cost(1, 3) == 24.0 + 1.0
+    assert cost(2, 3) == 16.0, "no gradient crosses, so no message does"
+
+
+@pytest.mark.parametrize(
+    ("speed", "words"),
+    [
+        ({"latency": -1.0}, "latency=-1.0: must be"),
+        ({"latency": float("nan")}, "latency=nan: must be"),
+        ({"bytes_per_second": 0.0}, "bytes_per_second=0.0: must be"),
+        ({"bytes_per_second": float("nan")}, "bytes_per_second=nan: must be"),
+    ],
+)
+def test_link_speeds_out_of_range(speed, words):
+    with pytest.raises(ValueError, match=words):
+        LinkSpeed(**speed)
