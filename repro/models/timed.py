@@ -35,12 +35,14 @@ class _Wait(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, forward_s: float, backward_s: float) -> Tensor:
         deadline = time.perf_counter() + forward_s
         ctx.backward_s = backward_s
+        ctx.save_for_backward(x)  # as layers that compute do: some libraries recompute when it is asked for
         output = x + weight
         wait_until(deadline)
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        assert len(ctx.saved_tensors) == 1  # asked for before B's own time begins
         deadline = time.perf_counter() + ctx.backward_s
         (gradient,) = gradients
         weight_gradient = gradient.sum().view(1)
