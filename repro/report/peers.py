@@ -11,7 +11,7 @@ from repro.gpipe.replay import replay
 from repro.gpipe.schedule import Action, Schedule, make_schedule
 from repro.harness.plan import baseline
 from repro.paper.theory import UNIT_COSTS
-from repro.report.compare import NO_INTERVAL, Ratio, Row, fidelities, matching, over, rows_of, suffix
+from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, fidelities, matching, over, rows_of, suffix
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
@@ -25,7 +25,6 @@ NAMES = {
     "torch": "torch.distributed.pipelining, ScheduleGPipe",
     "torchgpipe": "torchgpipe 0.0.7",
 }
-PLACE = ("machine", "scale", "experiment")
 
 
 def tables(results: "Results") -> list[Table]:
@@ -48,7 +47,7 @@ def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:
 
     shown, data = [], []
     for row in rows:
-        rounds = cast("DataFrame", results.rounds[results.rounds["run"] == row["run"]])
+        rounds = _rounds(results, row)
         place = {"library": NAMES[row["library"]], "scale": row["scale"], "model": model_name(row["model"])}
         if rounds.empty:
             shown.append({**place, "status": row["status"]})
@@ -73,6 +72,14 @@ def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:
     )
 
 
+def _rounds(results: "Results", row: Row) -> "DataFrame":
+    """The lines of one run, which another experiment may hold too."""
+    rounds = results.rounds
+    for column in ("run", *PLACE):
+        rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
+    return rounds
+
+
 def _verdict(found: dict[str, Any]) -> str:
     return found["verdict"] if found["value"] is None else f"{found['verdict']} ({found['value']:.1e})"
 
@@ -80,7 +87,7 @@ def _verdict(found: dict[str, Any]) -> str:
 def _evidence(data: list[dict[str, Any]]) -> str:
     """What lies behind every verdict that is not `ok`."""
     return " ".join(
-        f"{one['library']}, {one['check']}: {one['evidence']}."
+        f"{one['library']}, {one['check']}: {one['evidence'].rstrip('.')}."
         for one in data
         if one["verdict"] in ("wrong", "refused")
     )
