@@ -5,7 +5,6 @@ gives 1; 130 is Ctrl-C; 0 says that all that was asked for is done or skipped.
 """
 
 import dataclasses
-import io
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -81,6 +80,8 @@ class DoctorOptions:
 
     results: Path = Path("results")
     """where measurements would be recorded"""
+    check: tyro.conf.FlagCreatePairsOff[bool] = False
+    """run small pipelines for half a minute: messages, gradients, a stage that fails, memory, the engine's overhead"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,13 +178,14 @@ def _measure(arguments: list[str]) -> int:
     from repro.harness.plan import price
     from repro.harness.progress import Story
     from repro.harness.runner import Session
+    from repro.report.gantt import picture
 
     options, chosen = _chosen(RunOptions, "run", arguments)
     _say_scale(options)
     plans = _plans(options, chosen)
     if _scale(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans))
-    session = Session(options.folder, options.wandb, Story(), _picture)
+    session = Session(options.folder, options.wandb, Story(), picture)
     code = session.execute(plans)
     session.story.say(
         f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"
@@ -214,7 +216,12 @@ def _doctor(arguments: list[str]) -> int:
     options = parse(DoctorOptions, arguments, "repro doctor")
     from repro.harness.doctor import print_report
 
-    return print_report(options.results)
+    status = print_report(options.results)
+    if options.check:
+        from repro.harness.check import print_checks
+
+        status = max(status, print_checks())
+    return status
 
 
 class Chosen(NamedTuple):
@@ -289,15 +296,3 @@ def _say_scale(options: PlanOptions) -> None:
     print(_scale(options)[1])
     if trouble := doctor.trouble_here():
         print(f"WARNING: {trouble}", file=sys.stderr)
-
-
-def _picture(timeline: Any, title: str, fidelity: str) -> Any:
-    """A timeline drawn as in the report, for W&B."""
-    from PIL import Image
-
-    from repro.report.gantt import draw
-    from repro.report.style import styled
-
-    with styled(), io.BytesIO() as buffer:
-        draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
-        return Image.open(buffer).copy()

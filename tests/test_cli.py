@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import _picture, main
-from repro.gpipe import Span, Timeline
+from repro.cli import main
 from repro.harness import doctor, machine, runner
 from repro.harness.record import load
 from repro.harness.workers import Outcome
@@ -182,11 +181,6 @@ def test_the_issue_s_own_example_is_small_here_and_says_what_it_misses(
     told = capfd.readouterr().out
     for words in ("speedup over K=1 needs K=1 in --K", "3 x needs 3 devices", "3 x needs 4 devices"):
         assert words in told
-
-
-def test_the_picture_for_wandb_is_the_report_s():
-    picture = _picture(Timeline((Span("F", 0, 0, 0.0, 1.0), Span("B", 0, 0, 1.0, 3.0)), 1), "a run", "measured")
-    assert picture.width > picture.height > 100
 
 
 def test_the_doctor_looks_at_the_folder_it_is_given(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

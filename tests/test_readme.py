@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ def test_the_example_runs(tmp_path):
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
     script = tmp_path / "example.py"
     script.write_text(block, encoding="utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, check=False)
+    run = partial(subprocess.run, capture_output=True, text=True, timeout=110, check=False)
+    done = run([sys.executable, script], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"layers per stage \(\d, \d\), loss \d\.\d+, bubble \d+%", done.stdout)
+    assert re.search(r"\d\+\d layers by parameters .*predicted imbalance", done.stdout)
+    assert re.search(r"loss \d\.\d+, bubble \d+%", done.stdout)
     assert re.search(r"stage 1 \|.*F0", done.stdout)
+    assert re.search(r"evaluated after five more steps: \d\.\d+", done.stdout)
 
 
 @pytest.mark.parametrize("arguments", PLANS)

@@ -4,6 +4,7 @@ Usable alone: it imports torch and nothing else of this project.
 """
 
 from repro.gpipe.breakdown import breakdown
+from repro.gpipe.checkpoint import whole_state_dict
 from repro.gpipe.head import Weighted
 from repro.gpipe.launch import launch
 from repro.gpipe.microbatch import Whole
@@ -26,4 +27,5 @@ __all__ = [
     "launch",
     "make_schedule",
     "replay",
+    "whole_state_dict",
 ]

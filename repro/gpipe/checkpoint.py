@@ -31,6 +31,7 @@ from repro.gpipe.checkpoint_files import (
     tidy,
     write_part,
 )
+from repro.gpipe.layers import names
 
 Gather = Callable[[Any], list[Any]]
 T = TypeVar("T")
@@ -54,7 +55,7 @@ def save(
     *,
     rank: int,
     gather: Gather,
-    module: nn.ModuleDict,
+    module: nn.Sequential,
     optimizer: Optimizer | None,
     step: int,
     extra: Mapping[str, Any] | None = None,
@@ -81,13 +82,13 @@ def save(
         as_json(extra)  # refused before anything is written
         return write_part(own, module, optimizer)
 
-    parts = _together(where, rank, gather, write, undo=own)
+    parts = together(where, rank, gather, write, undo=own)
     new = partial(commit, own.parent, parts, step, extra) if rank == 0 else _nothing
-    _together(where, rank, gather, new, undo=own)
-    _together(where, rank, gather, partial(tidy, own.parent, parts) if rank == 0 else _nothing)
+    together(where, rank, gather, new, undo=own)
+    together(where, rank, gather, partial(tidy, own.parent, parts) if rank == 0 else _nothing)
 
 
-def load(folder: Path, *, module: nn.ModuleDict, layers: Sequence[str], optimizer: Optimizer | None = None) -> Restored:
+def load(folder: Path, *, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None = None) -> Restored:
     """Put a checkpoint of any K into this stage, in place and bit for bit; all checks come before any change.
 
     Args:
@@ -130,7 +131,7 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def own_part(state_dict: Mapping[str, Any], module: nn.ModuleDict, layers: Collection[str]) -> dict[str, Any]:
+def own_part(state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]) -> dict[str, Any]:
     """This stage's part of the unsplit model's state dict.
 
     Args:
@@ -145,8 +146,8 @@ def own_part(state_dict: Mapping[str, Any], module: nn.ModuleDict, layers: Colle
     return {key: state_dict[key] for key in module.state_dict()}
 
 
-def _together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None) -> list[T]:
-    """What the call returned on each stage; if it raised on one, every stage raises, naming that one.
+def together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None) -> list[T]:
+    """What the call returned on each stage that `gather` reaches; if it raised on one, all raise, naming that one.
 
     Then the file to `undo` is deleted; not so if another stage died, for it may have committed the file before.
     """
@@ -183,7 +184,7 @@ def _optimizer_state(
 
 
 def _check(
-    found: Mapping[str, Kind], module: nn.ModuleDict, layers: Collection[str], source: str, *, exact: bool
+    found: Mapping[str, Kind], module: nn.Sequential, layers: Collection[str], source: str, *, exact: bool
 ) -> None:
     """Raise a ValueError unless these keys fit the stage: shapes, and types too where `exact`."""
     needed = {key: kind_of(value) for key, value in module.state_dict().items()}
@@ -195,9 +196,10 @@ def _check(
         saved = found[key]
         if kind and saved != kind and (exact or saved is None or saved[0] != kind[0]):
             raise ValueError(f"{source}: {key} is {_shown(saved)}, this model's is {_shown(kind)}")
+    own = names(module)
     for key in found:
         layer = key.split(".")[0]
-        if key not in needed and (layer in module or layer not in layers):
+        if key not in needed and (layer in own or layer not in layers):
             raise ValueError(f"{source}: {key} is nothing that this model has")
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repro.gpipe import optimizer_state
+from repro.gpipe.layers import names
 
 FORMAT = 1
 INDEX = "index.json"
@@ -59,7 +60,7 @@ def new_file(folder: Path, rank: int) -> Path:
     return folder / f"stage{rank}-{uuid4().hex}.pt"
 
 
-def write_part(path: Path, module: nn.ModuleDict, optimizer: Optimizer | None) -> Part:
+def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -> Part:
     """Write a stage's layers and optimizer state.
 
     Raises:
@@ -74,7 +75,7 @@ def write_part(path: Path, module: nn.ModuleDict, optimizer: Optimizer | None) -
         file=path.name,
         size=path.stat().st_size,
         host=socket.gethostname(),
-        layers=list(module),
+        layers=names(module),
         kinds={key: kind_of(value) for key, value in model.items()},
         optimizer=None if optimizer is None else type(optimizer).__qualname__,
     )

@@ -103,14 +103,20 @@ class Engine:
         self._gradients: dict[int, list[Tensor]] = {}
         self.stage.kept.clear()  # of a step that failed
         self.recorder.start(self.step, enabled=trace)
-        began = self.recorder.now()
+        if self._before is None:
+            began = self.recorder.now()
+            announced = self._announce(inputs)
+        else:  # only then, so that no stage's step begins before the first one's
+            announced = self.wire.recv_numbers(self._before)
+            began = self.recorder.now()
+        if self._after is not None:
+            self.wire.send_numbers(announced, self._after)
         if optimizer is not None:
             optimizer.zero_grad()
         if self.replicas is not None and not evaluate:
             self.replicas.begin()
-        announced = self._announce(inputs) if self._before is None else None
+        signature = self._prepare(announced, targets, loss_fn)
         self.recorder.span("setup", -1, began)
-        signature = self._agree(announced, targets, loss_fn)
         with nullcontext() if evaluate else self._statistics() as self.stage.statistics:
             for action in self._part.actions:
                 self._do[action.kind](self, action)
@@ -136,7 +142,7 @@ class Engine:
         return once_per_mini_batch(self.stage.module, gather)
 
     def _announce(self, inputs: Tree) -> tuple[int, int, int]:
-        """First stage: cut the mini-batch and tell the next stage (signature, whether it is new, N)."""
+        """First stage: cut the mini-batch; (signature, whether it is new, N)."""
         try:
             inputs = self._to_device(inputs)
             parts = split(inputs, self._part.schedule.micro_batches)
@@ -152,13 +158,8 @@ class Engine:
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
         return signature, int(signature not in self._known), batch_size(inputs)
 
-    def _agree(self, announced: tuple[int, int, int] | None, targets: Tree, loss_fn: Loss) -> int:
-        """Pass the announcement on, prepare to receive, and on the last stage prepare the loss; the signature."""
-        if announced is None:
-            assert self._before is not None
-            announced = self.wire.recv_numbers(self._before)
-        if self._after is not None:
-            self.wire.send_numbers(announced, self._after)
+    def _prepare(self, announced: tuple[int, int, int], targets: Tree, loss_fn: Loss) -> int:
+        """Prepare to receive what was announced, and on the last stage prepare the loss; the signature."""
         signature, learning, examples = announced
         if announced == _REFUSED:
             raise ValueError("inputs: the first stage refused them; its own message says why")

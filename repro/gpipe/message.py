@@ -111,6 +111,11 @@ def settled(tensor: Tensor) -> Tensor:
     return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
 
 
+def duplicate(tensor: Tensor) -> Tensor:
+    """A clone with the same strides, also where these leave gaps; differentiable."""
+    return tensor.clone() if is_dense(tensor) else TensorMeta.of(tensor).restored(tensor)
+
+
 def elements(tensor: Tensor) -> Tensor:
     """A dense tensor's elements as they lie in memory: a flat view."""
     return tensor.as_strided((tensor.numel(),), (1,))

@@ -8,15 +8,17 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from repro.gpipe import memory
+from repro.gpipe import checkpoint, memory
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
 from repro.gpipe.head import Loss
@@ -24,6 +26,7 @@ from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, re
 from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.partition import Cost
+from repro.gpipe.place import default_device, place
 from repro.gpipe.profile import LinkSpeed, Profile, measure
 from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import make_schedule
@@ -113,7 +116,7 @@ class Pipeline:
         self.stages = stages
         self.micro_batches = micro_batches
         self.replicas = replicas
-        self.replica, self.rank = _place(stages, replicas)
+        self.replica, self.rank = place(stages, replicas)
         self._all = Wire(stages * replicas, self.replica * stages + self.rank)
         self.device = torch.device(device) if device is not None else default_device(self._all.rank)
         if self.device.type == "cuda":
@@ -137,7 +140,8 @@ class Pipeline:
         if stages > 1:
             for n, module in built.items():
                 refuse_sync_batchnorm(module, n)
-        self.stage = Stage(built, [names(layers)[n] for n in own], self.device, seed)
+        self._names = names(layers)
+        self.stage = Stage(built, [self._names[n] for n in own], self.device, seed)
         self.stage.first = self.replica * micro_batches
         copies = None
         if replicas > 1:
@@ -150,7 +154,7 @@ class Pipeline:
         return self.stage.module.parameters()
 
     @property
-    def module(self) -> nn.Module:
+    def module(self) -> nn.Sequential:
         """This stage's layers; its state-dict keys are those of the unsplit nn.Sequential."""
         return self.stage.module
 
@@ -233,6 +237,57 @@ class Pipeline:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
 
+    def save(
+        self,
+        folder: Path | str,
+        optimizer: torch.optim.Optimizer | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a checkpoint that any K can load, in place of the one that is there; call it on every rank.
+
+        Args:
+            folder: one that all hosts see. Each stage writes its own part; replicas after the first only wait.
+            optimizer: of this stage; its state goes along.
+            extra: anything of yours that JSON can keep, such as the epoch.
+
+        Raises:
+            OSError, ValueError: one line on every rank; the checkpoint that was there stays.
+        """
+        try:
+            if not self.replica:
+                gather = self.engine.wire.all_gather
+                step = self.engine.step
+                checkpoint.save(
+                    Path(folder),
+                    rank=self.rank,
+                    gather=gather,
+                    module=self.module,
+                    optimizer=optimizer,
+                    step=step,
+                    extra=extra,
+                )
+        finally:
+            self._all.all_gather(None)
+
+    def load(self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+        """Go on from a checkpoint of any K, bit for bit; call it on every rank. Returns what `save` got as `extra`.
+
+        Raises:
+            ValueError: one line on every rank, before anything is changed, if it is damaged or of another model.
+        """
+        call = partial(checkpoint.load, Path(folder), module=self.module, layers=self._names, optimizer=optimizer)
+        restored = checkpoint.together(f"checkpoint {folder}", self.rank, self._all.all_gather, call)[0]
+        self.engine.step = restored.step
+        return restored.extra
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take this stage's part of the unsplit model's state dict; on every rank, for replicas must agree.
+
+        Raises:
+            ValueError: one line, if a key is missing, of another shape, or of no layer.
+        """
+        self.module.load_state_dict(checkpoint.own_part(state_dict, self.module, self._names))
+
     def relearn(self) -> None:
         """Call on every rank after changing any parameter's requires_grad: what crosses the boundaries may differ."""
         self.engine.relearn()
@@ -260,36 +315,3 @@ class Pipeline:
         speeds = [speed for _, speed in gathered]
         slowest = LinkSpeed(max(s.latency for s in speeds), min(s.bytes_per_second for s in speeds))
         return gathered[0][0], slowest
-
-
-def _place(stages: int, replicas: int) -> tuple[int, int]:
-    """This process's replica and stage.
-
-    Raises:
-        ValueError: if there are fewer processes than stages of all replicas.
-    """
-    if not isinstance(replicas, int) or replicas < 1:
-        raise ValueError(f"replicas={replicas!r}: must be a whole number, at least 1")
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    needed = stages * replicas
-    if needed > world:
-        what = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
-        raise ValueError(
-            f"{what}: only {world} process(es) here and each stage needs one; "
-            f"start them with repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
-        )
-    if needed == 1:
-        return 0, 0
-    rank = dist.get_rank()
-    if rank >= needed:
-        raise ValueError(
-            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to {needed - 1} only"
-        )
-    return divmod(rank, stages)
-
-
-def default_device(rank: int) -> torch.device:
-    """A GPU of this host in turn, or the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", rank % torch.cuda.device_count())
-    return torch.device("cpu")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from repro.gpipe import rng
 from repro.gpipe.batchnorm import Statistics
 from repro.gpipe.buffers import Changing, Snapshot, as_before
+from repro.gpipe.message import duplicate
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
@@ -124,7 +125,7 @@ class Stage:
         """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
         tensors, skeleton = flatten(inputs)
         with torch.no_grad():
-            return self._through(i, unflatten([t.clone() for t in tensors], skeleton))
+            return self._through(i, unflatten([duplicate(t) for t in tensors], skeleton))
 
     def _count(self, on: bool) -> None:
         if self.statistics is not None:
@@ -137,7 +138,7 @@ class Stage:
         treat them alike, since a matrix product's last bits may depend on how its operands are aligned.
         """
         copy = self.probing or self._overwrites_inputs
-        tensors = [t.clone() for t in kept.inputs] if copy else kept.inputs
+        tensors = [duplicate(t) for t in kept.inputs] if copy else kept.inputs
         versions = [t._version for t in tensors]
         outputs = self._through(i, unflatten(tensors, kept.skeleton), self.head)
         if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):

@@ -15,7 +15,7 @@ class Recorder:
     """Collects the spans of one step on one stage.
 
     Attributes:
-        began: when the step began here, in seconds.
+        began: when this stage was ready for the step, in seconds.
         ended: when its last action was done here, its device included; known after `finish`.
     """
 

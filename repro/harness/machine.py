@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +28,8 @@ class Machine:
         device: "cpu" or "cuda".
         kind: what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200".
         count: how many stages can compute at once: usable cores, or GPUs.
-        transport: "gloo" or "nccl".
+        transport: what carries messages unless a run says otherwise: "shm" (memory shared by the processes of a
+            Linux host), "gloo" or "nccl".
         torch: version of torch.
     """
 
@@ -57,7 +59,8 @@ def detect(scale: Scale) -> Machine:
     """
     torch = installed("torch")
     if scale in ("smoke", "laptop"):
-        return Machine("cpu", cpu_name(), _limit(cores()), "gloo", torch)
+        transport = "shm" if sys.platform == "linux" else "gloo"
+        return Machine("cpu", cpu_name(), _limit(cores()), transport, torch)
     names = gpus()
     if not names:
         raise ValueError(

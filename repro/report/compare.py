@@ -169,11 +169,10 @@ def _key(results: "Results", row: Row) -> str:
 
 def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
     """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time."""
-    row, name_machine = rows[0], len(set(results.rows["machine"])) > 1
+    row = rows[0]
     labels = next((row["labels"] for row in rows if row["labels"]), {})
     spec = results.specs[row["run"]]
-    parts = [f"{row['scale']} on {row['machine']}" if name_machine else row["scale"]]
-    parts += [f"{name}={value}" for name, value in spec.model_args.items()]
+    parts = [where(results, row), *(f"{name}={value}" for name, value in spec.model_args.items())]
     parts += [f"N={row['N']}", f"remat {row['remat']}"]
     parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (row["D"] > 1)
     parts += [f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"] * (
@@ -182,6 +181,12 @@ def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
     parts += [f"{field} {getattr(spec, field)}" for field in also]
     new = {name: value for name, value in labels.items() if spec.model_args.get(name) != value}
     return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())])
+
+
+def where(results: "Results", row: Row) -> str:
+    """The scale that a run was measured at, and the machine where the results come from several."""
+    several = len(set(results.rows["machine"])) > 1
+    return f"{row['scale']} on {row['machine']}" if several else row["scale"]
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from repro.gpipe.timeline import Timeline
 from repro.harness.spec import slug
-from repro.report import bars, curves, gantt
+from repro.report import bars, curves, gantt, runtime
 from repro.report.compare import NO_INTERVAL, Row, Setting, fidelities, ideal, matching, rows_of, settings, suffix
 from repro.report.style import model_name, save, styled
 
@@ -52,15 +52,22 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(row["experiment"] for row in done):
             rows = matching(done, {"experiment": experiment})
-            pictures = [
-                (name, make(results, rows), _caption(results, rows, name)) for name, (make, _) in _PICTURES.items()
-            ]
-            for name, figure, caption in [*pictures, *timelines(results, rows)]:
+            for name, figure, caption in _pictures(results, rows, experiment):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     save(figure, stem)
                     drawn.append(Drawn(stem, experiment, caption))
     return drawn
+
+
+def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[tuple[str, "Figure | None", str]]:
+    """Name, figure and caption of each picture of an experiment; none of the usual ones suits waiting layers."""
+    if experiment == runtime.NAME:
+        yield "overhead", runtime.figure(results, rows), runtime.caption(results, rows)
+        return
+    for name, (make, _) in _PICTURES.items():
+        yield name, make(results, rows), _caption(results, rows, name)
+    yield from timelines(results, rows)
 
 
 def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:

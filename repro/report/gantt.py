@@ -3,6 +3,7 @@
 Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j at M=1).
 """
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
     from matplotlib.text import Text
+    from PIL.Image import Image
 
 _HEIGHT = 0.78  # of a row
 
@@ -41,6 +43,15 @@ def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None
         axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=words)
     _legend(figure, timeline)
     return figure
+
+
+def picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
+    """A timeline as an image in memory, for W&B."""
+    from PIL import Image
+
+    with styled(), io.BytesIO() as buffer:
+        draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
+        return Image.open(buffer).copy()
 
 
 def boxes(axes: "Axes", timeline: Timeline, scale: float) -> list[tuple[Span, "Rectangle", "Text | None"]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
-from repro.report import peers
+from repro.report import peers, runtime
 from repro.report.compare import (
     NO_INTERVAL,
     Ratio,
@@ -46,7 +46,8 @@ def all_tables(results: "Results") -> list[Table]:
     """Every table that these results allow; Table 2 is there even without results."""
     rows = rows_of(results)
     names = dict.fromkeys(row["experiment"] for row in rows)
-    tables = [table2(results), table2_speedup(results), table2_long(results), *peers.tables(results)]
+    tables = [table2(results), table2_speedup(results), table2_long(results)]
+    tables += [*runtime.tables(results), *peers.tables(results)]
     tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
     with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"]) or ["measured"]
     return [*tables, *(memory(results, fidelity) for fidelity in with_memory), runs(results)]

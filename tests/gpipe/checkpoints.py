@@ -1,6 +1,7 @@
 """What the tests of checkpoints share: stages in threads, small models, and what spawned processes run."""
 
 import threading
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +14,9 @@ from torch.optim import Optimizer
 
 from repro.gpipe import Pipeline
 from repro.gpipe.checkpoint import load, save
+from repro.gpipe.layers import names as keys
 
-N, WIDTH = 10, 16  # rows of 64 bytes: a product's last bits depend on how each micro-batch's rows are aligned
+N, WIDTH = 10, 6  # rows of 24 bytes: micro-batches begin where no fresh tensor would
 CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no parameters
 OPTIMIZERS = {
     "SGD": {"lr": 0.3, "momentum": 0.9},
@@ -58,18 +60,14 @@ def train(kind: str, stages: int, steps: range, before: Path | None, after: Path
     """Load `before`, take these steps, with half the learning rate from step 2 on, and save as `after`."""
     pipe = Pipeline(noisy(), stages, 4, balance=CUTS[stages], device="cpu", seed=0 if before else 7)
     pipe.stage.seed = 7  # other initial weights, the same dropout
-    module, gather = pipe.stage.module, pipe.engine.wire.all_gather
-    optimizer = optimizer_of(module, kind)
+    optimizer = optimizer_of(pipe.module, kind)
     if before:
-        restored = load(before, module=module, layers=names(6), optimizer=optimizer)
-        assert restored.extra == {"epoch": steps.start}
-        pipe.engine.step = restored.step
+        assert pipe.load(before, optimizer) == {"epoch": steps.start}
     for step in steps:
         pipe.train_step(*batch(), nn.functional.mse_loss, optimizer)
         for group in optimizer.param_groups if optimizer and step == 1 else ():
             group["lr"] /= 2
-    extra = {"epoch": steps.stop}
-    save(after, rank=pipe.rank, gather=gather, module=module, optimizer=optimizer, step=steps.stop, extra=extra)
+    pipe.save(after, optimizer, {"epoch": steps.stop})
     pipe.close()
 
 
@@ -119,10 +117,15 @@ def alone(value):
     return [value]
 
 
+def named(layers):
+    """A stage whose layers have these names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
 def model(*widths, first=0, seed=1):
     """A stage of linear layers."""
     torch.manual_seed(seed)
-    return nn.ModuleDict({str(first + n): nn.Linear(a, b) for n, (a, b) in enumerate(pairwise(widths))})
+    return named({str(first + n): nn.Linear(a, b) for n, (a, b) in enumerate(pairwise(widths))})
 
 
 def stepped(module, kind="Adam", **options):
@@ -139,7 +142,7 @@ def put(folder, module, optimizer=None, step=1, **kwargs):
 
 
 def get(folder, module, optimizer=None, layers=None):
-    return load(folder, module=module, layers=layers or list(module), optimizer=optimizer)
+    return load(folder, module=module, layers=layers or keys(module), optimizer=optimizer)
 
 
 def same(a, b):

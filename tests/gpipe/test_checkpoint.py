@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from checkpoints import get, interrupted, model, names, noisy, put, refused, same, stepped
+from checkpoints import get, interrupted, model, named, names, noisy, put, refused, same, stepped
 from torch import nn
 
 from repro.gpipe import launch
@@ -37,13 +37,13 @@ def test_the_unsplit_model_loads_it(trained):
 
 def test_loads_in_place_and_bit_for_bit(tmp_path):
     """Optimizer state too: a step count stays on the CPU as a float of its own, strides stay."""
-    module = nn.ModuleDict({"0": nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), "1": nn.BatchNorm2d(4)})
-    module["1"].register_buffer("scratch", torch.ones(1), persistent=False)
+    module = named({"0": nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), "1": nn.BatchNorm2d(4)})
+    module[1].register_buffer("scratch", torch.ones(1), persistent=False)
     optimizer = stepped(module, "Adam")
     with torch.no_grad():
         module.get_parameter("0.bias").copy_(torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45]))
     put(tmp_path, module, optimizer, step=7, extra={"epoch": 2})
-    other = nn.ModuleDict({"0": nn.Conv2d(3, 4, 3), "1": nn.BatchNorm2d(4)}).to(memory_format=torch.channels_last)
+    other = named({"0": nn.Conv2d(3, 4, 3), "1": nn.BatchNorm2d(4)}).to(memory_format=torch.channels_last)
     fresh = torch.optim.Adam(other.parameters(), lr=9.0, eps=1.0)
     parameters = list(other.parameters())
     restored = get(tmp_path, other, fresh)
@@ -76,7 +76,7 @@ def test_what_was_loaded_needs_the_file_no_more(tmp_path):
 def test_tied_parameters_stay_tied(tmp_path):
     def tied():
         module = model(4, 4, 4)
-        module["1"].register_parameter("weight", module["0"].get_parameter("weight"))
+        module[1].register_parameter("weight", module[0].get_parameter("weight"))
         return module
 
     module = tied()
@@ -97,9 +97,9 @@ def test_tied_parameters_stay_tied(tmp_path):
         (lambda: model(4, 4), r"it has 2 layers \(0 to 1\), and this model has 1 layers"),
         (lambda: model(4, 4, 5), r"1\.weight is float32 \[4, 4\], this model's is float32 \[5, 4\]"),
         (lambda: model(4, 4, 4).double(), r"0\.weight is float32 \[4, 4\], this model's is float64"),
-        (lambda: nn.ModuleDict({"0": nn.Linear(4, 4), "1": nn.ReLU()}), r"1\.weight is nothing that this model has"),
-        (lambda: nn.ModuleDict({"0": nn.Linear(4, 4), "1": nn.BatchNorm1d(4)}), r"1\.weight is float32 \[4, 4\]"),
-        (lambda: nn.ModuleDict({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}), r"no 1\.0\.weight"),
+        (lambda: named({"0": nn.Linear(4, 4), "1": nn.ReLU()}), r"1\.weight is nothing that this model has"),
+        (lambda: named({"0": nn.Linear(4, 4), "1": nn.BatchNorm1d(4)}), r"1\.weight is float32 \[4, 4\]"),
+        (lambda: named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}), r"no 1\.0\.weight"),
     ],
 )
 def test_another_model_is_refused_and_left_alone(tmp_path, other, words):

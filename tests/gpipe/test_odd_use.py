@@ -61,7 +61,7 @@ class Odd(nn.Module):
 
 
 def test_objects_cannot_cross():
-    from repro.gpipe.transport import MessageMeta
+    from repro.gpipe.message import MessageMeta
 
     with pytest.raises(ValueError, match="a layer returned a object at a stage boundary"):
         MessageMeta.of(Odd()(torch.zeros(1)))

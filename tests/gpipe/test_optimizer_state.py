@@ -4,8 +4,21 @@ from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from checkpoints import CUTS, OPTIMIZERS, Stages, get, model, names, noisy, optimizer_of, put, refused, same, stepped
-from torch import nn
+from checkpoints import (
+    CUTS,
+    OPTIMIZERS,
+    Stages,
+    get,
+    model,
+    named,
+    names,
+    noisy,
+    optimizer_of,
+    put,
+    refused,
+    same,
+    stepped,
+)
 
 from repro.gpipe.checkpoint import save
 
@@ -18,7 +31,7 @@ def test_optimizer_state_follows_its_parameter(tmp_path, kind):
         torch.manual_seed(4)
         layers = [(str(n), make()) for n, make in enumerate(noisy())]
         ends = [0, *accumulate(CUTS[K])]
-        modules = [nn.ModuleDict(dict(layers[a:b])) for a, b in pairwise(ends)]
+        modules = [named(dict(layers[a:b])) for a, b in pairwise(ends)]
         return [(module, optimizer_of(module, kind)) for module in modules]
 
     def states(pairs):
@@ -77,16 +90,16 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
     optimizer = stepped(module, "SGD", momentum=0.9)
     put(tmp_path / "no optimizer", module)
     put(tmp_path / "one group", module, optimizer)
-    groups = [{"params": layer.parameters(), "lr": lr} for layer, lr in zip(module.values(), (0.1, 0.2), strict=True)]
+    groups = [{"params": layer.parameters(), "lr": lr} for layer, lr in zip(module, (0.1, 0.2), strict=True)]
     put(tmp_path / "two groups", module, torch.optim.SGD(groups))
-    put(tmp_path / "first layer", module, torch.optim.SGD(module["0"].parameters()))
+    put(tmp_path / "first layer", module, torch.optim.SGD(module[0].parameters()))
     other = model(4, 4, 4, seed=3)
     before = {key: value.clone() for key, value in other.state_dict().items()}
     SGD, Adam = torch.optim.SGD, torch.optim.Adam
     for folder, fresh, words in (
         ("no optimizer", SGD(other.parameters()), "saved without an optimizer, not SGD"),
         ("one group", Adam(other.parameters()), "saved with SGD, not Adam"),
-        ("one group", SGD(other["0"].parameters()), r"1\.weight was in the saved optimizer and is not in this one"),
+        ("one group", SGD(other[0].parameters()), r"1\.weight was in the saved optimizer and is not in this one"),
         ("first layer", SGD(other.parameters()), r"1\.weight was not in the saved optimizer"),
         ("two groups", SGD(other.parameters()), r"0\.weight and 1\.weight are in one group.*lr=0\.1 and lr=0\.2"),
         ("one group", SGD(model(4, 4).parameters()), r"of shape \(4, 4\) is not of this stage's layers"),

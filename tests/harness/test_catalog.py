@@ -72,7 +72,7 @@ def test_what_is_returned_must_be_an_experiment(tmp_path: Path):
 
 def test_an_unknown_name_is_one_line_with_what_is_near():
     with pytest.raises(
-        ValueError, match=r"^experiment = 'tabel2': allowed are .*table2, .*did you mean 'table2'\?"
+        ValueError, match=r"^experiment = 'tabel2': allowed are .*sweep, .*table2, .*did you mean 'table2'\?"
     ):
         catalog.find("tabel2")
 

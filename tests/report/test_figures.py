@@ -139,6 +139,11 @@ def test_a_box_is_as_long_as_its_span():
             assert box.get_x() == pytest.approx(1e3 * (span.start - spans.start))
 
 
+def test_the_picture_for_wandb_is_the_report_s():
+    picture = gantt.picture(timeline(2, 4), "a run", "measured")
+    assert picture.width > picture.height > 100
+
+
 def test_the_same_figure_has_the_same_bytes(tmp_path):
     written = []
     for attempt in ("a", "b"):

@@ -1,0 +1,300 @@
+"""What the runtime costs: the experiment `runtime` against arithmetic, as tables, a figure and a sentence.
+
+Its layers wait for a known time, one layer a stage, so the best possible step is known as well:
+(M+K-1)F + M(R+B) + (K-1)B with early recompute (section 2.3 of arXiv:1811.06965v5). What is above it is overhead.
+"""
+
+import statistics
+from dataclasses import dataclass
+from math import nan
+from typing import TYPE_CHECKING, Any, cast
+
+from repro.gpipe.replay import replay
+from repro.gpipe.schedule import make_schedule
+from repro.harness.statistics import interval, ratio
+from repro.paper import theory
+from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where
+from repro.report.style import MARKERS, PARTS, grid, ticks
+from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from repro.harness.results import Results
+
+NAME = "runtime"
+KNOWN, MESSAGES, NO_OP = "known-durations", "message-size", "no-op"  # groups of the experiment
+SPAN_GOAL = 5  # microseconds
+_EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
+_COLOURS = {"auto": "#8B5E00", "shm": "#56B4E9", "gloo": "#222222"}  # none of them a part's
+_MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}."
+Spread = tuple[float, float, float]  # median over rounds and its interval
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best step of stages of known duration: seconds by arithmetic and by replay, shares of K x step time."""
+
+    step_s: float
+    replayed_s: float
+    shares: dict[str, float]
+
+
+def optimum(results: "Results", row: Row) -> Optimum:
+    """Arithmetic for one run of the experiment: one timed layer a stage, "gpipe", recompute always."""
+    spec = results.specs[row["run"]]
+    K, M = spec.K, spec.M
+    F, B = float(spec.model_args["forward_s"]), float(spec.model_args["backward_s"])
+    step = theory.step_time(K, M, "early", F, F, B)
+    walked = replay(make_schedule(spec.schedule, K, M, spec.checkpoint), lambda action: B if action.kind == "B" else F)
+    shares = dict.fromkeys(PARTS, 0.0) | {"computation": M * (F + B) / step, "recompute": M * F / step}
+    shares["bubble"] = theory.bubble(K, M, "early", F, F, B)
+    return Optimum(step, walked.step_time, shares)
+
+
+def tables(results: "Results") -> list[Table]:
+    """Both tables, with status words where runs are missing; none if the experiment was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    return [known_durations(results), engine_overhead(results)]
+
+
+def known_durations(results: "Results") -> Table:
+    """Step, overhead, bubble and breakdown of each run of known duration, emulated beside arithmetic."""
+    pairs = [_known(results, row) for row in rows_of(results, experiment=NAME, group=KNOWN)]
+    note = (
+        "Arithmetic: (M+K-1)F + M(R+B) + (K-1)B; replay: the schedule on a virtual clock. Overhead: the step over "
+        f"arithmetic, minus 1; median over rounds. {_MARKS} The parts are shares of K x step; of update, setup, "
+        "imbalance and transfer arithmetic has none. Idle/total counts all that is no work, bubble what equal stages "
+        "would wait without the runtime."
+    )
+    title = "Stages of known duration: the runtime against arithmetic"
+    return _table("runtime_known_durations", title, note, pairs)
+
+
+def _known(results: "Results", row: Row) -> tuple[dict[Any, str], dict[Any, Any]]:
+    """One run as shown and as numbers."""
+    best = optimum(results, row)
+    overhead = _excess(results, row)
+    shares = {part: interval([line["breakdown"].get(part, nan) for line in _rounds(results, row)])[0] for part in PARTS}
+    about = _about(results, row, "F (ms)", f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}")
+    times = {
+        ("step (ms)", "emulated"): 1e3 * row["step_s"],
+        ("step (ms)", "arithmetic"): 1e3 * best.step_s,
+        ("step (ms)", "replay, simulated"): 1e3 * best.replayed_s,
+    }
+    parts = {
+        ("idle/total", "emulated"): row["bubble_idle_over_total"],
+        ("idle/total", "arithmetic"): best.shares["bubble"],
+    }
+    for part in sorted(PARTS, key=lambda part: part not in _EXPECTED):
+        parts[part, "emulated"] = shares[part]
+        if part in _EXPECTED:
+            parts[part, "arithmetic"] = best.shares[part]
+    shown = {key: number(value, 1) for key, value in times.items()}
+    shown |= {("overhead (%)", "emulated"): _spread(overhead)}
+    shown |= {key: percent(value) for key, value in parts.items()}
+    return about | shown, about | times | _numbers("overhead (%)", "emulated", overhead) | parts
+
+
+def engine_overhead(results: "Results") -> Table:
+    """Microseconds per action of layers that do nothing, traced and not, and per span: the difference."""
+    pairs: dict[tuple[Any, ...], dict[bool, Row]] = {}
+    for row in rows_of(results, experiment=NAME, group=NO_OP):
+        key = (*(row[column] for column in PLACE), row["K"], row["M"])
+        pairs.setdefault(key, {})[results.specs[row["run"]].trace] = row
+    note = (
+        "Layers that do nothing; the step over the actions (F, R and B) of one stage. With K > 1 an action also waits "
+        "for its message. Per span: what a traced step takes longer than an untraced one of the same round, over the "
+        f"spans of one stage; the goal is at most {SPAN_GOAL}. {_MARKS}"
+    )
+    title = "Engine overhead: microseconds per action and per span"
+    return _table("runtime_engine_overhead", title, note, [_overhead(results, pair) for pair in pairs.values()])
+
+
+def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str], dict[Any, Any]]:
+    """One K and M, traced and untraced, as shown and as numbers."""
+    row = next(iter(pair.values()))
+    spec = results.specs[row["run"]]
+    actions = len(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint).ranks[0])
+    steps = {
+        trace: {line["round"]: 1e6 * line["step_s"] for line in _rounds(results, pair[trace])} if trace in pair else {}
+        for trace in (True, False)
+    }
+    common = steps[True].keys() & steps[False].keys()
+    spreads = {
+        ("per action", "traced, emulated"): interval([step / actions for step in steps[True].values()]),
+        ("per action", "untraced, emulated"): interval([step / actions for step in steps[False].values()]),
+        # The engine adds a span for the set-up and one for the update.
+        ("per span", "emulated"): interval(
+            [(steps[True][r] - steps[False][r]) / (actions + 2) for r in sorted(common)]
+        ),
+    }
+    about = _about(results, row, "actions", str(actions))
+    words = dict.fromkeys(pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False))
+    about["", "status"] = ", ".join(words)
+    shown = {key: _spread(spread) for key, spread in spreads.items()}
+    numbers: dict[Any, Any] = {}
+    for (group, name), spread in spreads.items():
+        numbers |= _numbers(group, name, spread)
+    return about | shown, about | numbers
+
+
+def figure(results: "Results", rows: list[Row]) -> "Figure | None":
+    """Overhead against message size, a line for each transport, and the parts of the step that it went into."""
+    found = _messages(results, rows)
+    if not found:
+        return None
+    drawn, ((left, right),) = grid(1, 2, 3.6)
+    lines = {(where(results, row), _transport(results, row)): None for row in found}
+    several = len({place for place, _ in lines}) > 1
+    for place, transport in lines:
+        some = [row for row in found if (where(results, row), _transport(results, row)) == (place, transport)]
+        _line(left, results, some, transport, f"{transport}, {place}" if several else transport)
+    sizes = sorted({_bytes(results, row) for row in found})
+    left.set_xscale("log", base=2)
+    ticks(left, sizes, [_size(size) for size in sizes])
+    left.set_ylim(bottom=min(0, left.get_ylim()[0]))
+    left.set(xlabel="message", ylabel="overhead (%), emulated", title="step over the optimum, minus 1")
+    left.legend(loc="upper left")
+    _parts(right, results, found)
+    drawn.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    return drawn
+
+
+def _line(axes: "Axes", results: "Results", rows: list[Row], transport: str, label: str) -> None:
+    """One transport's overhead with intervals; without one where there are few rounds."""
+    spreads = [_excess(results, row) for row in rows]
+    middles = [middle for middle, _, _ in spreads]
+    errors = [[m - low if low == low else 0 for m, low, _ in spreads], [h - m if h == h else 0 for m, _, h in spreads]]
+    at = [_bytes(results, row) for row in rows]
+    axes.errorbar(at, middles, errors, marker=MARKERS["emulated"], color=_COLOURS[transport], label=label)
+
+
+def _parts(axes: "Axes", results: "Results", rows: list[Row]) -> None:
+    """For each size and transport the overhead as a bar of its parts, mean over rounds; what is below 0 to the left."""
+    up, down = [0.0] * len(rows), [0.0] * len(rows)
+    parts = [_excess_parts(results, row) for row in rows]
+    for part, colour in PARTS.items():
+        values = [found[part] for found in parts]
+        starts = [u if value >= 0 else d for value, u, d in zip(values, up, down, strict=True)]
+        axes.barh(range(len(rows)), values, left=starts, color=colour, label=part, height=0.72)
+        up = [u + max(value, 0) for value, u in zip(values, up, strict=True)]
+        down = [d + min(value, 0) for value, d in zip(values, down, strict=True)]
+    names = [f"{_size(_bytes(results, row))}, {_transport(results, row)}" for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color="#222222", linewidth=0.8)
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="overhead (%), emulated, mean over rounds", title="where it goes")
+
+
+def _excess_parts(results: "Results", row: Row) -> dict[str, float]:
+    """Each part's excess over arithmetic in percent of the optimum step; they add up to the overhead."""
+    best = optimum(results, row)
+    return {
+        part: statistics.fmean(
+            100 * (line["breakdown"][part] * line["step_s"] / best.step_s - best.shares[part])
+            for line in _rounds(results, row)
+        )
+        for part in PARTS
+    }
+
+
+def caption(results: "Results", rows: list[Row]) -> str:
+    """What the figure shows, and what shared memory wins over gloo at the largest message, if it does."""
+    found = _messages(results, rows)
+    places = dict.fromkeys(where(results, row) for row in found)
+    said = [_wins(results, [row for row in found if where(results, row) == place]) for place in places]
+    named = [f"{place}: {words}" if len(said) > 1 else words for place, words in zip(places, said, strict=True)]
+    return " ".join(
+        ["Overhead over the optimum step against message size, and the parts of the step it is in.", *named]
+    )
+
+
+def _wins(results: "Results", rows: list[Row]) -> str:
+    pairs: dict[int, dict[str, Row]] = {}
+    for row in rows:
+        pairs.setdefault(_bytes(results, row), {})[_transport(results, row)] = row
+    size = max((size for size, pair in pairs.items() if {"shm", "gloo"} <= pair.keys()), default=None)
+    if size is None:
+        return "What shared memory wins over gloo is not known: no message size was measured with both."
+    ours, base = pairs[size]["shm"], pairs[size]["gloo"]
+    rounds = results.rounds
+    for column in PLACE:
+        rounds = cast("Any", rounds[rounds[column] == ours[column]])
+    found = Ratio(*ratio(rounds, ours["run"], base["run"]), baseline="gloo")
+    place = f"At {_size(size)} (K={ours['K']}, M={ours['M']})"
+    numbers = f"gloo's step over that of shared memory, within rounds: {str(found).removesuffix(' ~')}"
+    match found.verdict:
+        case "faster":
+            return f"{place} shared memory makes the step {100 * (1 - 1 / found.value):.1f} % shorter ({numbers})."
+        case "slower":
+            return f"{place} shared memory makes the step {100 * (1 / found.value - 1):.1f} % longer ({numbers})."
+        case "no difference shown":
+            return f"{place} shared memory shows no difference from gloo ({numbers})."
+        case _:
+            return f"{place} the rounds are too few to say whether shared memory wins over gloo ({numbers})."
+
+
+def _messages(results: "Results", rows: list[Row]) -> list[Row]:
+    """Finished runs of the message sizes, the smallest first."""
+    found = matching(rows, {"experiment": NAME, "group": MESSAGES, "status": "done"})
+    return sorted(found, key=lambda row: (where(results, row), _bytes(results, row), _transport(results, row)))
+
+
+def _rounds(results: "Results", row: Row) -> list[Row]:
+    """The recorded rounds of a run."""
+    place = {column: row[column] for column in (*PLACE, "run")}
+    return matching(cast("list[Row]", results.rounds.to_dict("records")), place)
+
+
+def _excess(results: "Results", row: Row) -> Spread:
+    """Overhead in percent of the optimum step."""
+    best = optimum(results, row).step_s
+    return interval([100 * (line["step_s"] / best - 1) for line in _rounds(results, row)])
+
+
+def _bytes(results: "Results", row: Row) -> int:
+    """Bytes of one message: a micro-batch of float32 numbers."""
+    spec = results.specs[row["run"]]
+    return 4 * spec.model_args["elements"] * spec.N // spec.M
+
+
+def _transport(results: "Results", row: Row) -> str:
+    return results.specs[row["run"]].transport
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count / 2**10:g} KiB"
+
+
+def _about(results: "Results", row: Row, name: str, value: str) -> dict[Any, str]:
+    """What tells a line from the others, `name` among it; the fidelity stands in the other columns' names."""
+    about = {"where": where(results, row), "K": str(row["K"]), "M": str(row["M"]), name: value}
+    about |= {key: str(row[key]) for key in ("status", "rounds")}
+    return {("", key): cell for key, cell in about.items()}
+
+
+def _spread(spread: Spread) -> str:
+    middle, low, high = spread
+    return number(middle) if low != low else f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _numbers(group: str, name: str, spread: Spread) -> dict[Any, float]:
+    middle, low, high = spread
+    return {(group, name): middle, (group, f"{name}: low"): low, (group, f"{name}: high"): high}
+
+
+def _table(name: str, title: str, note: str, pairs: list[tuple[dict[Any, Any], dict[Any, Any]]]) -> Table:
+    """The table of these lines, (as shown, as numbers); one that says what to run where there are none."""
+    from pandas import DataFrame, MultiIndex
+
+    if not pairs:
+        shown = DataFrame([{"run": "none", "status": f"{NOT_RUN}: ./run_all.sh {NAME}"}])
+        return Table(name, title, note, shown, experiment=NAME)
+    shown, data = (DataFrame([list(line.values()) for line in lines]) for lines in zip(*pairs, strict=True))
+    shown.columns, data.columns = (MultiIndex.from_tuples(list(line)) for line in pairs[0])
+    return Table(name, title, note, shown.fillna(EMPTY), data, NAME)

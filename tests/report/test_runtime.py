@@ -1,0 +1,204 @@
+"""The runtime's tables, figure and sentence, from made-up steps: arithmetic plus a known excess."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import DRIFT, MACHINE
+
+from repro.harness import catalog
+from repro.harness.record import Folder, Measured, load
+from repro.harness.results import Results
+from repro.harness.spec import SCALES, Experiment, Group, RunSpec
+from repro.report import figures, runtime
+from repro.report.compare import rows_of
+from repro.report.style import PARTS, styled
+from repro.report.table import Table
+from repro.report.tables import all_tables
+
+KIB = 2**10
+FORWARD = 0.01
+OPTIMUM = {(2, 4): 0.19, (4, 32): 1.37}  # (M+K-1)F + M(R+B) + (K-1)B with F = R = 10 ms, B = 20 ms
+NOISE = (-0.01, 0.0, 0.0, 0.005, 0.01)  # of the overhead, a round each
+
+
+def spec(K: int, M: int, forward: float = FORWARD, message: int = 64 * KIB, **changed: Any) -> RunSpec:
+    args = {"L": K, "forward_s": forward, "backward_s": 2 * forward, "elements": message // 4}
+    return RunSpec(model="timed", model_args=args, K=K, M=M, N=M, fidelity="emulated", **changed)
+
+
+def sizes(*transports: Any) -> tuple[RunSpec, ...]:
+    return tuple(spec(2, 4, message=n * KIB, transport=t) for n in (64, 1024) for t in transports)
+
+
+GROUPS = {
+    "known-durations": (spec(2, 4), spec(4, 32)),
+    "message-size": sizes("shm", "gloo"),
+    "no-op": tuple(spec(K, 4, 0.0, trace=trace) for K in (1, 2) for trace in (True, False)),
+}
+
+
+def step(run: RunSpec, number: int, shm: float = 0.1) -> float:
+    """Seconds of a step: 2 % above the optimum at 64 KiB; at 1 MiB 10 % with shared memory, 21 % with gloo."""
+    if not run.model_args["forward_s"]:
+        return 12e-6 * (20 + 3 * run.trace + 10 * DRIFT[number])  # 3 x 12 / 14 microseconds for each of 14 spans
+    overhead = 0.02 if run.model_args["elements"] == 16 * KIB else shm if run.transport == "shm" else 0.21
+    return OPTIMUM[run.K, run.M] * (1 + overhead + NOISE[number])
+
+
+def metrics(run: RunSpec, seconds: float) -> dict[str, Any]:
+    forward = run.model_args["forward_s"]
+    shares = dict.fromkeys(PARTS, 0.0)
+    if forward:
+        shares |= {"computation": 3 * run.M * forward / seconds, "recompute": run.M * forward / seconds}
+        shares["bubble"] = 1 - 4 * run.M * forward / OPTIMUM[run.K, run.M]
+        shares["transfer"] = 1 - sum(shares.values())
+    return {
+        "step_s": [seconds],
+        "loss": [1.0],
+        "bubble_idle_over_total": [1 - 4 * run.M * forward / seconds],
+        "bubble_idle_over_work": [0.0],
+        "breakdown": shares,
+        "peak_bytes": None,
+        "balance": [1] * run.K,
+        "setup_s": 0.1,
+        "unit": "examples/s",
+        "labels": {"compute": "timed wait"},
+    }
+
+
+def recorded(
+    path: Path,
+    groups: dict[str, tuple[RunSpec, ...]] = GROUPS,
+    failed: tuple[RunSpec, ...] = (),
+    rounds: int = 5,
+    shm: float = 0.1,
+) -> Results:
+    """Results with these groups, all done but the failed runs."""
+    made = tuple(Group(name=name, runs=runs) for name, runs in groups.items())
+    plan = Experiment(name="runtime", title="What the runtime costs", question="?", groups=made)
+    folder = Folder.of(path, MACHINE, "laptop", plan.name)
+    ids = {run.run_id(1, MACHINE.identity): (group.name, run) for group in made for run in group.runs}
+    folder.declare(plan, ids, accumulate=False)
+    for group in made:
+        mine = {name: run for name, (where, run) in ids.items() if where == group.name and run not in failed}
+        for number in range(rounds):
+            found = {name: Measured(metrics(run, step(run, number, shm)), []) for name, run in mine.items()}
+            folder.commit_round(group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+    for name, (_, run) in ids.items():
+        folder.set_status(name, *(("failed", "stage 1 died", 0) if run in failed else ("done", "", rounds)))
+    return load(path)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return recorded(tmp_path_factory.mktemp("results"))
+
+
+def lines(table: Table) -> list[Any]:
+    """The table's numbers, one mapping a line."""
+    assert table.data is not None
+    return table.data.to_dict("records")
+
+
+def test_known_durations_stand_beside_arithmetic(results):
+    table = runtime.known_durations(results)
+    for line, (K, M) in zip(lines(table), [(2, 4), (4, 32)], strict=True):
+        best = OPTIMUM[K, M]
+        assert (line["", "K"], line["", "M"]) == (str(K), str(M))
+        for name in ("arithmetic", "replay, simulated"):
+            assert line["step (ms)", name] == pytest.approx(1e3 * best)
+        assert line["step (ms)", "emulated"] == pytest.approx(1.02e3 * best)
+        assert line["overhead (%)", "emulated"] == pytest.approx(2)
+        low, high = (line["overhead (%)", f"emulated: {end}"] for end in ("low", "high"))
+        assert 0.99 < low < 2 < high < 3.01
+        assert line["computation", "arithmetic"] == pytest.approx(3 * M * FORWARD / best)
+        assert line["computation", "emulated"] == pytest.approx(3 * M * FORWARD / best / 1.02)
+        for column in (("idle/total", "arithmetic"), ("bubble", "arithmetic"), ("bubble", "emulated")):
+            assert line[column] == pytest.approx(1 - 4 * M * FORWARD / best)
+        assert line["transfer", "emulated"] == pytest.approx(4 * M * FORWARD / best * (1 - 1 / 1.02))
+    assert table.shown["overhead (%)", "emulated"].tolist()[0].startswith("2.00 [")
+    assert ("transfer", "arithmetic") not in table.shown.columns
+
+
+def test_a_span_costs_the_difference_within_rounds(results):
+    table = runtime.engine_overhead(results)
+    assert [line["", "K"] for line in lines(table)] == ["1", "2"]
+    for line in lines(table):
+        assert line["per action", "traced, emulated"] == pytest.approx(35)
+        assert line["per action", "untraced, emulated"] == pytest.approx(32)
+        assert line["per span", "emulated"] == pytest.approx(36 / 14)
+        assert line["per span", "emulated: high"] == pytest.approx(36 / 14), "the drift of the rounds is taken out"
+    assert "at most 5" in table.note
+
+
+def test_overhead_is_drawn_against_message_size(results):
+    rows = rows_of(results, status="done")
+    with styled():
+        found: Any = runtime.figure(results, rows)
+        left, right = found.axes
+        drawn = {container.get_label(): container for container in left.containers}
+        assert list(drawn["shm"].lines[0].get_xdata()) == [64 * KIB, 1024 * KIB]
+        assert list(drawn["shm"].lines[0].get_ydata()) == pytest.approx([2, 10])
+        assert list(drawn["gloo"].lines[0].get_ydata()) == pytest.approx([2, 21])
+        (bar,) = (path.vertices for path in drawn["gloo"].lines[2][0].get_paths()[1:])
+        assert bar[0][1] < 21 < bar[1][1]
+        assert [text.get_text() for text in left.get_xticklabels()] == ["64 KiB", "1 MiB"]
+        totals = [sum(bars[n].get_width() for bars in right.containers) for n in range(4)]
+        assert totals == pytest.approx([0.02e2 + 0.1, 0.02e2 + 0.1, 21.1, 10.1]), "mean of the noise is 0.1"
+        assert [text.get_text() for text in right.get_yticklabels()][2:] == ["1 MiB, gloo", "1 MiB, shm"]
+
+
+@pytest.mark.parametrize(
+    ("shm", "rounds", "words"),
+    [
+        (0.1, 5, "shared memory makes the step 9.1 % shorter"),
+        (0.33, 5, "shared memory makes the step 9.9 % longer"),
+        (0.1, 3, "too few to say whether shared memory wins"),
+    ],
+)
+def test_the_caption_says_what_shared_memory_wins(tmp_path, shm, rounds, words):
+    found = recorded(tmp_path, {"message-size": GROUPS["message-size"]}, rounds=rounds, shm=shm)
+    said = runtime.caption(found, rows_of(found, status="done"))
+    assert "At 1 MiB (K=2, M=4)" in said
+    assert words in said
+
+
+def test_what_is_missing_is_said(tmp_path):
+    groups = {"message-size": sizes("gloo"), "no-op": GROUPS["no-op"][:1] + GROUPS["no-op"][3:]}
+    found = recorded(tmp_path, groups, failed=(GROUPS["no-op"][0],))
+    rows = rows_of(found, status="done")
+    assert "not run: ./run_all.sh runtime" in runtime.known_durations(found).html()
+    shown = runtime.engine_overhead(found).shown
+    assert shown["", "status"].tolist() == ["failed(stage 1 died), not run", "not run, done"]
+    assert shown["per span", "emulated"].tolist() == ["-", "-"]
+    assert shown["per action", "untraced, emulated"].tolist()[0] == "-"
+    assert "not known: no message size was measured with both" in runtime.caption(found, rows)
+    with styled():
+        assert runtime.figure(found, rows) is not None
+        assert runtime.figure(found, []) is None
+
+
+def test_the_report_has_both_tables_and_one_figure(results, tmp_path):
+    names = [table.name for table in all_tables(results)]
+    assert {"runtime_known_durations", "runtime_engine_overhead"} <= set(names)
+    drawn = figures.draw_all(results, tmp_path)
+    assert [one.stem.name for one in drawn] == ["runtime_overhead"]
+    assert {path.name for path in tmp_path.iterdir()} == {"runtime_overhead.png", "runtime_overhead.svg"}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_experiment_has_the_groups_and_messages_that_the_report_reads(scale):
+    made = {group.name: group.runs for group in catalog.find("runtime").build(scale).groups}
+    assert set(made) == {runtime.KNOWN, runtime.MESSAGES, runtime.NO_OP}
+    assert all(4 * run.model_args["elements"] * run.N // run.M == 64 * KIB for run in made[runtime.KNOWN])
+    for name in (runtime.KNOWN, runtime.MESSAGES):
+        assert all(
+            (run.schedule, run.checkpoint, run.model_args["L"]) == ("gpipe", "always", run.K) for run in made[name]
+        )
+    assert {run.transport for run in made[runtime.MESSAGES]} == {"shm", "gloo"}
+    assert [(run.K, run.trace) for run in made[runtime.NO_OP]] == [(1, True), (1, False), (2, True), (2, False)]
+
+
+def test_without_the_experiment_there_is_nothing(tmp_path):
+    assert runtime.tables(load(tmp_path)) == []
