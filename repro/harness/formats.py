@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
@@ -14,12 +14,21 @@ class _Recorded(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class Finding(_Recorded):
+    """What one check of a library found, see `repro.methods.checks.Check`."""
+
+    verdict: str
+    value: float | None
+    evidence: str
+
+
 class Line(_Recorded):
-    """One line of metrics.jsonl: a run in a round."""
+    """One line of metrics.jsonl: a run in a round; one of checks has no steps."""
 
     round: str
-    step_s: Annotated[list[Seconds], Field(min_length=1)]
-    loss: Numbers
+    checks: dict[str, Finding] = {}
+    step_s: list[Seconds]
+    loss: list[float | None]
     bubble_idle_over_total: Numbers
     bubble_idle_over_work: Numbers
     breakdown: dict[str, float | None]
@@ -28,6 +37,12 @@ class Line(_Recorded):
     setup_s: float | None
     unit: str
     labels: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _steps(self) -> "Line":
+        if not self.checks and not (self.step_s and self.loss):
+            raise ValueError("step_s or loss is empty")
+        return self
 
 
 class Marker(_Recorded):

@@ -7,15 +7,20 @@ step of its own, which is not timed, because reading it slows a step down.
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
-from repro.gpipe import Pipeline, Timeline, breakdown
+from repro.gpipe import Timeline, breakdown, make_schedule
+from repro.gpipe.launch import TIMEOUT
 from repro.gpipe.microbatch import split
 from repro.harness.spec import RunSpec
+from repro.methods import Method, Setup, make
 from repro.models import build
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "adam": torch.optim.Adam,
 }
+_SPARE = timedelta(seconds=10)  # until a stage gives up on a neighbour whose library refused
 
 
 @dataclass(frozen=True)
@@ -55,30 +61,22 @@ class Step:
 
 
 def run(job: Job, rank: int) -> dict[str, Any] | None:
-    """Measure one run; every rank below K x D calls it, replica after replica.
+    """Measure one run; every worker calls it, also one that has no stage. Its ranks go replica after replica.
 
-    Rank 0 returns {"metrics": ..., "timeline": rows}, the others None.
-
-    The metrics are a line of metrics.jsonl: seconds in `step_s` and `setup_s`, bytes per stage in `peak_bytes`.
+    Rank 0 returns {"metrics": ..., "timeline": rows}, the others None. The metrics are a line of metrics.jsonl: seconds
+    in `step_s` and `setup_s`, bytes per stage in `peak_bytes`.
     """
-    started = time.perf_counter()
-    device = _device(job.device, rank)
-    spec = job.spec
-    model = build(spec.model, **spec.model_args)
-    inputs, targets = model.batch(spec.N, spec.seed)
-    if spec.D > 1:
-        inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
-    pipe = _pipeline(job, model, inputs, device)
-    optimizer = _optimizer(spec, pipe.parameters())
+    groups = _groups(job.spec)
+    processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
     try:
-        for _ in range(spec.warmup):
-            pipe.train_step(inputs, targets, model.loss, optimizer)
-        setup = time.perf_counter() - started
-        steps = [_timed_step(pipe, inputs, targets, model, optimizer, spec.trace) for _ in range(spec.steps)]
-        peaks = pipe.measure_memory(inputs, targets, model.loss, optimizer) if job.memory else None
-        return _metrics(model, pipe, steps, peaks, setup) if rank == 0 else None
+        if rank >= processes:
+            return None
+        found = _check(job, rank, groups) if job.spec.task == "check" else _train(job, rank, groups)
+        return found if rank == 0 else None
     finally:
-        pipe.close()
+        for group in groups:
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
 
 
 def check(spec: RunSpec) -> None:
@@ -98,69 +96,107 @@ def check(spec: RunSpec) -> None:
     spec.fit(len(model.layers))
 
 
-def _pipeline(job: Job, model: "Model", inputs: Any, device: torch.device) -> Pipeline:
-    """The run's pipeline; a balance by time is measured on the first micro-batch."""
+def _train(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
+    """Warm up, time the steps, read the memory."""
+    started = time.perf_counter()
     spec = job.spec
-    balance = job.balance or spec.balance
-    if spec.K == 1 and isinstance(balance, str):
-        balance = "uniform"  # nothing to cut, so nothing to profile
-    more: dict[str, Any] = {"replicas": spec.D} if spec.D > 1 else {}
-    if spec.transport != "auto":
-        more["transport"] = spec.transport
-    return Pipeline(
+    model = build(spec.model, **spec.model_args)
+    inputs, targets = model.batch(spec.N, spec.seed)
+    if spec.D > 1:
+        inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
+    method = make(spec.library, _setup(job, model, inputs, rank, groups))
+    try:
+        for _ in range(spec.warmup):
+            method.train_step(inputs, targets)
+        setup = time.perf_counter() - started
+        steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
+        peaks = method.peak_bytes(inputs, targets) if job.memory else None
+        return _metrics(model, spec, method.balance, steps, peaks, setup)
+    finally:
+        method.close()
+
+
+def _check(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
+    """Hold the library against the unsplit model."""
+    from repro.methods.checks import examine
+
+    started = time.perf_counter()
+    spec = job.spec
+    model = build(spec.model, **spec.model_args)
+    setup = _setup(job, model, model.batch(spec.N, spec.seed)[0], rank, groups)
+    found = examine(partial(make, spec.library), setup, model.batch, spec.N, spare=(groups or [None])[-1])
+    line = _metrics(model, spec, setup.counts(), [], None, time.perf_counter() - started)
+    line["metrics"]["checks"] = {name: asdict(check) for name, check in found.items()}
+    return line
+
+
+def _setup(job: Job, model: "Model", inputs: Any, rank: int, groups: list[Any]) -> Setup:
+    """The run as the methods take it; a balance by time is measured on the first micro-batch."""
+    spec = job.spec
+    return Setup(
         model.layers,
+        model.loss,
         stages=spec.K,
         micro_batches=spec.M,
-        balance=balance,
+        sample=split(inputs, spec.M)[0],
+        replicas=spec.D,
+        balance=job.balance or spec.balance,
         checkpoint=spec.checkpoint,
         schedule=spec.schedule,
-        device=device,
+        transport=spec.transport,
         seed=spec.seed,
-        sample=split(inputs, spec.M)[0] if balance == "time" else None,
-        **more,
+        device=_device(job.device, rank),
+        optimizer=partial(OPTIMIZERS[spec.optimizer], lr=spec.lr),
+        group=groups[0] if groups else None,
     )
 
 
-def _optimizer(spec: RunSpec, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
-    """This stage's optimizer; None on a stage without parameters, as a pooling layer alone makes one."""
-    own = list(parameters)
-    return OPTIMIZERS[spec.optimizer](own, lr=spec.lr) if own else None
+def _groups(spec: RunSpec) -> list[Any]:
+    """The process groups of a run, for a library that needs them: all workers must make them together."""
+    if spec.library != "torch":
+        return []
+    from repro.methods.peers.pipelining import groups
+
+    return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
 
 
-def _timed_step(
-    pipe: Pipeline, inputs: Any, targets: Any, model: "Model", optimizer: torch.optim.Optimizer | None, trace: bool
-) -> Step:
+def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
     """One step after a barrier; collecting spans or times is not counted."""
-    pipe.barrier()
-    start = time.perf_counter()
-    result = pipe.train_step(inputs, targets, model.loss, optimizer, trace=trace)
+    method.gather(None)
+    result = method.train_step(inputs, targets, trace=trace)
     if trace:
         return Step(result.seconds, result.loss, result.timeline)
-    times = pipe.engine.wire.all_gather((start, start + result.seconds))  # one clock: the stages share a host
+    times = method.gather((result.start, result.end))  # one clock: these processes share a host
     return Step(max(end for _, end in times) - min(start for start, _ in times), result.loss, None)
 
 
 def _metrics(
-    model: "Model", pipe: Pipeline, steps: list[Step], peaks: list[int] | None, setup: float
+    model: "Model",
+    spec: RunSpec,
+    balance: tuple[int, ...],
+    steps: list[Step],
+    peaks: list[int] | None,
+    setup: float,
 ) -> dict[str, Any]:
     """The metrics line of the round and the spans of its median step; null or nothing where none were recorded."""
-    middle = sorted(steps, key=lambda step: step.seconds)[(len(steps) - 1) // 2].timeline
-    traced = [step.timeline for step in steps if step.timeline is not None]
-    parts = [breakdown(timeline, pipe.schedule) for timeline in traced]
+    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    timelines = [step.timeline for step in steps if step.timeline is not None]
+    middle = sorted(timelines, key=lambda timeline: timeline.step_time)[(len(timelines) - 1) // 2 :][:1]
+    parts = [breakdown(timeline, schedule) for timeline in timelines]
     return {
         "metrics": {
             "step_s": [step.seconds for step in steps],
             "loss": [step.loss for step in steps],
-            "bubble_idle_over_total": [timeline.bubble_over_total for timeline in traced] or [None],
-            "bubble_idle_over_work": [timeline.bubble_over_work for timeline in traced] or [None],
+            "bubble_idle_over_total": [timeline.bubble_over_total for timeline in timelines] or [None],
+            "bubble_idle_over_work": [timeline.bubble_over_work for timeline in timelines] or [None],
             "breakdown": {name: statistics.mean(part[name] for part in parts) for name in (parts or [{}])[0]},
             "peak_bytes": peaks,
-            "balance": list(pipe.balance),
+            "balance": list(balance),
             "setup_s": setup,
             "unit": model.unit,
             "labels": dict(model.labels),
         },
-        "timeline": middle.to_rows() if middle is not None else [],
+        "timeline": middle[0].to_rows() if middle else [],
     }
 
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,8 @@ def _planned(
     for base in bases:
         common &= {line["round"] for line in folder.lines(base)}
     have = len(common)
-    missing = rounds if force and not added else max(0, rounds - have)
+    wanted = rounds if spec.task == "train" else 1  # a check comes out the same every time
+    missing = wanted if force and not added else max(0, wanted - have)
     return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases)
 
 
@@ -205,6 +207,8 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run, or nothing."""
     if spec.fidelity == "measured" and spec.devices > machine.count:
         return f"needs {spec.devices} devices"
+    if spec.library == "torchgpipe" and find_spec("torchgpipe") is None:
+        return "torchgpipe is not installed: .venv/bin/uv pip install --no-deps torchgpipe==0.0.7"
     return ""
 
 
@@ -213,7 +217,8 @@ def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     if added := [run.id for run in runs if run.added]:
         notes.append(f"added as baselines of the ratios: {', '.join(added)}")
     specs = {run.id: run.spec for run in runs}
-    if any(run.spec.K > 1 and not baseline(run.spec, specs, K=1) for run in runs):
+    peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
+    if not peers and any(run.spec.K > 1 and not baseline(run.spec, specs, K=1) for run in runs):
         notes.append("speedup over K=1 needs K=1 in --K (or in the experiment's runs), which has none to divide by")
     return tuple(notes)
 

@@ -103,9 +103,9 @@ class Story:
         """What somebody who must choose K and M wants to know of a group: its fastest points and its leanest."""
         if len(rows) < 2:
             return
-        alone = [row for row in rows if row["K"] == 1]
         fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
-        fastest += [("fastest on one stage", max(alone, key=lambda row: row["throughput"]))] * bool(alone)
+        if alone := [row for row in rows if row["K"] == 1]:
+            fastest.append(("fastest on one stage", max(alone, key=lambda row: row["throughput"])))
         leanest = min(rows, key=lambda row: row["peak_gib_max"])
         parts = [
             f"{word}: K={row['K']}, M={row['M']} at {row['throughput']:.3g} {row['unit']}" for word, row in fastest
@@ -168,6 +168,8 @@ def plan_table(plan: Plan) -> Table:
 
 def result_line(row: dict[str, Any]) -> str:
     """`transformer-K2-M4-3fa9c1: 0.512 s/step, 1.62x [1.58, 1.66] over K=1, bubble 0.21 of the total`."""
+    if row["step_s"] != row["step_s"]:
+        return f"  {row['run']}: nothing was timed; see the report"
     text = f"  {row['run']}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
         low, high = row["ci_low"], row["ci_high"]

@@ -27,7 +27,7 @@ COLUMNS = [
 ]
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
-    *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown"),
+    *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks"),
 ]
 
 
@@ -38,7 +38,8 @@ class Results:
     Attributes:
         rows: one row per run, columns `COLUMNS`: seconds in step_s (median over rounds), examples per second in
             throughput, GiB in peak_gib_*, ci_low and ci_high around speedup_vs_k1; NaN where unknown.
-        rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps.
+        rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps, checks
+            maps the name of a check to {verdict, value, evidence}.
         specs: run id -> spec.
         folders: the experiments found.
     """
@@ -116,16 +117,17 @@ def _specs(folder: Folder, runs: Mapping[str, str]) -> Iterator[tuple[str, RunSp
 
 def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
     """One line of metrics.jsonl, its steps reduced to their medians."""
-    step = statistics.median(line["step_s"])
+    step = _median(line["step_s"])
     return {
         "round": line["round"],
         "step_s": step,
         "throughput": spec.N / step,
         "bubble_idle_over_total": _median(line["bubble_idle_over_total"]),
         "bubble_idle_over_work": _median(line["bubble_idle_over_work"]),
-        "loss": math.nan if line["loss"][-1] is None else line["loss"][-1],
+        "loss": _median(line["loss"][-1:]),
         "setup_s": line["setup_s"],
         "breakdown": line["breakdown"],
+        "checks": line.get("checks", {}),
     }
 
 

@@ -13,7 +13,7 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
 from repro.harness.record import Measured, load
-from repro.harness.spec import Scale
+from repro.harness.spec import Scale, canonical
 
 if TYPE_CHECKING:
     from repro.harness.measure import Job
@@ -110,7 +110,8 @@ class Session:
                 self.picture,
             )
             self.address = found or self.address
-        done = [rows.loc[run.id] for run in plan.group(runs[0].group) if run.id in rows.index]
+        own = [run for run in plan.group(runs[0].group) if run.spec.library == "repro"]
+        done = [rows.loc[run.id] for run in own if run.id in rows.index]
         self.story.extremes([row for row in done if row["throughput"] == row["throughput"]])
 
 
@@ -124,7 +125,7 @@ class GroupRun:
     story: Story
     failed: list[str] = field(default_factory=list)
     done: list[PlannedRun] = field(default_factory=list)
-    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # see `_cut_of`
     _old: dict[str, list[str]] = field(default_factory=dict)
     _open: dict[str, PlannedRun] = field(default_factory=dict)
 
@@ -152,7 +153,7 @@ class GroupRun:
         if self.plan.force and not run.added:
             self._old[run.id] = [line["round"] for line in lines]
         elif lines and run.spec.balance == "time":
-            self._cuts[run.id] = tuple(lines[-1]["balance"])
+            self._cuts[_cut_of(run)] = tuple(lines[-1]["balance"])
         self._status(run, "running")
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
@@ -165,7 +166,7 @@ class GroupRun:
             outcome = self._measure(run)
             if outcome.status == "done":
                 measured[run.id] = Measured(outcome.metrics, outcome.timeline)
-                self._cuts[run.id] = tuple(outcome.metrics["balance"])
+                self._cuts[_cut_of(run)] = tuple(outcome.metrics["balance"])
             else:
                 self.failed.append(run.id)
                 self._open.pop(run.id, None)
@@ -183,7 +184,7 @@ class GroupRun:
 
         self.story.run(run)
         known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
-        cut = self._cuts.get(run.id) if run.spec.balance == "time" else None
+        cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
         self.crew.ready()
         began = time.monotonic()
         outcome = self.crew.measure(
@@ -206,6 +207,12 @@ class GroupRun:
 
     def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
         self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.lines(run.id)))
+
+
+def _cut_of(run: PlannedRun) -> str:
+    """What a cut by time depends on: runs of a group that agree in it are cut alike, by the first one's measurement."""
+    fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance"}
+    return canonical(run.spec.model_dump(mode="json", include=fields))
 
 
 def declare(plan: Plan) -> None:

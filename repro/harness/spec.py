@@ -22,6 +22,7 @@ BalanceRule = Literal["time", "parameters", "uniform"]
 Optimizer = Literal["sgd", "rmsprop", "adam"]
 Library = Literal["repro", "torch", "torchgpipe"]
 Transport = Literal["auto", "shm", "gloo"]
+Task = Literal["train", "check"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
@@ -47,7 +48,7 @@ class RunSpec(Frozen):
     `warmup` steps are not counted, `steps` are timed; `model_args` go to `repro.models.build(model, **model_args)`.
     `library` runs the steps: `repro` is this project, `torch` is torch.distributed.pipelining. Without `trace` steps
     are timed by their start and end alone: no timeline, bubble or breakdown. `transport` carries the messages between
-    stages.
+    stages. The task "check" times nothing but holds the library against the unsplit model (`repro.methods.checks`).
     """
 
     model: str = Field(min_length=1)
@@ -68,6 +69,7 @@ class RunSpec(Frozen):
     library: Library = "repro"
     trace: bool = True
     transport: Transport = "auto"
+    task: Task = "train"
 
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":
@@ -84,6 +86,11 @@ class RunSpec(Frozen):
             )
         if self.library != "repro":
             self._check_peer()
+        if self.task == "check" and (self.D > 1 or self.N % self.M):
+            raise ValueError(
+                f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = {self.M}, D 1; "
+                f"try N={self.M * max(1, self.N // self.M)} and D=1"
+            )
         return self
 
     def _check_peer(self) -> None:
@@ -125,7 +132,8 @@ class RunSpec(Frozen):
         """
         timed = environment if self.fidelity in TIMED else {}
         text = canonical({"spec": self.model_dump(mode="json"), "version": version, "environment": timed})
-        return f"{slug(self.model)}-K{self.K}-M{self.M}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+        peer = f"-{self.library}" if self.library != "repro" else ""
+        return f"{slug(self.model)}-K{self.K}-M{self.M}{peer}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 class Group(Frozen):

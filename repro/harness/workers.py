@@ -249,8 +249,6 @@ def _serve(store: dist.Store, rank: int) -> bool:
 
 def _execute(job: Job, rank: int) -> Outcome | None:
     """Measure on this rank; the outcome on rank 0 and wherever something went wrong, else None."""
-    if rank >= job.spec.devices:
-        return None
     try:
         found = measure.run(job, rank)
     except (torch.OutOfMemoryError, MemoryError) as error:

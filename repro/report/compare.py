@@ -83,8 +83,8 @@ def over_k2m1(results: "Results", row: Row) -> Ratio:
     return over(results, row, K=2, M=1)
 
 
-def over(results: "Results", row: Row, **changed: int) -> Ratio:
-    """Throughput over the same run with other K or M, in common rounds of its machine, scale and experiment."""
+def over(results: "Results", row: Row, **changed: Any) -> Ratio:
+    """Throughput over the same run with another K, M, library or seed, in common rounds of its own place."""
     name = ", ".join(f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items())
     name += f", N={row['N']}, re-materialization {row['remat']}"
     place = {column: row[column] for column in PLACE}

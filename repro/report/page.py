@@ -21,7 +21,12 @@ from repro.report.tables import all_tables
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
-_FOLDED = ("table2_long", "table2_points", "runtime_points")  # what the tables before them hold too, at length
+_FOLDED = (
+    "table2_long",
+    "table2_points",
+    "runtime_points",
+    "peers_points",
+)  # what the tables before them hold too, at length
 
 
 @dataclass(frozen=True)

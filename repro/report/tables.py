@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
-from repro.report import runtime
+from repro.report import peers, runtime
 from repro.report.compare import (
     NO_INTERVAL,
     Ratio,
@@ -46,7 +46,8 @@ def all_tables(results: "Results") -> list[Table]:
     """Every table that these results allow; Table 2 is there even without results."""
     rows = rows_of(results)
     names = dict.fromkeys(row["experiment"] for row in rows)
-    tables = [table2(results), table2_speedup(results), table2_long(results), *runtime.tables(results)]
+    tables = [table2(results), table2_speedup(results), table2_long(results)]
+    tables += [*runtime.tables(results), *peers.tables(results)]
     tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
     with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"]) or ["measured"]
     return [*tables, *(memory(results, fidelity) for fidelity in with_memory), runs(results)]
@@ -180,6 +181,7 @@ def points(results: "Results", experiment: str, fidelity: str = "measured") -> T
     from pandas import DataFrame
 
     rows = rows_of(results, experiment=experiment, fidelity=fidelity)
+    rows = [row for row in rows if row["library"] == "repro" and results.specs[row["run"]].task == "train"]
     note = (
         "Speedup over K=1: same M, N and re-materialization. Bubble as idle/total, its theory (K-1)/(M+K-1); others "
         f"print idle/work, theory (K-1)/M. {_IDEAL} Peak memory: of the fullest stage. {_USUAL} {_MARKS}"

@@ -102,6 +102,23 @@ def test_another_version_or_engine_starts_anew(tmp_path: Path):
     assert len(members(make(tmp_path, of=experiment(version=2)))) == 2
 
 
+def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
+    peer = spec(2, 4, library="torch", trace=False)
+    of = experiment(spec(2, 4, trace=False), peer, spec(2, 4, trace=False, task="check"))
+    made = make(tmp_path, "library=torch", of=of)
+    assert [(run.spec.library, run.added) for run in made.runs] == [("repro", True), ("torch", False)]
+    assert "-torch-" in made.runs[1].id
+    assert made.notes == ("added as baselines of the ratios: " + made.runs[0].id,)
+    assert [run.spec.task for run in make(tmp_path, of=of).fresh_rounds("timed")[1]] == ["train", "train"]
+
+
+def test_a_peer_that_is_not_installed_is_skipped_and_says_how_to_get_it(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(plan, "find_spec", lambda _name: None)
+    made = make(tmp_path, of=experiment(spec(2, 4, library="torchgpipe", trace=False, task="check")))
+    assert made.runs[0].status == "skipped"
+    assert made.runs[0].reason.startswith("torchgpipe is not installed: .venv/bin/uv pip install")
+
+
 def test_rounds_must_be_positive(tmp_path: Path):
     with pytest.raises(ValueError, match=r"^rounds = 0: allowed is 1 or more; leave it out for 2"):
         make(tmp_path, rounds=0)

@@ -88,6 +88,18 @@ def test_a_run_without_spans_has_a_step_time_and_no_timeline(tmp_path: Path):
     assert results.timeline(place("two")) is None
 
 
+def test_checks_are_recorded_beside_no_step(tmp_path: Path):
+    made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
+    one = spec(2, 4, task="check")
+    made.declare(experiment(one), {"two": ("timed", one)}, accumulate=False)
+    checks = {"dropout": {"verdict": "refused", "value": None, "evidence": "it said no"}}
+    line = metrics(1.0, 2) | {"step_s": [], "loss": [], "checks": checks}
+    made.commit_round("timed", {"two": Measured(line, [])}, MACHINE, WHEN)
+    results = load(tmp_path)
+    assert results.rounds["checks"].iloc[0] == checks
+    assert math.isnan(results.rows["step_s"].iloc[0])
+
+
 def test_several_commits_are_named(folder: Folder, tmp_path: Path):
     path = folder.path / "rounds" / "timed-0002.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "other"}))

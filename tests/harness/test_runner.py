@@ -56,6 +56,13 @@ def test_memory_is_read_once_and_the_cut_is_kept(run):
     assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
 
 
+def test_runs_of_the_same_point_share_one_cut(run):
+    crew = Crew()
+    twins = [spec(2, 4, trace=False), spec(2, 4, library="torch", trace=False), spec(2, 4, trace=False, seed=1)]
+    run(crew, experiment(*twins, spec(2, 2), rounds=1))
+    assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2), None]
+
+
 def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
     run(Crew())
     again = Crew()

@@ -29,6 +29,7 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({"library": "torhc"}, ["library = 'torhc'", "did you mean 'torch'"]),
         ({"library": "torch"}, ["trace = True", "library = 'torch'", "allowed is False"]),
         ({"library": "torch", "trace": False, "checkpoint": "except_last"}, ["'always' or 'never'"]),
+        ({"task": "check", "N": 9, "M": 4}, ["N = 9", "task = 'check'", "multiple of M = 4", "try N=8"]),
         ({"transport": "tcp"}, ["transport = 'tcp'", "auto, shm, gloo"]),
     ],
 )
@@ -66,7 +67,7 @@ def test_names_are_those_of_the_engine():
 
 def test_ids_are_readable_and_stable():
     """A literal: when this changes, every recorded result is orphaned."""
-    assert spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-cb4bf0"
+    assert spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-960242"
     assert slug("timm:resnet50") == "timm-resnet50"
 
 
@@ -88,6 +89,7 @@ def test_ids_survive_a_round_trip_and_the_order_of_arguments():
         {"steps": 4},
         {"D": 2},
         {"trace": False},
+        {"task": "check"},
     ],
 )
 def test_every_scientific_field_changes_the_id(changed: dict[str, Any]):

@@ -2,6 +2,7 @@ import time
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from repro.models import build
 from repro.models.timed import TimedLayer, wait_until
@@ -53,6 +54,12 @@ def test_it_passes_on_what_it_gets():
 def test_the_first_layer_waits_backward_though_its_input_needs_no_gradient():
     layer = TimedLayer(0.0, 0.02)
     output = layer(torch.zeros(2, 2)).sum()
+    assert seconds(output.backward) >= 0.02
+
+
+def test_a_library_that_recomputes_on_demand_recomputes_it_too():
+    layer = TimedLayer(0.02, 0.0)
+    output = checkpoint(layer, torch.zeros(2, 2, requires_grad=True), use_reentrant=False).sum()
     assert seconds(output.backward) >= 0.02
 
 

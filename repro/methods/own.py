@@ -1,0 +1,65 @@
+"""Our own pipeline as a method."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from repro.gpipe import EvaluationResult, Pipeline, StepResult
+from repro.gpipe.microbatch import Tree, split
+from repro.gpipe.wire import Wire
+from repro.methods.method import Setup
+
+
+class Own:
+    """`repro.gpipe.Pipeline`; see `Method`."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        balance = setup.balance
+        if setup.stages == 1 and isinstance(balance, str):
+            balance = "uniform"  # nothing to cut, so nothing to profile
+        self._pipe = Pipeline(
+            setup.layers,
+            stages=setup.stages,
+            micro_batches=setup.micro_batches,
+            replicas=setup.replicas,
+            balance=balance,
+            checkpoint=setup.checkpoint,
+            schedule=setup.schedule,
+            transport=setup.transport,
+            device=setup.device,
+            seed=setup.seed,
+            sample=setup.sample,
+        )
+        self.module = self._pipe.module
+        self.balance = self._pipe.balance
+        self._optimizer = setup.make_optimizer(self._pipe.parameters())
+        processes = setup.stages * setup.replicas
+        self._wire = Wire(processes, dist.get_rank() if processes > 1 else 0)
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """One step; see `Method`."""
+        return self._pipe.train_step(inputs, targets, self._setup.loss, self._optimizer, trace=trace)
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """Forward only; see `Method`."""
+        return self._pipe.evaluate(inputs, targets, self._setup.loss)
+
+    def cut(self, tree: Tree) -> list[Tree]:
+        """As `torch.tensor_split` cuts; see `Method`."""
+        return split(tree, self._setup.micro_batches)
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each stage of each replica; see `Method`."""
+        if self._setup.device.type == "cuda":
+            torch.cuda.synchronize(self._setup.device)
+        return self._wire.all_gather(value)
+
+    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
+        """Peak memory per stage of this replica; see `Method`."""
+        return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer)
+
+    def close(self) -> None:
+        """See `Method`."""
+        self._pipe.close()

@@ -1,0 +1,77 @@
+"""torchgpipe 0.0.7 as a method: all stages in this one process, so an oracle of semantics and no rival in speed.
+
+Its stages share one thread on the CPU. Batch norm is its own deferred kind, which it has for running statistics over
+the mini-batch.
+"""
+
+import warnings
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.layers import build
+from repro.gpipe.microbatch import Tree, flatten, unflatten
+from repro.methods.method import Setup
+
+with warnings.catch_warnings():  # written for torch 1.6
+    warnings.simplefilter("ignore")
+    from torchgpipe import GPipe  # pyright: ignore[reportMissingImports] (optional)
+
+
+class TorchGPipe:
+    """All stages under `torchgpipe.GPipe`; see `Method`."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.balance = setup.counts()
+        layers = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
+        self._pipe: Any = GPipe(
+            nn.Sequential(*layers),
+            [*self.balance],
+            devices=[setup.device] * setup.stages,
+            chunks=setup.micro_batches,
+            checkpoint=setup.checkpoint,
+            deferred_batch_norm=True,
+        )
+        self.module = nn.Sequential(*self._pipe)
+        self._optimizer = setup.make_optimizer(self.module.parameters())
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """One step; see `Method`."""
+        assert not trace, "torchgpipe records no spans"
+        start = perf_counter()
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+        loss = self._setup.loss(self._pipe(inputs), targets)
+        loss.backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        return StepResult(loss.item(), start, perf_counter())
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """Forward only; see `Method`."""
+        self._pipe.eval()
+        with torch.no_grad():
+            outputs = self._pipe(inputs)
+            loss = self._setup.loss(outputs, targets).item()
+        self._pipe.train()
+        return EvaluationResult(loss, outputs)
+
+    def cut(self, tree: Tree) -> list[Tree]:
+        """As `torch.chunk` cuts; see `Method`."""
+        tensors, skeleton = flatten(tree)
+        parts = zip(*(t.chunk(self._setup.micro_batches) for t in tensors), strict=True)
+        return [unflatten(list(part), skeleton) for part in parts]
+
+    def gather(self, value: Any) -> list[Any]:
+        """This process is all there is."""
+        return [value]
+
+    def peak_bytes(self, inputs: Tree, targets: Tree) -> None:
+        """Not measured."""
+
+    def close(self) -> None:
+        """Nothing to give back."""

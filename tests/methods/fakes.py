@@ -1,0 +1,168 @@
+"""Methods of one process, right and wrong in one known way each, and what launched processes run."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.batchnorm import once_per_mini_batch
+from repro.gpipe.layers import build
+from repro.gpipe.microbatch import batch_size, gather, split
+from repro.methods import Setup, make
+from repro.methods.checks import Check, examine
+from repro.methods.probe import probe
+
+
+class Right:
+    """The unsplit model, micro-batch after micro-batch, recomputed as a pipeline would."""
+
+    balance = (4,)
+    equal_weights: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        layers = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
+        self.module = nn.Sequential(*layers)
+
+    def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
+        start, total = time.perf_counter(), 0.0
+        parts = self.cut(inputs)
+        with self.statistics() as statistics:
+            for part, target in zip(parts, self.cut(targets), strict=True):
+                share = 1 / len(parts) if self.equal_weights else batch_size(part) / batch_size(inputs)
+                statistics.counting = True
+                state = torch.get_rng_state()
+                loss = self.setup.loss(self.module(part), target) * share
+                if self.setup.checkpoint == "always":
+                    statistics.counting = False
+                    loss = self.recompute(part, target, share, state)
+                loss.backward()
+                total += loss.item()
+        return StepResult(total, start, time.perf_counter())
+
+    def statistics(self) -> Any:
+        return once_per_mini_batch(self.module)
+
+    def recompute(self, part: Any, target: Any, share: float, state: torch.Tensor) -> torch.Tensor:
+        torch.set_rng_state(state)
+        return self.setup.loss(self.module(part), target) * share
+
+    def evaluate(self, inputs: Any, targets: Any) -> EvaluationResult:
+        self.module.eval()
+        with torch.no_grad():
+            outputs = gather([self.module(part) for part in self.cut(inputs)])
+        self.module.train()
+        return EvaluationResult(0.0, outputs)
+
+    def cut(self, tree: Any) -> list[Any]:
+        return split(tree, self.setup.micro_batches)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def peak_bytes(self, inputs: Any, targets: Any) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Counts:
+    """Stands for `Statistics` where nobody looks after them."""
+
+    counting = True
+
+    def __enter__(self) -> "Counts":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+class CountsTwice(Right):
+    """Running statistics move with every micro-batch, and again when it is recomputed."""
+
+    def statistics(self) -> Any:
+        return Counts()
+
+
+class OtherMask(Right):
+    """Drops other activations when it recomputes."""
+
+    def recompute(self, part: Any, target: Any, share: float, state: torch.Tensor) -> torch.Tensor:
+        return self.setup.loss(self.module(part), target) * share
+
+
+class EqualWeights(Right):
+    """Takes the mean of the micro-batches' means."""
+
+    equal_weights = True
+
+
+class Refuses(Right):
+    """Wants micro-batches of one size."""
+
+    def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
+        if batch_size(inputs) % self.setup.micro_batches:
+            raise RuntimeError("sizes\ndiffer")
+        return super().train_step(inputs, targets)
+
+
+class ForgetsAMode(Right):
+    """Evaluates with the micro-batch's own statistics."""
+
+    def evaluate(self, inputs: Any, targets: Any) -> EvaluationResult:
+        with torch.no_grad():
+            return EvaluationResult(0.0, gather([self.module(part) for part in self.cut(inputs)]))
+
+
+class Overflows(Right):
+    """Leaves statistics that nobody can evaluate with."""
+
+    def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
+        result = super().train_step(inputs, targets)
+        for name, buffer in self.module.named_buffers():
+            if name.endswith("running_var"):
+                buffer.fill_(float("nan"))
+        return result
+
+
+def setup(**changed: Any) -> Setup:
+    model = probe()
+    common = {"layers": model.layers, "loss": model.loss, "stages": 2, "micro_batches": 4, "balance": (2, 2)}
+    return Setup(**{**common, "sample": model.batch(4, 0)[0], "device": torch.device("cpu"), **changed})
+
+
+def examined(maker: Callable[[Setup], Any], spare: Any = None, **changed: Any) -> dict[str, Check]:
+    return examine(maker, setup(**changed), probe().batch, 16, spare)
+
+
+def two_stages() -> dict[str, tuple[dict[str, Check], list[float]]] | None:
+    """In three processes, of which the third has no stage: ours and torch's checks, and the losses of three steps."""
+    from repro.methods.peers.pipelining import groups
+
+    group, spare = groups(2, [timedelta(minutes=2), timedelta(seconds=5)])
+    if dist.get_rank() == 2:
+        return None
+    return {
+        library: (examined(partial(make, library), spare, group=group), _trained(library, group))
+        for library in ("repro", "torch")
+    }
+
+
+def _trained(library: str, group: Any) -> list[float]:
+    """Losses while training without dropout, an evaluation in between."""
+    quiet = [nn.Flatten(), partial(nn.Linear, 192, 16), nn.ReLU(), partial(nn.Linear, 16, 5)]
+    method = make(library, setup(layers=quiet, group=group, optimizer=partial(torch.optim.SGD, lr=0.1)))
+    inputs, targets = probe().batch(16, 0)
+    losses = [method.train_step(inputs, targets).loss]
+    losses.append(method.evaluate(inputs, targets).loss)
+    losses += [method.train_step(inputs, targets).loss for _ in range(2)]
+    method.close()
+    return losses

@@ -1,0 +1,56 @@
+"""The adapters of the peer libraries, held against the unsplit model and against ours."""
+
+from functools import partial
+from importlib.util import find_spec
+
+import pytest
+from fakes import examined, setup, two_stages
+
+from repro.gpipe import launch
+from repro.methods import make
+
+
+@pytest.fixture(scope="module")
+def found():
+    stages = launch(two_stages, stages=3)
+    assert stages[2] is None
+    assert stages[0] == stages[1]
+    return stages[0]
+
+
+def test_ours_is_right_in_every_check(found):
+    assert {check.verdict for check in found["repro"][0].values()} == {"ok"}
+
+
+def test_torch_computes_the_gradients_of_the_unsplit_model(found):
+    checks, _ = found["torch"]
+    for name in ("gradients", "evaluation", "dropout"):
+        assert checks[name].verdict == "ok", checks[name]
+
+
+def test_torch_counts_recomputed_batches_twice_and_wants_equal_micro_batches(found):
+    """If these change, torch has changed: the report's table says what it does now."""
+    checks, _ = found["torch"]
+    assert "num_batches_tracked is 8" in checks["batch norm"].evidence
+    assert checks["unequal micro-batches"].verdict == "refused"
+    assert "batch_size" in checks["unequal micro-batches"].evidence
+
+
+def test_torch_trains_as_ours_does(found):
+    (_, ours), (_, theirs) = found["repro"], found["torch"]
+    assert theirs == pytest.approx(ours, abs=1e-6)
+    assert ours[-1] < ours[0]
+
+
+@pytest.mark.skipif(find_spec("torchgpipe") is None, reason="torchgpipe is not installed; it is the extra `peers`")
+def test_torchgpipe_is_right_but_for_the_variance():
+    checks = examined(partial(make, "torchgpipe"))
+    assert [name for name, check in checks.items() if check.verdict != "ok"] == ["batch norm"]
+    assert (checks["batch norm"].value or 1.0) < 1e-3  # biased
+    assert "micro-batches of 5, 5, 5, 2" in checks["unequal micro-batches"].evidence
+
+
+def test_a_peer_does_not_cut_by_time_itself():
+    assert setup(balance="uniform").counts() == (2, 2)
+    with pytest.raises(ValueError, match=r"^balance = 'time' with a peer library: .*library='repro'.*$"):
+        setup(balance="time").counts()
