@@ -68,15 +68,12 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
     """
     groups = _groups(job.spec)
     processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
-    try:
-        if rank >= processes:
-            return None
-        found = _check(job, rank, groups) if job.spec.task == "check" else _train(job, rank, groups)
-        return found if rank == 0 else None
-    finally:
-        for group in groups:
-            if group is not dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
+    if rank >= processes:
+        return None
+    found = _check(job, rank, groups) if job.spec.task == "check" else _train(job, rank, groups)
+    for group in groups:  # not after an error, which closed connections would hide behind errors of the neighbours
+        dist.destroy_process_group(group)
+    return found if rank == 0 else None
 
 
 def check(spec: RunSpec) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.harness.machine import Machine
 from repro.harness.record import Folder
-from repro.harness.spec import Experiment, RunSpec, Scale, near
+from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, near
 
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
 
@@ -205,7 +205,8 @@ def _planned(
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run, or nothing."""
-    if spec.fidelity == "measured" and spec.devices > machine.count:
+    shares = spec.fidelity == "emulated" and not (spec.library == "torch" and machine.device == "cuda")  # a device
+    if spec.devices > machine.count and spec.fidelity in TIMED and not shares:
         return f"needs {spec.devices} devices"
     if spec.library == "torchgpipe" and find_spec("torchgpipe") is None:
         return "torchgpipe is not installed: .venv/bin/uv pip install --no-deps torchgpipe==0.0.7"

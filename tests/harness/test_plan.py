@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,14 @@ def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
     assert "-torch-" in made.runs[1].id
     assert made.notes == ("added as baselines of the ratios: " + made.runs[0].id,)
     assert [run.spec.task for run in make(tmp_path, of=of).fresh_rounds("timed")[1]] == ["train", "train"]
+
+
+def test_torch_sends_between_gpus_only_if_every_stage_has_its_own(tmp_path: Path):
+    pair = [spec(4, 4, fidelity="emulated", trace=False, library=library) for library in ("repro", "torch")]
+    cpu = make(tmp_path, of=experiment(*pair))
+    assert [run.status for run in cpu.runs] == ["planned", "planned"]
+    gpu = plan.make(experiment(*pair), "node", replace(MACHINE, device="cuda"), tmp_path)
+    assert [run.label for run in gpu.runs] == ["planned", "skipped(needs 4 devices)"]
 
 
 def test_a_peer_that_is_not_installed_is_skipped_and_says_how_to_get_it(tmp_path: Path, monkeypatch):

@@ -21,6 +21,10 @@ def job(model: str, **args: object) -> Job:
 GOOD = job("timed", L=4, forward_s=0.001, backward_s=0.001)
 
 
+def _changed(job: Job, fields: dict[str, object]) -> Job:
+    return replace(job, spec=job.spec.model_copy(update=fields))
+
+
 def alive(pids: list[int]) -> list[int]:
     return [
         pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
@@ -29,7 +33,7 @@ def alive(pids: list[int]) -> list[int]:
 
 def test_runs_survive_each_other(tmp_path: Path):
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    with Workers(2, tmp_path / "logs") as crew:
+    with Workers(3, tmp_path / "logs") as crew:
         raised = crew.measure(job("import:faulty:raises"), 60)
         assert (raised.status, raised.reason) == ("failed", "stage 1: RuntimeError: layer two is broken")
         printed = "".join(path.read_text() for path in Path(raised.log).rglob("stderr.log"))
@@ -42,11 +46,19 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert {span["stage"] for span in good.timeline} == {0, 1}
         assert json.dumps(line)
 
-        untraced = crew.measure(replace(GOOD, spec=GOOD.spec.model_copy(update={"trace": False})), 60)
+        untraced = crew.measure(_changed(GOOD, {"trace": False}), 60)
         assert (untraced.status, untraced.timeline, untraced.metrics["breakdown"]) == ("done", [], {})
         assert untraced.metrics["bubble_idle_over_total"] == [None]
         assert untraced.metrics["step_s"][0] >= 3 * 4 * 0.001  # M+K-1 micro-batches' F, R and B in two layers, at least
 
+        peer = {"library": "torch", "trace": False}
+        theirs = crew.measure(_changed(GOOD, peer), 60)
+        assert (theirs.status, theirs.metrics["balance"], theirs.metrics["peak_bytes"]) == ("done", [2, 2], None)
+        assert theirs.metrics["loss"] == pytest.approx(good.metrics["loss"], rel=1e-5)
+        raised = crew.measure(_changed(job("import:faulty:raises"), peer), 60)
+        assert (raised.status, raised.reason) == ("failed", "stage 1: RuntimeError: layer two is broken")
+
+        crew.ready()
         assert crew._context is not None
         pids = list(crew._context.pids().values())
         silent = crew.measure(job("import:faulty:hangs"), 1)
