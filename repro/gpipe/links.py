@@ -10,7 +10,7 @@ from repro.gpipe.profile import LinkSpeed
 from repro.gpipe.transport import ACTIVATION, GRADIENT, Link, connect
 from repro.gpipe.wire import Wire
 
-_SMALL, _LARGE = 2**12, 2**22  # bytes of the messages that are timed
+_SMALL, _LARGE = 2**12, 2**20  # bytes of the messages that are timed
 _REPEATS = 4
 
 
