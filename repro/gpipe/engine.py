@@ -109,8 +109,7 @@ class Engine:
         else:  # only then, so that no stage's step begins before the first one's
             announced = self.wire.recv_numbers(self._before)
             began = self.recorder.now()
-        if self._after is not None:
-            self.wire.send_numbers(announced, self._after)
+        told = None if self._after is None else self.wire.isend_numbers(announced, self._after)
         if optimizer is not None:
             optimizer.zero_grad()
         if self.replicas is not None and not evaluate:
@@ -122,6 +121,8 @@ class Engine:
                 self._do[action.kind](self, action)
         self._update(optimizer)
         self.links.flush()
+        if told is not None:
+            told()
         self._known[signature] = self._incoming, self._outgoing
         self.step += not evaluate
 

@@ -3,7 +3,7 @@
 import pickle
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,13 @@ class Wire:
     def send_numbers(self, numbers: Sequence[int], stage: int) -> None:
         """Send three integers."""
         dist.send(torch.tensor(numbers), self.world_rank(stage), tag=CONTROL)
+
+    def isend_numbers(self, numbers: Sequence[int], stage: int) -> Callable[[], object]:
+        """The same without waiting until they are taken; call the result to do so."""
+        message = torch.tensor(numbers)
+        work = dist.isend(message, self.world_rank(stage), tag=CONTROL)
+        assert work is not None
+        return lambda: (work.wait(), message)
 
     def recv_numbers(self, stage: int) -> tuple[int, int, int]:
         """The counterpart of `send_numbers`."""
