@@ -82,7 +82,8 @@ class Outbox:
         self._thread.start()
 
     def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors in order."""
+        """Start to send tensors in order; raises what an earlier send raised."""
+        self._raise()
         for tensor in tensors:
             if (rest := link.isend(tensor)) is not None:
                 self._idle = False
@@ -96,13 +97,16 @@ class Outbox:
         done = threading.Event()
         self._queue.put(done.set)
         done.wait()
-        if self._error is not None:
-            raise self._error
+        self._raise()
 
     def close(self) -> None:
         """End the thread."""
         self._queue.put(None)
         self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     def _finish(self) -> None:
         while (rest := self._queue.get()) is not None:
