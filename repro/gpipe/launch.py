@@ -18,9 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from repro.gpipe.transport import nccl_pairs
-
-TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
+from repro.gpipe.transport import TIMEOUT, nccl_pairs
 
 
 class StageError(RuntimeError):

@@ -4,10 +4,11 @@ import time
 
 import torch
 
+from repro.gpipe.errors import one_of
 from repro.gpipe.mailbox import Outbox
 from repro.gpipe.message import TensorMeta
 from repro.gpipe.profile import LinkSpeed
-from repro.gpipe.transport import ACTIVATION, GRADIENT, Link, connect
+from repro.gpipe.transport import ACTIVATION, GRADIENT, TRANSPORTS, Link, connect
 from repro.gpipe.wire import Wire
 
 _SMALL, _LARGE = 2**12, 2**20  # bytes of the messages that are timed
@@ -21,9 +22,15 @@ class Links:
         wire: of this stage; its neighbours must make theirs at the same point.
         device: where tensors live here.
         transport: one of `transport.TRANSPORTS`.
+
+    Raises:
+        ValueError: if the transport does not exist or cannot be had here.
     """
 
     def __init__(self, wire: Wire, device: torch.device, transport: str) -> None:
+        one_of("transport", transport, TRANSPORTS)
+        if transport != "auto" and device.type != "cpu":
+            raise ValueError(f"transport={transport!r}: is for stages on the CPU, this one is on {device}; try 'auto'")
         self.wire = wire
         self.before = wire.rank - 1 if wire.rank else None
         self.after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
@@ -32,8 +39,15 @@ class Links:
         self._all: list[Link] = []
 
         def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
-            self._all.append(connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport))
-            return self._all[-1]
+            made = connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport)
+            self._all.append(made)
+            # NCCL makes a communicator when it is first used, and both ends wait for each other: here, in no schedule.
+            greeting = torch.zeros(1, dtype=torch.uint8, device=device)
+            if outgoing:
+                self.outbox.send(made, [greeting])
+            else:
+                made.irecv(TensorMeta.of(greeting))()
+            return made
 
         if self.before is not None:
             self.activations_in = link(self.before, ACTIVATION, outgoing=False)

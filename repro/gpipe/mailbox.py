@@ -81,7 +81,8 @@ class Outbox:
         self._error: BaseException | None = None
 
     def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors in order."""
+        """Start to send tensors in order; raises what an earlier send raised."""
+        self._raise()
         for tensor in tensors:
             if (rest := link.isend(tensor)) is not None:
                 self._put(rest)
@@ -94,8 +95,7 @@ class Outbox:
         self._put(done.set)
         done.wait()
         self._idle = True
-        if self._error is not None:
-            raise self._error
+        self._raise()
 
     def close(self) -> None:
         """End the thread."""
@@ -109,6 +109,10 @@ class Outbox:
         if self._thread is None:
             self._thread = threading.Thread(target=self._finish, name="gpipe-outbox", daemon=True)
             self._thread.start()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     def _finish(self) -> None:
         while (rest := self._queue.get()) is not None:

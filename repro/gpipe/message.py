@@ -1,6 +1,6 @@
 """What a message between stages holds: its description, which is learnt once, and how tensors must lie in memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -82,8 +82,11 @@ class MessageMeta:
         return ours == theirs and self.skeleton == other.skeleton
 
     def gradients(self) -> "MessageMeta":
-        """The message that comes back: a gradient for each tensor that requires one."""
-        return MessageMeta(tuple(m for m in self.tensors if m.requires_grad), None)
+        """The message that comes back: a gradient for each tensor that requires one.
+
+        It never repeats itself: where one number was read in many places, each place has a gradient of its own.
+        """
+        return MessageMeta(tuple(replace(m, stride=m.layout) for m in self.tensors if m.requires_grad), None)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -99,8 +102,8 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy where it has gaps or overlaps."""
-    return tensor if is_dense(tensor) else tensor.contiguous()
+    """The tensor, or a copy where it has gaps or overlaps, or where its memory holds the conjugate or the negative."""
+    return (tensor if is_dense(tensor) else tensor.contiguous()).resolve_conj().resolve_neg()
 
 
 def settled(tensor: Tensor) -> Tensor:
@@ -117,5 +120,5 @@ def duplicate(tensor: Tensor) -> Tensor:
 
 
 def elements(tensor: Tensor) -> Tensor:
-    """A dense tensor's elements as they lie in memory: a flat view."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+    """A dense tensor's bytes as they lie in memory: a flat view. Not every backend knows every number format."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -31,8 +31,29 @@ def available() -> bool:
 
 
 def host() -> str:
-    """What processes that can reach each other here have in common: the running kernel and its network namespace."""
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/net').readlink()}"
+    """What processes that can reach each other here have in common: the running kernel, namespaces and the user."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespaces = (Path(f"/proc/self/ns/{kind}").readlink() for kind in ("net", "user"))
+    return " ".join([boot, *map(str, namespaces), str(os.getuid())])
+
+
+def _map(fd: int, size: int) -> "ctypes.Array[ctypes.c_char]":
+    """The memory of a file, for as long as someone holds the result.
+
+    `mmap.mmap` would keep a descriptor open for each, and a process may have a thousand only.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    # All pages are fetched now, not while a step is timed.
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise MemoryError(f"no room to map {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
+    memory = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(memory, libc.munmap, address, size).atexit = False
+    return memory
 
 
 class _Segment:
@@ -40,24 +61,23 @@ class _Segment:
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.number = number
-        # All pages are fetched now, not while a step is timed.
-        self.memory = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        self.memory = _map(fd, size)
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8, offset=mmap.PAGESIZE)
 
     @property
     def free(self) -> bool:
         """Whether the receiver has let go of it."""
-        return self.memory[:1] == _FREE
+        return self.memory[0] == _FREE
 
     def put(self, tensor: Tensor) -> None:
         """Copy a dense tensor in; past torch, for the memory belongs to the receiver."""
-        self.memory[:1] = _TAKEN
+        self.memory[0] = _TAKEN
         ctypes.memmove(self.bytes.data_ptr(), tensor.data_ptr(), tensor.nbytes)
 
     def tensor(self, meta: TensorMeta) -> Tensor:
         """The data as a tensor of its own; the segment is marked free when its storage goes."""
         owner = (ctypes.c_char * meta.nbytes).from_buffer(self.memory, mmap.PAGESIZE)
-        weakref.finalize(owner, self.memory.__setitem__, slice(0, 1), _FREE).atexit = False
+        weakref.finalize(owner, self.memory.__setitem__, 0, _FREE).atexit = False
         data = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
         return torch.empty(0, dtype=meta.dtype).set_(data, 0, meta.shape, meta.layout)
 
@@ -71,7 +91,11 @@ class Sender:
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except OSError:
+            self._socket.close()
+            raise
         self._segments: list[_Segment] = []
 
     def put(self, tensor: Tensor) -> tuple[bytes, list[int]]:

@@ -12,6 +12,7 @@ the two stages are:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cache, partial
 from typing import Any
 
@@ -20,12 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe import shm
-from repro.gpipe.errors import one_of
 from repro.gpipe.message import TensorMeta, dense, elements
 from repro.gpipe.wire import Wire
 
 ACTIVATION, GRADIENT = 1, 2  # gloo's tags; see also wire.CONTROL
 TRANSPORTS = ("auto", "shm", "gloo")
+TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
 _INLINE = 2**20  # bytes up to which the compute thread copies itself: waking another one would take as long
 
 
@@ -75,25 +76,25 @@ class Shared(Link):
 
     def __init__(self, end: shm.Sender | shm.Receiver) -> None:
         self._end: Any = end
-        self._pending = 0
+        self._left, self._done = 0, 0  # sends to the other thread, and by it: each is counted by one thread alone
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
         """Copy and ring, or leave both to another thread."""
         if not tensor.numel():
             return None
         source = dense(tensor.detach())
-        if self._pending or source.nbytes > _INLINE:
-            self._pending += 1
+        if self._left > self._done or source.nbytes > _INLINE:
+            self._left += 1
             return partial(self._later, source)
         bell = self._end.put(source)
         if not self._end.ring(*bell, wait=False):
-            self._pending += 1
+            self._left += 1
             return partial(self._later, source, bell)
         return None
 
     def _later(self, source: Tensor, bell: tuple[bytes, list[int]] | None = None) -> None:
         self._end.ring(*(bell or self._end.put(source)), wait=True)
-        self._pending -= 1
+        self._done += 1
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """The next tensor, when it is asked for; it lies in memory already."""
@@ -182,7 +183,8 @@ class Staged(Link):
 def nccl_pairs(world: int) -> dict[tuple[int, int], dist.ProcessGroup]:
     """One communicator for each neighbour and direction; every rank of the world must call this at the same point."""
     ordered = [pair for a in range(world - 1) for pair in ((a, a + 1), (a + 1, a))]
-    return {pair: dist.new_group(sorted(pair), backend="nccl") for pair in ordered}  # pyright: ignore[reportReturnType]
+    groups = [dist.new_group(sorted(pair), backend="nccl", timeout=TIMEOUT) for pair in ordered]
+    return dict(zip(ordered, groups, strict=True))  # pyright: ignore[reportReturnType]
 
 
 def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgoing: bool, transport: str) -> Link:
@@ -197,9 +199,8 @@ def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgo
         transport: "auto" takes the fastest that there is; "shm" and "gloo" insist, for tensors on the CPU.
 
     Raises:
-        ValueError: if the transport does not exist or cannot be had here.
+        ValueError: at both ends, if they share no memory and "shm" insists on it.
     """
-    one_of("transport", transport, TRANSPORTS)
     peer = wire.world_rank(neighbour)
     if device.type == "cuda" and "nccl" in dist.get_backend_config():
         here = wire.world_rank(wire.rank)
@@ -222,6 +223,8 @@ def _shared(wire: Wire, neighbour: int, *, outgoing: bool) -> shm.Sender | shm.R
         if wire.recv_object(neighbour) and receiver:
             receiver.accept()
             return receiver
+        if receiver:
+            receiver.close()
         return None
     offer = wire.recv_object(neighbour)
     sender = None

@@ -66,11 +66,18 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def train(
-    model: str, stages: int, micro_batches: int, checkpoint: str, schedule: str, device: str | None = "cpu"
+    model: str,
+    stages: int,
+    micro_batches: int,
+    checkpoint: str,
+    schedule: str,
+    device: str | None = "cpu",
+    transport: str = "auto",
 ) -> dict:
     """A few steps; loss, evaluation and this stage's weights and last gradients."""
     layers = {"nested": nested, "noisy": noisy}[model]()
-    pipe = Pipeline(layers, stages, micro_batches, checkpoint=checkpoint, schedule=schedule, device=device, seed=7)
+    how = {"checkpoint": checkpoint, "schedule": schedule, "transport": transport}
+    pipe = Pipeline(layers, stages, micro_batches, **how, device=device, seed=7)
     optimizer = torch.optim.SGD(list(pipe.parameters()), lr=0.5, momentum=0.9)
     inputs, targets = batch()
     losses = [

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 import torch
-from scenarios import on_gpus, train
+from crossings import on_busy_gpus
+from scenarios import CASES, on_gpus, train
 
 from repro.gpipe import launch
 
@@ -27,10 +28,37 @@ def compare(stages):
         assert all(a.end <= b.start + 1e-4 for a, b in itertools.pairwise(spans))
 
 
+def compare_busy(stages):
+    """Nothing is read before it is computed, nor overwritten while it is copied."""
+    alone = launch(on_busy_gpus, 1, stages=1)[0]
+    ran = launch(on_busy_gpus, stages, stages=stages)
+    for case in CASES:
+        assert ran[0]["losses"][case] == pytest.approx(alone["losses"][case], rel=1e-4), case
+    first, second = (ran[rank]["odd"] for rank in range(2))
+    assert len(second["seen"]) == len(alone["odd"]["seen"])
+    for n, (ours, theirs) in enumerate(zip(second["seen"], alone["odd"]["seen"], strict=True)):
+        for name, (stride, values) in theirs.items():
+            torch.testing.assert_close(ours[name][1], values, rtol=1e-4, atol=1e-5)
+            assert n < 4 or ours[name][0] == stride, name
+    for name, gradient in first["gradients"].items():
+        torch.testing.assert_close(gradient, alone["odd"]["gradients"][name], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("stages", [1, 2])
 def test_one_gpu_gives_what_the_cpu_gives(stages):
     compare(stages)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="stages get a GPU each")
+def test_busy_stages_on_one_gpu():
+    compare_busy(2)
+
+
+@pytest.mark.multigpu
+def test_busy_stages_over_nccl():
+    compare_busy(min(torch.cuda.device_count(), 3))
 
 
 @pytest.mark.multigpu

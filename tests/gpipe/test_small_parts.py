@@ -1,10 +1,9 @@
-"""Random state, running statistics, live bytes, strides: the pieces below the engine."""
+"""Random state, running statistics, live bytes: the pieces below the engine."""
 
 import torch
 
 from repro.gpipe import rng
 from repro.gpipe.memory import LiveBytes
-from repro.gpipe.message import MessageMeta, TensorMeta
 
 CPU = torch.device("cpu")
 
@@ -40,15 +39,3 @@ def test_live_bytes_sees_peaks_and_frees():
         assert meter.now == 1024
         torch.ones(256)
     assert meter.peak == 1024 + 4096
-
-
-def test_strides_survive_where_dense():
-    last = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert TensorMeta.of(last).stride == last.stride()
-    gaps = torch.zeros(4, 4)[:, :2]
-    assert TensorMeta.of(gaps).layout == (2, 1)
-    assert TensorMeta.of(torch.zeros(3, 2).t()).stride == (1, 2)
-    meta = MessageMeta.of((torch.zeros(2), torch.zeros(3, requires_grad=True)))
-    assert [m.shape for m in meta.gradients().tensors] == [(3,)]
-    assert meta.fits(MessageMeta.of((torch.ones(2), torch.ones(3))))
-    assert not meta.fits(MessageMeta.of((torch.ones(2), torch.ones(4))))

@@ -1,0 +1,143 @@
+"""A transport on the CPU that blocks where NCCL blocks: what would deadlock on GPUs deadlocks here, within seconds.
+
+As torch's NCCL does it: a communicator executes what is posted to it strictly in program order, one operation at a
+time, beside the computing thread; a send and a receive end only when the other end has come to the matching one; the
+first post of a communicator makes the computing thread wait for the neighbour's first.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from repro.gpipe.message import TensorMeta, dense, elements
+from repro.gpipe.transport import Link
+from repro.gpipe.wire import Wire
+
+_HELLO, _READY, _DATA = 100, 200, 300  # gloo's tags, to which a communicator adds its own number
+_BOTH = 3  # the number of one that serves both directions; otherwise a direction's own tag
+
+
+class Deadlock(RuntimeError):
+    """An operation waited longer than it may."""
+
+
+class Communicator:
+    """One end of a channel between two processes.
+
+    Attributes:
+        posted: every operation in program order: whether it sends, and its bytes.
+        head: the operation that the end is at, "send" or "receive", or None.
+    """
+
+    def __init__(self, peer: int, number: int, seconds: float) -> None:
+        self.peer, self.number = peer, number
+        self.posted: list[tuple[str, int]] = []
+        self.head: str | None = None
+        self._limit = timedelta(seconds=seconds)
+        self._queue: queue.SimpleQueue[tuple[str, Tensor, Future] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._execute, daemon=True)
+        self._thread.start()
+
+    def post(self, kind: str, data: Tensor) -> Future:
+        """Queue an operation; the result of its future comes when it is done."""
+        if not self.posted:
+            greeting = dist.isend(torch.zeros(1), self.peer, tag=_HELLO + self.number)
+            self._receive(torch.zeros(1), _HELLO)
+            _finish(greeting, self._limit)
+        self.posted.append((kind, data.numel()))
+        done: Future = Future()
+        self._queue.put((kind, data, done))
+        return done
+
+    def close(self) -> None:
+        """Stop after what was posted; a second call does nothing."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _execute(self) -> None:
+        while (job := self._queue.get()) is not None:
+            kind, data, done = job
+            if self.head is None:
+                self.head = kind
+            try:
+                self._run(kind, data)
+                self.head = None
+                done.set_result(None)
+            except RuntimeError as error:  # the head stays for the test to see; what follows fails in the same way
+                done.set_exception(Deadlock(f"{self.head} to or from rank {self.peer}: {error}"))
+
+    def _run(self, kind: str, data: Tensor) -> None:
+        if kind == "send":
+            self._receive(torch.zeros(1), _READY)
+            self._send(data, _DATA)
+        else:
+            self._send(torch.zeros(1), _READY)
+            self._receive(data, _DATA)
+
+    def _send(self, data: Tensor, tag: int) -> None:
+        _finish(dist.isend(data, self.peer, tag=tag + self.number), self._limit)
+
+    def _receive(self, data: Tensor, tag: int) -> None:
+        _finish(dist.irecv(data, self.peer, tag=tag + self.number), self._limit)
+
+
+def _finish(work: dist.Work | None, limit: timedelta) -> None:
+    assert work is not None
+    work.wait(limit)
+
+
+class NcclLike(Link):
+    """One direction over a communicator, as `transport.Nccl` is."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self._late: list[Future] = []
+
+    def isend(self, tensor: Tensor) -> None:
+        self._late.append(self.communicator.post("send", elements(dense(tensor.detach()))))
+
+    def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
+        room = meta.room(torch.device("cpu"))
+        done = self.communicator.post("receive", elements(room))
+
+        def wait() -> Tensor:
+            done.result()
+            return room
+
+        return wait
+
+    def flush(self) -> None:
+        for done in self._late:
+            done.result()
+        self._late.clear()
+
+    def close(self) -> None:
+        self.communicator.close()
+
+
+class Connector:
+    """Takes the place of `links.connect`.
+
+    Args:
+        single: one communicator for both directions between neighbours, instead of one for each.
+        seconds: that an operation may take.
+
+    Attributes:
+        made: (world rank of the peer, number) -> communicator.
+    """
+
+    def __init__(self, *, single: bool = False, seconds: float = 30.0) -> None:
+        self.single, self.seconds = single, seconds
+        self.made: dict[tuple[int, int], Communicator] = {}
+
+    def __call__(self, wire: Wire, neighbour: int, tag: int, device: torch.device, **_: object) -> Link:
+        key = wire.world_rank(neighbour), _BOTH if self.single else tag
+        if key not in self.made:
+            self.made[key] = Communicator(*key, self.seconds)
+        return NcclLike(self.made[key])

@@ -1,0 +1,99 @@
+"""How tensors are described, laid out for the crossing and laid out again."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repro.gpipe.message import MessageMeta, TensorMeta, dense, elements, is_dense, settled
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.int64, torch.complex64]
+
+
+def numbered(shape, dtype):
+    """A tensor whose elements differ, as far as the type can tell."""
+    count = torch.arange(torch.Size(shape).numel()).view(shape)
+    return (count % 2 == 0) if dtype == torch.bool else count.to(dtype)
+
+
+def crossed(tensor):
+    """What a receiver makes of a tensor, by way of a copy of its bytes."""
+    meta = TensorMeta.of(tensor)
+    arrived = meta.room(CPU)
+    elements(arrived).copy_(elements(dense(tensor)))
+    assert arrived.untyped_storage().nbytes() == meta.nbytes
+    return meta.restored(arrived)
+
+
+@st.composite
+def views(draw):
+    """A tensor after a few operations that only change how its memory is read."""
+    tensor = numbered(draw(st.lists(st.integers(0, 4), max_size=3)), draw(st.sampled_from(DTYPES)))
+    for _ in range(draw(st.integers(0, 4))):
+        operation = draw(st.sampled_from(["permute", "expand", "step", "offset", "unfold", "conj"]))
+        d = draw(st.integers(0, tensor.ndim - 1)) if tensor.ndim else None
+        if operation == "permute":
+            tensor = tensor.permute(draw(st.permutations(range(tensor.ndim))))
+        elif operation == "expand":
+            tensor = tensor.unsqueeze(0).expand(draw(st.integers(0, 3)), *tensor.shape)
+        elif operation == "conj":
+            tensor = tensor.conj()
+        elif d is None:
+            continue
+        elif operation == "step":
+            tensor = tensor[(slice(None),) * d + (slice(None, None, 2),)]
+        elif operation == "offset":
+            tensor = tensor.narrow(d, min(1, tensor.shape[d]), max(0, tensor.shape[d] - 1))
+        elif tensor.shape[d] >= 2:
+            tensor = tensor.unfold(d, 2, 1)
+    return tensor
+
+
+@settings(max_examples=300, deadline=None)
+@given(views())
+def test_any_view_arrives_with_its_bits_and_strides(tensor):
+    found = crossed(tensor)
+    assert torch.equal(found, tensor)
+    assert (found.stride(), found.dtype) == (tensor.stride(), tensor.dtype)
+
+
+@settings(max_examples=200, deadline=None)
+@given(views())
+def test_settled_as_a_fresh_tensor_would_lie(tensor):
+    lies = settled(tensor)
+    assert is_dense(lies)
+    assert lies.data_ptr() % 64 == 0
+    assert torch.equal(lies, tensor)
+    assert settled(lies) is lies, "nothing left to do"
+
+
+def test_a_repeated_number_crosses_once_laid_out():
+    """Gaps and repeats come back, so the next layer computes on what the one before returned."""
+    row = torch.arange(3.0)
+    expanded = crossed(row.expand(4, 3))
+    assert expanded.untyped_storage().nbytes() == row.nbytes
+    gaps = crossed(torch.arange(8.0).view(2, 4)[:, ::2])
+    assert gaps.stride() == (4, 2)
+
+
+def test_a_gradient_never_repeats_itself():
+    """The message back is as large as the one that went, however few numbers that one had been made of."""
+    leaf = torch.zeros(3, requires_grad=True)
+    (meta,) = MessageMeta.of((leaf.expand(4, 3), torch.zeros(1))).gradients().tensors
+    arrived = torch.arange(12.0).view(4, 3)
+    assert torch.equal(meta.restored(arrived), arrived)
+
+
+def test_strides_survive_where_dense():
+    last = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert TensorMeta.of(last).stride == TensorMeta.of(last).layout == last.stride()
+    assert TensorMeta.of(torch.zeros(4, 4)[:, :2]).layout == (2, 1)
+    assert TensorMeta.of(torch.zeros(3, 2).t()).layout == (1, 2)
+
+
+def test_what_fits():
+    meta = MessageMeta.of((torch.zeros(2), torch.zeros(3, requires_grad=True)))
+    assert [m.shape for m in meta.gradients().tensors] == [(3,)]
+    assert meta.fits(MessageMeta.of((torch.ones(2), torch.ones(3))))
+    assert not meta.fits(MessageMeta.of((torch.ones(2), torch.ones(4))))
+    assert not meta.fits(MessageMeta.of([torch.ones(2), torch.ones(3)])), "a list is no tuple"
