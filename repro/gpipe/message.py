@@ -81,9 +81,12 @@ class MessageMeta:
         ours, theirs = ([(m.shape, m.stride, m.dtype) for m in meta.tensors] for meta in (self, other))
         return ours == theirs and self.skeleton == other.skeleton
 
-    def gradients(self) -> "MessageMeta":
-        """The message that comes back: a gradient for each tensor that requires one."""
-        return MessageMeta(tuple(m for m in self.tensors if m.requires_grad), None)
+    def gradients(self, *, flags: bool = False) -> "MessageMeta":
+        """The message that comes back: a gradient for each tensor that requires one; with flags, one byte for each."""
+        tensors = tuple(m for m in self.tensors if m.requires_grad)
+        if flags and tensors:
+            tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
+        return MessageMeta(tensors, None)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -109,6 +112,15 @@ def settled(tensor: Tensor) -> Tensor:
     The last bits of a product depend on how its operands are aligned, and a slice of a mini-batch begins anywhere.
     """
     return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy, with the same strides even where there are gaps; a repeated one itself, since nothing can write to it."""
+    if is_dense(tensor) or tensor.is_sparse:
+        return tensor.clone()
+    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def elements(tensor: Tensor) -> Tensor:
