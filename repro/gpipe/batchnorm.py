@@ -122,7 +122,8 @@ class Statistics:
         ran = [True] * len(norms)
         if gather is not None:
             replicas = [r.split([len(t) for t in own]) for r in gather(torch.cat(own))]
-            ran = (sum(torch.stack([t[0] for t in replica]) for replica in replicas) > 0).tolist()
+            counts = torch.stack([torch.stack([part[0] for part in replica]) for replica in replicas])
+            ran = (counts.sum(0) > 0).tolist()
         for norm, parts in compress(zip(norms, zip(*replicas, strict=True), strict=True), ran):
             norm.commit(list(parts))
 

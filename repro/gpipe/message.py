@@ -1,6 +1,6 @@
 """What a message between stages holds: its description, which is learnt once, and how tensors must lie in memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -82,8 +82,11 @@ class MessageMeta:
         return ours == theirs and self.skeleton == other.skeleton
 
     def gradients(self, *, flags: bool = False) -> "MessageMeta":
-        """The message that comes back: a gradient for each tensor that requires one; with flags, one byte for each."""
-        tensors = tuple(m for m in self.tensors if m.requires_grad)
+        """The message that comes back: a gradient for each tensor that requires one; with flags, one byte for each.
+
+        A gradient has no gaps and repeats nothing, also where the tensor does.
+        """
+        tensors = tuple(replace(m, stride=m.layout) for m in self.tensors if m.requires_grad)
         if flags and tensors:
             tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
         return MessageMeta(tensors, None)

@@ -1,5 +1,6 @@
 """What the stage processes of `test_bits.py` run; at module level so that spawned processes can import it."""
 
+import pickle
 import random
 from collections.abc import Callable, Sequence
 
@@ -138,10 +139,15 @@ def model(name: str) -> tuple[Sequence[Layer], tuple[Tensor, Tensor], Callable[.
     return built.layers, built.batch(N, 0), built.loss
 
 
+def generator_states() -> tuple:
+    """The state of each generator that belongs to the user."""
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()
+
+
 def train(name: str, stages: int, checkpoint: str, optimizer: str) -> dict[str, dict[str, Tensor] | list[float]]:
     """This stage's state before and after, losses and evaluations; the user's generators as they were."""
     layers, (inputs, targets), loss_fn = model(name)
-    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    states = generator_states()
     pipe = Pipeline(layers, stages, M, checkpoint=checkpoint, balance="uniform", device="cpu", seed=7)
     initial = {key: value.clone() for key, value in pipe.module.state_dict().items()}
     parameters = list(pipe.parameters())
@@ -149,7 +155,7 @@ def train(name: str, stages: int, checkpoint: str, optimizer: str) -> dict[str, 
     losses = [pipe.train_step(inputs, targets, loss_fn, own).loss for _ in range(STEPS)]
     losses.append(pipe.evaluate(inputs, targets, loss_fn).loss)
     pipe.close()
-    assert states == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    assert generator_states() == states
     return {"initial": initial, "final": dict(pipe.module.state_dict()), "losses": losses}
 
 

@@ -195,7 +195,7 @@ class Extra(nn.BatchNorm2d):
         self.register_buffer("largest", torch.zeros(channels))
         self.largest: torch.Tensor
 
-    def forward(self, input):  # noqa: A002
+    def forward(self, input):
         self.largest.mul_(0.5).add_(input.detach().amax((0, 2, 3)))
         return super().forward(input) * self.largest.clone().view(-1, 1, 1)
 

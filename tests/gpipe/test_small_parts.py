@@ -1,30 +1,9 @@
-"""Random state, running statistics, live bytes, strides: the pieces below the engine."""
+"""Live bytes and strides: the pieces below the engine."""
 
 import torch
 
-from repro.gpipe import rng
 from repro.gpipe.memory import LiveBytes
-from repro.gpipe.message import MessageMeta, TensorMeta
-
-CPU = torch.device("cpu")
-
-
-def test_hash_depends_on_every_number_and_is_stable():
-    base = rng.hashed(1, 2, 3, 4)
-    assert base == rng.hashed(1, 2, 3, 4) < 2**32
-    assert (
-        len({base, rng.hashed(0, 2, 3, 4), rng.hashed(1, 0, 3, 4), rng.hashed(1, 2, 0, 4), rng.hashed(1, 2, 3, 0)}) == 5
-    )
-
-
-def test_the_users_generator_is_left_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    with rng.preserved(CPU):
-        rng.reseed(99, CPU)
-        torch.rand(10)
-    assert torch.equal(torch.rand(3), expected)
+from repro.gpipe.message import MessageMeta, TensorMeta, copied
 
 
 def test_live_bytes_sees_peaks_and_frees():
@@ -52,3 +31,26 @@ def test_strides_survive_where_dense():
     assert [m.shape for m in meta.gradients().tensors] == [(3,)]
     assert meta.fits(MessageMeta.of((torch.ones(2), torch.ones(3))))
     assert not meta.fits(MessageMeta.of((torch.ones(2), torch.ones(4))))
+
+
+def test_gradients_have_neither_gaps_nor_repeats():
+    expanded = MessageMeta.of(torch.zeros(3, 1, requires_grad=True).expand(3, 4))
+    (meta,) = expanded.gradients().tensors
+    gradient = torch.arange(12.0).view(3, 4)
+    assert torch.equal(meta.restored(gradient), gradient)
+    assert [m.shape for m in expanded.gradients(flags=True).tensors] == [(3, 4), (1,)]
+    assert MessageMeta.of(torch.zeros(2)).gradients(flags=True).tensors == ()
+
+
+def test_copies_lie_in_memory_as_what_they_copy():
+    base = torch.arange(12.0).view(3, 4)
+    for tensor in (base, base.t(), base[:, ::2], base[:, 1:]):
+        copy = copied(tensor)
+        assert copy.stride() == tensor.stride()
+        assert torch.equal(copy, tensor)
+        assert copy.data_ptr() != tensor.data_ptr()
+    leaf = torch.ones(3, 4)[:, ::2].requires_grad_()
+    copied(leaf).mul_(2.0).sum().backward()
+    assert torch.equal(leaf.grad, torch.full((3, 2), 2.0))  # pyright: ignore[reportArgumentType]
+    repeated = torch.ones(3, 1).expand(3, 4)
+    assert copied(repeated) is repeated
