@@ -131,3 +131,15 @@ def test_wrong_types(change):
 def test_a_module_list_is_a_sequence_of_layers():
     pipe = Pipeline(nn.ModuleList([head(), head()]), 1, 2, device="cpu")  # pyright: ignore[reportArgumentType]
     assert pipe.balance == (2,)
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_inputs_that_require_a_gradient_get_it(checkpoint):
+    x, y = batch()
+    plain = x.clone().requires_grad_()
+    pipe = Pipeline([head], 1, 4, device="cpu", checkpoint=checkpoint)
+    pipe.train_step(x, y, MSE)  # what this taught does not hold for the next one
+    x.requires_grad_()
+    pipe.train_step(x, y, MSE)
+    MSE(pipe.module(plain), y).backward()
+    torch.testing.assert_close(x.grad, plain.grad)
