@@ -8,6 +8,7 @@ together, exactly, and the layer's own buffers move once. State-dict keys stay t
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
@@ -18,6 +19,12 @@ INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 
 
+def owns(module: nn.Module, buffer: str) -> bool:
+    """Whether a buffer of this name is one of the running statistics that are moved here."""
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    return isinstance(module, BATCH_NORMS + INSTANCE_NORMS) and buffer in names
+
+
 class _Norm:
     """One layer during a step: its own buffers put aside, the statistics of its micro-batches collected."""
 
@@ -26,7 +33,8 @@ class _Norm:
         self.running = module.running_mean, module.running_var
         self.momentum = module.momentum
         self.tracked = module.num_batches_tracked
-        self.pooled = int(isinstance(module, BATCH_NORMS))  # over examples; an instance norm averages their variances
+        # Over examples; an instance norm averages their variances and does not count its batches.
+        self.pooled = int(isinstance(module, BATCH_NORMS))
         self.counts: list[int] = []
         self.statistics: list[tuple[Tensor, Tensor]] = []
         module.momentum = 1.0
@@ -51,6 +59,8 @@ class _Norm:
 
     def summed(self) -> Tensor:
         """[1 + 2 C]: how many values, their mean, and the sum of their squared distances from it."""
+        if not self.counts:
+            return torch.zeros(1 + 2 * self.running[0].numel(), dtype=torch.float64, device=self.running[0].device)
         counts = torch.tensor(self.counts, dtype=torch.float64, device=self.running[0].device)[:, None]
         means, variances = (torch.stack(s).double() for s in zip(*self.statistics, strict=True))
         return self._joined(counts, means, variances * (counts - self.pooled))
@@ -68,9 +78,10 @@ class _Norm:
         channels = self.running[0].numel()
         count, mean, spread = self._joined(*groups.split([1, channels, channels], dim=1)).split([1, channels, channels])
         factor = self.momentum
-        if self.tracked is not None:
+        if self.tracked is not None and self.pooled:
             self.tracked += 1
             factor = 1.0 / self.tracked.item() if factor is None else factor
+        factor = factor or 0.0
         for running, new in zip(self.running, (mean, spread / (count - self.pooled)), strict=True):
             running.mul_(1.0 - factor).add_(new.to(running.dtype), alpha=factor)
 
@@ -102,14 +113,18 @@ class Statistics:
     @torch.no_grad()
     def commit(self, gather: Gather | None) -> None:
         """After `restore`: move all running statistics once."""
-        norms = [n for n in self._norms.values() if n.counts]
+        # A norm that did not run here may have run on another replica.
+        norms = [n for n in self._norms.values() if n.counts or gather is not None]
         if not norms:
             return
         own = [n.summed() for n in norms]
         replicas = [own]
+        ran = [True] * len(norms)
         if gather is not None:
             replicas = [r.split([len(t) for t in own]) for r in gather(torch.cat(own))]
-        for norm, parts in zip(norms, zip(*replicas, strict=True), strict=True):
+            counts = torch.stack([torch.stack([part[0] for part in replica]) for replica in replicas])
+            ran = (counts.sum(0) > 0).tolist()
+        for norm, parts in compress(zip(norms, zip(*replicas, strict=True), strict=True), ran):
             norm.commit(list(parts))
 
 

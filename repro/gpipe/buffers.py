@@ -7,9 +7,10 @@ see `batchnorm`.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
-from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS
+from repro.gpipe.batchnorm import owns
 
 Snapshot = list[tuple[nn.Module, str, Tensor]]  # the module, the buffer's name in it, a copy
 
@@ -28,15 +29,18 @@ class Changing:
     @contextmanager
     def learning(self) -> Iterator[Snapshot]:
         """Find out what the forward inside changes; afterwards the list holds copies from before it."""
-        owners = [m for m in self.module.modules() if not isinstance(m, BATCH_NORMS + INSTANCE_NORMS)]
-        before = [(m, n, b, b._version, b.clone()) for m in owners for n, b in m.named_buffers(recurse=False)]
+        buffers = ((m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False))
+        before = [(m, n, b, b._version, b.clone()) for m, n, b in buffers if not owns(m, n)]
         found: Snapshot = []
         yield found
         for module, name, buffer, version, copy in before:
-            if getattr(module, name) is not buffer or buffer._version != version:
+            now = getattr(module, name)
+            # Values too: a change by way of `.data` leaves the version as it was.
+            changed = now is not buffer or now._version != version or not torch.equal(now, copy)
+            if changed and (module, name) not in self._names:
+                self._names.append((module, name))
+            if (module, name) in self._names:
                 found.append((module, name, copy))
-                if (module, name) not in self._names:
-                    self._names.append((module, name))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
 
+_Metas = dict[int, MessageMeta]  # micro-batch -> what its message holds
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
 
 
@@ -80,7 +81,7 @@ class Engine:
         self._rank = wire.rank
         self._before, self._after = links.before, links.after
         self._parts_of: dict[int, _Part] = {}
-        self._known: dict[int, tuple[dict[int, MessageMeta], dict[int, MessageMeta]]] = {}
+        self._known: dict[int, tuple[_Metas, _Metas, dict[int, list[bool]]]] = {}
         self._frozen = stage.frozen()
 
     def run(
@@ -100,7 +101,7 @@ class Engine:
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self.stage.step = self.step
-        self._gradients: dict[int, list[Tensor]] = {}
+        self._gradients: dict[int, list[Tensor | None]] = {}
         self.stage.kept.clear()  # of a step that failed
         self.recorder.start(self.step, enabled=trace)
         if self._before is None:
@@ -119,11 +120,14 @@ class Engine:
         with nullcontext() if evaluate else self._statistics() as self.stage.statistics:
             for action in self._part.actions:
                 self._do[action.kind](self, action)
-        self._update(optimizer)
+            if self.replicas is not None and not evaluate:
+                self.replicas.finish()  # before statistics are gathered: replicas must meet in the same order
+        if optimizer is not None:
+            self._update(optimizer)
         self.links.flush()
         if told is not None:
             told()
-        self._known[signature] = self._incoming, self._outgoing
+        self._known[signature] = self._incoming, self._outgoing, self._reached
         self.step += not evaluate
 
     def relearn(self) -> None:
@@ -154,7 +158,7 @@ class Engine:
         # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
         self._inputs = [map_leaves(Tensor, settled, part) for part in parts]
         tensors, skeleton = flatten(unwrapped(inputs))
-        shapes = [(tuple(t.shape), t.stride(), str(t.dtype)) for t in tensors]
+        shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
         text = repr((self.evaluating, shapes, skeleton))
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
         return signature, int(signature not in self._known), batch_size(inputs)
@@ -171,7 +175,7 @@ class Engine:
                 "crosses the boundaries; call relearn() on every rank's Pipeline after changing requires_grad"
             )
         self._frozen = self.stage.frozen()
-        self._incoming, self._outgoing = self._known.get(signature, ({}, {}))
+        self._incoming, self._outgoing, self._reached = self._known.get(signature, ({}, {}, {}))
         if self._before is not None:
             learn_from = (self.wire, self._before) if learning else None
             self._activations = Inbox(self.links.activations_in, self._part.arriving, self._incoming, learn_from)
@@ -196,9 +200,8 @@ class Engine:
         if self._after is not None:
             self._send(i, result)
         elif self.evaluating:
-            assert self.stage.head is not None
             self.outputs[i] = result
-            self.losses[i] = self.stage.head(i, result).detach()
+            self.losses[i] = self.stage.score(i, result)
         else:
             self.losses[i] = result.detach()
 
@@ -208,7 +211,7 @@ class Engine:
         meta = MessageMeta.of(outputs)
         if self.stage.probing:
             self._outgoing[i] = meta
-            self._returned.metas[i] = meta.gradients()
+            self._returned.metas[i] = meta.gradients(flags=True)
             self.wire.send_object(meta, self._after)
         elif not meta.fits(self._outgoing[i]):
             raise ValueError(
@@ -226,7 +229,11 @@ class Engine:
 
     def _await_gradient(self, i: int) -> None:
         if self._after is not None and i not in self._gradients:
-            self._gradients[i] = self._returned.take(i)
+            arrived = self._returned.take(i)
+            if self.stage.probing:
+                self._reached[i] = arrived.pop().bool().tolist() if arrived else []
+            # None where the loss does not depend on an output, as without a boundary: optimizers heed the difference.
+            self._gradients[i] = [g if r or g.any() else None for g, r in zip(arrived, self._reached[i], strict=True)]
 
     def _backward(self, action: Action) -> None:
         i = action.micro_batch
@@ -241,16 +248,21 @@ class Engine:
         made = self.stage.backward(i, gradients)
         self.recorder.span("B", i, began)
         if self._before is not None:
-            self.links.outbox.send(self.links.gradients_out, [g for g in made if g is not None])
+            self._return(i, made)
 
-    def _update(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """One synchronous update, with the gradients of all replicas."""
-        if self.replicas is not None and not self.evaluating:
-            self.replicas.finish()
-        if optimizer is not None:
-            began = self.recorder.now()
-            optimizer.step()
-            self.recorder.span("U", -1, began)
+    def _return(self, i: int, made: list[Tensor | None]) -> None:
+        """Send gradients, zeros where there is none, and while shapes are learnt also where there is one."""
+        metas = self._incoming[i].gradients().tensors
+        gradients = [m.room(self.stage.device).zero_() if g is None else g for g, m in zip(made, metas, strict=True)]
+        if self.stage.probing and made:
+            gradients.append(torch.tensor([g is not None for g in made], dtype=torch.uint8, device=self.stage.device))
+        self.links.outbox.send(self.links.gradients_out, gradients)
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        """One synchronous update."""
+        began = self.recorder.now()
+        optimizer.step()
+        self.recorder.span("U", -1, began)
 
     _do: ClassVar[dict[str, Callable[["Engine", Action], None]]] = {"F": _forward, "R": _recompute, "B": _backward}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from repro.gpipe.microbatch import Tree, batch_size, flatten, sizes, split
@@ -58,9 +59,9 @@ class Head:
         weights = [float(n) for n in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
             weights = [float(loss_fn.weight(part)) for part in self._parts]
-        wrong = [w for w in weights if not (w >= 0 and math.isfinite(w))]
-        whole = total(sum(weights))
-        if wrong or not whole > 0:
+        right = all(w >= 0 and math.isfinite(w) for w in weights)
+        whole = total(sum(weights) if right else math.nan)  # so that every replica refuses
+        if not whole > 0:
             raise ValueError(
                 f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at least 0, and the "
                 "mini-batch's more than 0: a mean over nothing is none"
@@ -70,7 +71,7 @@ class Head:
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
         if not self._shares[i]:
-            return sum((t.sum() * 0.0 for t in flatten(outputs)[0] if t.is_floating_point()), start=_nothing(outputs))
+            return _nothing(outputs)
         loss = self._loss(outputs, self._parts[i])
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -79,4 +80,5 @@ class Head:
 
 
 def _nothing(outputs: Tree) -> Tensor:
-    return flatten(outputs)[0][0].new_zeros(())
+    """Zero, whose gradients are zero; sums of no elements, since an output may be NaN where nothing counts."""
+    return sum((t.flatten()[:0].sum() for t in flatten(outputs)[0] if t.is_floating_point()), start=torch.zeros(()))

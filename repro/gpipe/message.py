@@ -81,12 +81,15 @@ class MessageMeta:
         ours, theirs = ([(m.shape, m.stride, m.dtype) for m in meta.tensors] for meta in (self, other))
         return ours == theirs and self.skeleton == other.skeleton
 
-    def gradients(self) -> "MessageMeta":
-        """The message that comes back: a gradient for each tensor that requires one.
+    def gradients(self, *, flags: bool = False) -> "MessageMeta":
+        """The message that comes back: a gradient for each tensor that requires one; with flags, one byte for each.
 
-        It never repeats itself: where one number was read in many places, each place has a gradient of its own.
+        A gradient has no gaps and repeats nothing, also where the tensor does.
         """
-        return MessageMeta(tuple(replace(m, stride=m.layout) for m in self.tensors if m.requires_grad), None)
+        tensors = tuple(replace(m, stride=m.layout) for m in self.tensors if m.requires_grad)
+        if flags and tensors:
+            tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
+        return MessageMeta(tensors, None)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -114,9 +117,13 @@ def settled(tensor: Tensor) -> Tensor:
     return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
 
 
-def duplicate(tensor: Tensor) -> Tensor:
-    """A clone with the same strides, also where these leave gaps; differentiable."""
-    return tensor.clone() if is_dense(tensor) else TensorMeta.of(tensor).restored(tensor)
+def copied(tensor: Tensor) -> Tensor:
+    """A copy, with the same strides even where there are gaps; a repeated one itself, since nothing can write to it."""
+    if is_dense(tensor) or tensor.is_sparse:
+        return tensor.clone()
+    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def elements(tensor: Tensor) -> Tensor:

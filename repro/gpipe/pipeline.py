@@ -113,6 +113,7 @@ class Pipeline:
     ) -> None:
         entries = as_layers(layers)
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
+        self._forward_only = self.schedule.forward_only()
         self.stages = stages
         self.micro_batches = micro_batches
         self.replicas = replicas
@@ -206,7 +207,7 @@ class Pipeline:
         modes = [(m, m.training) for m in self.module.modules()]
         self.module.eval()
         try:
-            self.engine.run(self.schedule.forward_only(), inputs, targets, loss_fn, evaluate=True)
+            self.engine.run(self._forward_only, inputs, targets, loss_fn, evaluate=True)
         finally:
             for module, training in modes:
                 module.training = training

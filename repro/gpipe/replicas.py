@@ -75,11 +75,11 @@ class Replicas:
         self._start(everything=True)
         for bucket, (work, flat) in zip(self._order, self._works, strict=True):
             work.wait()
-            parts = flat.to(bucket[0].device).split([p.numel() for p in bucket])
-            for parameter, part in zip(bucket, parts, strict=True):
+            *parts, had = flat.to(bucket[0].device).split([*(p.numel() for p in bucket), len(bucket)])
+            for parameter, part, elsewhere in zip(bucket, parts, had, strict=True):
                 if parameter.grad is not None:
                     parameter.grad.copy_(part.view_as(parameter))
-                elif part.any():  # no part of the graph here, but of another replica's
+                elif elsewhere:  # no part of the graph here, but of another replica's
                     parameter.grad = part.view_as(parameter).clone()
         self._works = []
         for parameter, before in self._kept.items():
@@ -111,7 +111,8 @@ class Replicas:
         while len(self._works) < len(self._order) and (everything or not self._missing[len(self._works)]):
             bucket = self._order[len(self._works)]
             grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
-            flat = torch.cat([g.reshape(-1) for g in grads]).to(self._device)
+            had = grads[0].new_tensor([p.grad is not None for p in bucket])
+            flat = torch.cat([*(g.reshape(-1) for g in grads), had]).to(self._device)
             self._works.append((self._group.allreduce([flat]), flat))
 
 

@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from repro.gpipe.errors import one_of
+
+OTHERS = ("python", "numpy")
 INITIALISATION = -1  # the "step" under which layers are initialised
 
 
@@ -63,8 +66,15 @@ def other_sources() -> dict[str, Source]:
 
 
 def declared(layer: nn.Module) -> set[str]:
-    """The names of `other_sources` in the `draws_from` of a layer or anything inside it."""
-    return {name for module in layer.modules() for name in getattr(module, "draws_from", ())}
+    """The names of `other_sources` in the `draws_from` of a layer or anything inside it.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    names = {name for module in layer.modules() for name in getattr(module, "draws_from", ())}
+    for name in names:
+        one_of("draws_from", name, OTHERS)
+    return names
 
 
 @contextmanager

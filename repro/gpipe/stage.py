@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from repro.gpipe import rng
 from repro.gpipe.batchnorm import Statistics
 from repro.gpipe.buffers import Changing, Snapshot, as_before
-from repro.gpipe.message import duplicate
+from repro.gpipe.message import copied
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
+# Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
+_Call = tuple[int, Callable[[Tree], Tree], set[str]]
 
 
 @dataclass
@@ -57,10 +59,7 @@ class Stage:
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
         self._changing = Changing(self.module)
-        # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
-        self._layers: list[tuple[int, Callable[[Tree], Tree], set[str]]] = [
-            (index, layer, rng.declared(layer)) for index, layer in layers.items()
-        ]
+        self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
         self._head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
@@ -109,7 +108,7 @@ class Stage:
                 output is the loss.
 
         Returns:
-            One gradient for each input tensor, None where it requires none.
+            One gradient for each input tensor that requires one, None where the loss does not depend on it.
         """
         kept = self.kept.pop(i)
         assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
@@ -117,15 +116,18 @@ class Stage:
         pairs = [(t, g) for t, g in zip(kept.outputs, given, strict=True) if t.requires_grad and g is not None]
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-        return [
-            (t.grad if t.grad is not None else torch.zeros_like(t)) if t.requires_grad else None for t in kept.inputs
-        ]
+        return [t.grad for t in kept.inputs if t.requires_grad and t.is_leaf]
 
     def evaluate(self, i: int, inputs: Tree) -> Tree:
         """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
         tensors, skeleton = flatten(inputs)
         with torch.no_grad():
-            return self._through(i, unflatten([duplicate(t) for t in tensors], skeleton))
+            return self._through(i, unflatten([copied(t) for t in tensors], skeleton), self._layers)
+
+    def score(self, i: int, outputs: Tree) -> Tensor:
+        """The share of the loss of an evaluation's outputs."""
+        with torch.no_grad():
+            return self._through(i, outputs, self._last(i))
 
     def _count(self, on: bool) -> None:
         if self.statistics is not None:
@@ -138,9 +140,9 @@ class Stage:
         treat them alike, since a matrix product's last bits may depend on how its operands are aligned.
         """
         copy = self.probing or self._overwrites_inputs
-        tensors = [duplicate(t) for t in kept.inputs] if copy else kept.inputs
+        tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
         versions = [t._version for t in tensors]
-        outputs = self._through(i, unflatten(tensors, kept.skeleton), self.head)
+        outputs = self._through(i, unflatten(tensors, kept.skeleton), [*self._layers, *self._last(i)])
         if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
             self._overwrites_inputs = True
         return outputs
@@ -150,11 +152,11 @@ class Stage:
         with self._changing.learning() as kept.buffers:
             return self._run(i, kept)
 
-    def _through(self, i: int, value: Tree, head: Head | None = None) -> Tree:
-        """The layers and the head, which counts as one more layer to random state."""
-        calls = self._layers
-        if head is not None:
-            calls = [*calls, (self._head_index, partial(head, i), self._head_draws)]
+    def _last(self, i: int) -> list[_Call]:
+        """The head, which counts as one more layer to random state."""
+        return [] if self.head is None else [(self._head_index, partial(self.head, i), self._head_draws)]
+
+    def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
         if self.probing:
             self._others = rng.other_sources()
         others = self._others if self.probing else {n: self._others[n] for n in self._drawn}

@@ -1,178 +1,162 @@
-"""What the stage processes of `test_transport.py` run; at module level so that spawned processes can import it."""
+"""What the stage processes of `test_crossings.py` run; at module level so that spawned processes can import it."""
 
-import os
-import signal
-from contextlib import contextmanager
-from unittest import mock
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from nccl_like import Connector, Deadlock
-from scenarios import CASES, WIDTH, batch, head, train
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, links, shm
-from repro.gpipe.transport import Gloo, Shared
+from repro.gpipe import Pipeline, Weighted
+from repro.gpipe.layers import Layer
 
-MSE = nn.functional.mse_loss
-K = 3
-TRANSPORTS = ("gloo", "shm", "nccl-like")
-
-
-@contextmanager
-def over(transport: str, *, seconds: float = 30.0):
-    """The argument for Pipeline, with `links.connect` replaced where it is a test's own, and the replacement."""
-    if not transport.startswith("nccl-like"):
-        yield transport, None
-        return
-    connector = Connector(single=transport.endswith("single"), seconds=seconds)
-    with mock.patch.object(links, "connect", connector):
-        yield "auto", connector
+N, M, WIDTH, CLASSES, PAD = 10, 4, 6, 5, 0
+CASES = ((1, "never"), (1, "always"), (2, "always"), (3, "always"), (3, "never"))
 
 
-def everything() -> dict:
-    """Every schedule over every transport, odd tensors, stages that share no host, and at last a deadlock."""
-    results: dict = {"trained": {}, "posted": {}}
-    for case in CASES:
-        for transport in TRANSPORTS:
-            with over(transport) as (argument, connector):
-                schedule, checkpoint, M = case
-                ran = train("nested", K, M, checkpoint, schedule, transport=argument)
-            results["trained"][case, transport] = ran
-            if connector:
-                results["posted"][case] = {key: made.posted for key, made in connector.made.items()}
-    if dist.get_rank() < 2:
-        results["odd"] = {transport: odd_tensors(transport, 2) for transport in TRANSPORTS}
-        results["apart"] = {transport: on_two_hosts(transport) for transport in ("auto", "shm")}
-        results["deadlock"] = deadlock()
-    return results
+def linear() -> nn.Module:
+    """The factory of a plain layer."""
+    return nn.Linear(WIDTH, WIDTH)
 
 
-def deadlock() -> dict | str:
-    """What both ends of the only communicator are at when a step comes to a standstill."""
-    with over("nccl-like, single", seconds=3.0) as (argument, connector):
-        try:
-            train("nested", 2, 4, "always", "gpipe", transport=argument)
-        except Deadlock as error:
-            assert connector is not None
-            return {"heads": [made.head for made in connector.made.values()], "why": str(error)}
-    return "no deadlock"
+def frozen() -> nn.Module:
+    """The same, not trained."""
+    return linear().requires_grad_(False)
 
 
-def on_two_hosts(transport: str) -> str:
-    """The kind of link between two stages that believe themselves on two hosts, or the refusal."""
-    here = shm.host() + str(dist.get_rank())
-    with mock.patch.object(shm, "host", return_value=here):
-        try:
-            pipe = Pipeline([head, head], 2, 2, transport=transport, device="cpu")
-        except ValueError as error:
-            return str(error)
-    kinds = {type(link) for link in pipe.engine.links._all}
-    loss = pipe.train_step(*batch(), MSE).loss
+def in_place() -> nn.Module:
+    """Overwrites its input."""
+    return nn.ReLU(inplace=True)
+
+
+class Apply(nn.Module):
+    """A function as a layer, with a linear layer before it where asked."""
+
+    def __init__(self, function: Callable[[Any], Any], linear_first: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH) if linear_first else nn.Identity()
+        self.function = function
+
+    def forward(self, value: Any) -> Any:
+        return self.function(self.linear(value))
+
+
+def _same(value: tuple[Tensor, dict[str, Tensor]]) -> Tensor:
+    first, second = value[0], value[1]["again"]
+    assert first is second, "one tensor"
+    first.mul_(2.0)  # the other one, too
+    return first + second.tanh()
+
+
+def _mixed(x: Tensor) -> tuple:
+    return x, (x > 0), (x.detach() * 3).long(), x.detach().abs(), x.new_zeros(())
+
+
+def _use_mixed(value: tuple) -> Tensor:
+    x, positive, integer, constant, scalar = value
+    return x * positive + integer * x + constant + scalar
+
+
+def _constants(x: Tensor) -> tuple:
+    return x, None, 2, [True, "name", 0.5], {"dtype": torch.float32}
+
+
+def _use_constants(value: tuple) -> Tensor:
+    x, nothing, number, (flag, name, half), kinds = value
+    assert nothing is None
+    assert flag
+    assert name == "name"
+    return (x * number * half).to(kinds["dtype"])
+
+
+def layer(function: Callable[[Any], Any], *, linear_first: bool = False) -> Callable[[], nn.Module]:
+    """A factory of `Apply`."""
+    return lambda: Apply(function, linear_first)
+
+
+def classes() -> nn.Module:
+    """The factory of a last layer for tokens."""
+    return nn.Linear(WIDTH, CLASSES)
+
+
+MODELS: dict[str, list[Layer]] = {
+    "frozen front": [frozen, linear, linear],
+    "frozen middle": [linear, frozen, linear],
+    "frozen end": [linear, linear, frozen],
+    "one trained behind": [frozen, frozen, linear],
+    "one trained in front": [linear, frozen, frozen],
+    "none trained": [frozen, frozen, frozen],
+    "no parameters behind": [linear, nn.Tanh, nn.Sigmoid],
+    "no parameters in front": [nn.Tanh, nn.Sigmoid, linear],
+    "in place": [layer(lambda x: x.add_(0.5)), in_place, linear],
+    "in place behind": [linear, layer(lambda x: x.add_(0.5)), in_place],
+    "detached": [linear, layer(lambda x: x.detach()), linear],
+    "twice": [layer(lambda x: (x, {"again": x}), linear_first=True), nn.Identity, layer(_same)],
+    "twice in place": [layer(lambda x: (x, {"again": x})), layer(_same), linear],
+    "view": [
+        layer(lambda x: (x, x[:, 1:4]), linear_first=True),
+        nn.Identity,
+        layer(lambda v: v[0].sum(1, True) * v[1]),
+    ],
+    "chunks": [layer(lambda x: x.chunk(2, 1), linear_first=True), nn.Identity, layer(lambda v: v[0] * v[1])],
+    "expanded": [layer(lambda x: x[:, :1].expand(-1, 6), linear_first=True), nn.Identity, linear],
+    "transposed": [layer(lambda x: x.t(), linear_first=True), nn.Identity, layer(lambda x: x.t().tanh())],
+    "mixed": [layer(_mixed, linear_first=True), nn.Identity, layer(_use_mixed)],
+    "constants": [layer(_constants, linear_first=True), nn.Identity, layer(_use_constants)],
+    "halves": [layer(lambda x: x.bfloat16(), linear_first=True), nn.Identity, layer(lambda x: x.float())],
+    "lengths": [linear, nn.Tanh, linear],
+    "tokens": [linear, nn.Tanh, classes],
+}
+
+
+def token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the tokens that are not padding, NaN if all are."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+
+
+def batches(name: str) -> list[tuple[Tensor, Tensor]]:
+    """The mini-batches of one case."""
+    generator = torch.Generator().manual_seed(6)
+    if name not in ("lengths", "tokens"):
+        x = torch.randn(N, WIDTH, generator=generator)
+        y = torch.randn(N, {"view": 3, "chunks": 3}.get(name, WIDTH), generator=generator)
+        return [(x, y)] * 3
+    made = []
+    for n, length in ((N, 3), (N, 5), (7, 5), (N, 3), (4, 1)):
+        x = torch.randn(n, length, WIDTH, generator=generator)
+        tokens = torch.randint(1, CLASSES, (n, length), generator=generator)
+        tokens[n // 3 : n // 2 + 1] = PAD
+        made.append((x, tokens if name == "tokens" else torch.randn(x.shape, generator=generator)))
+    return made
+
+
+def loss_of(name: str) -> Callable[..., Tensor]:
+    """The loss of one case."""
+    return Weighted(token_loss, lambda y: (y != PAD).sum()) if name == "tokens" else nn.functional.mse_loss
+
+
+def train(name: str, stages: int, checkpoint: str) -> dict[str, Any]:
+    """Losses, evaluations and this stage's last gradients; the inputs stay as they were."""
+    pipe = Pipeline(MODELS[name], stages, M, checkpoint=checkpoint, balance="uniform", device="cpu", seed=2)
+    trained = [p for p in pipe.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1, weight_decay=0.1) if trained else None
+    losses, evaluations = [], []
+    for x, y in batches(name):
+        before = x.clone()
+        losses.append(pipe.train_step(x, y, loss_of(name), optimizer).loss)
+        evaluations.append(pipe.evaluate(x, y, loss_of(name)).loss)
+        assert torch.equal(x, before), "the user's own"
     pipe.close()
-    assert loss > 0
-    return {Gloo: "gloo", Shared: "shm"}[kinds.pop()] if len(kinds) == 1 else str(kinds)
+    gradients = {key: p.grad for key, p in pipe.module.named_parameters()}
+    return {"losses": losses, "evaluations": evaluations, "gradients": gradients}
 
 
-def oddities(x: Tensor) -> dict[str, Tensor]:
-    """Tensors made of x [n, WIDTH] whose memory is no plain array."""
-    return {
-        "gaps": x[:, ::2],
-        "transposed": x.t().contiguous().t(),
-        "expanded": x[:, :1].expand(-1, WIDTH),
-        "expanded, transposed": x[:, :2].unsqueeze(0).expand(3, -1, -1).transpose(0, 1),
-        "overlapping": x.unfold(1, 3, 1),
-        "channels last": x.view(-1, 2, 3, 1).contiguous(memory_format=torch.channels_last),
-        "empty": x[:, :0],
-        "conjugate": torch.complex(x, x + 1).conj(),
-        "negative": torch.complex(x, x + 1).conj().imag,
-        "bfloat16": x.bfloat16(),
-        "int16": (x * 10).detach().to(torch.int16),
-        "bool": x.detach() > 0,
-        "number": x.sum(),
-        "large": x.repeat(200, 400)[:, None],
-    }
-
-
-class Odd(nn.Module):
-    """x -> `oddities` of a linear layer's output; a tensor's first dimension need not be the micro-batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return oddities(self.linear(x))
-
-
-class Look(nn.Module):
-    """Notes strides and bits of what came, and weighs every member with numbers of its own, so gradients differ."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[dict] = []
-
-    def forward(self, value: dict[str, Tensor]) -> Tensor:
-        device = value["gaps"].device
-        self.seen.append(
-            {name: (t.stride(), t.detach().resolve_conj().contiguous().cpu()) for name, t in value.items()}
-        )
-        total = torch.zeros((), device=device)
-        for t in value.values():
-            weights = torch.linspace(-1, 1, t.numel(), device=device).view(t.shape)
-            total = total + (t.real + t.imag if t.is_complex() else t).mul(weights).sum()
-        return total.expand(len(value["gaps"]), 1)
-
-
-def odd_tensors(transport: str, stages: int, device: str | None = "cpu") -> dict:
-    """Two steps with a boundary of odd tensors: what the second stage saw, and the first one's gradients."""
-    with over(transport) as (argument, _):
-        pipe = Pipeline([Odd, Look], stages, 2, transport=argument, device=device, seed=5)
-    x, y = batch()
-    for _ in range(2):
-        pipe.train_step(x, y[:, :1], MSE)
-    pipe.close()
-    look = pipe.module[-1]
-    return {
-        "seen": look.seen if isinstance(look, Look) else None,
-        "gradients": {name: None if p.grad is None else p.grad.cpu() for name, p in pipe.module.named_parameters()},
-    }
-
-
-class Slow(nn.Module):
-    """Keeps a GPU busy long after the call has returned, so that a copy that does not wait finds wrong numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2048, 2048)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(20):
-            x = self.linear(x).tanh() + x
-        return x
-
-
-def on_busy_gpus(stages: int) -> dict:
-    """Losses of a few steps of every schedule and checkpoint mode with slow layers, and odd tensors on two stages."""
-    losses = {}
-    x = torch.randn(256, 2048, generator=torch.Generator().manual_seed(1))
-    for schedule, checkpoint, M in CASES:
-        pipe = Pipeline([Slow] * 4, stages, M, schedule=schedule, checkpoint=checkpoint, seed=2)
-        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
-        losses[schedule, checkpoint, M] = [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)]
-        pipe.close()
-    return {"losses": losses, "odd": odd_tensors("auto", min(stages, 2), None) if dist.get_rank() < 2 else None}
-
-
-class Kill(nn.Module):
-    """Ends its process at once."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return x
-
-
-def killed() -> None:
-    """A training whose second stage is killed, over shared memory."""
-    pipe = Pipeline([head, Kill], 2, 2, transport="shm", device="cpu", balance=[1, 1])
-    pipe.train_step(*batch(), MSE)
+def everything() -> dict[Any, Any]:
+    """All models in all cases."""
+    rank = dist.get_rank()
+    found: dict[Any, Any] = {}
+    for name in MODELS:
+        for K, checkpoint in CASES:
+            if rank < K:
+                found[name, K, checkpoint] = train(name, K, checkpoint)
+    return found

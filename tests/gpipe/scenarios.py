@@ -76,7 +76,7 @@ def train(
 ) -> dict:
     """A few steps; loss, evaluation and this stage's weights and last gradients."""
     layers = {"nested": nested, "noisy": noisy}[model]()
-    how = {"checkpoint": checkpoint, "schedule": schedule, "transport": transport}
+    how: dict = {"checkpoint": checkpoint, "schedule": schedule, "transport": transport}
     pipe = Pipeline(layers, stages, micro_batches, **how, device=device, seed=7)
     optimizer = torch.optim.SGD(list(pipe.parameters()), lr=0.5, momentum=0.9)
     inputs, targets = batch()

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from crossings import on_busy_gpus
 from scenarios import CASES, on_gpus, train
+from transports import on_busy_gpus
 
 from repro.gpipe import launch
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.gpipe.message import MessageMeta, TensorMeta, dense, elements, is_dense, settled
+from repro.gpipe.message import MessageMeta, TensorMeta, copied, dense, elements, is_dense, settled
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.int64, torch.complex64]
@@ -97,3 +97,26 @@ def test_what_fits():
     assert meta.fits(MessageMeta.of((torch.ones(2), torch.ones(3))))
     assert not meta.fits(MessageMeta.of((torch.ones(2), torch.ones(4))))
     assert not meta.fits(MessageMeta.of([torch.ones(2), torch.ones(3)])), "a list is no tuple"
+
+
+def test_gradients_have_neither_gaps_nor_repeats():
+    expanded = MessageMeta.of(torch.zeros(3, 1, requires_grad=True).expand(3, 4))
+    (meta,) = expanded.gradients().tensors
+    gradient = torch.arange(12.0).view(3, 4)
+    assert torch.equal(meta.restored(gradient), gradient)
+    assert [m.shape for m in expanded.gradients(flags=True).tensors] == [(3, 4), (1,)]
+    assert MessageMeta.of(torch.zeros(2)).gradients(flags=True).tensors == ()
+
+
+def test_copies_lie_in_memory_as_what_they_copy():
+    base = torch.arange(12.0).view(3, 4)
+    for tensor in (base, base.t(), base[:, ::2], base[:, 1:]):
+        copy = copied(tensor)
+        assert copy.stride() == tensor.stride()
+        assert torch.equal(copy, tensor)
+        assert copy.data_ptr() != tensor.data_ptr()
+    leaf = torch.ones(3, 4)[:, ::2].requires_grad_()
+    copied(leaf).mul_(2.0).sum().backward()
+    assert torch.equal(leaf.grad, torch.full((3, 2), 2.0))  # pyright: ignore[reportArgumentType]
+    repeated = torch.ones(3, 1).expand(3, 4)
+    assert copied(repeated) is repeated

@@ -16,7 +16,7 @@ import torch
 
 from repro.gpipe import shm
 from repro.gpipe.mailbox import Outbox
-from repro.gpipe.message import TensorMeta
+from repro.gpipe.message import TensorMeta, dense
 from repro.gpipe.transport import Shared
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="shared memory between processes needs Linux")
@@ -45,7 +45,7 @@ def linked(ends):
 
 def cross(ends, tensor):
     sender, receiver = ends
-    assert sender.ring(*sender.put(tensor), wait=False)
+    assert sender.ring(*sender.put(dense(tensor)), wait=False)
     return receiver.receive(TensorMeta.of(tensor))
 
 

@@ -4,9 +4,9 @@ import multiprocessing
 
 import pytest
 import torch
-from crossings import TRANSPORTS, K, everything, killed, odd_tensors, oddities
 from scenarios import CASES
 from torch.multiprocessing import ProcessExitedException
+from transports import TRANSPORTS, K, everything, killed, odd_tensors, oddities
 
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.launch import StageError

@@ -18,7 +18,7 @@ MODELS = {
 
 
 def train(name: str, stages: int) -> dict:
-    """The gradients of one step and the outputs of an evaluation, on this stage."""
+    """The gradients and buffers of one step and the outputs of an evaluation, on this stage."""
     model = build(name, **MODELS[name])
     inputs, targets = model.batch(N, 0)
     pipe = Pipeline(model.layers, stages, M, balance="uniform", device="cpu", seed=1)
@@ -26,7 +26,8 @@ def train(name: str, stages: int) -> dict:
     evaluation = pipe.evaluate(inputs, targets, model.loss)
     gradients = {n: p.grad for n, p in pipe.module.named_parameters()}
     pipe.close()
-    return {"loss": loss, "gradients": gradients, "outputs": evaluation.outputs}
+    buffers = dict(pipe.module.named_buffers())
+    return {"loss": loss, "gradients": gradients, "buffers": buffers, "outputs": evaluation.outputs}
 
 
 def everything() -> dict:

@@ -34,6 +34,10 @@ def test_pipelined_as_not(ran, name):
         assert (gradients[key] is None) == (parameter.grad is None), key
         if parameter.grad is not None:
             torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-4, atol=1e-6)
+    # Running statistics move once a mini-batch, not with each micro-batch as above; tests/gpipe holds their values.
+    buffers = ran[0][name]["buffers"] | ran[1][name]["buffers"]
+    assert buffers.keys() == {n for n, _ in whole.named_buffers()}
+    whole.load_state_dict(buffers, strict=False)
     with torch.no_grad():
         expected = flatten(whole.eval()(inputs))[0]
     for ours, theirs in zip(flatten(ran[1][name]["outputs"])[0], expected, strict=True):

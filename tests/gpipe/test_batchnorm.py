@@ -1,0 +1,212 @@
+"""Running statistics move once a mini-batch, as those of the unsplit model given the same micro-batches."""
+
+import pytest
+import torch
+from timm.layers import BatchNormAct2d
+from torch import nn
+
+from repro.gpipe import Pipeline
+
+N, C, M = 10, 3, 4
+MSE = nn.functional.mse_loss
+SIZES = {1: (), 2: (5, 4), 3: (3, 2, 2)}  # the dimensions after channels
+NORMS = {
+    "1d": (nn.BatchNorm1d, 1, {}),
+    "1d of sequences": (nn.BatchNorm1d, 1, {}),
+    "2d": (nn.BatchNorm2d, 2, {}),
+    "3d": (nn.BatchNorm3d, 3, {}),
+    "no weights": (nn.BatchNorm2d, 2, {"affine": False}),
+    "cumulative": (nn.BatchNorm2d, 2, {"momentum": None}),
+    "subclass": (BatchNormAct2d, 2, {}),
+}
+
+
+class Twice(nn.Module):
+    """Uses one norm for two things."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x):
+        return self.norm(self.norm(x) * 2.0 + x)
+
+
+def batch(dimensions, n=N, sequence=False, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, C, *SIZES[dimensions], *[7] * sequence, generator=generator)
+    return x * 3.0 + 1.0, torch.randn(x.shape, generator=generator)
+
+
+def pipeline(module, m=M, checkpoint="always", **options):
+    return Pipeline([module], 1, m, checkpoint=checkpoint, device="cpu", **options)
+
+
+def snapshot(module):
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+def expected(inputs, before, momentum, step):
+    """The running statistics after a step, from all that the norm saw in it."""
+    seen = torch.cat([x.double().transpose(0, 1).flatten(1) for x in inputs], dim=1)
+    factor = 1.0 / step if momentum is None else momentum
+    mean, var = (before[k].double() for k in ("running_mean", "running_var"))
+    return {
+        "running_mean": (1 - factor) * mean + factor * seen.mean(1),
+        "running_var": (1 - factor) * var + factor * seen.var(1, unbiased=True),
+        "num_batches_tracked": torch.tensor(step),
+    }
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+@pytest.mark.parametrize("name", NORMS)
+def test_the_mini_batch_is_seen_once(name, checkpoint, twice):
+    """Against mean and unbiased variance over all that went into the norm, however M cuts it."""
+    kind, dimensions, options = NORMS[name]
+    norm, inputs = kind(C, **options), []
+    pipe = pipeline(Twice(norm) if twice else norm, checkpoint=checkpoint)
+    for step in (1, 2, 3):
+        before = snapshot(norm)
+        x, y = batch(dimensions, sequence=name == "1d of sequences", seed=step)
+        hook = norm.register_forward_pre_hook(lambda _module, args: inputs.append(args[0].detach().clone()))
+        pipe.train_step(x, y, MSE)
+        hook.remove()
+        uses = M * (1 + twice)  # what comes after these, R saw
+        assert len(inputs) == uses + {"always": uses, "except_last": uses - 1 - twice, "never": 0}[checkpoint]
+        wanted = expected(inputs[:uses], before, norm.momentum, step)
+        assert snapshot(norm).keys() == wanted.keys() == kind(C, **options)._buffers.keys()
+        for key, value in wanted.items():
+            torch.testing.assert_close(getattr(norm, key), value.to(getattr(norm, key).dtype))
+        inputs.clear()
+        assert norm.momentum == options.get("momentum", 0.1)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_one_micro_batch_is_the_unsplit_model(name):
+    kind, dimensions, options = NORMS[name]
+    norm, vanilla = kind(C, **options), kind(C, **options)
+    pipe = pipeline(norm, m=1)
+    for seed in range(3):
+        x, y = batch(dimensions, sequence=name == "1d of sequences", seed=seed)
+        loss = pipe.train_step(x, y, MSE).loss
+        wanted = MSE(vanilla(x), y)
+        assert loss == pytest.approx(wanted.item(), rel=1e-6)
+    assert norm.state_dict().keys() == vanilla.state_dict().keys()
+    for key, value in vanilla.state_dict().items():
+        torch.testing.assert_close(norm.state_dict()[key], value)
+    x, y = batch(dimensions, sequence=name == "1d of sequences", seed=9)
+    torch.testing.assert_close(pipe.evaluate(x, y, MSE).outputs, vanilla.eval()(x))
+    assert norm.training
+
+
+def test_training_uses_each_micro_batchs_own_statistics():
+    """Section 2.3 of the paper."""
+    norm = nn.BatchNorm2d(C)
+    x, y = batch(2)
+    loss = pipeline(norm).train_step(x, y, MSE).loss
+    whole = nn.BatchNorm2d(C)
+    parts = zip(x.tensor_split(M), y.tensor_split(M), strict=True)
+    wanted = sum(MSE(whole(a), b).item() * len(a) / N for a, b in parts)
+    assert loss == pytest.approx(wanted, rel=1e-6)
+    assert loss != pytest.approx(MSE(whole(x), y).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, nn.InstanceNorm2d])
+def test_nothing_to_track(kind, checkpoint):
+    """Without running statistics, and where they are frozen inside a training stage."""
+    free, frozen = kind(C, track_running_stats=False), kind(C, track_running_stats=True)
+    frozen.running_mean.fill_(0.5)  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
+    before = snapshot(frozen)
+    pipe = pipeline(nn.Sequential(free, frozen.eval()), checkpoint=checkpoint)
+    x, y = batch(2)
+    loss = pipe.train_step(x, y, MSE).loss
+    assert not list(free.buffers())
+    assert all(torch.equal(snapshot(frozen)[key], value) for key, value in before.items())
+    assert not frozen.training
+    parts = zip(x.tensor_split(M), y.tensor_split(M), strict=True)
+    assert loss == pytest.approx(sum(MSE(frozen(free(a)), b).item() * len(a) / N for a, b in parts), rel=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.3, None])
+@pytest.mark.parametrize("m", [1, M])
+def test_instance_norm_as_the_unsplit_one(m, momentum):
+    """Each example has statistics of its own, so M changes nothing; torch counts no batches here."""
+    norm, vanilla = (nn.InstanceNorm2d(C, momentum=momentum, track_running_stats=True) for _ in range(2))
+    pipe = pipeline(norm, m=m)
+    for seed in range(2):
+        x, y = batch(2, seed=seed)
+        pipe.train_step(x, y, MSE)
+        vanilla(x)
+    for key, value in snapshot(vanilla).items():
+        torch.testing.assert_close(snapshot(norm)[key], value)
+
+
+class Faulty(nn.Module):
+    """Fails in a chosen call."""
+
+    fails_at = -1
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise RuntimeError("not today")
+        return x
+
+
+@pytest.mark.parametrize("fails_at", [1, 3, 5], ids=["first F", "third F", "R"])
+def test_a_step_that_fails_leaves_no_trace(fails_at):
+    """Statistics and the norm's attributes are as before it, and the next step is as if it had not been."""
+    norm, faulty, plain = nn.BatchNorm2d(C), Faulty(), nn.BatchNorm2d(C)
+    pipe = pipeline(nn.Sequential(norm, faulty))
+    parameters = list(pipe.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    before = snapshot(norm)
+    faulty.fails_at = fails_at
+    with pytest.raises(RuntimeError, match="not today"):
+        pipe.train_step(*batch(2), MSE, optimizer)
+    assert snapshot(norm).keys() == before.keys()
+    assert all(torch.equal(snapshot(norm)[key], value) for key, value in before.items())
+    assert norm.momentum == 0.1
+    assert not norm._forward_hooks
+    pipe.train_step(*batch(2), MSE, optimizer)
+    pipeline(plain).train_step(*batch(2), MSE)
+    assert all(torch.equal(snapshot(norm)[key], value) for key, value in snapshot(plain).items())
+    for ours, theirs in zip(parameters, plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)  # pyright: ignore[reportArgumentType]
+
+
+def test_evaluation_moves_nothing():
+    norm = nn.BatchNorm2d(C)
+    pipe = pipeline(norm)
+    pipe.train_step(*batch(2), MSE)
+    before = snapshot(norm)
+    pipe.evaluate(*batch(2, seed=5), MSE)
+    assert all(torch.equal(snapshot(norm)[key], value) for key, value in before.items())
+
+
+class Extra(nn.BatchNorm2d):
+    """Keeps a buffer of its own beside the running statistics."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.register_buffer("largest", torch.zeros(channels))
+        self.largest: torch.Tensor
+
+    def forward(self, input):
+        self.largest.mul_(0.5).add_(input.detach().amax((0, 2, 3)))
+        return super().forward(input) * self.largest.clone().view(-1, 1, 1)
+
+
+def test_other_buffers_of_a_norm_change_once_a_micro_batch():
+    found = []
+    for checkpoint in ("always", "never"):
+        norm = Extra(C)
+        loss = pipeline(norm, checkpoint=checkpoint).train_step(*batch(2), MSE).loss
+        found.append((loss, snapshot(norm), norm.weight.grad))
+    (loss, buffers, grad), (other_loss, other_buffers, other_grad) = found
+    assert loss == other_loss
+    assert torch.equal(grad, other_grad)
+    assert all(torch.equal(buffers[key], other_buffers[key]) for key in buffers)

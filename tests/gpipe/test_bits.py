@@ -1,0 +1,60 @@
+"""Weights, buffers and losses are the same to the last bit for every K and every checkpoint mode."""
+
+import pytest
+import torch
+from bits import CASES, STAGES, everything, model
+from torch import nn
+
+from repro.gpipe import launch
+from repro.gpipe.layers import build
+
+
+@pytest.fixture(scope="module")
+def ran():
+    """What four stage processes did, rank by rank."""
+    return launch(everything, stages=4)
+
+
+def merged(ran, key, what):
+    """The state of all stages."""
+    return {name: value for rank in range(key[-1]) for name, value in ran[rank][key][what].items()}
+
+
+@pytest.mark.parametrize(("name", "optimizer", "checkpoint"), CASES)
+def test_same_bits(ran, name, optimizer, checkpoint):
+    """Held against one device without recompute."""
+    reference = (name, optimizer, "never", 1)
+    expected = {what: merged(ran, reference, what) for what in ("initial", "final")}
+    trained = [key for key in expected["final"] if not torch.equal(expected["final"][key], expected["initial"][key])]
+    assert trained, "something was trained"
+    for K in STAGES:
+        key = (name, optimizer, checkpoint, K)
+        assert ran[0][key]["losses"] == ran[0][reference]["losses"], K
+        for what, tensors in expected.items():
+            found = merged(ran, key, what)
+            assert found.keys() == tensors.keys()
+            different = [n for n, tensor in tensors.items() if not torch.equal(found[n], tensor)]
+            assert not different, (K, what)
+
+
+def test_losses_are_numbers_and_every_step_draws_afresh(ran):
+    losses = ran[0]["drawing", "adam", "always", 1]["losses"]
+    assert len(set(losses)) == len(losses)
+    assert torch.tensor([run["losses"] for run in ran[0].values()]).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["amoebanet", "transformer"])
+def test_keys_are_those_of_the_unsplit_model(ran, name):
+    layers, _, _ = model(name)
+    whole = nn.Sequential(*(build(layer, n, 7, torch.device("cpu")) for n, layer in enumerate(layers)))
+    state = merged(ran, (name, "momentum", "always", 4), "initial")
+    assert state.keys() == whole.state_dict().keys()
+    assert all(torch.equal(state[key], value) for key, value in whole.state_dict().items())
+
+
+def test_an_output_that_nothing_heeds_leaves_its_parameters_alone(ran):
+    """Weight decay would shrink them if zeros came back in place of no gradient."""
+    key = ("awkward", "adam", "always", 4)
+    before, after = merged(ran, key, "initial"), merged(ran, key, "final")
+    assert torch.equal(before["1.ignored.weight"], after["1.ignored.weight"])
+    assert not torch.equal(before["1.heeded.weight"], after["1.heeded.weight"])

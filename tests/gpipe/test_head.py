@@ -1,0 +1,109 @@
+"""The loss of a mini-batch: what its micro-batches weigh, and what is refused."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from repro.gpipe import Pipeline, Weighted
+from repro.gpipe.head import Head
+
+PAD, CLASSES = 0, 5
+
+
+def token_loss(outputs, targets):
+    """Mean over the tokens that are not padding, NaN if all are."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+
+
+TOKENS = Weighted(token_loss, lambda targets: (targets != PAD).sum())
+
+
+def batch():
+    """Ten sequences of four tokens, with padding: of M = 4 micro-batches the second has nothing else."""
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(10, 4, 6, generator=generator)
+    targets = torch.randint(1, CLASSES, (10, 4), generator=generator)
+    targets[3:6] = PAD
+    targets[6, 1:] = PAD
+    return inputs, targets
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+@pytest.mark.parametrize("m", [1, 4, 10])
+def test_weights_make_the_mean_of_the_mini_batch(m, checkpoint):
+    pipe = Pipeline([lambda: nn.Linear(6, CLASSES)], 1, m, checkpoint=checkpoint, device="cpu")
+    inputs, targets = batch()
+    result = pipe.train_step(inputs, targets, TOKENS)
+    found = [p.grad for p in pipe.parameters()]
+    wanted = token_loss(pipe.module(inputs), targets)
+    gradients = torch.autograd.grad(wanted, list(pipe.parameters()))
+    assert result.loss == pytest.approx(wanted.item(), rel=1e-6)
+    torch.testing.assert_close(found, [*gradients])
+    evaluation = pipe.evaluate(inputs, targets, TOKENS)
+    assert evaluation.loss == pytest.approx(wanted.item(), rel=1e-6)
+    assert tuple(evaluation.outputs.shape) == (10, 4, CLASSES)  # pyright: ignore[reportOptionalMemberAccess]
+    if m > 1:
+        unweighted = pipe.evaluate(*batch(), lambda o, t: token_loss(o, t).nan_to_num()).loss
+        assert unweighted != pytest.approx(wanted.item(), rel=1e-2)
+
+
+def test_numbers_of_examples_weigh_otherwise():
+    inputs, targets = torch.arange(10.0)[:, None], torch.zeros(10, 1)
+    pipe = Pipeline([nn.Identity()], 1, 4, device="cpu")
+    assert pipe.train_step(inputs, targets, nn.functional.l1_loss).loss == pytest.approx(4.5)
+
+
+def test_what_weighs_nothing_is_not_asked_for_and_spoils_nothing():
+    """Its outputs may be NaN: an attention over padding alone."""
+    asked = []
+
+    def loss(outputs, _targets):
+        asked.append(outputs)
+        return outputs.sum()
+
+    head = Head(Weighted(loss, lambda t: t[0]), torch.tensor([0, 4]), 2, 2, lambda total: total)
+    outputs = torch.tensor([[math.nan, math.inf, 1e38, 1e38]], requires_grad=True)
+    share = head(0, (torch.tensor([1]), {"logits": outputs}))
+    share.backward()
+    assert share.item() == 0.0
+    assert torch.equal(outputs.grad, torch.zeros(1, 4))  # pyright: ignore[reportArgumentType]
+    assert not asked
+    assert head(1, torch.ones(1, 4)).item() == 4.0
+
+
+def refusal(weight, total=lambda number: number):
+    with pytest.raises(ValueError, match="loss_fn: its micro-batches weigh") as caught:
+        Head(Weighted(token_loss, weight), torch.tensor([1, -2]), 2, 2, total)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_weights_that_make_no_mean():
+    assert "[0.0, 0.0]" in refusal(lambda _targets: 0)
+    assert "[1.0, -2.0]" in refusal(lambda targets: targets.item())
+    assert "nan" in refusal(lambda _targets: math.nan)
+    assert "inf" in refusal(lambda _targets: torch.tensor(math.inf))
+
+
+def test_every_replica_refuses_what_one_does():
+    """A wrong weight elsewhere arrives as a sum that is no number."""
+    told = []
+    refusal(lambda targets: targets.item(), lambda number: told.append(number) or number)
+    assert math.isnan(told[0])
+    refusal(lambda _targets: 1.0, lambda _number: math.nan)
+
+
+@pytest.mark.parametrize("outputs", [lambda o, t: o - t, lambda _o, _t: 3.0])
+def test_a_loss_is_one_number(outputs):
+    pipe = Pipeline([nn.Identity()], 1, 2, device="cpu")
+    with pytest.raises(ValueError, match=r"loss_fn: returned .*needed is one number") as caught:
+        pipe.train_step(torch.zeros(4, 2), torch.zeros(4, 2), outputs)
+    assert "\n" not in str(caught.value)
+
+
+def test_targets_fit_the_inputs():
+    pipe = Pipeline([nn.Identity()], 1, 2, device="cpu")
+    with pytest.raises(ValueError, match="targets: 3 examples, but the inputs have 4"):
+        pipe.train_step(torch.zeros(4, 2), torch.zeros(3, 2), nn.functional.mse_loss)

@@ -1,0 +1,122 @@
+"""Random state belongs to (seed, step, micro-batch, layer), and the user's own generators are left as they were."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from bits import Drawing, Sometimes, batch, drawing, drawing_loss, generator_states
+from torch import nn
+
+from repro.gpipe import Pipeline, rng
+from repro.gpipe.layers import build
+
+CPU = torch.device("cpu")
+MSE = nn.functional.mse_loss
+
+
+def test_hash_depends_on_every_number_and_is_stable():
+    base = rng.hashed(1, 2, 3, 4)
+    assert base == rng.hashed(1, 2, 3, 4) < 2**32
+    changed = {rng.hashed(0, 2, 3, 4), rng.hashed(1, 0, 3, 4), rng.hashed(1, 2, 0, 4), rng.hashed(1, 2, 3, 0)}
+    assert len({base, *changed}) == 5
+
+
+def numbers():
+    """One from each of the user's generators, of the kinds that they keep a second one of."""
+    return torch.randn(3).tolist(), random.gauss(0.0, 1.0), float(np.random.randn())
+
+
+def seed_all():
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+
+
+def test_the_generators_are_left_alone():
+    seed_all()
+    wanted = [numbers(), numbers()]
+    seed_all()
+    found = [numbers()]
+    others = [*rng.other_sources().values()]
+
+    def fail():
+        rng.reseed(99, CPU, others)
+        raise KeyError(numbers())
+
+    with pytest.raises(KeyError), rng.preserved(CPU, others):
+        fail()
+    assert [*found, numbers()] == wanted
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_the_users_generators_neither_matter_nor_move(checkpoint):
+    """Initial weights, training, its loss and evaluation draw from generators of their own."""
+    found = []
+    for seed in (5, 6):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        before = generator_states()
+        pipe = Pipeline(drawing(), 1, 4, checkpoint=checkpoint, device="cpu")
+        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+        losses = [pipe.evaluate(*batch(), drawing_loss).loss]
+        losses += [pipe.train_step(*batch(), drawing_loss, optimizer).loss for _ in range(2)]
+        assert generator_states() == before
+        found.append((losses, [p.tolist() for p in pipe.parameters()]))
+    assert found[0] == found[1]
+
+
+def test_other_generators_are_seeded_where_they_are_drawn_from(monkeypatch):
+    """Seeding them costs more than a small layer: they are, while shapes are learnt, and then for those that draw."""
+    calls = []
+    sources = {
+        name: rng.Source(lambda seed, n=name, s=source: (calls.append(n), s.seed(seed)), source.state, source.restore)
+        for name, source in rng.other_sources().items()
+    }
+    monkeypatch.setattr(rng, "other_sources", lambda: sources)
+    pipe = Pipeline([nn.Identity(), Drawing(), nn.Linear(6, 6)], 1, 2, device="cpu", checkpoint="never")
+    pipe.train_step(*batch(), MSE)
+    calls.clear()
+    pipe.train_step(*batch(), MSE)
+    assert sorted(calls) == ["numpy", "numpy", "python", "python"], "one layer, two micro-batches"
+    pipe = Pipeline([nn.Linear(6, 6)], 1, 2, device="cpu")
+    pipe.train_step(*batch(), MSE)
+    calls.clear()
+    pipe.train_step(*batch(), MSE)
+    assert not calls
+
+
+def test_what_a_layer_declares():
+    assert rng.declared(nn.Sequential(nn.Linear(1, 1), nn.Sequential(Sometimes()))) == {"python", "numpy"}
+    assert rng.declared(Drawing()) == set()
+
+
+@pytest.mark.parametrize("names", ["python", ("numpi",)])
+def test_a_generator_that_is_none(names):
+    layer = nn.Identity()
+    layer.draws_from = names
+    with pytest.raises(ValueError, match=r"draws_from='(p|n|y|t|h|o|numpi)': choose one of python, numpy") as caught:
+        Pipeline([layer], 1, 1, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_micro_batches_layers_and_steps_draw_differently():
+    """Dropout of one value after another: no two masks are the same."""
+    pipe = Pipeline([nn.Dropout(0.5), nn.Dropout(0.5)], 1, 2, device="cpu", checkpoint="never")
+    masks = []
+    for layer in pipe.module:
+        layer.register_forward_hook(lambda _m, _i, out: masks.append(tuple((out != 0).flatten().tolist())))
+        layer.register_forward_pre_hook(lambda _m, args: torch.ones_like(args[0]))
+    for _ in range(2):
+        pipe.train_step(torch.ones(40, 6), torch.ones(40, 6), MSE)
+    assert len(set(masks)) == len(masks) == 8
+
+
+def test_initial_weights_belong_to_seed_and_layer():
+    def weight(index, seed):
+        return build(lambda: nn.Linear(6, 6), index, seed, CPU).state_dict()["weight"]
+
+    assert torch.equal(weight(1, 2), weight(1, 2))
+    assert not torch.equal(weight(1, 2), weight(2, 2))
+    assert not torch.equal(weight(1, 2), weight(1, 3))
