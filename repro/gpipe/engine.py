@@ -117,7 +117,8 @@ class Engine:
             self.replicas.begin()
         signature = self._prepare(announced, targets, loss_fn)
         self.recorder.span("setup", -1, began)
-        with nullcontext() if evaluate else self._statistics() as self.stage.statistics:
+        statistics = nullcontext() if evaluate else self._statistics()
+        with self.stage.generators_preserved(), statistics as self.stage.statistics:
             for action in self._part.actions:
                 self._do[action.kind](self, action)
             if self.replicas is not None and not evaluate:
@@ -208,17 +209,18 @@ class Engine:
     def _send(self, i: int, outputs: Tree) -> None:
         """Send activations, with their description while shapes are learnt."""
         assert self._after is not None
-        meta = MessageMeta.of(outputs)
+        tensors, skeleton = flatten(outputs)
         if self.stage.probing:
+            meta = MessageMeta.of(outputs)
             self._outgoing[i] = meta
             self._returned.metas[i] = meta.gradients(flags=True)
             self.wire.send_object(meta, self._after)
-        elif not meta.fits(self._outgoing[i]):
+        elif not self._outgoing[i].describes(tensors, skeleton):
             raise ValueError(
                 f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or constants, the inputs not; "
                 "what a layer returns besides the contents of its tensors must not depend on data or time"
             )
-        self.links.outbox.send(self.links.activations_out, flatten(outputs)[0])
+        self.links.outbox.send(self.links.activations_out, tensors)
 
     def _recompute(self, action: Action) -> None:
         if not self._part.schedule.early:

@@ -1,5 +1,6 @@
 """What a message between stages holds: its description, which is learnt once, and how tensors must lie in memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -76,10 +77,11 @@ class MessageMeta:
                 )
         return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton)
 
-    def fits(self, other: "MessageMeta") -> bool:
-        """Whether shapes, strides, types and constants agree."""
-        ours, theirs = ([(m.shape, m.stride, m.dtype) for m in meta.tensors] for meta in (self, other))
-        return ours == theirs and self.skeleton == other.skeleton
+    def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
+        """Whether shapes, strides, types and constants are those of these tensors."""
+        return (
+            len(tensors) == len(self.tensors) and skeleton == self.skeleton and all(map(_fits, self.tensors, tensors))
+        )
 
     def gradients(self, *, flags: bool = False) -> "MessageMeta":
         """The message that comes back: a gradient for each tensor that requires one; with flags, one byte for each.
@@ -90,6 +92,10 @@ class MessageMeta:
         if flags and tensors:
             tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
         return MessageMeta(tensors, None)
+
+
+def _fits(meta: TensorMeta, tensor: Tensor) -> bool:
+    return tensor.shape == meta.shape and tensor.stride() == meta.stride and tensor.dtype == meta.dtype
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -6,7 +6,7 @@ With re-materialization F keeps only the boundary inputs; R runs the layers agai
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -156,16 +156,20 @@ class Stage:
         """The head, which counts as one more layer to random state."""
         return [] if self.head is None else [(self._head_index, partial(self.head, i), self._head_draws)]
 
-    def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
+    def generators_preserved(self) -> AbstractContextManager[None]:
+        """Around a step: the user's generators of random numbers are as they were afterwards."""
         if self.probing:
             self._others = rng.other_sources()
-        others = self._others if self.probing else {n: self._others[n] for n in self._drawn}
-        with rng.preserved(self.device, [*others.values()]):
-            for index, call, draws in calls:
-                seed = rng.hashed(self.seed, self.step, self.first + i, index)
-                rng.reseed(seed, self.device, [others[n] for n in (others if self.probing else draws) if n in others])
-                value = call(value)
-                if self.probing:
-                    draws |= {name for name, source in others.items() if source.has_moved(seed)}
-                    self._drawn |= draws & others.keys()
+        names = self._others if self.probing else self._drawn
+        return rng.preserved(self.device, [self._others[name] for name in names])
+
+    def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
+        for index, call, draws in calls:
+            seed = rng.hashed(self.seed, self.step, self.first + i, index)
+            names = self._others if self.probing else draws & self._drawn
+            rng.reseed(seed, self.device, [self._others[name] for name in names])
+            value = call(value)
+            if self.probing:
+                draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
+                self._drawn |= draws & self._others.keys()
         return value

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.gpipe.message import MessageMeta, TensorMeta, copied, dense, elements, is_dense, settled
+from repro.gpipe.microbatch import flatten
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.int64, torch.complex64]
@@ -94,9 +95,9 @@ def test_strides_survive_where_dense():
 def test_what_fits():
     meta = MessageMeta.of((torch.zeros(2), torch.zeros(3, requires_grad=True)))
     assert [m.shape for m in meta.gradients().tensors] == [(3,)]
-    assert meta.fits(MessageMeta.of((torch.ones(2), torch.ones(3))))
-    assert not meta.fits(MessageMeta.of((torch.ones(2), torch.ones(4))))
-    assert not meta.fits(MessageMeta.of([torch.ones(2), torch.ones(3)])), "a list is no tuple"
+    assert meta.describes(*flatten((torch.ones(2), torch.ones(3))))
+    assert not meta.describes(*flatten((torch.ones(2), torch.ones(4))))
+    assert not meta.describes(*flatten([torch.ones(2), torch.ones(3)])), "a list is no tuple"
 
 
 def test_gradients_have_neither_gaps_nor_repeats():
