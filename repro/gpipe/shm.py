@@ -21,8 +21,9 @@ from torch import Tensor
 from repro.gpipe.message import TensorMeta
 
 _BELL = struct.Struct("<II")  # the segment's number, and its size where its descriptor comes along, else 0
+_FD = struct.Struct("i")
 _FREE, _TAKEN = b"\0", b"\1"  # the first byte of a segment; data begins a page later, so it is aligned
-_LONG = 3600.0  # seconds without a message; a neighbour that dies is noticed at once
+_LONG = 3600  # seconds without a message; a neighbour that dies is noticed at once
 
 
 def available() -> bool:
@@ -119,9 +120,9 @@ class Sender:
 
     def ring(self, bell: bytes, fds: list[int], *, wait: bool) -> bool:
         """Tell the receiver; False if that would have to wait and may not."""
-        self._socket.setblocking(wait)
+        flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            socket.send_fds(self._socket, [bell], fds) if fds else self._socket.send(bell)
+            socket.send_fds(self._socket, [bell], fds, flags) if fds else self._socket.send(bell, flags)
         except BlockingIOError:
             return False
         for fd in fds:
@@ -153,15 +154,20 @@ class Receiver:
                 break
             self._socket.close()
         listening.close()
-        self._socket.settimeout(_LONG)
+        # The kernel's own limit: Python's would ask twice for each message.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _LONG, 0))
 
     def receive(self, meta: TensorMeta) -> Tensor:
         """Wait for the next tensor, which is described by `meta`."""
-        bell, fds, _, _ = socket.recv_fds(self._socket, _BELL.size, 1)
+        try:
+            bell, descriptors, _, _ = self._socket.recvmsg(_BELL.size, socket.CMSG_SPACE(_FD.size))
+        except BlockingIOError:
+            raise ConnectionError(f"no message from the neighbouring stage in {_LONG} s") from None
         if not bell:
             raise ConnectionError("the neighbouring stage closed its connection")
         number, size = _BELL.unpack(bell)
-        for fd in fds:
+        for _, _, descriptor in descriptors:
+            (fd,) = _FD.unpack(descriptor)
             self._segments[number] = _Segment(number, fd, size)
             os.close(fd)
         return self._segments[number].tensor(meta)
