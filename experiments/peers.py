@@ -68,7 +68,14 @@ def _speed(model: str, args: dict[str, Any], scale: Scale) -> tuple[RunSpec, ...
 def _known(forward_s: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]:
     """Stages of known duration, one layer each."""
     args = {"L": K, "forward_s": forward_s, "backward_s": 2 * forward_s, "elements": 16384}
-    common: dict[str, Any] = {"model": "timed", "model_args": args, "K": K, "balance": "uniform", "steps": 1}
+    common: dict[str, Any] = {
+        "model": "timed",
+        "model_args": args,
+        "K": K,
+        "balance": "uniform",
+        "warmup": 2,
+        "steps": 1,
+    }
     return _pairs([(M, M) for M in Ms], fidelity="emulated", **common)
 
 

@@ -5,6 +5,7 @@ after a barrier, to the last stage's end, its device included, whether it is tra
 step of its own, which is not timed, because reading it slows a step down.
 """
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -105,11 +106,14 @@ def _train(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     try:
         for _ in range(spec.warmup):
             method.train_step(inputs, targets)
+        gc.collect()
+        gc.freeze()  # else a collection inside a step would walk all that torch has made, for either library
         setup = time.perf_counter() - started
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
         return _metrics(model, spec, method.balance, steps, peaks, setup)
     finally:
+        gc.unfreeze()
         method.close()
 
 
