@@ -155,7 +155,8 @@ def together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo:
     try:
         result = call()
     except Exception as error:  # of any kind: the other stages must not wait for ever
-        full = error.__context__ if isinstance(error.__context__, OSError) else error  # torch.save hides a full disk
+        context = None if error.__suppress_context__ else error.__context__
+        full = context if isinstance(context, OSError) else error  # torch.save hides a full disk
         kind = OSError if isinstance(full, OSError) else ValueError
         cause, failure = error, (kind, f"{where}: stage {rank} on {socket.gethostname()}: {one_line(full)}")
     outcomes = gather((result, failure))

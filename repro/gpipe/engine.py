@@ -96,6 +96,10 @@ class Engine:
         trace: bool = False,
     ) -> None:
         """One step of `schedule`; afterwards `losses`, on the last stage, and `recorder` tell what happened."""
+        if self.links.closed:  # nothing would finish what is sent
+            raise ValueError(f"stage {self._rank}: this Pipeline is closed; make another one")
+        if torch.is_inference_mode_enabled() and not evaluate:
+            raise ValueError("train_step inside torch.inference_mode(): nothing there has a gradient; leave that mode")
         self._part = self._parts_of.setdefault(id(schedule), _Part.of(schedule, self._rank))
         self.evaluating = evaluate
         self.losses: dict[int, Tensor] = {}
@@ -176,7 +180,12 @@ class Engine:
                 "crosses the boundaries; call relearn() on every rank's Pipeline after changing requires_grad"
             )
         self._frozen = self.stage.frozen()
-        self._incoming, self._outgoing, self._reached = self._known.get(signature, ({}, {}, {}))
+        if not learning and signature not in self._known:
+            raise ValueError(
+                f"stage {self._rank}: the first stage remembers what crosses the boundaries, and this one does not; "
+                "call relearn() on every rank's Pipeline"
+            )
+        self._incoming, self._outgoing, self._reached = ({}, {}, {}) if learning else self._known[signature]
         if self._before is not None:
             learn_from = (self.wire, self._before) if learning else None
             self._activations = Inbox(self.links.activations_in, self._part.arriving, self._incoming, learn_from)

@@ -58,7 +58,7 @@ class Head:
             self._parts = split(targets, micro_batches, "targets")
         weights = [float(n) for n in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
-            weights = [float(loss_fn.weight(part)) for part in self._parts]
+            weights = [_number(loss_fn.weight(part)) for part in self._parts]
         right = all(w >= 0 and math.isfinite(w) for w in weights)
         whole = total(sum(weights) if right else math.nan)  # so that every replica refuses
         if not whole > 0:
@@ -77,6 +77,14 @@ class Head:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")
         return loss * self._shares[i]
+
+
+def _number(weight: Any) -> float:
+    """A weight as a number; NaN, which is refused, where it is none."""
+    try:
+        return float(weight)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
 
 
 def _nothing(outputs: Tree) -> Tensor:

@@ -35,6 +35,7 @@ class Links:
         self.before = wire.rank - 1 if wire.rank else None
         self.after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
         self.outbox = Outbox()
+        self.closed = False
         self._device = device
         self._all: list[Link] = []
 
@@ -64,6 +65,7 @@ class Links:
 
     def close(self) -> None:
         """End the helper thread and the connections."""
+        self.closed = True
         self.outbox.close()
         for link in self._all:
             link.close()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from repro.gpipe import checkpoint, memory
+from repro.gpipe import checkpoint, memory, rng
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
 from repro.gpipe.head import Loss
@@ -26,7 +26,7 @@ from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, re
 from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.partition import Cost
-from repro.gpipe.place import default_device, place
+from repro.gpipe.place import own_device, place
 from repro.gpipe.profile import LinkSpeed, Profile, measure
 from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import make_schedule
@@ -112,6 +112,7 @@ class Pipeline:
         sample: Tree | None = None,
     ) -> None:
         entries = as_layers(layers)
+        rng.check_seed(seed)
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
         self._forward_only = self.schedule.forward_only()
         self.stages = stages
@@ -119,7 +120,7 @@ class Pipeline:
         self.replicas = replicas
         self.replica, self.rank = place(stages, replicas)
         self._all = Wire(stages * replicas, self.replica * stages + self.rank)
-        self.device = torch.device(device) if device is not None else default_device(self._all.rank)
+        self.device = own_device(device, self._all.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
         wire = Wire(stages, self.rank, self.replica)
@@ -300,7 +301,7 @@ class Pipeline:
         self._all.all_gather(None)
 
     def close(self) -> None:
-        """End this pipeline's helper thread and connections; the process group stays."""
+        """End this pipeline's helper thread and connections; it takes no step after that. The process group stays."""
         self.engine.links.close()
 
     def _profile(

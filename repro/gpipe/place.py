@@ -30,8 +30,23 @@ def place(stages: int, replicas: int) -> tuple[int, int]:
     return divmod(rank, stages)
 
 
-def default_device(rank: int) -> torch.device:
-    """A GPU of this host in turn, or the CPU."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", rank % torch.cuda.device_count())
-    return torch.device("cpu")
+def own_device(device: torch.device | str | int | None, rank: int) -> torch.device:
+    """The device that was asked for: a GPU of this host in turn where none is named, the CPU where there is none.
+
+    Raises:
+        ValueError: if it is not here, or is neither a CPU nor a CUDA device.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    in_turn = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
+    if device is None:
+        return in_turn
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):  # no such kind, or none in this build
+        found = torch.device("meta")
+    if found.type == "cpu":
+        return found
+    if found.type == "cuda" and gpus and (found.index or 0) < gpus:
+        return in_turn if found.index is None else found
+    here = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'" if gpus else "'cpu', for torch can use no GPU here"
+    raise ValueError(f"device={str(device)!r}: choose {here}; or leave it out")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -29,6 +30,12 @@ def hashed(seed: int, step: int, micro_batch: int, layer: int) -> int:
     """32 bits that depend on all four numbers, the same on every machine."""
     digest = blake2b(struct.pack("<4q", seed, step, micro_batch, layer), digest_size=4).digest()
     return int.from_bytes(digest, "little")
+
+
+def check_seed(seed: object) -> None:
+    """Raise a ValueError unless it is a whole number of 64 bits."""
+    if not isinstance(seed, Integral) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed={seed!r}: must be a whole number between -2**63 and 2**63 - 1; try 0")
 
 
 @dataclass(frozen=True)

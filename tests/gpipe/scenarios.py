@@ -272,6 +272,24 @@ def thawed_in_silence() -> list[float]:
     return steps([frozen_head, head], thaw if dist.get_rank() == 0 else None)
 
 
+def last_learns() -> list[float]:
+    """The last stage forgets what the first one remembers."""
+    return steps([head, head], Pipeline.relearn if dist.get_rank() == 1 else None)
+
+
+def closed() -> str:
+    """What a step of a pipeline says that was closed, twice."""
+    pipe = Pipeline([head, head], 2, 2, device="cpu", transport="gloo")
+    pipe.train_step(*batch(), nn.functional.mse_loss)
+    pipe.close()
+    pipe.close()
+    try:
+        pipe.train_step(*batch(), nn.functional.mse_loss)
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
 def odd() -> dict:
     """What people do that few think of, on two stages."""
     x, _ = batch()
@@ -286,5 +304,8 @@ def odd() -> dict:
         "dense": steps([Fork, Join, head]),
         "thaw": steps([frozen_head, head], thaw_and_relearn if dist.get_rank() == 0 else Pipeline.relearn),
         "masks": masks(),
+        "closed": closed(),
+        "first learns": steps([head, head], Pipeline.relearn if dist.get_rank() == 0 else None),
+        "nobody learns": steps([head, head]),
         "shared": shared,
     }

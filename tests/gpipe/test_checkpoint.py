@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
-from checkpoints import get, interrupted, model, named, names, noisy, put, refused, same, stepped
+from checkpoints import get, interrupted, linear, model, named, names, noisy, put, refused, same, stepped
 from torch import nn
 
-from repro.gpipe import launch
+from repro.gpipe import Pipeline, launch
 from repro.gpipe.checkpoint import own_part, whole_state_dict
 
 
@@ -130,3 +130,12 @@ def test_names_and_cuts(trained):
     files = json.loads((trained / "SGD" / "half" / "index.json").read_text())["files"]
     layers = [{key.split(".")[0] for key in inside} for inside in files.values()]
     assert layers == [{"0", "2"}, {"3", "5"}]
+
+
+def test_a_folder_that_is_none_is_refused_in_the_words_of_what_is_wrong(tmp_path):
+    pipe = Pipeline([linear], 1, 1, device="cpu")
+    refused(r"no index.json there; name a folder that save\(\) wrote", pipe.load, tmp_path / "none")
+    (tmp_path / "file").touch()
+    refused(r"not readable \(.*Not a directory.*take another checkpoint", pipe.load, tmp_path / "file")
+    with pytest.raises(OSError, match=r"stage 0 .*File exists"):
+        pipe.save(tmp_path / "file")

@@ -87,6 +87,12 @@ def test_weights_that_make_no_mean():
     assert "inf" in refusal(lambda _targets: torch.tensor(math.inf))
 
 
+@pytest.mark.parametrize("weight", [None, torch.ones(2), "many"])
+def test_a_weight_is_one_number(weight):
+    with pytest.raises(ValueError, match=r"weigh \[nan, nan\]; each weight must be finite"):
+        Head(Weighted(token_loss, lambda _targets: weight), torch.tensor([1, 2]), 2, 2, lambda total: total)
+
+
 def test_every_replica_refuses_what_one_does():
     """A wrong weight elsewhere arrives as a sum that is no number."""
     told = []

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from scenarios import WIDTH, batch, constants, frozen_head, head, odd, thawed_in_silence
+from scenarios import WIDTH, batch, constants, frozen_head, head, last_learns, odd, thawed_in_silence
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.launch import StageError
 from repro.gpipe.memory import LiveBytes
+from repro.gpipe.place import own_device
 
 MSE = nn.functional.mse_loss
 
@@ -119,6 +120,50 @@ def test_no_layers(layers, words):
     with pytest.raises(ValueError, match=words) as caught:
         Pipeline(layers, 1, 2, device="cpu")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:9", "meta", "gpu", "mps", 9])
+def test_devices_that_are_not_here(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"device='.*choose 'cpu', for torch can use no GPU") as caught:
+        Pipeline([head], 1, 2, device=device)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_without_a_number_is_one_of_this_host_in_turn(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    found = [own_device(device, 3) for device in ("cuda", None, "cuda:0", "cpu")]
+    assert [str(d) for d in found] == ["cuda:1", "cuda:1", "cuda:0", "cpu"]
+    with pytest.raises(ValueError, match=r"device='cuda:2': choose 'cuda' or 'cuda:0' to 'cuda:1', or 'cpu'"):
+        own_device("cuda:2", 0)
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "1", 2**63])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(ValueError, match=r"seed=.*whole number"):
+        Pipeline([head], 1, 2, device="cpu", seed=seed)
+
+
+def test_no_training_in_inference_mode():
+    pipe = Pipeline([head], 1, 2, device="cpu")
+    with torch.inference_mode():
+        with pytest.raises(ValueError, match="leave that mode"):
+            pipe.train_step(*batch(), MSE)
+        inside = pipe.evaluate(*batch(), MSE).loss
+    assert inside == pipe.evaluate(*batch(), MSE).loss
+    assert pipe.train_step(*batch(), MSE).loss == inside
+
+
+def test_a_closed_pipeline_takes_no_step(ran):
+    """With gloo it would wait for ever for a thread that has ended."""
+    assert all("this Pipeline is closed" in r["closed"] for r in ran)
+
+
+def test_the_first_stage_alone_may_learn_again_and_another_may_not(ran):
+    assert ran[0]["first learns"] == ran[0]["nobody learns"]
+    with pytest.raises(StageError, match=r"stage 1: the first stage remembers .*call relearn\(\) on every rank"):
+        launch(last_learns, stages=2)
 
 
 @pytest.mark.parametrize("change", [{"stages": "1"}, {"micro_batches": 2.0}, {"balance": 5}, {"balance": [1.0]}])
