@@ -14,8 +14,8 @@ SIZES_SMOKE = (SMALL, MIB)
 DEVIATIONS = (
     "No table of the paper: its runtime is not described. Layers wait instead of computing, so numbers of stages "
     "that this machine has no devices for can be run; what they cost besides waiting is the runtime's own cost.",
-    "Layers pass their messages on untouched. What is left of a large one is to copy it, to accumulate its gradient and, "
-    "on the last stage, the loss; with fewer cores than stages all of that counts as overhead of the runtime.",
+    "Layers pass their messages on untouched. What is left of a large one is to copy it, to accumulate its gradient "
+    "and, on the last stage, the loss; with fewer cores than stages all of that counts as overhead of the runtime.",
     "Message sizes are compared at M=8, not 32: each of the 8 stages keeps M messages and its process makes as many, "
     "which at 8 MiB would fill a laptop's memory.",
 )

@@ -43,7 +43,7 @@ def test_its_verbs_exist(capsys):
     assert set(re.findall(r"\.venv/bin/repro (\w+)", TEXT)) <= known
 
 
-@pytest.mark.parametrize("table", ["table2", "table2_speedup"])
+@pytest.mark.parametrize("table", ["table2", "table2_speedup", "peers_checks", "peers_speed", "peers_speed_emulated"])
 def test_its_tables_are_those_of_the_reference_report(table):
     (block,) = re.findall(rf"<!-- {table} -->\n(.*?)<!-- /{table} -->", TEXT, flags=re.S)
     assert block.strip() == (ROOT / f"plots/reference/{table}.md").read_text(encoding="utf-8").strip()
