@@ -26,7 +26,7 @@ from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, re
 from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.partition import Cost
-from repro.gpipe.place import own_device, place
+from repro.gpipe.place import own_device, place, refuse_unlike
 from repro.gpipe.profile import LinkSpeed, Profile, measure
 from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import make_schedule
@@ -123,6 +123,9 @@ class Pipeline:
         self.device = own_device(device, self._all.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
+        alike = {"layers": len(entries), "micro_batches": micro_batches, "partitioner": partitioner}
+        alike |= {"balance": "a cost" if callable(balance) else balance, "checkpoint": checkpoint, "seed": seed}
+        refuse_unlike(self._all, alike | {"schedule": schedule, "transport": transport})
         wire = Wire(stages, self.rank, self.replica)
         links = Links(wire, self.device, transport)
         self.cut = choose(

@@ -1,7 +1,11 @@
 """Which process runs which stage of which replica, on which device."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
+
+from repro.gpipe.wire import Wire
 
 
 def place(stages: int, replicas: int) -> tuple[int, int]:
@@ -50,3 +54,14 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
         return in_turn if found.index is None else found
     here = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'" if gpus else "'cpu', for torch can use no GPU here"
     raise ValueError(f"device={str(device)!r}: choose {here}; or leave it out")
+
+
+def refuse_unlike(everyone: Wire, settings: Mapping[str, object]) -> None:
+    """Raise a ValueError on every rank where one has other settings: it would train another model, or hang."""
+    gathered = everyone.all_gather({name: repr(value) for name, value in settings.items()})
+    for rank, theirs in enumerate(gathered):
+        for name, first in gathered[0].items():
+            if theirs[name] != first:
+                raise ValueError(
+                    f"{name}={theirs[name]} on rank {rank}, but {first} on rank 0; give every rank the same"
+                )

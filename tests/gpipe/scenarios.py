@@ -290,6 +290,19 @@ def closed() -> str:
     return "accepted"
 
 
+def unlike() -> list[str]:
+    """What is said where ranks disagree: each would otherwise train another model, or hang."""
+    cases = {"balance": ([1, 2], [2, 1]), "transport": ("auto", "gloo"), "checkpoint": ("always", "never")}
+    said = []
+    for name, values in cases.items():
+        how: dict = {name: values[dist.get_rank()]}
+        try:
+            Pipeline([head] * 3, 2, 2, device="cpu", **how)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
 def odd() -> dict:
     """What people do that few think of, on two stages."""
     x, _ = batch()
@@ -305,6 +318,7 @@ def odd() -> dict:
         "thaw": steps([frozen_head, head], thaw_and_relearn if dist.get_rank() == 0 else Pipeline.relearn),
         "masks": masks(),
         "closed": closed(),
+        "unlike": unlike(),
         "first learns": steps([head, head], Pipeline.relearn if dist.get_rank() == 0 else None),
         "nobody learns": steps([head, head]),
         "shared": shared,

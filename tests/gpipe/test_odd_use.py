@@ -160,6 +160,15 @@ def test_a_closed_pipeline_takes_no_step(ran):
     assert all("this Pipeline is closed" in r["closed"] for r in ran)
 
 
+def test_ranks_that_disagree_are_refused_on_each(ran):
+    assert ran[0]["unlike"] == ran[1]["unlike"]
+    assert ran[0]["unlike"] == [
+        "balance=[2, 1] on rank 1, but [1, 2] on rank 0; give every rank the same",
+        "transport='gloo' on rank 1, but 'auto' on rank 0; give every rank the same",
+        "checkpoint='never' on rank 1, but 'always' on rank 0; give every rank the same",
+    ]
+
+
 def test_the_first_stage_alone_may_learn_again_and_another_may_not(ran):
     assert ran[0]["first learns"] == ran[0]["nobody learns"]
     with pytest.raises(StageError, match=r"stage 1: the first stage remembers .*call relearn\(\) on every rank"):
