@@ -125,6 +125,8 @@ class Engine:
         with self.stage.generators_preserved(), statistics as self.stage.statistics:
             for action in self._part.actions:
                 self._do[action.kind](self, action)
+            if isinstance(self.stage.head, Head):
+                self.stage.head.refuse_constant()
             if self.replicas is not None and not evaluate:
                 self.replicas.finish()  # before statistics are gathered: replicas must meet in the same order
         if optimizer is not None:

@@ -67,6 +67,7 @@ class Head:
                 "mini-batch's more than 0: a mean over nothing is none"
             )
         self._shares = [w / whole for w in weights]
+        self._wanted, self._given = False, False  # a gradient, by any of the outputs and by any of the losses
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -76,7 +77,14 @@ class Head:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")
+        self._wanted |= any(t.requires_grad for t in flatten(outputs)[0])
+        self._given |= loss.requires_grad
         return loss * self._shares[i]
+
+    def refuse_constant(self) -> None:
+        """After the last backward: raise a ValueError if no loss depended on outputs that could have been trained."""
+        if self._wanted and not self._given:
+            raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it, nor make it of item()")
 
 
 def _number(weight: Any) -> float:

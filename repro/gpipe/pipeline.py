@@ -192,7 +192,7 @@ class Pipeline:
             trace: collect the spans of all stages.
 
         Raises:
-            ValueError: if N < M, or tensors disagree about N.
+            ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
         """
         self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer, trace=trace)
         recorder = self.engine.recorder

@@ -155,6 +155,20 @@ def test_no_training_in_inference_mode():
     assert pipe.train_step(*batch(), MSE).loss == inside
 
 
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_a_loss_without_a_gradient_trains_nothing_in_silence(checkpoint):
+    """As torch's own backward refuses it; a micro-batch without one, or a frozen model, is no mistake."""
+    pipe = Pipeline([head], 1, 2, device="cpu", checkpoint=checkpoint)
+    with pytest.raises(ValueError, match=r"no micro-batch's loss has a gradient"):
+        pipe.train_step(*batch(), lambda outputs, targets: MSE(outputs, targets).detach())
+    x, y = batch()
+    y[:5] = 0.0
+    pipe.train_step(x, y, lambda outputs, targets: MSE(outputs, targets) if targets.any() else torch.zeros(()))
+    pipe.evaluate(*batch(), MSE)
+    assert all(p.grad is not None for p in pipe.parameters())
+    Pipeline([frozen_head], 1, 2, device="cpu", checkpoint=checkpoint).train_step(*batch(), MSE)
+
+
 def test_a_closed_pipeline_takes_no_step(ran):
     """With gloo it would wait for ever for a thread that has ended."""
     assert all("this Pipeline is closed" in r["closed"] for r in ran)
