@@ -8,7 +8,8 @@ from repro.gpipe.checkpoint import whole_state_dict
 from repro.gpipe.head import Weighted
 from repro.gpipe.launch import launch
 from repro.gpipe.microbatch import Whole
-from repro.gpipe.pipeline import EvaluationResult, Pipeline, StepResult
+from repro.gpipe.outcome import EvaluationResult, StepResult
+from repro.gpipe.pipeline import Pipeline
 from repro.gpipe.replay import replay
 from repro.gpipe.schedule import Action, Schedule, make_schedule
 from repro.gpipe.timeline import Span, Timeline

@@ -9,7 +9,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -25,6 +25,7 @@ from repro.gpipe.head import Loss
 from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
 from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
+from repro.gpipe.outcome import EvaluationResult, StepResult
 from repro.gpipe.partition import Cost
 from repro.gpipe.place import own_device, place, refuse_unlike
 from repro.gpipe.profile import LinkSpeed, Profile, measure
@@ -35,36 +36,6 @@ from repro.gpipe.timeline import Timeline
 from repro.gpipe.wire import Wire
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a training step returns on every rank.
-
-    Attributes:
-        loss: mean over the mini-batch, that of all replicas together.
-        start: when this stage began, in seconds of time.perf_counter.
-        end: when it had ended, its device included.
-        timeline: spans of all stages of this replica, if traced.
-    """
-
-    loss: float
-    start: float
-    end: float
-    timeline: Timeline | None = None
-
-    @property
-    def seconds(self) -> float:
-        """From the first stage's start to the last stage's end, if traced; otherwise this stage's own."""
-        return self.end - self.start if self.timeline is None else self.timeline.step_time
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What an evaluation returns: the mean loss on every rank, the outputs on the last stage, None elsewhere."""
-
-    loss: float
-    outputs: Tree | None
 
 
 class Pipeline:
