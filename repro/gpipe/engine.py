@@ -24,6 +24,9 @@ _Metas = dict[int, MessageMeta]  # micro-batch -> what its message holds
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
 
 
+def _nothing() -> None: ...
+
+
 @dataclass(frozen=True)
 class _Part:
     """What this stage does in a schedule.
@@ -83,6 +86,7 @@ class Engine:
         self._parts_of: dict[int, _Part] = {}
         self._known: dict[int, tuple[_Metas, _Metas, dict[int, list[bool]]]] = {}
         self._frozen = stage.frozen()
+        self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
 
     def run(
         self,
@@ -114,7 +118,10 @@ class Engine:
         else:  # only then, so that no stage's step begins before the first one's
             announced = self.wire.recv_numbers(self._before)
             began = self.recorder.now()
-        told = None if self._after is None else self.wire.isend_numbers(announced, self._after)
+        if self._after is not None:
+            self._told = self.wire.isend_numbers(announced, self._after)
+            if announced == _REFUSED:
+                self._told()
         if optimizer is not None:
             optimizer.zero_grad()
         if self.replicas is not None and not evaluate:
@@ -132,8 +139,7 @@ class Engine:
         if optimizer is not None:
             self._update(optimizer)
         self.links.flush()
-        if told is not None:
-            told()
+        self._told()
         self._known[signature] = self._incoming, self._outgoing, self._reached
         self.step += not evaluate
 
