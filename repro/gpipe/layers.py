@@ -165,22 +165,22 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 
 
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
-    """Raise a ValueError if two stages share a parameter: each would train its own copy.
+    """Raise a ValueError if two stages share a parameter or a buffer: each would change its own copy.
 
-    A factory that hands out what exists already is found out by its parameters, which are not on the meta device.
+    A factory that hands out what exists already is found out by its tensors, which are not on the meta device.
     """
     if len(balance) == 1:
         return
-    owner: dict[int, tuple[int, nn.Parameter]] = {}  # the parameter too, lest its id be used again
+    owner: dict[int, tuple[int, Tensor]] = {}  # the tensor too, lest its id be used again
     stages = chain.from_iterable([j] * n for j, n in enumerate(balance))
     for index, (j, layer) in enumerate(zip(stages, on_meta(layers), strict=True)):
-        for name, parameter in layer.named_parameters():
-            if parameter.is_meta and not isinstance(layers[index], nn.Module):
+        for name, tensor in _tensors(layer):
+            if tensor.is_meta and not isinstance(layers[index], nn.Module):
                 continue
-            first, _ = owner.setdefault(id(parameter), (j, parameter))
+            first, _ = owner.setdefault(id(tensor), (j, tensor))
             if first != j:
                 raise ValueError(
-                    f"layers[{index}].{name}: shared by stages {first} and {j}; a shared parameter must lie within "
+                    f"layers[{index}].{name}: shared by stages {first} and {j}; what is shared must lie within "
                     "one stage: choose a balance that keeps its users together, or untie it"
                 )
 

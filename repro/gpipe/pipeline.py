@@ -134,11 +134,6 @@ class Pipeline:
         """This stage's layers; its state-dict keys are those of the unsplit nn.Sequential."""
         return self.stage.module
 
-    @property
-    def imbalance(self) -> float | None:
-        """Largest stage over mean stage minus 1, as predicted by the costs that chose the cut; None if none did."""
-        return self.cut.imbalance
-
     def train_step(
         self,
         inputs: Tree,

@@ -34,7 +34,7 @@ class Wire:
 
     def send_numbers(self, numbers: Sequence[int], stage: int) -> None:
         """Send three integers."""
-        dist.send(torch.tensor(numbers), self.world_rank(stage), tag=CONTROL)
+        self.isend_numbers(numbers, stage)()
 
     def isend_numbers(self, numbers: Sequence[int], stage: int) -> Callable[[], object]:
         """The same without waiting until they are taken; call the result to do so."""

@@ -61,7 +61,12 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
 
 
 def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[tuple[str, "Figure | None", str]]:
-    """Name, figure and caption of each picture of an experiment; none of the usual ones suits waiting layers."""
+    """Name, figure and caption of each picture of an experiment; none of the usual ones suits waiting layers.
+
+    Nor does any compare libraries, of which ours alone is traced.
+    """
+    if any(row["library"] != "repro" for row in rows):
+        return
     if experiment == runtime.NAME:
         yield "overhead", runtime.figure(results, rows), runtime.caption(results, rows)
         return

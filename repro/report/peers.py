@@ -3,6 +3,7 @@
 Pure functions of recorded results. A run belongs here if a peer library ran it, or if a peer ran the same point.
 """
 
+import dataclasses
 from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
@@ -123,11 +124,12 @@ def _pair(results: "Results", peer: Row) -> tuple[dict[str, Any], dict[str, Any]
     data |= {"low": ratio.low, "high": ratio.high, "rounds": ratio.rounds}
     shown = {"peer": peer["library"], "model": model_name(peer["model"]), **{key: peer[key] for key in keys}}
     shown |= {"ours (ms)": number(1e3 * data["ours_s"], 1), "peer (ms)": number(1e3 * peer["step_s"], 1)}
-    shown |= {"ours over peer": str(ratio) if ratio.rounds else peer["status"], "verdict": ratio.verdict}
+    shown |= {"throughput, ours over peer": str(ratio) if ratio.rounds else peer["status"], "verdict": ratio.verdict}
     if peer["fidelity"] == "emulated" and peer["library"] == "torch":
         ours, theirs = ideal_steps(peer["K"], peer["M"], peer["remat"])
         data |= {"ideal": theirs / ours, "runtime": ratio.value * ours / theirs}
-        shown |= {"ideal": number(theirs / ours), "runtime": number(data["runtime"])}
+        rest = dataclasses.replace(ratio, **{k: getattr(ratio, k) * ours / theirs for k in ("value", "low", "high")})
+        shown |= {"ideal, simulated": number(theirs / ours), f"runtime, {peer['fidelity']}": str(rest)}
     return shown, data
 
 

@@ -206,6 +206,13 @@ def test_shared_parameters_across_stages():
         refuse_shared([tied, nn.ReLU(), tied], [2, 1])
 
 
+def test_shared_buffers_across_stages():
+    norm = nn.BatchNorm1d(2, affine=False)
+    refuse_shared([norm, norm, nn.ReLU()], [2, 1])
+    with pytest.raises(ValueError, match=r"layers\[1\].running_mean: shared by stages 0 and 1"):
+        refuse_shared([norm, norm], [1, 1])
+
+
 def test_sync_batchnorm_is_refused():
     refuse_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), 4)
     with pytest.raises(ValueError, match=r"layers\[4\]: SyncBatchNorm would wait .* use nn.BatchNorm1d"):

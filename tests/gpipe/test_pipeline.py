@@ -124,8 +124,7 @@ def test_whole_members(ran):
 def test_balance_by_time_agrees_and_is_sensible(ran):
     balance, imbalance = ran[0]["time"]
     assert ran[1]["time"] == ran[2]["time"] == (balance, imbalance)
-    assert sum(balance) == 4
-    assert balance[0] == 2 or balance[-1] == 1
+    assert balance in ((2, 1, 1), (1, 1, 2)), "the two heavy layers in the middle on stages of their own"
     assert imbalance >= 0
 
 

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from repro.gpipe import Pipeline
+from repro.gpipe import Pipeline, breakdown
 from repro.models import build
 
 M, N = 2, 4
@@ -35,3 +35,28 @@ def everything() -> dict:
     assert dist.get_world_size() == 2
     torch.set_num_threads(1)
     return {name: train(name, 2) for name in MODELS}
+
+
+FORWARD_S = 0.01
+
+
+def known_durations(K: int, micro_batches: int, schedule: str) -> tuple[float, float, dict[str, float]]:
+    """Of the quickest of a few steps of K stages that wait: seconds, bubble (idle/total), shares of the breakdown."""
+    model = build("timed", L=K, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)
+    inputs, targets = model.batch(micro_batches, 0)
+    pipe = Pipeline(model.layers, K, micro_batches, schedule=schedule, device="cpu")
+    timelines = []
+    for _ in range(5):
+        pipe.barrier()
+        timeline = pipe.train_step(inputs, targets, model.loss, trace=True).timeline
+        assert timeline is not None
+        timelines.append(timeline)
+    pipe.close()
+    best = min(timelines[1:], key=lambda timeline: timeline.step_time)
+    return best.step_time, best.bubble_over_total, breakdown(best, pipe.schedule)
+
+
+def waiting() -> dict:
+    """K = 2 and 4 with early recompute, and K = 4 with late."""
+    cases = [(2, 8, "gpipe"), (4, 8, "gpipe"), (4, 8, "gpipe-late")]
+    return {case: known_durations(*case) for case in cases if dist.get_rank() < case[0]}

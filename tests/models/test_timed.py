@@ -2,8 +2,10 @@ import time
 
 import pytest
 import torch
+from pipelined import FORWARD_S, waiting
 from torch.utils.checkpoint import checkpoint
 
+from repro.gpipe import launch
 from repro.models import build
 from repro.models.timed import TimedLayer, wait_until
 
@@ -90,3 +92,16 @@ def test_one_duration_per_layer_and_the_message_size():
 def test_bad_arguments_are_one_line_errors(arguments, words):
     with pytest.raises(ValueError, match=f"{words}.*$"):
         build("timed", **arguments)
+
+
+def test_the_engine_is_as_quick_as_arithmetic_and_never_quicker():
+    """(M+K-1)F + M(R+B) + (K-1)B; with late recompute (M+K-1)(F+R+B). The margin is for busy machines."""
+    ran = launch(waiting, stages=4)[0]
+    for (K, M, schedule), (seconds, bubble, parts) in ran.items():
+        early = (M + K - 1) + 3 * M + 2 * (K - 1)
+        optimum = FORWARD_S * (early if schedule == "gpipe" else 4 * (M + K - 1))
+        assert optimum <= seconds < 1.3 * optimum
+        work = 4 * M * FORWARD_S
+        assert bubble == pytest.approx(1 - work / optimum, abs=0.1)
+        assert parts["bubble"] == pytest.approx(1 - work / optimum, abs=0.1)
+        assert parts["computation"] + parts["recompute"] == pytest.approx(work / seconds, abs=0.1)

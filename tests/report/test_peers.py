@@ -79,7 +79,7 @@ def test_a_ratio_is_split_into_the_schedules_and_the_runtimes_part(found: dict[s
     assert one["ideal"] == pytest.approx(44 / 37)  # (M+K-1) 4 over (M+K-1) + 3 M + 2 (K-1)
     assert one["runtime"] == pytest.approx(1.25 * 37 / 44)
     (shown,) = found["peers_speed_emulated"].shown.to_dict("records")
-    assert (shown["ours over peer"], shown["verdict"]) == ("1.25 [1.25, 1.25]", "faster")
+    assert (shown["throughput, ours over peer"], shown["verdict"]) == ("1.25 [1.25, 1.25]", "faster")
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])
