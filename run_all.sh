@@ -144,10 +144,10 @@ done
 set_up
 [ -z "$setup_only" ] || exit 0
 
-# A report is made even when some runs failed, but not after a mistake on the command line (2) or Ctrl-C (130).
+# A report is made even when some runs failed, but not after a mistake on the command line (2) or a signal (128 up).
 # Bash 3.2 (macOS) needs the ${x[@]+...} form for an empty list.
 status=0
 .venv/bin/repro run ${run_args[@]+"${run_args[@]}"} || status=$?
-case $status in 2 | 130) exit "$status" ;; esac
+[ "$status" -ne 2 ] && [ "$status" -lt 128 ] || exit "$status"
 .venv/bin/repro report ${report_args[@]+"${report_args[@]}"} || status=$((status ? status : $?))
 exit "$status"

@@ -1,10 +1,12 @@
 """The `repro` command: list, plan, run, report, doctor.
 
 Listing and planning import no torch. A user's mistake is one line on stderr and exit status 2; a run that failed
-gives 1; 130 is Ctrl-C; 0 says that all that was asked for is done or skipped.
+gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or skipped.
 """
 
 import dataclasses
+import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
+from repro.harness import signals
 from repro.harness.flags import mistake, parse, parse_with
 from repro.harness.spec import SCALES, Experiment, Scale, near
 
@@ -87,6 +90,7 @@ class DoctorOptions:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    heard = signals.heed()
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         return _dispatch(given)
@@ -96,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {told}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        command = " ".join(["repro", *given])
+        command = shlex.join(["repro", *given])
         print(f"interrupted: finished rounds are kept; `{command}` goes on from there", file=sys.stderr)
-        return 130
+        return 128 + (heard or [signal.SIGINT])[0]
 
 
 def _dispatch(given: list[str]) -> int:
@@ -159,19 +163,18 @@ def _plan(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     from repro.harness.machine import torchrun_rank
 
-    rank = torchrun_rank()
-    if rank:  # another rank of torchrun plans and records
-        from repro.harness.workers import Torchrun
+    if torchrun_rank() is None:
+        return _measure(arguments)
+    from repro.harness import teams, workers
 
-        Torchrun().serve()
+    team = teams.torchrun()
+    if team.rank:  # rank 0 plans and records
+        team.serve(workers.work)
         return 0
     try:
         return _measure(arguments)
     finally:
-        if rank == 0:
-            from repro.harness.workers import Torchrun
-
-            Torchrun().decline()
+        team.dismiss()
 
 
 def _measure(arguments: list[str]) -> int:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.batchnorm import Statistics, once_per_mini_batch
+from repro.gpipe.errors import RefusedError
 from repro.gpipe.head import Head, Loss
+from repro.gpipe.health import here, told
 from repro.gpipe.links import Links
 from repro.gpipe.mailbox import Inbox
 from repro.gpipe.message import MessageMeta, settled
@@ -88,6 +90,7 @@ class Engine:
         self._frozen = stage.frozen()
         self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
 
+    @told()
     def run(
         self,
         schedule: Schedule,
@@ -101,9 +104,12 @@ class Engine:
     ) -> None:
         """One step of `schedule`; afterwards `losses`, on the last stage, and `recorder` tell what happened."""
         if self.links.closed:  # nothing would finish what is sent
-            raise ValueError(f"stage {self._rank}: this Pipeline is closed; make another one")
+            raise RefusedError(f"stage {self._rank}: this Pipeline is closed; make another one")
         if torch.is_inference_mode_enabled() and not evaluate:
-            raise ValueError("train_step inside torch.inference_mode(): nothing there has a gradient; leave that mode")
+            raise RefusedError(
+                "train_step inside torch.inference_mode(): nothing there has a gradient; leave that mode"
+            )
+        here.step, here.action = self.step, None
         self._part = self._parts_of.setdefault(id(schedule), _Part.of(schedule, self._rank))
         self.evaluating = evaluate
         self.losses: dict[int, Tensor] = {}
@@ -131,6 +137,7 @@ class Engine:
         statistics = nullcontext() if evaluate else self._statistics()
         with self.stage.generators_preserved(), statistics as self.stage.statistics:
             for action in self._part.actions:
+                here.action = action
                 self._do[action.kind](self, action)
             if isinstance(self.stage.head, Head):
                 self.stage.head.refuse_constant()
@@ -142,6 +149,7 @@ class Engine:
         self._told()
         self._known[signature] = self._incoming, self._outgoing, self._reached
         self.step += not evaluate
+        here.action = None
 
     def relearn(self) -> None:
         """Forget what crosses the boundaries; the next step learns it again."""
@@ -164,10 +172,10 @@ class Engine:
         try:
             inputs = self._to_device(inputs)
             parts = split(inputs, self._part.schedule.micro_batches)
-        except ValueError:
+        except ValueError as error:
             if self._after is not None:
                 self.wire.send_numbers(_REFUSED, self._after)
-            raise
+            raise self._refusal(str(error)) from error
         # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
         self._inputs = [map_leaves(Tensor, settled, part) for part in parts]
         tensors, skeleton = flatten(unwrapped(inputs))
@@ -176,11 +184,15 @@ class Engine:
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
         return signature, int(signature not in self._known), batch_size(inputs)
 
+    def _refusal(self, reason: str) -> ValueError:
+        """Every stage raises it; other replicas, if there are any, would wait for this one."""
+        return RefusedError(reason) if self.replicas is None else ValueError(reason)
+
     def _prepare(self, announced: tuple[int, int, int], targets: Tree, loss_fn: Loss) -> int:
         """Prepare to receive what was announced, and on the last stage prepare the loss; the signature."""
         signature, learning, examples = announced
         if announced == _REFUSED:
-            raise ValueError("inputs: the first stage refused them; its own message says why")
+            raise self._refusal("inputs: the first stage refused them; its own message says why")
         self.stage.probing = bool(learning)
         if self.stage.frozen() != self._frozen and self._known:
             raise ValueError(

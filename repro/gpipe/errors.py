@@ -1,7 +1,33 @@
-"""One helpful line for a wrong argument."""
+"""Errors that have a meaning for more than one rank, and one helpful line for a wrong argument."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+
+
+class EveryRankError(Exception):
+    """Raised by all ranks alike: nobody waits for anybody, and the group can go on."""
+
+
+class LostNeighbourError(ConnectionError):
+    """The process at the other end of a connection is gone; `rank` is its rank in the world."""
+
+    def __init__(self, rank: int, reason: object) -> None:
+        super().__init__(f"it closed its connection: it ended, or was killed ({' '.join(str(reason).split())[:200]})")
+        self.rank = rank
+
+
+@contextmanager
+def reaching(rank: int) -> Iterator[None]:
+    """What a connection to this rank of the world raises when it breaks, gloo's RuntimeError too, names the rank."""
+    try:
+        yield
+    except (ConnectionError, RuntimeError) as error:
+        raise LostNeighbourError(rank, error) from error
+
+
+class RefusedError(ValueError, EveryRankError):
+    """A step that no rank takes: of a closed pipeline, in a wrong mode, or with inputs that the first stage refused."""
 
 
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:

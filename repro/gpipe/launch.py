@@ -7,7 +7,6 @@ if __name__ == "__main__":
 import atexit
 import os
 import pickle
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,13 +15,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from repro.gpipe import health
+from repro.gpipe.health import Failure
+from repro.gpipe.processes import Processes, how, own_store
 from repro.gpipe.transport import TIMEOUT, nccl_pairs
+
+_LONG = timedelta(days=30)
 
 
 class StageError(RuntimeError):
-    """One stage failed: which, and its traceback."""
+    """One stage failed: which, what it did last, and its traceback if it raised; `failure` holds them apart."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__("\n".join(part for part in (failure.text, failure.traceback.rstrip()) if part))
+        self.failure = failure
 
 
 def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) -> list[Any]:
@@ -39,26 +46,26 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
     Raises:
         ValueError: if stages < 1, or torchrun started another number of ranks.
-        StageError: with the traceback of the stage that failed first; the others are stopped.
+        StageError: within seconds of the first stage that fails, dies or falls silent; the others are ended.
     """
     if stages < 1:
         raise ValueError(f"stages={stages}: must be at least 1")
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = own_store()
     with TemporaryDirectory() as folder:
         results = [Path(folder) / str(rank) for rank in range(stages)]
-        try:
-            mp.spawn(_child, (fn, args, results, threads, store.port), nprocs=stages)
-        except (mp.ProcessRaisedException, mp.ProcessExitedException):
-            if store.check(["failure"]):
-                raise StageError(store.get("failure").decode()) from None
-            raise
+        calls = [(rank, fn, args, results, threads, store.port) for rank in range(stages)]
+        with Processes(_child, calls, threads=threads) as processes:
+            _until_all_ended(processes, health.board(store), results)
         return [pickle.loads(path.read_bytes()) for path in results]
 
 
 def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
-    """Set up this process: threads, its GPU, and the process group (from the environment if there is no store)."""
+    """Set up this process: threads, its GPU, the process group, and the watch over the others.
+
+    Without a store the environment names it, as torchrun sets it.
+    """
     torch.set_num_threads(threads)
     local_rank, local_world = (
         int(os.environ.get(k, d)) for k, d in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world))
@@ -71,8 +78,23 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+    health.begin(store, rank, world)
     if backend != "gloo":
         nccl_pairs(world)
+
+
+def _until_all_ended(processes: Processes, board: dist.Store, results: list[Path]) -> None:
+    """Watch over the stages; raises a StageError as soon as one has failed, for whatever reason."""
+    done: set[int] = set()
+    while len(done) < len(results):
+        codes = processes.wait(health.INTERVAL)
+        if (failure := health.posted(board)) is not None:
+            raise StageError(failure)
+        for rank in codes.keys() - done:
+            if codes[rank] or not results[rank].exists():
+                text = f"{health.last_seen(board, rank)}: died ({how(codes[rank])})"
+                raise StageError(health.post(board, Failure(rank, "failed", text)))
+            done.add(rank)
 
 
 def _child(
@@ -80,16 +102,14 @@ def _child(
 ) -> None:
     world = len(results)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    try:
-        initialise(rank, world, store, threads)
-        results[rank].write_bytes(pickle.dumps(fn(*args)))
+    initialise(rank, world, store, threads)
+    with health.last_words():
+        beside = results[rank].with_suffix(".part")
+        beside.write_bytes(pickle.dumps(fn(*args)))
         if store.add("finished", 1) == world:
             store.set("all finished", "")
-        store.wait(["all finished"], timedelta(days=30))  # nobody leaves while a neighbour still reads from it
-    except BaseException:
-        # The first to write is the cause; the others only lost their connection to it.
-        store.compare_set("failure", "", f"stage {rank} of {world} failed\n{traceback.format_exc()}")
-        raise
+        store.wait(["all finished"], _LONG)  # nobody leaves while a neighbour still reads from it
+    beside.replace(results[rank])
     dist.destroy_process_group()
 
 

@@ -22,6 +22,7 @@ from repro.gpipe import checkpoint, memory, rng
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
 from repro.gpipe.head import Loss
+from repro.gpipe.health import here, told
 from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
 from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
@@ -94,9 +95,12 @@ class Pipeline:
         self.device = own_device(device, self._all.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
-        alike = {"layers": len(entries), "micro_batches": micro_batches, "partitioner": partitioner}
-        alike |= {"balance": "a cost" if callable(balance) else balance, "checkpoint": checkpoint, "seed": seed}
-        refuse_unlike(self._all, alike | {"schedule": schedule, "transport": transport})
+        here.who = f"stage {self.rank}" if replicas == 1 else f"replica {self.replica}, stage {self.rank}"
+        alike = {"stages": stages, "replicas": replicas, "layers": len(entries), "micro_batches": micro_batches}
+        alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
+        alike |= {"checkpoint": checkpoint, "seed": seed, "schedule": schedule, "transport": transport}
+        if stages * replicas > 1:
+            refuse_unlike(self._all.rank, alike)
         wire = Wire(stages, self.rank, self.replica)
         links = Links(wire, self.device, transport)
         self.cut = choose(
@@ -161,6 +165,11 @@ class Pipeline:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
         """
         self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer, trace=trace)
+        return self._result(trace=trace)
+
+    @told()
+    def _result(self, *, trace: bool) -> StepResult:
+        """Of the step that was run last, on every rank."""
         recorder = self.engine.recorder
         own = recorder.finish()
         loss = self.engine.wire.from_last(self.engine.loss())

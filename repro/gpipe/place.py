@@ -1,11 +1,12 @@
 """Which process runs which stage of which replica, on which device."""
 
+import json
 from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 
-from repro.gpipe.wire import Wire
+from repro.gpipe import health
 
 
 def place(stages: int, replicas: int) -> tuple[int, int]:
@@ -56,12 +57,28 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
     raise ValueError(f"device={str(device)!r}: choose {here}; or leave it out")
 
 
-def refuse_unlike(everyone: Wire, settings: Mapping[str, object]) -> None:
-    """Raise a ValueError on every rank where one has other settings: it would train another model, or hang."""
-    gathered = everyone.all_gather({name: repr(value) for name, value in settings.items()})
-    for rank, theirs in enumerate(gathered):
-        for name, first in gathered[0].items():
-            if theirs[name] != first:
+def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
+    """Raise a ValueError on every rank where one has other settings: it would train another model, or hang.
+
+    Rank 0 has a part in every pipeline, so its list of them is everybody's: a rank goes on in it to the next one that
+    is large enough to need this rank. `settings` has "stages" and "replicas".
+    """
+    watch = health.begin(None, rank, dist.get_world_size())
+    watch.beat()
+    own = json.dumps({name: repr(value) for name, value in settings.items()})
+    while True:
+        number = watch.pipelines
+        watch.pipelines += 1
+        if rank == 0:
+            watch.waiting.set(f"pipeline/{number}/0", own)
+        first = watch.wait_for([f"pipeline/{number}/0"])[0]
+        needed = int(first["stages"]) * int(first["replicas"])
+        if rank < needed:
+            break
+    watch.waiting.set(f"pipeline/{number}/{rank}", own)
+    for other, theirs in enumerate(watch.wait_for([f"pipeline/{number}/{r}" for r in range(needed)])):
+        for name, value in first.items():
+            if theirs[name] != value:
                 raise ValueError(
-                    f"{name}={theirs[name]} on rank {rank}, but {first} on rank 0; give every rank the same"
+                    f"{name}={theirs[name]} on rank {other}, but {value} on rank 0; give every rank the same"
                 )

@@ -21,8 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe import shm
+from repro.gpipe.errors import LostNeighbourError, reaching
 from repro.gpipe.message import TensorMeta, dense, elements
-from repro.gpipe.wire import Wire
+from repro.gpipe.wire import Wire, wait
 
 ACTIVATION, GRADIENT = 1, 2  # gloo's tags; see also wire.CONTROL
 TRANSPORTS = ("auto", "shm", "gloo")
@@ -57,25 +58,22 @@ class Gloo(Link):
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
         """Hand over to gloo's own threads."""
         source = elements(dense(tensor.detach()))
-        return partial(_wait, dist.isend(source, self.peer, tag=self.tag), source)
+        with reaching(self.peer):
+            return partial(wait, dist.isend(source, self.peer, tag=self.tag), source, self.peer)
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Make room and post."""
         room = meta.room(torch.device("cpu"), pinned=self.pinned)
-        return partial(_wait, dist.irecv(elements(room), self.peer, tag=self.tag), room)
-
-
-def _wait(work: dist.Work | None, tensor: Tensor) -> Tensor:
-    if work is not None:
-        work.wait()
-    return tensor
+        with reaching(self.peer):
+            return partial(wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer)
 
 
 class Shared(Link):
     """Tensors in memory that both processes see; large ones are copied by another thread than the computing one."""
 
-    def __init__(self, end: shm.Sender | shm.Receiver) -> None:
+    def __init__(self, end: shm.Sender | shm.Receiver, peer: int) -> None:
         self._end: Any = end
+        self._peer = peer
         self._left, self._done = 0, 0  # sends to the other thread, and by it: each is counted by one thread alone
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
@@ -87,20 +85,32 @@ class Shared(Link):
             self._left += 1
             return partial(self._later, source)
         bell = self._end.put(source)
-        if not self._end.ring(*bell, wait=False):
+        if not self._ring(bell, wait=False):
             self._left += 1
             return partial(self._later, source, bell)
         return None
 
+    def _ring(self, bell: tuple[bytes, list[int]], *, wait: bool) -> bool:
+        try:
+            return self._end.ring(*bell, wait=wait)
+        except ConnectionError as error:
+            raise LostNeighbourError(self._peer, error) from error
+
     def _later(self, source: Tensor, bell: tuple[bytes, list[int]] | None = None) -> None:
-        self._end.ring(*(bell or self._end.put(source)), wait=True)
+        self._ring(bell or self._end.put(source), wait=True)
         self._done += 1
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """The next tensor, when it is asked for; it lies in memory already."""
         if not meta.nbytes:
             return partial(meta.room, torch.device("cpu"))
-        return partial(self._end.receive, meta)
+        return partial(self._receive, meta)
+
+    def _receive(self, meta: TensorMeta) -> Tensor:
+        try:
+            return self._end.receive(meta)
+        except ConnectionError as error:
+            raise LostNeighbourError(self._peer, error) from error
 
     def close(self) -> None:
         """End the connection."""
@@ -128,7 +138,7 @@ class Nccl(Link):
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Queue; the computing stream will wait for it."""
         room = meta.room(self.device)
-        return partial(_wait, dist.irecv(elements(room), self.peer, group=self.group), room)
+        return partial(wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer)
 
     def flush(self) -> None:
         """Make the computing stream wait, which a later step would have to anyway."""
@@ -209,7 +219,7 @@ def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgo
     if device.type != "cpu":
         return Staged(Gloo(peer, tag, pinned=True), device)
     if transport != "gloo" and (end := _shared(wire, neighbour, outgoing=outgoing)):
-        return Shared(end)
+        return Shared(end, peer)
     if transport == "shm":
         raise ValueError(f"transport='shm': stages {wire.rank} and {neighbour} share no Linux host; try 'auto'")
     return Gloo(peer, tag)

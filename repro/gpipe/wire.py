@@ -4,12 +4,24 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
+from repro.gpipe.errors import reaching
 
 CONTROL = 3  # the tag that keeps them apart from activations and gradients
+
+
+def wait(work: dist.Work | None, tensor: Tensor, peer: int) -> Tensor:
+    """Wait for what is sent to or received from a rank of the world; the tensor, which is kept until then."""
+    if work is not None:
+        with reaching(peer):
+            work.wait()
+    return tensor
 
 
 class Wire:
@@ -38,40 +50,43 @@ class Wire:
 
     def isend_numbers(self, numbers: Sequence[int], stage: int) -> Callable[[], object]:
         """The same without waiting until they are taken; call the result to do so."""
-        message = torch.tensor(numbers)
-        work = dist.isend(message, self.world_rank(stage), tag=CONTROL)
-        assert work is not None
-        return lambda: (work.wait(), message)
+        return self._isend(torch.tensor(numbers), stage)
 
     def recv_numbers(self, stage: int) -> tuple[int, int, int]:
         """The counterpart of `send_numbers`."""
-        numbers = torch.zeros(3, dtype=torch.int64)
-        dist.recv(numbers, self.world_rank(stage), tag=CONTROL)
-        a, b, c = numbers.tolist()
+        a, b, c = self._recv(torch.zeros(3, dtype=torch.int64), stage).tolist()
         return a, b, c
 
     def send_object(self, value: object, stage: int) -> None:
         """Send anything that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         self.send_numbers((data.numel(), 0, 0), stage)
-        dist.send(data, self.world_rank(stage), tag=CONTROL)
+        self._isend(data, stage)()
 
     def recv_object(self, stage: int) -> Any:
         """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
-        data = torch.zeros(self.recv_numbers(stage)[0], dtype=torch.uint8)
-        dist.recv(data, self.world_rank(stage), tag=CONTROL)
+        data = self._recv(torch.zeros(self.recv_numbers(stage)[0], dtype=torch.uint8), stage)
         return pickle.loads(bytes(data.numpy()))
 
     def from_last(self, value: float) -> float:
         """The last stage's value on every stage."""
         box = torch.tensor([value], dtype=torch.float64)
         if self.rank < self.stages - 1:
-            dist.recv(box, self.world_rank(self.stages - 1), tag=CONTROL)
-            return box.item()
-        for work in [dist.isend(box, self.world_rank(j), tag=CONTROL) for j in range(self.stages - 1)]:
-            assert work is not None
-            work.wait()
+            return self._recv(box, self.stages - 1).item()
+        for sent in [self._isend(box, j) for j in range(self.stages - 1)]:
+            sent()
         return value
+
+    def _isend(self, message: Tensor, stage: int) -> Callable[[], object]:
+        peer = self.world_rank(stage)
+        with reaching(peer):
+            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer)
+
+    def _recv(self, room: Tensor, stage: int) -> Tensor:
+        peer = self.world_rank(stage)
+        with reaching(peer):
+            dist.recv(room, peer, tag=CONTROL)
+        return room
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value from each stage, on every stage, by way of the first."""

@@ -89,6 +89,15 @@ def cores() -> int:
         return usable
 
 
+def oom_kills() -> int:
+    """How many processes of this container the system has ended for want of memory so far; 0 where it does not say."""
+    try:
+        counts = dict(line.split() for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines())
+        return int(counts["oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
 @cache
 def gpus() -> tuple[str, ...]:
     """Names of the GPUs that torch can use; torch is asked only where a driver is present."""

@@ -24,7 +24,7 @@ DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "pap
 
 
 class Measurer(Protocol):
-    """What `Workers` and `Torchrun` have in common."""
+    """What `Workers` do; tests measure without processes."""
 
     def ready(self) -> None:
         """Start what is not running yet."""
@@ -246,14 +246,15 @@ def check(plan: Plan) -> None:
 
 def workers(plans: Sequence[Plan], results: Path) -> "AbstractContextManager[Measurer]":
     """As many workers as the widest run needs: started here, or those of torchrun."""
-    from repro.harness.workers import Torchrun, Workers
+    from repro.harness import teams
+    from repro.harness.workers import Workers
 
     machine = plans[0].machine
     if torchrun_rank() is not None:
-        return Torchrun()
+        return Workers(teams.torchrun())
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
     logs = results / machine.slug / plans[0].scale / "logs" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    return Workers(widest, logs)
+    return Workers(teams.Local(widest, logs))
 
 
 def _now() -> str:

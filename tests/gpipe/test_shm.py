@@ -39,7 +39,7 @@ def ends():
 def linked(ends):
     """Both ends as links, and the thread that finishes what is sent."""
     outbox = Outbox()
-    yield Shared(ends[0]), Shared(ends[1]), outbox
+    yield Shared(ends[0], 1), Shared(ends[1], 0), outbox
     outbox.close()
 
 

@@ -46,6 +46,14 @@ def dies() -> Model:
     return _model(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
+def exits() -> Model:
+    return _model(lambda: os._exit(0))
+
+
+def allocates() -> Model:
+    return _model(lambda: torch.empty(10**15))
+
+
 def hangs() -> Model:
     return _model(lambda: time.sleep(600))
 

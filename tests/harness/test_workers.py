@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from repro.harness import workers
 from repro.harness.measure import Job
 from repro.harness.spec import RunSpec
-from repro.harness.workers import Workers, _execute
+from repro.harness.teams import Local
+from repro.harness.workers import Workers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 
@@ -32,12 +34,13 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def test_runs_survive_each_other(tmp_path: Path):
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    with Workers(3, tmp_path / "logs") as crew:
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")}
+    team = Local(3, tmp_path / "logs")
+    with Workers(team) as crew:
         raised = crew.measure(job("import:faulty:raises"), 60)
-        assert (raised.status, raised.reason) == ("failed", "stage 1: RuntimeError: layer two is broken")
-        printed = "".join(path.read_text() for path in Path(raised.log).rglob("stderr.log"))
-        assert "Traceback" in printed
+        assert (raised.status, raised.reason) == ("failed", "stage 1, F0 of step 0: RuntimeError: layer two is broken")
+        printed = "".join(path.read_text() for path in Path(raised.log).rglob("*.log"))
+        assert printed.count("in _raise\n") == 1
 
         good = crew.measure(GOOD, 60)
         assert good.status == "done"
@@ -56,26 +59,38 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert (theirs.status, theirs.metrics["balance"], theirs.metrics["peak_bytes"]) == ("done", [2, 2], None)
         assert theirs.metrics["loss"] == pytest.approx(good.metrics["loss"], rel=1e-5)
         raised = crew.measure(_changed(job("import:faulty:raises"), peer), 60)
-        assert (raised.status, raised.reason) == ("failed", "stage 1: RuntimeError: layer two is broken")
+        assert (raised.status, raised.reason) == ("failed", "stage 1, in torch: RuntimeError: layer two is broken")
 
         crew.ready()
-        assert crew._context is not None
-        pids = list(crew._context.pids().values())
-        silent = crew.measure(job("import:faulty:hangs"), 1)
-        assert (silent.status, silent.reason) == ("timeout", "no result within 1 s")
+        assert team.processes is not None
+        pids = team.processes.pids
+        silent = crew.measure(job("import:faulty:hangs"), 10)
+        assert silent.status == "timeout"
+        assert silent.reason.startswith("no result within 10 s (stage 0, ")
+        assert silent.reason.endswith("stage 1, F0 of step 0 when last heard of)")
         assert alive(pids) == []
     assert before == {name: os.environ.get(name) for name in before}
 
 
-def test_a_stage_that_dies_is_named_rather_than_its_neighbours(tmp_path: Path):
-    with Workers(2, tmp_path / "logs") as crew:
-        died = crew.measure(job("import:faulty:dies"), 60)
-        assert (died.status, died.reason) == ("failed", "stage 1 died (SIGKILL, probably out of memory)")
+@pytest.mark.parametrize(
+    ("model", "status", "reason"),
+    [
+        ("dies", "failed", "died (SIGKILL, probably out of memory)"),
+        ("exits", "failed", "died (exit code 0)"),
+        ("out_of_memory", "oom", "stage 1, F0 of step 0: torch.OutOfMemoryError: CUDA out of memory"),
+        ("allocates", "oom", "can't allocate memory"),
+    ],
+)
+def test_a_stage_that_ends_is_named_rather_than_its_neighbours(tmp_path: Path, model: str, status: str, reason: str):
+    with Workers(Local(2, tmp_path / "logs")) as crew:
+        outcome = crew.measure(job(f"import:faulty:{model}"), 60)
+        assert outcome.status == status
+        assert outcome.reason.startswith("stage 1, ")
+        assert reason in outcome.reason
 
 
-def test_out_of_memory_is_no_failure_and_a_rank_without_a_stage_idles():
-    one = Job(RunSpec(model="import:faulty:out_of_memory", K=1, M=1, N=1))
-    outcome = _execute(one, 0)
-    assert outcome is not None
-    assert (outcome.status, outcome.reason) == ("oom", "stage 0: torch.OutOfMemoryError: CUDA out of memory")
-    assert _execute(one, 1) is None
+def test_a_kill_by_the_system_for_want_of_memory_is_oom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    counts = iter([0, 1])
+    monkeypatch.setattr(workers, "oom_kills", lambda: next(counts))
+    with Workers(Local(2, tmp_path / "logs")) as crew:
+        assert crew.measure(job("import:faulty:dies"), 60).status == "oom"
