@@ -14,10 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -118,10 +117,21 @@ class Health:
         text = f"{last_seen(self.store, error.rank)}: {error}"
         self._leave(failure or post(self.store, Failure(error.rank, "failed", text)))
 
-    def wait_for(self, keys: list[str]) -> list[dict[str, str]]:
-        """What is set there, as soon as all of it is."""
-        self.waiting.wait(keys, timedelta(days=30))
-        return [json.loads(raw) for raw in self.waiting.multi_get(keys)]
+    def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
+        """What these ranks have set there, each under its own number, as soon as all of them have.
+
+        Raises:
+            ValueError: if one of them ends without.
+        """
+        keys = {rank: f"{key}/{rank}" for rank in ranks}
+        pause = 0.001
+        while missing := [rank for rank, own in keys.items() if not self.waiting.check([own])]:
+            for rank in missing:
+                if self.waiting.check([f"farewell/{rank}"]) and not self.waiting.check([keys[rank]]):
+                    raise ValueError(f"rank {rank} ended, and never built the Pipeline that {here.who} waits for")
+            time.sleep(pause)
+            pause = min(2 * pause, INTERVAL)
+        return [json.loads(raw) for raw in self.waiting.multi_get(list(keys.values()))]
 
     def end(self) -> None:
         """Say farewell: who is done is not missed. An uncaught exception is reported instead."""

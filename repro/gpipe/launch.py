@@ -106,6 +106,7 @@ def _child(
     with health.last_words():
         beside = results[rank].with_suffix(".part")
         beside.write_bytes(pickle.dumps(fn(*args)))
+        health.current().end()
         if store.add("finished", 1) == world:
             store.set("all finished", "")
         store.wait(["all finished"], _LONG)  # nobody leaves while a neighbour still reads from it

@@ -31,7 +31,7 @@ from repro.gpipe.partition import Cost
 from repro.gpipe.place import own_device, place, refuse_unlike
 from repro.gpipe.profile import LinkSpeed, Profile, measure
 from repro.gpipe.replicas import Replicas
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule import check, make_schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.timeline import Timeline
 from repro.gpipe.wire import Wire
@@ -86,6 +86,7 @@ class Pipeline:
         entries = as_layers(layers)
         rng.check_seed(seed)
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
+        check(self.schedule)
         self._forward_only = self.schedule.forward_only()
         self.stages = stages
         self.micro_batches = micro_batches

@@ -71,12 +71,12 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
         watch.pipelines += 1
         if rank == 0:
             watch.waiting.set(f"pipeline/{number}/0", own)
-        first = watch.wait_for([f"pipeline/{number}/0"])[0]
+        (first,) = watch.wait_for(f"pipeline/{number}", [0])
         needed = int(first["stages"]) * int(first["replicas"])
         if rank < needed:
             break
     watch.waiting.set(f"pipeline/{number}/{rank}", own)
-    for other, theirs in enumerate(watch.wait_for([f"pipeline/{number}/{r}" for r in range(needed)])):
+    for other, theirs in enumerate(watch.wait_for(f"pipeline/{number}", range(needed))):
         for name, value in first.items():
             if theirs[name] != value:
                 raise ValueError(

@@ -107,6 +107,25 @@ def _with_recompute(actions: list[tuple[str, int]], checkpoint: str) -> list[tup
     return result
 
 
+def check(schedule: Schedule) -> None:
+    """Raise a ValueError, one line, for what would deadlock or leave a message without a receiver."""
+    training = any(action.kind == "B" for rank in schedule.ranks for action in rank)
+    needed = sorted((kind, i) for kind in ("FB" if training else "F") for i in range(schedule.micro_batches))
+    for j, actions in enumerate(schedule.ranks):
+        wrong = f"schedule {schedule.name!r}: stage {j}"
+        at = {(action.kind, action.micro_batch): n for n, action in enumerate(actions)}
+        if any(action.stage != j for action in actions):
+            raise ValueError(f"{wrong} has an action of another stage; the n-th list is stage n's")
+        if sorted((a.kind, a.micro_batch) for a in actions if a.kind != "R") != needed:
+            raise ValueError(f"{wrong} must do each of F{' and B' * training} 0 to {needed[-1][1]} exactly once")
+        for kind, i in at:
+            if (kind == "B" and at["F", i] > at["B", i]) or (
+                kind == "R" and not at["F", i] < at["R", i] < at.get(("B", i), -1)
+            ):
+                raise ValueError(f"{wrong} does {kind}{i} at the wrong time; the order is F, R, B")
+    replay(schedule, lambda _action: 1.0)
+
+
 def make_schedule(name: str, stages: int, micro_batches: int, checkpoint: str = "always") -> Schedule:
     """Build a schedule.
 

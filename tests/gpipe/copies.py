@@ -147,17 +147,11 @@ def bucketed(stages: int) -> tuple[list[Any], dict[str, Tensor]]:
     return events, {key: p.grad for key, p in pipe.module.named_parameters() if p.grad is not None}
 
 
-def refused() -> str:
-    """What a replica says when weights are wrong on another."""
+def refused() -> None:
+    """Weights are wrong on one replica."""
     loss = Weighted(PLAIN, lambda _targets: -1.0 if dist.get_rank() else 1.0)
     pipe = Pipeline([linear], 1, M, replicas=D, device="cpu")
-    try:
-        pipe.train_step(*batch("plain", pipe.replica), loss)
-    except ValueError as error:
-        return str(error)
-    finally:
-        pipe.close()
-    return "accepted"
+    pipe.train_step(*batch("plain", pipe.replica), loss)
 
 
 def everything() -> dict[Any, Any]:
@@ -171,5 +165,4 @@ def everything() -> dict[Any, Any]:
             found["bucketed", K] = bucketed(K)
     if rank < D:
         found["noisy", "never"] = train("noisy", 1, "never")
-        found["refused"] = refused()
     return found

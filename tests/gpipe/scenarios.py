@@ -303,6 +303,15 @@ def unlike() -> list[str]:
     return said
 
 
+def other_stages(values: list[int]) -> str:
+    """What is said where ranks disagree about K."""
+    try:
+        Pipeline([head] * 3, values[dist.get_rank()], 2, device="cpu")
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
 def odd() -> dict:
     """What people do that few think of, on two stages."""
     x, _ = batch()

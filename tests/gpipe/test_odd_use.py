@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from scenarios import WIDTH, batch, constants, frozen_head, head, last_learns, odd, thawed_in_silence
+from scenarios import WIDTH, batch, constants, frozen_head, head, last_learns, odd, other_stages, thawed_in_silence
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
@@ -181,6 +181,13 @@ def test_ranks_that_disagree_are_refused_on_each(ran):
         "transport='gloo' on rank 1, but 'auto' on rank 0; give every rank the same",
         "checkpoint='never' on rank 1, but 'always' on rank 0; give every rank the same",
     ]
+
+
+def test_ranks_that_disagree_about_the_stages_are_refused():
+    said = launch(other_stages, [3, 2, 3], stages=3)
+    assert said == ["stages=2 on rank 1, but 3 on rank 0; give every rank the same"] * 3
+    said = launch(other_stages, [2, 1], stages=2)
+    assert said == ["rank 1 ended, and never built the Pipeline that stage 0 waits for", "accepted"]
 
 
 def test_the_first_stage_alone_may_learn_again_and_another_may_not(ran):

@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from repro.gpipe import Pipeline
 from repro.gpipe.replay import replay
-from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, Action, make_schedule
+from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, Action, Schedule, check, make_schedule
 
 ANY = {
     "name": st.sampled_from(sorted(SCHEDULES)),
@@ -127,3 +129,42 @@ def test_one_line_for_a_wrong_argument(arguments, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+@given(**ANY)
+def test_every_schedule_passes_its_own_check(name, stages, micro_batches, checkpoint):
+    schedule = make_schedule(name, stages, micro_batches, checkpoint)
+    check(schedule)
+    check(schedule.forward_only())
+
+
+def by_hand(*orders: str) -> Schedule:
+    ranks = [[Action(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)]
+    return Schedule("mine", len(orders), 2, "never", tuple(map(tuple, ranks)))
+
+
+@pytest.mark.parametrize(
+    ("orders", "words"),
+    [
+        (("F0 F1 B1 B0", "F0 F1 B1"), "stage 1 must do each of F and B 0 to 1 exactly once"),
+        (("F0 B0", "F0 B0"), "stage 0 must do each of F and B 0 to 1 exactly once"),
+        (("F0 F1", "F0"), "stage 1 must do each of F 0 to 1 exactly once"),
+        (("F0 F1 B1 B0", "F0 F1 F1 B1 B0"), "stage 1 must do each"),
+        (("F0 F1 B1 B0", "F0 B1 F1 B0"), "stage 1 does B1 at the wrong time"),
+        (("F0 F1 R0 B1 B0", "F0 F1 B1 R1 B0"), "stage 1 does R1 at the wrong time"),
+        (
+            ("F0 B0 F1 B1", "F0 F1 B1 B0"),
+            r"deadlocks: B0 on stage 0 waits for B0 on stage 1, F1 on stage 1 waits for F1",
+        ),
+    ],
+)
+def test_what_would_deadlock_or_lose_a_message_is_refused(orders, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        check(by_hand(*orders))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pipeline_checks_its_schedule(monkeypatch):
+    monkeypatch.setitem(SCHEDULES, "mine", lambda _stage, _stages, M: [("F", i) for i in range(M)] + [("B", 0)])
+    with pytest.raises(ValueError, match="schedule 'mine': stage 0 must do each of F and B 0 to 1 exactly once"):
+        Pipeline([nn.Identity], 1, 2, schedule="mine", device="cpu")

@@ -1,0 +1,88 @@
+"""Trainings in which one of four stages goes wrong in the middle of a step, and says when."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from repro.gpipe import Pipeline, launch
+from repro.gpipe.health import here
+from repro.gpipe.schedule import Action
+
+STAGES = 4
+
+
+def _raise() -> None:
+    raise RuntimeError("layer is broken")
+
+
+WRONG = {
+    "raise": _raise,
+    "oom": lambda: torch.empty(10**15),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "exit": lambda: os._exit(0),
+}
+
+
+class _InBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, layer: "Goes") -> Tensor:  # type: ignore[override]
+        ctx.layer = layer
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor) -> tuple:
+        ctx.layer.go()
+        return gradients[0], None
+
+
+class Goes(nn.Module):
+    """Goes wrong in the second step's second micro-batch, in its F, R or B."""
+
+    def __init__(self, how: str, kind: str, when: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.how, self.kind, self.when = how, kind, Path(when)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.go()
+        return _InBackward.apply(x * self.weight, self)  # pyright: ignore[reportReturnType]
+
+    def go(self) -> None:
+        if here.step == 1 and here.action and here.action == Action(self.kind, here.action.stage, 1):
+            self.when.write_text(str(time.time()))
+            WRONG[self.how]()
+
+
+def train(how: str, kind: str, stage: int, when: str) -> None:
+    """Three steps, of which the second goes wrong."""
+    layers: list = [nn.Linear(4, 4) for _ in range(STAGES)]
+    layers[stage] = Goes(how, kind, when)
+    pipe = Pipeline(layers, STAGES, 4, device="cpu", balance="uniform")
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
+    for _ in range(3):
+        pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss, optimizer)
+        time.sleep(1.2)  # for a sign of life
+    raise AssertionError("nothing went wrong")
+
+
+def between(how: str, stage: int, when: str) -> None:
+    """Goes wrong outside of any step, where the others wait for it in theirs."""
+    pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
+    for step in range(3):
+        if step == 2 and dist.get_rank() == stage:
+            time.sleep(1.2)
+            Path(when).write_text(str(time.time()))
+            WRONG[how]()
+        pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
+
+
+if __name__ == "__main__":
+    name, *arguments = sys.argv[1:]
+    print(launch(globals()[name], *[int(a) if a.isdigit() else a for a in arguments], stages=STAGES))

@@ -1,0 +1,165 @@
+"""Whatever happens to a stage, all ranks know within ten seconds, and are told which stage it was and what it did."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from failing import STAGES, between, train
+
+from repro.gpipe import health, launch
+from repro.gpipe.health import Failure
+from repro.gpipe.launch import StageError
+from repro.gpipe.processes import own_store
+
+LIMIT = 10.0  # seconds, of issue and README
+
+
+def seconds_since(when: Path) -> float:
+    return time.time() - float(when.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "kind", "stage", "words"),
+    [
+        ("raise", "F", 1, "stage 1, F1 of step 1: RuntimeError: layer is broken"),
+        ("raise", "R", 2, "stage 2, R1 of step 1: RuntimeError: layer is broken"),
+        ("raise", "B", 0, "stage 0, B1 of step 1: RuntimeError: layer is broken"),
+        ("oom", "B", 3, "stage 3, B1 of step 1: .*can't allocate memory"),
+        (
+            "kill",
+            "F",
+            3,
+            r"stage 3, start or end of step 0 when last heard of: died \(SIGKILL, probably out of memory\)",
+        ),
+        ("exit", "R", 0, r"stage 0, .* of step [01] when last heard of: died \(exit code 0\)"),
+        ("stop", "F", 2, "stage 2, .* of step [01] when last heard of: no sign of life for 7 s"),
+    ],
+)
+def test_a_stage_that_fails_in_a_step(tmp_path: Path, how: str, kind: str, stage: int, words: str):
+    when = tmp_path / "when"
+    with pytest.raises(StageError, match=words) as caught:
+        launch(train, how, kind, stage, str(when), stages=STAGES)
+    assert seconds_since(when) < LIMIT
+    failure = caught.value.failure
+    assert (failure.rank, failure.status) == (stage, "oom" if how == "oom" else "failed")
+    assert str(caught.value).count("Traceback") == (how in ("raise", "oom"))
+    if how == "raise":
+        assert "in _raise\n" in failure.traceback
+
+
+def test_a_stage_that_dies_between_steps(tmp_path: Path):
+    when = tmp_path / "when"
+    with pytest.raises(StageError, match="stage 1, start or end of step 1 when last heard of: died"):
+        launch(between, "kill", 1, str(when), stages=STAGES)
+    assert seconds_since(when) < LIMIT
+
+
+ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "leaving, because stage 2, F1 of step 1: RuntimeError: layer is broken"),
+        ("kill", ENDED + "it closed its connection: it ended, or was killed"),
+        ("exit", ENDED + "it closed its connection: it ended, or was killed"),
+        ("stop", ENDED + "no sign of life for 7 s"),
+    ],
+)
+def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path, how: str, words: str):
+    """As on several hosts: bare processes that have a store in common, and nobody who sees them end."""
+    store, when = own_store(), tmp_path / "when"
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(STAGES)}
+    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    command = [sys.executable, str(Path(__file__).with_name("failing.py")), "train", how, "F", "2", str(when)]
+    ranks = [
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(STAGES)
+    ]
+    survivors = [process for rank, process in enumerate(ranks) if rank != 2]
+    try:
+        told = [process.communicate(timeout=120)[1] for process in survivors]
+        assert seconds_since(when) < LIMIT
+    finally:
+        for process in ranks:
+            process.kill()
+    for text in told:
+        assert len(re.findall(words, text)) == 1, text
+    own = ranks[2].communicate()[1]
+    assert own.count("Traceback") == (how == "raise")
+    assert [process.returncode for process in survivors] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_stages_leave_when_their_launcher_is_killed(tmp_path: Path):
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("failing.py")),
+        "train",
+        "stop",
+        "F",
+        "2",
+        str(tmp_path / "w"),
+    ]
+    launcher = subprocess.Popen(command, env=os.environ | {"GPIPE_TEST": str(tmp_path)}, start_new_session=True)
+    while not (tmp_path / "w").exists():
+        time.sleep(0.1)
+        assert launcher.poll() is None
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    end = time.monotonic() + LIMIT
+    while processes_with(f"GPIPE_TEST={tmp_path}"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def processes_with(entry: str) -> list[int]:
+    """Processes, no zombies, with this in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if entry.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_first_failure_is_the_cause():
+    board = health.board(own_store())
+    assert health.posted(board) is None
+    first = health.post(board, Failure(1, "failed", "cause"))
+    assert health.post(board, Failure(0, "failed", "consequence")) == first == health.posted(board)
+
+
+def test_the_store_hears_this_host_alone():
+    store = own_store()
+    own = [address for address in listening_addresses() if address.endswith(f":{store.port:04X}")]
+    assert own == [f"0100007F:{store.port:04X}"]
+
+
+def listening_addresses() -> list[str]:
+    """Addresses and ports on which this process listens, in the kernel's hexadecimal."""
+    sockets = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return [line[1] for line in lines[1:] if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
+
+
+def addresses() -> list[str]:
+    """Those of a stage whose gloo connections have been made."""
+    dist.barrier()
+    return [address.split(":")[0] for address in listening_addresses()]
+
+
+def test_stages_listen_on_the_loopback_address_alone():
+    found = [address for rank in launch(addresses, stages=2) for address in rank]
+    assert found
+    assert set(found) <= {"0100007F", "00000000000000000000000001000000"}
