@@ -30,6 +30,7 @@ SILENCE = float(os.environ.get("GPIPE_SILENCE_S", "7"))  # without a report, fro
 SETTING_UP = max(60.0, SILENCE)  # the same before its first step: imports and drivers may hold Python's lock for long
 _WORD = 3.0  # seconds in which the cause of a lost connection is told by somebody who knows it
 _FAILURE = "failure"
+_NO_LAUNCHER = "the launcher is gone, or the store that it holds"
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,13 @@ class Health:
     def bereaved(self, error: LostNeighbourError) -> None:
         """Leave for want of a neighbour, once it is known what became of it; never returns."""
         end = time.monotonic() + _WORD
-        while (failure := posted(self.store)) is None and time.monotonic() < end:
-            time.sleep(INTERVAL / 10)
-        text = f"{last_seen(self.store, error.rank)}: {error}"
-        self._leave(failure or post(self.store, Failure(error.rank, "failed", text)))
+        try:
+            while (failure := posted(self.store)) is None and time.monotonic() < end:
+                time.sleep(INTERVAL / 10)
+            text = f"{last_seen(self.store, error.rank)}: {error}"
+            self._leave(failure or post(self.store, Failure(error.rank, "failed", text)))
+        except dist.DistError:
+            self._leave(Failure(self.rank, "failed", _NO_LAUNCHER))
 
     def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
         """What these ranks have set there, each under its own number, as soon as all of them have.
@@ -151,7 +155,7 @@ class Health:
                 self.beat()
                 failure = posted(self.store) or self._silence()
             except dist.DistError:
-                failure = Failure(self.rank, "failed", "the launcher is gone, or the store that it holds")
+                failure = Failure(self.rank, "failed", _NO_LAUNCHER)
             self._heard = time.monotonic()
             if failure is not None and not self._failed and not self._ended.is_set():
                 self._leave(failure)

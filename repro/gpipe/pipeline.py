@@ -128,7 +128,7 @@ class Pipeline:
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
         self.engine = Engine(self.stage, links, copies)
-        self._offset: float | None = None  # of this host's clock, learnt when the first step is traced
+        self._offset: float | None = None  # of this host's clock, learnt in the first step
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this stage, for an optimizer."""
@@ -174,13 +174,14 @@ class Pipeline:
         recorder = self.engine.recorder
         own = recorder.finish()
         loss = self.engine.wire.from_last(self.engine.loss())
-        if not trace:
-            return StepResult(loss, recorder.began, recorder.ended)
         if self._offset is None:
-            self._offset = self.engine.wire.clock_offset()
+            self._offset = self._all.clock_offset()
+        times = recorder.began + self._offset, recorder.ended + self._offset
+        if not trace:
+            return StepResult(loss, *times)
         own = [replace(s, start=s.start + self._offset, end=s.end + self._offset) for s in own]
         timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
-        return StepResult(loss, recorder.began, recorder.ended, timeline)
+        return StepResult(loss, *times, timeline)
 
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
         """Forward only, in evaluation mode and without gradients; call it on every rank, arguments as above."""

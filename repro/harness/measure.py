@@ -167,7 +167,7 @@ def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
     result = method.train_step(inputs, targets, trace=trace)
     if trace:
         return Step(result.seconds, result.loss, result.timeline)
-    times = method.gather((result.start, result.end))  # one clock: these processes share a host
+    times = method.gather((result.start, result.end))  # on one clock; a peer library's only on one host
     # The others may leave the barrier a little earlier; they have to wait for the first stage.
     return Step(max(end for _, end in times) - times[0][0], result.loss, None)
 

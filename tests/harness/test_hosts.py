@@ -1,0 +1,63 @@
+"""The same experiment over two hosts, K = 4 over both; and a link that is cut in the middle of a step."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hosts import Host, two
+
+from repro.harness.record import load
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with two(tmp_path) as both:
+        yield both
+
+
+def until(true: object, seconds: float) -> float:
+    """Wait until a function is true; how long that took."""
+    assert callable(true)
+    start = time.monotonic()
+    while not true():
+        assert time.monotonic() - start < seconds
+        time.sleep(0.1)
+    return time.monotonic() - start
+
+
+def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
+    arguments = ["-m", "repro", "run", str(HERE / "two_hosts.py"), "--scale", "smoke", "--wandb", "disabled"]
+    for host in hosts:
+        host.torchrun([*arguments, "--results", str(tmp_path / "results")], tmp_path)
+    until(lambda: all(host.agent.poll() is not None for host in hosts), 200)
+    rows = load(tmp_path / "results").rows
+    assert rows["status"].tolist() == [
+        "done",
+        "failed(stage 1, F0 of step 0: RuntimeError: layer two is broken)",
+        "done",
+    ]
+    # (M+K-1)F + M(R+B) + (K-1)B at least: the clocks of both hosts are one.
+    assert 0.12 <= rows.loc[0, "step_s"] < 5
+    assert "layer two is broken" in hosts[0].log.read_text()
+
+
+def test_a_link_cut_in_a_step_ends_all_stages_on_both(hosts, tmp_path: Path):
+    when = tmp_path / "when"
+    for host in hosts:  # the first one's agent holds the store
+        host.torchrun([str(HERE.parent / "gpipe" / "failing.py"), "endless", str(when)], tmp_path)
+    until(when.exists, 100)
+    hosts[1].cut()
+    left = [host for host in hosts if host.apart or host is hosts[0]]
+    took = until(lambda: all(len(re.findall("leaving, because", host.log.read_text())) == 2 for host in left), 60)
+    assert took < 10
+    first = hosts[0].log.read_text()
+    assert len(re.findall(r"stage [01]: leaving, because stage [23], .* when last heard of: ", first)) == 2
+    if hosts[1].apart:
+        assert hosts[1].log.read_text().count("leaving, because no answer from the launcher for 7 s") == 2
