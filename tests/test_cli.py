@@ -1,12 +1,8 @@
 """The command from end to end, on a model of known duration and in a results folder of its own."""
 
 import errno
-import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -74,26 +70,6 @@ def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture
     told = capfd.readouterr().out
     assert "failed (stage 1: RuntimeError: no)" in told
     assert "failed: timed-K2-M4-" in told
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_ctrl_c_keeps_finished_rounds_and_says_how_to_go_on(tmp_path: Path):
-    sweep = ["run", "sweep", "--K", "1", "--M", "1", "--results", str(tmp_path), *QUICK, "--rounds", "5000"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "repro", *sweep]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    while not list(tmp_path.glob("*/smoke/sweep/rounds/*-0003.json")):
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert error.splitlines()[-1].startswith("interrupted: finished rounds are kept; `repro run sweep ")
-    (path,) = tmp_path.glob("*/smoke/sweep/*/status.json")
-    status = json.loads(path.read_text())
-    assert status["status"] == "interrupted"
-    assert status["rounds"] >= 3
-    assert len(load(tmp_path).rounds) == status["rounds"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from failing import STAGES, between, train
+from leftovers import MARK, none_within
 
 from repro.gpipe import health, launch
 from repro.gpipe.health import Failure
@@ -99,38 +100,17 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_stages_leave_when_their_launcher_is_killed(tmp_path: Path):
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("failing.py")),
-        "train",
-        "stop",
-        "F",
-        "2",
-        str(tmp_path / "w"),
-    ]
-    launcher = subprocess.Popen(command, env=os.environ | {"GPIPE_TEST": str(tmp_path)}, start_new_session=True)
-    while not (tmp_path / "w").exists():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path, number: signal.Signals):
+    when = tmp_path / "when"
+    command = [sys.executable, str(Path(__file__).with_name("failing.py")), "train", "stop", "F", "2", str(when)]
+    launcher = subprocess.Popen(command, env=os.environ | {MARK: str(tmp_path)}, stderr=subprocess.DEVNULL)
+    while not when.exists():
         time.sleep(0.1)
         assert launcher.poll() is None
-    launcher.send_signal(signal.SIGKILL)
-    launcher.wait()
-    end = time.monotonic() + LIMIT
-    while processes_with(f"GPIPE_TEST={tmp_path}"):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def processes_with(entry: str) -> list[int]:
-    """Processes, no zombies, with this in their environment."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if entry.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    launcher.send_signal(number)
+    launcher.wait(LIMIT)
+    assert none_within(str(tmp_path), LIMIT)
 
 
 def test_the_first_failure_is_the_cause():

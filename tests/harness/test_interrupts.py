@@ -1,0 +1,57 @@
+"""Ctrl-C, SIGTERM and SIGKILL of the harness: finished rounds stay, the rest is said, and nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from leftovers import MARK, none_within, processes, segments
+
+from repro.harness.record import load
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
+SWEEP = ["sweep", "--model", "timed", "--model-args", "L=2", "forward_s=0.002", "backward_s=0.002"]
+SWEEP += ["--K", "2", "--M", "2", "--batch", "4", "--balance", "uniform", "--rounds", "5000", "--scale", "smoke"]
+
+
+def begin(tmp_path: Path) -> subprocess.Popen[str]:
+    """A sweep of two stages that has had three rounds."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", MARK: str(tmp_path)}
+    command = [sys.executable, "-m", "repro", "run", *SWEEP, "--wandb", "disabled", "--results", str(tmp_path)]
+    harness = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    while not list(tmp_path.glob("*/smoke/sweep/rounds/*-0003.json")):
+        assert harness.poll() is None, harness.communicate()
+        time.sleep(0.1)
+    assert len(processes(str(tmp_path))) >= 3
+    return harness
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
+    before = segments()
+    harness = begin(tmp_path)
+    harness.send_signal(number)
+    _, error = harness.communicate(timeout=60)
+    assert harness.returncode == 128 + number
+    assert error.splitlines() == [error.strip()]
+    assert error.startswith("interrupted: finished rounds are kept; `repro run sweep ")
+    (path,) = tmp_path.glob("*/smoke/sweep/*/status.json")
+    status = json.loads(path.read_text())
+    assert status["status"] == "interrupted"
+    assert len(load(tmp_path).rounds) == status["rounds"] >= 3
+    assert processes(str(tmp_path)) == []
+    assert segments() <= before
+    assert not list(tmp_path.rglob(".*.json.*"))
+
+
+def test_workers_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
+    before = segments()
+    harness = begin(tmp_path)
+    harness.kill()
+    harness.communicate()
+    assert none_within(str(tmp_path), 10)
+    assert segments() <= before
