@@ -52,3 +52,22 @@ def test_its_tables_are_those_of_the_reference_report(table):
 def test_its_links_and_pictures_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):
+    """With stand-ins for what a cluster has: the command that every node would run, as torchrun understands it."""
+    from torch.distributed.run import get_args_parser
+
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", TEXT, flags=re.S)
+    for name, body in {"scontrol": "printf 'n1\\nn2\\n'", "srun": 'printf "%s\\n" "$@"'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
+    done = subprocess.run(["bash", "-eu", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    kill, program, *words = done.stdout.splitlines()
+    assert (kill, program) == ("--kill-on-bad-exit=1", ".venv/bin/torchrun")
+    parsed = get_args_parser().parse_args(words)
+    assert (parsed.nnodes, parsed.nproc_per_node, parsed.rdzv_endpoint) == ("2", "gpu", "n1:29500")
+    assert [parsed.training_script, *parsed.training_script_args][:3] == ["repro", "run", "table2"]
+    assert all(re.fullmatch(r"#SBATCH --[\w-]+=\S+( +#.*)?", line) for line in script.splitlines() if "#SBATCH" in line)
