@@ -1,7 +1,11 @@
-"""One helpful line for a wrong argument."""
+"""One helpful line for a wrong argument, and an error for numbers that went wrong."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+
+class NonFiniteError(FloatingPointError):
+    """A training step gave inf or nan: which step, layer, stage and micro-batch. It was refused and changed nothing."""
 
 
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:

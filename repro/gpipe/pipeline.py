@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from repro.gpipe import checkpoint, memory, rng
+from repro.gpipe import checkpoint, culprit, memory, rng
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
+from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.head import Loss
 from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
 from repro.gpipe.links import Links
@@ -61,6 +62,8 @@ class Pipeline:
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
+        allow_nonfinite: train on, and save, where loss, gradients or weights are inf or nan: nothing is checked. For a
+            loss scale of your own, say.
 
     Raises:
         ValueError: one line, for any argument out of range.
@@ -81,6 +84,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
+        allow_nonfinite: bool = False,
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
@@ -96,7 +100,8 @@ class Pipeline:
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
         alike = {"layers": len(entries), "micro_batches": micro_batches, "partitioner": partitioner}
         alike |= {"balance": "a cost" if callable(balance) else balance, "checkpoint": checkpoint, "seed": seed}
-        refuse_unlike(self._all, alike | {"schedule": schedule, "transport": transport})
+        alike |= {"schedule": schedule, "transport": transport, "allow_nonfinite": allow_nonfinite}
+        refuse_unlike(self._all, alike)
         wire = Wire(stages, self.rank, self.replica)
         links = Links(wire, self.device, transport)
         self.cut = choose(
@@ -122,7 +127,8 @@ class Pipeline:
         copies = None
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
-        self.engine = Engine(self.stage, links, copies)
+        self.allow_nonfinite = allow_nonfinite
+        self.engine = Engine(self.stage, links, copies, None if allow_nonfinite else self._all)
         self._offset: float | None = None  # of this host's clock, learnt when the first step is traced
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -159,11 +165,18 @@ class Pipeline:
 
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
+            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan. Which layer made it is
+                found by running the step once more. Weights, optimizer state, buffers, the step's number and gradients
+                without an optimizer are as they were before, so that training can go on with another mini-batch.
         """
-        self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer, trace=trace)
+        step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
+        try:
+            step(optimizer, trace=trace)
+        except NonFiniteError as refused:
+            raise culprit.find(self.stage, self._all, self.engine.wire, str(refused), step) from None
         recorder = self.engine.recorder
         own = recorder.finish()
-        loss = self.engine.wire.from_last(self.engine.loss())
+        loss = self.engine.loss()
         if not trace:
             return StepResult(loss, recorder.began, recorder.ended)
         if self._offset is None:
@@ -183,7 +196,7 @@ class Pipeline:
                 module.training = training
         outputs = self.engine.outputs
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
-        return EvaluationResult(self.engine.wire.from_last(self.engine.loss()), joined)
+        return EvaluationResult(self.engine.loss(), joined)
 
     @property
     def is_last(self) -> bool:
@@ -222,23 +235,27 @@ class Pipeline:
             extra: anything of yours that JSON can keep, such as the epoch.
 
         Raises:
-            OSError, ValueError: one line on every rank; the checkpoint that was there stays.
+            OSError, ValueError: one line on every rank, also where weights, running statistics or optimizer state are
+                inf or nan and that is not allowed; the checkpoint that was there stays.
         """
+        failure = None
         try:
             if not self.replica:
-                gather = self.engine.wire.all_gather
-                step = self.engine.step
                 checkpoint.save(
                     Path(folder),
                     rank=self.rank,
-                    gather=gather,
+                    gather=self.engine.wire.all_gather,
                     module=self.module,
                     optimizer=optimizer,
-                    step=step,
+                    step=self.engine.step,
                     extra=extra,
+                    allow_nonfinite=self.allow_nonfinite,
                 )
-        finally:
-            self._all.all_gather(None)
+        except (OSError, ValueError) as error:
+            failure = error
+        for told in [failure, *self._all.all_gather(failure)]:
+            if told is not None:
+                raise told
 
     def load(self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
         """Go on from a checkpoint of any K, bit for bit; call it on every rank. Returns what `save` got as `extra`.

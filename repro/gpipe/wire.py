@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 CONTROL = 3  # the tag that keeps them apart from activations and gradients
 
@@ -68,10 +69,31 @@ class Wire:
         if self.rank < self.stages - 1:
             dist.recv(box, self.world_rank(self.stages - 1), tag=CONTROL)
             return box.item()
-        for work in [dist.isend(box, self.world_rank(j), tag=CONTROL) for j in range(self.stages - 1)]:
+        self._tell(box)
+        return value
+
+    def agree(self, bad: bool, value: float) -> tuple[bool, float]:
+        """Whether any stage says so, and the last stage's value, on every stage, by way of the first."""
+        box = torch.tensor([bad, value], dtype=torch.float64)
+        if self.rank:
+            dist.send(box, self.world_rank(0), tag=CONTROL)
+            dist.recv(box, self.world_rank(0), tag=CONTROL)
+        else:
+            for j in range(1, self.stages):
+                theirs = torch.zeros_like(box)
+                dist.recv(theirs, self.world_rank(j), tag=CONTROL)
+                box[0] += theirs[0]
+                box[1] = theirs[1]
+            self._tell(box)
+        found, last = box.tolist()
+        return found > 0, last
+
+    def _tell(self, box: Tensor) -> None:
+        """Send the same to all other stages."""
+        others = [j for j in range(self.stages) if j != self.rank]
+        for work in [dist.isend(box, self.world_rank(j), tag=CONTROL) for j in others]:
             assert work is not None
             work.wait()
-        return value
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value from each stage, on every stage, by way of the first."""
