@@ -32,7 +32,7 @@ class Seen:
         replica: whose.
         where: which stage.
         refused: what was inf or nan in the first run.
-        already: what was so before it.
+        already: the parameter that was so before it.
         inputs: micro-batches whose inputs are.
         targets: micro-batches whose targets are.
         losses: micro-batches whose loss is.
@@ -87,7 +87,10 @@ def told(seen: Sequence[Seen]) -> str:
     refused = " and ".join(f"{one.refused} on {one.where}" for one in seen if one.refused)
     if len({one.replica for one in seen}) > 1:
         return f"{refused} are inf or nan in the sum over replicas, in none alone; {advice}"
-    return f"{refused} were inf or nan, and not when the step was run once more: a layer does not do the same twice"
+    return (
+        f"{refused} were inf or nan, and not when the step was run once more: the caller's own gradients were so "
+        "before it, or a layer does not do the same twice"
+    )
 
 
 def _blamed(i: int, seen: Sequence[Seen]) -> str:
@@ -170,8 +173,6 @@ class _Watch:
     def _hook_parameter(self, index: int, name: str, parameter: nn.Parameter) -> None:
         if not is_finite(parameter):
             self._seen.already = name
-        elif parameter.grad is not None and not is_finite(parameter.grad):
-            self._seen.already = f"the gradient of {name}"
 
         def look_at_sum(parameter: Tensor) -> None:
             assert parameter.grad is not None

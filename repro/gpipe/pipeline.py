@@ -165,9 +165,9 @@ class Pipeline:
 
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
-            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan. Which layer made it is
-                found by running the step once more. Weights, optimizer state, buffers, the step's number and gradients
-                without an optimizer are as they were before, so that training can go on with another mini-batch.
+            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running the step once more
+                finds out which layer made it. Weights, optimizer state, buffers and the step's number are as before,
+                gradients are cleared: training can go on with another mini-batch.
         """
         step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
         try:

@@ -1,4 +1,4 @@
-"""Gradients and buffers are as they were, values and objects, if what is inside raises; else nothing is touched."""
+"""Buffers are as they were, values and objects, if what is inside raises; else nothing is touched."""
 
 import pytest
 import torch
@@ -13,19 +13,18 @@ class Counter(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight, self.fresh = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        self.weight = nn.Parameter(torch.ones(2))
         self.register_buffer("here", torch.zeros(()))
         self.register_buffer("there", self.here)
         self.register_buffer("other", torch.zeros(()))
         self.here: torch.Tensor
         self.there: torch.Tensor
         self.other: torch.Tensor
-        self.weight.grad = torch.tensor([1.0, float("nan")])
 
     def step(self) -> None:
         self.here += 1
         self.other = self.here
-        ((self.weight + self.fresh).sum() * 2).backward()
+        (self.weight.sum() * 2).backward()
 
 
 def run(module: Counter, error: type[BaseException] | None) -> None:
@@ -38,14 +37,10 @@ def run(module: Counter, error: type[BaseException] | None) -> None:
 @pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
 def test_all_is_as_before(error):
     module = Counter()
-    grad, here, other = module.weight.grad, module.here, module.other
+    here, other = module.here, module.other
     with pytest.raises(error):
         run(module, error)
-    assert module.weight.grad is grad
-    assert grad is not None
-    assert grad[0] == 1.0
-    assert grad[1].isnan()
-    assert module.fresh.grad is None
+    assert module.weight.grad is None
     assert module.here is module.there is here
     assert module.other is other
     assert here.item() == other.item() == 0.0
@@ -55,7 +50,5 @@ def test_a_good_step_stays():
     module = Counter()
     run(module, None)
     assert module.weight.grad is not None
-    assert module.fresh.grad is not None
-    assert module.weight.grad[0] == 3.0
-    assert module.fresh.grad.tolist() == [2.0, 2.0]
+    assert module.weight.grad.tolist() == [2.0, 2.0]
     assert module.other.item() == module.there.item() == 1.0
