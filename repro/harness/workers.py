@@ -30,6 +30,7 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
+from repro.gpipe import NonFiniteError
 from repro.gpipe.launch import initialise
 from repro.harness import measure
 from repro.harness.measure import Job
@@ -260,6 +261,8 @@ def _execute(job: Job, rank: int) -> Outcome | None:
 
 
 def _last_line(error: BaseException, spec: RunSpec, rank: int) -> str:
+    if isinstance(error, NonFiniteError):
+        return str(error)  # the same on every rank, and it names the stage
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     replica, stage = divmod(rank, spec.K)
     where = f"replica {replica}, stage {stage}" if spec.D > 1 else f"stage {stage}"
