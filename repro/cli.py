@@ -58,6 +58,8 @@ class RunOptions(PlanOptions):
     """Weights & Biases; results never depend on it"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """yes, measure at scale paper"""
+    allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +190,7 @@ def _measure(arguments: list[str]) -> int:
     plans = _plans(options, chosen)
     if _scale(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans))
-    session = Session(options.folder, options.wandb, Story(), picture)
+    session = Session(options.folder, options.wandb, Story(), picture, options.allow_nonfinite)
     code = session.execute(plans)
     session.story.say(
         f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"

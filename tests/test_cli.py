@@ -205,5 +205,6 @@ def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
         main(["run", "sweep", "--help"])
     assert stop.value.code == 0
     told = capfd.readouterr().out
-    for flag in ("--model-args", "--K", "--only", "--wandb", "--force", "--spec", "--yes", "numbers of stages"):
+    flags = ("--model-args", "--K", "--only", "--wandb", "--force", "--spec", "--yes", "--allow-nonfinite")
+    for flag in (*flags, "numbers of stages"):
         assert flag in told

@@ -5,6 +5,7 @@ Usable alone: it imports torch and nothing else of this project.
 
 from repro.gpipe.breakdown import breakdown
 from repro.gpipe.checkpoint import whole_state_dict
+from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.head import Weighted
 from repro.gpipe.launch import launch
 from repro.gpipe.microbatch import Whole
@@ -17,6 +18,7 @@ from repro.gpipe.timeline import Span, Timeline
 __all__ = [
     "Action",
     "EvaluationResult",
+    "NonFiniteError",
     "Pipeline",
     "Schedule",
     "Span",

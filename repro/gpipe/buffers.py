@@ -22,15 +22,19 @@ class Changing:
         self.module = module
         self._names: list[tuple[nn.Module, str]] = []
 
-    def snapshot(self) -> Snapshot:
-        """Copies, to be taken before an F that will be recomputed."""
-        return [(module, name, getattr(module, name).clone()) for module, name in self._names]
+    def snapshot(self, *, known: bool = True) -> Snapshot:
+        """Copies, to be taken before an F that will be recomputed; of all while it is not known which change."""
+        names = self._names if known else [(module, name) for module, name, _ in self._all()]
+        return [(module, name, getattr(module, name).clone()) for module, name in names]
+
+    def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        found = ((m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False))
+        return ((m, n, b) for m, n, b in found if not owns(m, n))
 
     @contextmanager
     def learning(self) -> Iterator[Snapshot]:
         """Find out what the forward inside changes; afterwards the list holds copies from before it."""
-        buffers = ((m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False))
-        before = [(m, n, b, b._version, b.clone()) for m, n, b in buffers if not owns(m, n)]
+        before = [(m, n, b, b._version, b.clone()) for m, n, b in self._all()]
         found: Snapshot = []
         yield found
         for module, name, buffer, version, copy in before:

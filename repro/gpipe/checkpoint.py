@@ -32,6 +32,7 @@ from repro.gpipe.checkpoint_files import (
     write_part,
 )
 from repro.gpipe.layers import names
+from repro.gpipe.nonfinite import refuse_nonfinite
 
 Gather = Callable[[Any], list[Any]]
 T = TypeVar("T")
@@ -59,6 +60,7 @@ def save(
     optimizer: Optimizer | None,
     step: int,
     extra: Mapping[str, Any] | None = None,
+    allow_nonfinite: bool = False,
 ) -> None:
     """Write a checkpoint in place of the one that is there; call it on every stage.
 
@@ -70,16 +72,19 @@ def save(
         optimizer: of their parameters, or None.
         step: training steps done.
         extra: what JSON can hold; that of the first stage is kept.
+        allow_nonfinite: whether weights, running statistics and optimizer state may be inf or nan.
 
     Raises:
         OSError: on every stage if one cannot write; the checkpoint that was there stays.
-        ValueError: likewise if a value cannot be saved or the stages see different folders.
+        ValueError: likewise if a value cannot or must not be saved, or the stages see different folders.
     """
     where = f"checkpoint {folder}"
     own = new_file(Path(folder), rank)
 
     def write() -> Part:
         as_json(extra)  # refused before anything is written
+        if not allow_nonfinite:
+            refuse_nonfinite(module, optimizer)
         return write_part(own, module, optimizer)
 
     parts = together(where, rank, gather, write, undo=own)

@@ -1,66 +1,36 @@
 """Executes a schedule: for each action, wait for the message it needs, run it on the stage, send what it made."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from repro.gpipe import culprit
 from repro.gpipe.batchnorm import Statistics, once_per_mini_batch
-from repro.gpipe.errors import RefusedError
+from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.head import Head, Loss
 from repro.gpipe.health import here, told
 from repro.gpipe.links import Links
 from repro.gpipe.mailbox import Inbox
 from repro.gpipe.message import MessageMeta, settled
 from repro.gpipe.microbatch import Tree, Whole, batch_size, flatten, map_leaves, split, unwrapped
+from repro.gpipe.nonfinite import all_finite
 from repro.gpipe.replicas import Replicas
-from repro.gpipe.schedule import Action, Schedule
+from repro.gpipe.schedule import Action, Part, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
+from repro.gpipe.undo import undone_if_it_fails
+from repro.gpipe.wire import Wire
 
 _Metas = dict[int, MessageMeta]  # micro-batch -> what its message holds
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
 
 
 def _nothing() -> None: ...
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What this stage does in a schedule.
-
-    Attributes:
-        schedule: the whole of it.
-        actions: this stage's, in order.
-        recomputed: micro-batches whose F keeps no inner activations.
-        arriving: micro-batches in the order in which the stage before forwards them.
-        returning: micro-batches in the order in which the stage after differentiates them.
-        last_backward: the action after which this stage's gradients are final.
-    """
-
-    schedule: Schedule
-    actions: tuple[Action, ...]
-    recomputed: frozenset[int]
-    arriving: list[int]
-    returning: list[int]
-    last_backward: Action | None
-
-    @classmethod
-    def of(cls, schedule: Schedule, stage: int) -> "_Part":
-        before, after = (schedule.ranks[j] if 0 <= j < schedule.stages else () for j in (stage - 1, stage + 1))
-        actions = schedule.ranks[stage]
-        return cls(
-            schedule,
-            actions,
-            schedule.recomputed(stage),
-            [a.micro_batch for a in before if a.kind == "F"],
-            [a.micro_batch for a in after if a.kind == "B"],
-            next((a for a in reversed(actions) if a.kind == "B"), None),
-        )
 
 
 class Engine:
@@ -74,18 +44,21 @@ class Engine:
         stage: the layers that run here.
         links: to the neighbours.
         replicas: the other copies of this stage, if there are any.
+        everyone: all stages of all replicas, who agree that a step is finite before any of them updates; None where
+            that is not asked.
     """
 
-    def __init__(self, stage: Stage, links: Links, replicas: Replicas | None) -> None:
+    def __init__(self, stage: Stage, links: Links, replicas: Replicas | None, everyone: Wire | None) -> None:
         self.stage = stage
         self.links = links
         self.wire = wire = links.wire
         self.replicas = replicas
+        self.everyone = everyone
         self.recorder = Recorder(wire.rank, stage.device)
         self.step = 0
         self._rank = wire.rank
         self._before, self._after = links.before, links.after
-        self._parts_of: dict[int, _Part] = {}
+        self._parts_of: dict[int, Part] = {}
         self._known: dict[int, tuple[_Metas, _Metas, dict[int, list[bool]]]] = {}
         self._frozen = stage.frozen()
         self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
@@ -102,7 +75,11 @@ class Engine:
         evaluate: bool = False,
         trace: bool = False,
     ) -> None:
-        """One step of `schedule`; afterwards `losses`, on the last stage, and `recorder` tell what happened."""
+        """One step of `schedule`; afterwards `loss` and `recorder` tell what happened.
+
+        Raises:
+            NonFiniteError: on every stage, if loss or gradients are to be finite and are not; nothing has changed then.
+        """
         if self.links.closed:  # nothing would finish what is sent
             raise RefusedError(f"stage {self._rank}: this Pipeline is closed; make another one")
         if torch.is_inference_mode_enabled() and not evaluate:
@@ -110,11 +87,14 @@ class Engine:
                 "train_step inside torch.inference_mode(): nothing there has a gradient; leave that mode"
             )
         here.step, here.action = self.step, None
-        self._part = self._parts_of.setdefault(id(schedule), _Part.of(schedule, self._rank))
+        if id(schedule) not in self._parts_of:
+            self._parts_of[id(schedule)] = Part.of(schedule, self._rank)
+        self._part = self._parts_of[id(schedule)]
         self.evaluating = evaluate
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self.stage.step = self.step
+        self._agreed: float | None = None
         self._gradients: dict[int, list[Tensor | None]] = {}
         self.stage.kept.clear()  # of a step that failed
         self.recorder.start(self.step, enabled=trace)
@@ -130,23 +110,23 @@ class Engine:
                 self._told()
         if optimizer is not None:
             optimizer.zero_grad()
-        if self.replicas is not None and not evaluate:
-            self.replicas.begin()
         signature = self._prepare(announced, targets, loss_fn)
         self.recorder.span("setup", -1, began)
+        replicas = None if evaluate else self.replicas
         statistics = nullcontext() if evaluate else self._statistics()
-        with self.stage.generators_preserved(), statistics as self.stage.statistics:
+        with statistics as self.stage.statistics, self._checked(inputs), self.stage.generators_preserved():
+            if replicas is not None:
+                replicas.begin()
             for action in self._part.actions:
                 here.action = action
                 self._do[action.kind](self, action)
             if isinstance(self.stage.head, Head):
                 self.stage.head.refuse_constant()
-            if self.replicas is not None and not evaluate:
-                self.replicas.finish()  # before statistics are gathered: replicas must meet in the same order
+            if replicas is not None:
+                replicas.finish()  # before statistics are gathered: replicas must meet in the same order
         if optimizer is not None:
             self._update(optimizer)
-        self.links.flush()
-        self._told()
+        self._flush()
         self._known[signature] = self._incoming, self._outgoing, self._reached
         self.step += not evaluate
         here.action = None
@@ -156,9 +136,38 @@ class Engine:
         self._known.clear()
 
     def loss(self) -> float:
-        """On the last stage the mini-batch's mean loss, over all replicas; micro-batches are added in order."""
+        """The mini-batch's mean loss, over all replicas; every stage must ask."""
+        return self.wire.from_last(self._own_loss()) if self._agreed is None else self._agreed
+
+    def _own_loss(self) -> float:
+        """The same on the last stage alone; micro-batches are added in order."""
         loss = float(sum(self.losses[i] for i in sorted(self.losses)))
         return loss if self._after is not None else self._total(loss)
+
+    @contextmanager
+    def _checked(self, inputs: Tree) -> Iterator[None]:
+        """Around F, R and B: a step whose loss or gradients are not finite is refused on every stage and undone."""
+        if self.everyone is None or self.evaluating:
+            yield
+            return
+        leaves: list[Tensor] = [*self.stage.module.parameters()]
+        if self._before is None:
+            leaves += [t for t in flatten(unwrapped(inputs))[0] if t.requires_grad and t.is_leaf]
+        with undone_if_it_fails(leaves, self.stage.changing.snapshot(known=not self.stage.probing)):
+            yield
+            loss = self._own_loss()
+            wrong = "" if math.isfinite(loss) else "the loss"
+            if not all_finite(leaf.grad for leaf in leaves if leaf.grad is not None):
+                wrong = "the gradients"
+            bad, self._agreed = self.everyone.agree(bool(wrong), loss)
+            if bad or self.stage.watch is not None:
+                self._flush()
+                raise NonFiniteError(wrong)
+
+    def _flush(self) -> None:
+        """Wait until everything is sent."""
+        self.links.flush()
+        self._told()
 
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)
@@ -178,6 +187,8 @@ class Engine:
             raise self._refusal(str(error)) from error
         # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
         self._inputs = [map_leaves(Tensor, settled, part) for part in parts]
+        if self.stage.watch is not None:
+            self._inputs = culprit.detached(self._inputs)
         tensors, skeleton = flatten(unwrapped(inputs))
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
         text = repr((self.evaluating, shapes, skeleton))
@@ -194,12 +205,13 @@ class Engine:
         if announced == _REFUSED:
             raise self._refusal("inputs: the first stage refused them; its own message says why")
         self.stage.probing = bool(learning)
-        if self.stage.frozen() != self._frozen and self._known:
+        frozen = self.stage.frozen()
+        if frozen != self._frozen and self._known:
             raise ValueError(
                 f"stage {self._rank}: parameters were frozen or unfrozen since the first step, which learnt what "
                 "crosses the boundaries; call relearn() on every rank's Pipeline after changing requires_grad"
             )
-        self._frozen = self.stage.frozen()
+        self._frozen = frozen
         if not learning and signature not in self._known:
             raise ValueError(
                 f"stage {self._rank}: the first stage remembers what crosses the boundaries, and this one does not; "

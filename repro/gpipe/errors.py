@@ -30,6 +30,10 @@ class RefusedError(ValueError, EveryRankError):
     """A step that no rank takes: of a closed pipeline, in a wrong mode, or with inputs that the first stage refused."""
 
 
+class NonFiniteError(FloatingPointError, EveryRankError):
+    """A training step gave inf or nan: which step, layer, stage and micro-batch. It was refused and changed nothing."""
+
+
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:
     """Raise a ValueError that names the field, the value, what is allowed and the nearest match."""
     names = list(allowed)

@@ -43,6 +43,9 @@ class Head:
         micro_batches: M.
         total: sums a number over all replicas.
 
+    Attributes:
+        parts: the targets of each micro-batch.
+
     Raises:
         ValueError: if the targets do not fit the inputs, or the weights make no mean.
     """
@@ -51,14 +54,14 @@ class Head:
         self, loss_fn: Loss, targets: Tree, examples: int, micro_batches: int, total: Callable[[float], float]
     ) -> None:
         self._loss = loss_fn
-        self._parts: list[Tree] = [None] * micro_batches
+        self.parts: list[Tree] = [None] * micro_batches
         if targets is not None:
             if (found := batch_size(targets, "targets")) != examples:
                 raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
-            self._parts = split(targets, micro_batches, "targets")
+            self.parts = split(targets, micro_batches, "targets")
         weights = [float(n) for n in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
-            weights = [_number(loss_fn.weight(part)) for part in self._parts]
+            weights = [_number(loss_fn.weight(part)) for part in self.parts]
         right = all(w >= 0 and math.isfinite(w) for w in weights)
         whole = total(sum(weights) if right else math.nan)  # so that every replica refuses
         if not whole > 0:
@@ -73,7 +76,7 @@ class Head:
         """The share of micro-batch i, a scalar."""
         if not self._shares[i]:
             return _nothing(outputs)
-        loss = self._loss(outputs, self._parts[i])
+        loss = self._loss(outputs, self.parts[i])
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")

@@ -105,10 +105,12 @@ class Health:
         if self._failed:
             return
         self._failed = True
-        text = " ".join("".join(traceback.format_exception_only(error)).split())
+        text = f"{here}: {' '.join(''.join(traceback.format_exception_only(error)).split())}"
+        if isinstance(error, EveryRankError):  # it says itself where, if that matters
+            text = str(error)
         said = "".join(traceback.format_exception(error))
         with suppress(dist.DistError):  # the store is gone, and with it everybody who could read this
-            post(self.store, Failure(self.rank, status_of(error), f"{here}: {text}"[:1000], said))
+            post(self.store, Failure(self.rank, status_of(error), text[:1000], said))
 
     def bereaved(self, error: LostNeighbourError) -> None:
         """Leave for want of a neighbour, once it is known what became of it; never returns."""

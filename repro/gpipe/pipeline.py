@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from repro.gpipe import checkpoint, memory, rng
+from repro.gpipe import checkpoint, culprit, memory, rng
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
+from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.head import Loss
 from repro.gpipe.health import here, told
 from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
@@ -62,6 +63,8 @@ class Pipeline:
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
+        allow_nonfinite: train on, and save, where loss, gradients or weights are inf or nan: nothing is checked. For a
+            loss scale of your own, say.
 
     Raises:
         ValueError: one line, for any argument out of range.
@@ -82,6 +85,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
+        allow_nonfinite: bool = False,
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
@@ -101,7 +105,7 @@ class Pipeline:
         alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
         alike |= {"checkpoint": checkpoint, "seed": seed, "schedule": schedule, "transport": transport}
         if stages * replicas > 1:
-            refuse_unlike(self._all.rank, alike)
+            refuse_unlike(self._all.rank, alike | {"allow_nonfinite": allow_nonfinite})
         wire = Wire(stages, self.rank, self.replica)
         links = Links(wire, self.device, transport)
         self.cut = choose(
@@ -127,7 +131,8 @@ class Pipeline:
         copies = None
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
-        self.engine = Engine(self.stage, links, copies)
+        self.allow_nonfinite = allow_nonfinite
+        self.engine = Engine(self.stage, links, copies, None if allow_nonfinite else self._all)
         self._offset: float | None = None  # of this host's clock, learnt in the first step
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -164,8 +169,15 @@ class Pipeline:
 
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
+            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running the step once more
+                finds out which layer made it. Weights, optimizer state, buffers and the step's number are as before,
+                gradients are cleared: training can go on with another mini-batch.
         """
-        self.engine.run(self.schedule, inputs, targets, loss_fn, optimizer, trace=trace)
+        step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
+        try:
+            step(optimizer, trace=trace)
+        except NonFiniteError as refused:
+            raise culprit.find(self.stage, self._all, self.engine.wire, str(refused), step) from None
         return self._result(trace=trace)
 
     @told()
@@ -173,7 +185,7 @@ class Pipeline:
         """Of the step that was run last, on every rank."""
         recorder = self.engine.recorder
         own = recorder.finish()
-        loss = self.engine.wire.from_last(self.engine.loss())
+        loss = self.engine.loss()
         if self._offset is None:
             self._offset = self._all.clock_offset()
         times = recorder.began + self._offset, recorder.ended + self._offset
@@ -194,7 +206,7 @@ class Pipeline:
                 module.training = training
         outputs = self.engine.outputs
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
-        return EvaluationResult(self.engine.wire.from_last(self.engine.loss()), joined)
+        return EvaluationResult(self.engine.loss(), joined)
 
     @property
     def is_last(self) -> bool:
@@ -233,23 +245,27 @@ class Pipeline:
             extra: anything of yours that JSON can keep, such as the epoch.
 
         Raises:
-            OSError, ValueError: one line on every rank; the checkpoint that was there stays.
+            OSError, ValueError: one line on every rank, also where weights, running statistics or optimizer state are
+                inf or nan and that is not allowed; the checkpoint that was there stays.
         """
+        failure = None
         try:
             if not self.replica:
-                gather = self.engine.wire.all_gather
-                step = self.engine.step
                 checkpoint.save(
                     Path(folder),
                     rank=self.rank,
-                    gather=gather,
+                    gather=self.engine.wire.all_gather,
                     module=self.module,
                     optimizer=optimizer,
-                    step=step,
+                    step=self.engine.step,
                     extra=extra,
+                    allow_nonfinite=self.allow_nonfinite,
                 )
-        finally:
-            self._all.all_gather(None)
+        except (OSError, ValueError) as error:
+            failure = error
+        for found in [failure, *self._all.all_gather(failure)]:
+            if found is not None:
+                raise found
 
     def load(self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
         """Go on from a checkpoint of any K, bit for bit; call it on every rank. Returns what `save` got as `extra`.

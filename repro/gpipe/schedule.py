@@ -72,6 +72,41 @@ class Schedule:
         return replay(self, lambda _action: 1.0).to_text()
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one stage does in a schedule.
+
+    Attributes:
+        schedule: the whole of it.
+        actions: this stage's, in order.
+        recomputed: micro-batches whose F keeps no inner activations.
+        arriving: micro-batches in the order in which the stage before forwards them.
+        returning: micro-batches in the order in which the stage after differentiates them.
+        last_backward: the action after which this stage's gradients are final.
+    """
+
+    schedule: Schedule
+    actions: tuple[Action, ...]
+    recomputed: frozenset[int]
+    arriving: list[int]
+    returning: list[int]
+    last_backward: Action | None
+
+    @classmethod
+    def of(cls, schedule: Schedule, stage: int) -> "Part":
+        """That of stage j."""
+        before, after = (schedule.ranks[j] if 0 <= j < schedule.stages else () for j in (stage - 1, stage + 1))
+        actions = schedule.ranks[stage]
+        return cls(
+            schedule,
+            actions,
+            schedule.recomputed(stage),
+            [a.micro_batch for a in before if a.kind == "F"],
+            [a.micro_batch for a in after if a.kind == "B"],
+            next((a for a in reversed(actions) if a.kind == "B"), None),
+        )
+
+
 def _gpipe(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
     """Fill and drain: all forwards, then all backwards in reverse order (Figure 2 (c))."""
     order = range(micro_batches)

@@ -22,6 +22,7 @@ from repro.gpipe.microbatch import Tree, flatten, unflatten
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
 _Call = tuple[int, Callable[[Tree], Tree], set[str]]
+Watch = Callable[[int, int, Tree], Tree]  # (micro-batch, layer index, what it returned) -> the same values
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Stage:
     """
 
     def __init__(self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int) -> None:
+        self.names = names
         self.module = nn.Sequential(OrderedDict(zip(names, layers.values(), strict=True)))
         self.device = device
         self.seed = seed
@@ -56,11 +58,12 @@ class Stage:
         self.probing = False
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
+        self.watch: Watch | None = None  # while a refused step runs once more; see `culprit`
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
-        self._changing = Changing(self.module)
+        self.changing = Changing(self.module)
         self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
-        self._head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
+        self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
 
@@ -83,7 +86,7 @@ class Stage:
         tensors, skeleton = flatten(inputs)
         kept = self.kept[i] = _Kept(tensors, skeleton)
         if not keep and not self.probing:
-            kept.buffers = self._changing.snapshot()
+            kept.buffers = self.changing.snapshot()
         with torch.set_grad_enabled(keep or self.probing):
             self._count(True)
             outputs, structure = flatten(self._probe(i, kept) if self.probing else self._run(i, kept))
@@ -142,19 +145,22 @@ class Stage:
         copy = self.probing or self._overwrites_inputs
         tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
         versions = [t._version for t in tensors]
-        outputs = self._through(i, unflatten(tensors, kept.skeleton), [*self._layers, *self._last(i)])
+        value = unflatten(tensors, kept.skeleton)
+        if self.watch is not None:
+            value = self.watch(i, self.head_index - len(self._layers) - 1, value)
+        outputs = self._through(i, value, [*self._layers, *self._last(i)])
         if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
             self._overwrites_inputs = True
         return outputs
 
     def _probe(self, i: int, kept: _Kept) -> Tree:
         """`_run`, to learn which buffers it changes."""
-        with self._changing.learning() as kept.buffers:
+        with self.changing.learning() as kept.buffers:
             return self._run(i, kept)
 
     def _last(self, i: int) -> list[_Call]:
         """The head, which counts as one more layer to random state."""
-        return [] if self.head is None else [(self._head_index, partial(self.head, i), self._head_draws)]
+        return [] if self.head is None else [(self.head_index, partial(self.head, i), self._head_draws)]
 
     def generators_preserved(self) -> AbstractContextManager[None]:
         """Around a step: the user's generators of random numbers are as they were afterwards."""
@@ -169,6 +175,8 @@ class Stage:
             names = self._others if self.probing else draws & self._drawn
             rng.reseed(seed, self.device, [self._others[name] for name in names])
             value = call(value)
+            if self.watch is not None:
+                value = self.watch(i, index, value)
             if self.probing:
                 draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
                 self._drawn |= draws & self._others.keys()

@@ -73,9 +73,28 @@ class Wire:
         box = torch.tensor([value], dtype=torch.float64)
         if self.rank < self.stages - 1:
             return self._recv(box, self.stages - 1).item()
-        for sent in [self._isend(box, j) for j in range(self.stages - 1)]:
-            sent()
+        self._tell(box)
         return value
+
+    def agree(self, bad: bool, value: float) -> tuple[bool, float]:
+        """Whether any stage says so, and the last stage's value, on every stage, by way of the first."""
+        box = torch.tensor([bad, value], dtype=torch.float64)
+        if self.rank:
+            self._isend(box, 0)()
+            box = self._recv(box, 0)
+        else:
+            for j in range(1, self.stages):
+                theirs = self._recv(torch.zeros_like(box), j)
+                box[0] += theirs[0]
+                box[1] = theirs[1]
+            self._tell(box)
+        found, last = box.tolist()
+        return found > 0, last
+
+    def _tell(self, box: Tensor) -> None:
+        """Send the same to all other stages."""
+        for sent in [self._isend(box, j) for j in range(self.stages) if j != self.rank]:
+            sent()
 
     def _isend(self, message: Tensor, stage: int) -> Callable[[], object]:
         peer = self.world_rank(stage)

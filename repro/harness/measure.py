@@ -6,6 +6,7 @@ step of its own, which is not timed, because reading it slows a step down.
 """
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from repro.gpipe import Timeline, breakdown, make_schedule
+from repro.gpipe import NonFiniteError, Timeline, breakdown, make_schedule
 from repro.gpipe.launch import TIMEOUT
 from repro.gpipe.microbatch import split
 from repro.harness.spec import RunSpec
@@ -44,12 +45,14 @@ class Job:
         balance: layers per stage as cut in an earlier round; None: cut now, as the spec says.
         memory: whether to read peak memory too.
         device: "cpu" or "cuda".
+        allow_nonfinite: record a run whose loss or gradients are inf or nan, instead of failing it.
     """
 
     spec: RunSpec
     balance: tuple[int, ...] | None = None
     memory: bool = True
     device: str = "cpu"
+    allow_nonfinite: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,13 @@ def _train(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     method = make(spec.library, _setup(job, model, inputs, rank, groups))
     try:
         for _ in range(spec.warmup):
-            method.train_step(inputs, targets)
+            _refuse_nonfinite(method.train_step(inputs, targets).loss, job)
         gc.collect()
         gc.freeze()  # else a collection inside a step would walk all that torch has made, for either library
         setup = time.perf_counter() - started
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
+        for step in steps:
+            _refuse_nonfinite(step.loss, job)
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
         return _metrics(model, spec, method.balance, steps, peaks, setup)
     finally:
@@ -149,6 +154,7 @@ def _setup(job: Job, model: "Model", inputs: Any, rank: int, groups: list[Any]) 
         device=_device(job.device, rank),
         optimizer=partial(OPTIMIZERS[spec.optimizer], lr=spec.lr),
         group=groups[0] if groups else None,
+        allow_nonfinite=job.allow_nonfinite,
     )
 
 
@@ -170,6 +176,12 @@ def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
     times = method.gather((result.start, result.end))  # on one clock; a peer library's only on one host
     # The others may leave the barrier a little earlier; they have to wait for the first stage.
     return Step(max(end for _, end in times) - times[0][0], result.loss, None)
+
+
+def _refuse_nonfinite(loss: float, job: Job) -> None:
+    """Raise a NonFiniteError for a library that trains on; ours has said more."""
+    if not (math.isfinite(loss) or job.allow_nonfinite):
+        raise NonFiniteError(f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it")
 
 
 def _metrics(

@@ -37,12 +37,16 @@ class Measurer(Protocol):
 
 @dataclass
 class Session:
-    """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B."""
+    """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B.
+
+    With `allow_nonfinite` a run whose loss is inf or nan is recorded, with null in its place, and does not fail.
+    """
 
     results: Path
     wandb: "Mode"
     story: Story
     picture: "Picture | None" = None
+    allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     address: str | None = None
 
@@ -69,7 +73,7 @@ class Session:
         return 1 if self.failed else 0
 
     def _group(self, plan: Plan, group: str, crew: Measurer) -> None:
-        measuring = GroupRun(plan, group, crew, self.story)
+        measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
         try:
             measuring.rounds()
         except KeyboardInterrupt:
@@ -123,6 +127,7 @@ class GroupRun:
     group: str
     crew: Measurer
     story: Story
+    allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     done: list[PlannedRun] = field(default_factory=list)
     _cuts: dict[str, tuple[int, ...]] = field(default_factory=dict)  # see `_cut_of`
@@ -185,11 +190,10 @@ class GroupRun:
         self.story.run(run)
         known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
+        job = Job(run.spec, cut, not known, self.plan.machine.device, self.allow_nonfinite)
         self.crew.ready()
         began = time.monotonic()
-        outcome = self.crew.measure(
-            Job(run.spec, cut, memory=not known, device=self.plan.machine.device), DEADLINES[self.plan.scale]
-        )
+        outcome = self.crew.measure(job, DEADLINES[self.plan.scale])
         self.story.measured(run, outcome, time.monotonic() - began)
         return outcome
 

@@ -35,6 +35,7 @@ class Setup:
         seed: of initial weights, and of what is random inside layers.
         optimizer: makes it for this process's parameters; None leaves gradients where they are.
         group: the K processes, for a library that wants a process group.
+        allow_nonfinite: train on where loss or gradients are inf or nan; only ours ever refuses.
     """
 
     layers: Sequence[Layer]
@@ -51,6 +52,7 @@ class Setup:
     seed: int = 0
     optimizer: MakeOptimizer | None = None
     group: dist.ProcessGroup | None = None
+    allow_nonfinite: bool = False
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The optimizer of these parameters; None without one, and where a stage has no parameters to train."""

@@ -31,6 +31,7 @@ class Own:
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
+            allow_nonfinite=setup.allow_nonfinite,
         )
         self.module = self._pipe.module
         self.balance = self._pipe.balance

@@ -69,6 +69,7 @@ ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 @pytest.mark.parametrize(
     ("how", "words"),
     [
+        ("raise between steps", "leaving, because stage 2, start or end of step 1: RuntimeError: layer is broken"),
         ("raise", "leaving, because stage 2, F1 of step 1: RuntimeError: layer is broken"),
         ("kill", ENDED + "it closed its connection: it ended, or was killed"),
         ("exit", ENDED + "it closed its connection: it ended, or was killed"),
@@ -80,7 +81,8 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
     store, when = own_store(), tmp_path / "when"
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(STAGES)}
     environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    command = [sys.executable, str(Path(__file__).with_name("failing.py")), "train", how, "F", "2", str(when)]
+    arguments = ["between", "raise", "2"] if how.endswith("steps") else ["train", how, "F", "2"]
+    command = [sys.executable, str(Path(__file__).with_name("failing.py")), *arguments, str(when)]
     ranks = [
         subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
         for rank in range(STAGES)
@@ -95,7 +97,7 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
     for text in told:
         assert len(re.findall(words, text)) == 1, text
     own = ranks[2].communicate()[1]
-    assert own.count("Traceback") == (how == "raise")
+    assert own.count("Traceback") == how.startswith("raise")
     assert [process.returncode for process in survivors] == [1, 1, 1]
 
 

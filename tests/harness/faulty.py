@@ -42,6 +42,20 @@ def raises() -> Model:
     return _model(_raise)
 
 
+class _Overflows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), 3e38))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight * 10.0
+
+
+def overflows() -> Model:
+    model = _model(lambda: None)
+    return Model(model.name, [model.layers[0], _Overflows], model.batch, model.loss, model.unit)
+
+
 def dies() -> Model:
     return _model(lambda: os.kill(os.getpid(), signal.SIGKILL))
 

@@ -23,11 +23,14 @@ ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Measure with a crew; returns the exit status."""
 
-    def go(crew: Crew, of: Experiment | None = None, *only: str, **options: Any) -> int:
+    def go(
+        crew: Crew, of: Experiment | None = None, *only: str, session: dict[str, Any] | None = None, **options: Any
+    ) -> int:
         monkeypatch.setattr(runner, "workers", lambda *_: crew)
         made = plan.make(of or experiment(), "smoke", MACHINE, tmp_path, only, **options)
         with (tmp_path / "story.txt").open("a") as out:
-            return runner.Session(tmp_path, "disabled", Story(Console(file=out, width=200))).execute([made])
+            story = Story(Console(file=out, width=200))
+            return runner.Session(tmp_path, "disabled", story, **(session or {})).execute([made])
 
     return go
 
@@ -204,6 +207,16 @@ def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.Monk
     assert mirrored[2:] == [(1, 1), (1, 4)]
     run(Crew(), experiment(spec(1, 4), spec(2, 4), rounds=3))
     assert mirrored[4:] == [(2, 4)]
+
+
+def test_a_run_that_is_not_finite_fails_unless_that_is_allowed(run, tmp_path: Path):
+    def asked(**how: bool) -> list[bool]:
+        crew = Crew()
+        assert run(crew, experiment(spec()), force=True, session=how) == 0
+        return [job.allow_nonfinite for job in crew.jobs]
+
+    assert asked() == [False, False]
+    assert asked(allow_nonfinite=True) == [True, True]
 
 
 def test_a_loss_that_is_not_finite_is_valid_json_and_told_once(run, tmp_path: Path):

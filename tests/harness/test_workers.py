@@ -22,6 +22,8 @@ def job(model: str, **args: object) -> Job:
 
 GOOD = job("timed", L=4, forward_s=0.001, backward_s=0.001)
 
+OVERFLOW = "step 0: layer 1 (_Overflows) on stage 1 made inf or nan in the forward of micro-batch 0"
+
 
 def _changed(job: Job, fields: dict[str, object]) -> Job:
     return replace(job, spec=job.spec.model_copy(update=fields))
@@ -60,6 +62,9 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert theirs.metrics["loss"] == pytest.approx(good.metrics["loss"], rel=1e-5)
         raised = crew.measure(_changed(job("import:faulty:raises"), peer), 60)
         assert (raised.status, raised.reason) == ("failed", "stage 1, in torch: RuntimeError: layer two is broken")
+
+        infinite = crew.measure(job("import:faulty:overflows"), 60)
+        assert (infinite.status, infinite.reason.split(";")[0]) == ("failed", OVERFLOW)
 
         crew.ready()
         assert team.processes is not None

@@ -1,0 +1,199 @@
+"""What the processes of `test_culprit.py` run: models of which one layer makes inf or nan when its inputs say so."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from repro.gpipe import NonFiniteError, Pipeline
+
+WIDTH, N, M, LAYERS = 5, 10, 4, 4
+BAD = 1  # the micro-batch that goes wrong, of examples 3 to 5
+HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5}  # added to the layer's index, it is that layer's order
+LOSS = -2.0
+ORDERS = [(kind, n) for kind in ("forward", "backward") for n in range(LAYERS)]
+ORDERS += [("loss", 0), ("inputs", 0), ("targets", 0), ("summed", 1)]
+CASES = [  # K, schedule, checkpoint, and the orders that are given one after the other
+    (1, "gpipe", "always", ORDERS),
+    (3, "gpipe", "always", ORDERS),
+    (2, "gpipe", "never", [("forward", 1), ("backward", 2)]),
+    (2, "gpipe-late", "always", [("backward", 1), ("forward", 2)]),
+    (2, "1f1b", "except_last", [("forward", 3), ("backward", 0), ("loss", 0)]),
+]
+REPLICAS = (2, "gpipe", "always", [("forward", 2), ("backward", 1), ("loss", 0)])
+
+
+class _Spoil(torch.autograd.Function):
+    """Its gradient is another one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: float) -> Tensor:
+        ctx.value = value
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return torch.full_like(gradients[0], ctx.value), None
+
+
+class Link(nn.Module):
+    """Whatever a step must not change when it is refused; the first column is an order and passes through."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.linear = spectral_norm(nn.Linear(WIDTH, WIDTH))
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=None)
+        self.drop = nn.Dropout(0.3)
+        self.shift = nn.Parameter(torch.zeros(WIDTH))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.mean: Tensor
+        self.calls: Tensor
+
+    def forward(self, value: Tensor) -> Tensor:
+        order, x = value[:, :1], value[:, 1:]
+        ordered = {kind: bool((order == self.index + how).any()) for kind, how in HOW.items()}
+        self.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        self.calls = self.calls + 1
+        shift = _Spoil.apply(self.shift, 3e38) if ordered["summed"] else self.shift
+        x = self.drop(self.norm(self.linear(x))).tanh() + shift + self.mean
+        x = _Spoil.apply(x, float("inf")) if ordered["backward"] else x
+        return torch.cat([order, x * float("inf") if ordered["forward"] else x], dim=1)
+
+
+def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean that is infinite where that was ordered."""
+    loss = nn.functional.mse_loss(outputs[:, 1:], targets)
+    return loss * float("inf") if (outputs[:, 0] == LOSS).any() else loss
+
+
+def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Ten examples, which M = 4 cuts into 3, 3, 2 and 2; one of the second part gives the order."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = (torch.randn(N, WIDTH, generator=generator) for _ in range(2))
+    orders = torch.full((N, 1), -1.0)
+    if kind in HOW:
+        orders[[4, 7] if kind == "summed" else 4] = n + HOW[kind]
+    elif kind == "loss":
+        orders[4] = LOSS
+    elif kind in ("inputs", "targets"):
+        (inputs if kind == "inputs" else targets)[4, 2] = float("nan")
+    return torch.cat([orders, inputs], dim=1), targets
+
+
+def pipeline(K: int, schedule: str = "gpipe", checkpoint: str = "always", **how: Any) -> Pipeline:
+    """Four links."""
+    layers = [partial(Link, n) for n in range(LAYERS)]
+    return Pipeline(layers, K, M, schedule=schedule, checkpoint=checkpoint, balance="uniform", device="cpu", **how)
+
+
+def optimizer_of(pipe: Pipeline) -> torch.optim.Optimizer:
+    """One with a state."""
+    return torch.optim.SGD(pipe.parameters(), lr=0.1, momentum=0.9)
+
+
+def state(pipe: Pipeline, optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:
+    """Copies of all that a step changes."""
+    found = {key: value.clone() for key, value in pipe.module.state_dict().items()}
+    for n, parts in optimizer.state_dict()["state"].items() if optimizer is not None else ():
+        found |= {f"{n}.{key}": value.clone() for key, value in parts.items()}
+    return found | {"step": torch.tensor(pipe.engine.step)}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """To the bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """What it said."""
+    try:
+        call()
+    except (NonFiniteError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+def refused(K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, int]], **how: Any) -> dict[str, Any]:
+    """Each order before a good step, the first one before any, beside the good steps alone."""
+    pipe, good = (pipeline(K, schedule, checkpoint, **how) for _ in range(2))
+    optimizer, its = optimizer_of(pipe), optimizer_of(good)
+    found: dict[str, list[Any]] = {"said": [], "unchanged": [], "like good": []}
+    for step, (kind, n) in enumerate(orders):
+        before = state(pipe, optimizer)
+        bad = batch(kind if pipe.replica == pipe.replicas - 1 else "good", n, seed=9)
+        found["said"].append(refusal(partial(pipe.train_step, *bad, loss_fn, optimizer)))
+        found["unchanged"].append(same(before, state(pipe, optimizer)))
+        own = batch(seed=step + 10 * pipe.replica)
+        losses = [p.train_step(*own, loss_fn, o).loss for p, o in ((pipe, optimizer), (good, its))]
+        found["like good"].append(losses[0] == losses[1] and same(state(pipe, optimizer), state(good, its)))
+    pipe.close()
+    good.close()
+    return found
+
+
+def without_optimizer(**how: Any) -> tuple[str, bool]:
+    """What is said, and whether the next gradients are those of the next step alone."""
+    pipe, good = (pipeline(2, **how) for _ in range(2))
+    said = refusal(partial(pipe.train_step, *batch("forward", 1), loss_fn))
+    for each in (pipe, good):
+        each.train_step(*batch(), loss_fn)
+        each.close()
+    found = [{k: p.grad for k, p in each.module.named_parameters() if p.grad is not None} for each in (pipe, good)]
+    return said, same(*found)
+
+
+def saved(folder: Path, **how: Any) -> dict[str, Any]:
+    """A weight, a running statistic and an optimizer's state that are infinite on the last stage of a replica."""
+    pipe = pipeline(2, **how)
+    optimizer = optimizer_of(pipe)
+    pipe.train_step(*batch(), loss_fn, optimizer)
+    pipe.save(folder, optimizer)
+    before = state(pipe, optimizer)
+    said = []
+    for name in ("3.shift", "3.norm.running_var", "momentum"):
+        if pipe.is_last and not pipe.replica:
+            weight = pipe.module.get_parameter("3.shift")
+            tensor = (
+                optimizer.state[weight]["momentum_buffer"] if name == "momentum" else pipe.module.state_dict()[name]
+            )
+            tensor[0] = float("inf")
+        said.append(refusal(partial(pipe.save, folder, optimizer)))
+        if name == "3.shift":
+            said.append(refusal(partial(pipe.train_step, *batch(), loss_fn, optimizer)))
+        pipe.load(folder, optimizer)
+    as_saved = pipe.replica > 0 or same(before, state(pipe, optimizer))  # it is the first replica's that is saved
+    pipe.close()
+    return {"said": said, "as saved": as_saved}
+
+
+def allowed(folder: Path) -> dict[str, Any]:
+    """What is trained and saved where nothing is checked."""
+    pipe = pipeline(2, allow_nonfinite=True)
+    optimizer = optimizer_of(pipe)
+    loss = pipe.train_step(*batch("forward", 1), loss_fn, optimizer).loss
+    pipe.save(folder, optimizer)
+    weights = [p for p in pipe.parameters() if p.isnan().any()]
+    result = {"loss": loss, "step": pipe.engine.step, "spoilt": len(weights)}
+    pipe.close()
+    return result
+
+
+def everything(folder: Path) -> dict[Any, Any]:
+    """All on the ranks of one launch."""
+    rank = dist.get_rank()
+    found: dict[Any, Any] = {case[:3]: refused(*case) for case in CASES if rank < case[0]}
+    found["replicas"] = refused(*REPLICAS, replicas=2)
+    found["gradients of replicas"] = without_optimizer(replicas=2)
+    found["saved by replicas"] = saved(folder / "replicas", replicas=2)
+    if rank < 2:
+        found["gradients"] = without_optimizer()
+        found["saved"] = saved(folder / "saved")
+        found["allowed"] = allowed(folder / "allowed")
+    return found

@@ -1,0 +1,237 @@
+"""A step with inf or nan is refused on every rank in the same line, which names its maker, and leaves no trace."""
+
+from typing import Any
+
+import pytest
+import torch
+from explosions import BAD, CASES, REPLICAS, batch, everything, loss_fn, pipeline, refusal
+from torch import nn
+
+from repro.gpipe import Pipeline, launch, whole_state_dict
+from repro.gpipe.culprit import Seen, told
+
+LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of each layer
+ADVICE = "lower the learning rate, or look at that input"
+TRAINS_ON = "allow_nonfinite=True trains on"
+MSE = nn.functional.mse_loss
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What four processes did, rank by rank, and where they saved."""
+    folder = tmp_path_factory.mktemp("saved")
+    return [*launch(everything, folder, stages=4), folder]
+
+
+def line(step: int, K: int, kind: str, n: int, replica: str = "") -> str:
+    """What every rank should say."""
+    stage = f"stage {LAYERS_OF[K][n]}{replica}"
+    last = f"stage {K - 1}{replica}"
+    what = {
+        "forward": f"layer {n} (Link) on {stage} made inf or nan in the forward of micro-batch {BAD}; {ADVICE}",
+        "backward": f"layer {n} (Link) on {stage} made inf or nan in the backward of micro-batch {BAD}; {ADVICE}",
+        "loss": f"the loss on {last} made inf or nan in the forward of micro-batch {BAD}; {ADVICE}",
+        "inputs": f"the inputs of micro-batch {BAD} on stage 0 are inf or nan; mend or leave out such examples",
+        "targets": f"the targets of micro-batch {BAD} on {last} are inf or nan; mend or leave out such examples",
+        "summed": f"the gradient of {n}.shift on {stage} is inf or nan in the sum over micro-batches, in none alone; "
+        "lower the learning rate, or what scales the loss",
+    }[kind]
+    return f"NonFiniteError: step {step}: {what}; {TRAINS_ON}"
+
+
+@pytest.mark.parametrize(("K", "schedule", "checkpoint", "orders"), CASES)
+def test_every_rank_names_the_culprit(ran, K, schedule, checkpoint, orders):
+    for rank in range(K):
+        said = ran[rank][K, schedule, checkpoint]["said"]
+        assert said == [line(step, K, kind, n) for step, (kind, n) in enumerate(orders)]
+
+
+@pytest.mark.parametrize("case", [*(case[:3] for case in CASES), "replicas"], ids=str)
+@pytest.mark.parametrize("what", ["unchanged", "like good"])
+def test_a_refused_step_leaves_no_trace(ran, case, what):
+    """Weights, optimizer state, running statistics, other buffers and the step's number, and what follows, to the bit.
+
+    Random state belongs to the step's number, so the next mini-batch draws what the refused one would have drawn.
+    """
+    found = [each[case][what] for each in ran[:-1] if case in each]
+    assert found
+    assert all(all(each) for each in found), found
+
+
+def test_replicas_refuse_what_one_of_them_makes(ran):
+    K, _, _, orders = REPLICAS
+    expected = [line(step, K, kind, n, " of replica 1") for step, (kind, n) in enumerate(orders)]
+    assert [each["replicas"]["said"] for each in ran[:-1]] == [expected] * 4
+
+
+def test_without_an_optimizer_gradients_are_cleared(ran):
+    expected = line(0, 2, "forward", 1), True
+    assert [each["gradients"] for each in ran[:2]] == [expected] * 2
+    of_replicas = line(0, 2, "forward", 1, " of replica 0"), True
+    assert [each["gradients of replicas"] for each in ran[:-1]] == [of_replicas] * 4
+
+
+@pytest.mark.parametrize(("who", "count", "where"), [("saved", 2, ""), ("saved by replicas", 4, " of replica 0")])
+def test_the_last_good_checkpoint_stays(ran, who, count, where):
+    """Told on every rank, also on replicas that write nothing; it loads."""
+    said = ran[0][who]["said"]
+    assert [each[who] for each in ran[:count]] == [ran[0][who]] * count
+    assert ran[0][who]["as saved"]
+    names = ("3.shift", None, "3.norm.running_var", "momentum_buffer of 3.shift in the optimizer")
+    for text, name in zip(said, names, strict=True):
+        if name is None:
+            already = f"3.shift on stage 1{where} was inf or nan before it; load a checkpoint"
+            assert text == f"NonFiniteError: step 1: {already}; {TRAINS_ON}"
+        else:
+            assert text.startswith("ValueError: checkpoint ")
+            assert text.endswith(
+                f"{name} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True saves it"
+            )
+
+
+def test_what_is_allowed_is_trained_on_and_saved(ran):
+    for each in ran[:2]:
+        assert each["allowed"]["loss"] != each["allowed"]["loss"]
+        assert each["allowed"]["step"] == 1
+        assert each["allowed"]["spoilt"] > 0
+    assert any(value.isnan().any() for value in whole_state_dict(ran[-1] / "allowed").values())
+
+
+class Passing(nn.Module):
+    """Passes its second input on; where it is used, its gradient is infinite."""
+
+    def __init__(self, *, uses: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.uses = uses
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, skip = pair
+        return self.linear(x) + (0.0 * skip).sqrt() if self.uses else self.linear(x), skip
+
+
+class Split(nn.Module):
+    """A value and what skips the layers that follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x), self.linear(x)
+
+
+class First(nn.Module):
+    """The first of a pair."""
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return pair[0]
+
+
+def test_a_layer_that_passes_a_tensor_on_is_not_blamed_for_its_gradient():
+    """0 * sqrt(0) has a gradient of 0 * inf."""
+    layers = [Split(), Passing(uses=False), Passing(uses=True), Passing(uses=False), First()]
+    pipe = Pipeline(layers, 1, 2, device="cpu")
+    x = torch.ones(4, 3)
+    assert "layer 2 (Passing) on stage 0 made inf or nan in the backward of micro-batch 0" in refusal(
+        lambda: pipe.train_step(x, x, MSE)
+    )
+
+
+class Masked(nn.Module):
+    """A score that a mask of -inf is added to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, mask = pair
+        return self.linear(x) + 0.0 * (x + mask).softmax(-1), mask
+
+
+def test_a_mask_is_no_culprit():
+    """It crosses layers, and is no reason to refuse a step or to accuse the inputs."""
+    mask = torch.zeros(4, 3)
+    mask[:, 2] = float("-inf")
+    pipe = Pipeline(nn.Sequential(Masked(), Masked(), First(), nn.Linear(3, 3)), 1, 2, device="cpu")
+    x = torch.ones(4, 3)
+    assert refusal(lambda: pipe.train_step((x, mask), x, MSE)) == "accepted"
+    x[3] = 3e38
+    nn.init.constant_(pipe.module.get_parameter("0.linear.weight"), 2.0)
+    assert "layer 0 (Masked) on stage 0 made inf or nan in the forward of micro-batch 1" in refusal(
+        lambda: pipe.train_step((x, mask), x, MSE)
+    )
+
+
+def test_layers_go_by_their_own_names():
+    model = nn.Sequential()
+    model.add_module("stem", nn.Linear(3, 3))
+    model.add_module("head", nn.Linear(3, 3))
+    pipe = Pipeline(model, 1, 2, device="cpu")
+    x = torch.full((4, 3), 3e38)
+    nn.init.constant_(pipe.module.get_parameter("stem.weight"), 2.0)
+    assert "layer 0 (stem) on stage 0 made inf or nan in the forward of micro-batch 0" in refusal(
+        lambda: pipe.train_step(x, x, MSE)
+    )
+
+
+def test_inputs_with_a_history_are_differentiated_once():
+    """Their gradient is the caller's own affair, and is undone where it is a leaf."""
+    x, y = batch("backward", 0)
+    x.requires_grad_()
+    pipe = pipeline(1)
+    pipe.train_step(batch()[0].requires_grad_(), y, loss_fn)
+    assert "layer 0 (Link) on stage 0" in refusal(lambda: pipe.train_step(x, y, loss_fn))
+    assert x.grad is None
+    single = Pipeline([nn.Linear(6, 6)], 1, 1, device="cpu")
+    inputs = torch.ones(4, 6, requires_grad=True) * 3e38
+    nn.init.constant_(single.module.get_parameter("0.weight"), 2.0)
+    assert "layer 0 (Linear) on stage 0" in refusal(lambda: single.train_step(inputs, torch.zeros(4, 6), MSE))
+
+
+def test_gradients_that_were_infinite_before_are_blamed_on_no_layer():
+    pipe = pipeline(1)
+    pipe.train_step(*batch(), loss_fn)
+    weight = pipe.module.get_parameter("2.shift")
+    assert weight.grad is not None
+    weight.grad[0] = float("inf")
+    assert "the caller's own gradients were so before it" in refusal(lambda: pipe.train_step(*batch(), loss_fn))
+    assert refusal(lambda: pipe.train_step(*batch(), loss_fn)) == "accepted"
+
+
+def test_memory_is_measured_of_no_step_that_is_refused():
+    pipe = pipeline(1)
+    assert refusal(lambda: pipe.measure_memory(*batch("loss"), loss_fn)).startswith("NonFiniteError: step 0: the loss")
+    assert pipe.measure_memory(*batch(), loss_fn)[0] > 0
+
+
+def test_an_evaluation_is_not_checked():
+    assert pipeline(1).evaluate(*batch("loss"), loss_fn).loss == float("inf")
+
+
+def seen(replica: int = 0, stage: int = 0, **what: Any) -> Seen:
+    return Seen(replica, f"stage {stage}", what.pop("refused", ""), **what)
+
+
+def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
+    both = [
+        seen(stage=0, forward={2: (1, "b")}, backward={0: (1, "b"), 1: (0, "a"), 2: (1, "b")}),
+        seen(stage=1, forward={2: (2, "c"), 3: (3, "d")}, backward={1: (2, "c"), 2: (3, "d")}, losses={3}),
+    ]
+    assert told(both).startswith("b on stage 0 made inf or nan in the backward of micro-batch 0;")
+    del both[0].backward[0]
+    assert told(both).startswith("c on stage 1 made inf or nan in the backward of micro-batch 1;")
+    both[0].backward.clear()
+    both[1].backward.pop(1)
+    assert told(both).startswith("b on stage 0 made inf or nan in the forward of micro-batch 2;")
+
+
+def test_what_no_micro_batch_explains():
+    refused = "the gradients"
+    assert told([seen(refused=refused), seen(1, refused=refused)]).startswith(
+        "the gradients on stage 0 and the gradients on stage 0 are inf or nan in the sum over replicas, in none alone"
+    )
+    assert told([seen(), seen(stage=1, refused=refused)]).startswith(
+        "the gradients on stage 1 were inf or nan, and not when the step was run once more"
+    )

@@ -1,0 +1,54 @@
+"""Buffers are as they were, values and objects, if what is inside raises; else nothing is touched."""
+
+import pytest
+import torch
+from torch import nn
+
+from repro.gpipe.buffers import Changing
+from repro.gpipe.undo import undone_if_it_fails
+
+
+class Counter(nn.Module):
+    """Two buffers that are one, and one that is replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("here", torch.zeros(()))
+        self.register_buffer("there", self.here)
+        self.register_buffer("other", torch.zeros(()))
+        self.here: torch.Tensor
+        self.there: torch.Tensor
+        self.other: torch.Tensor
+
+    def step(self) -> None:
+        self.here += 1
+        self.other = self.here
+        (self.weight.sum() * 2).backward()
+
+
+def run(module: Counter, error: type[BaseException] | None) -> None:
+    with undone_if_it_fails(list(module.parameters()), Changing(module).snapshot(known=False)):
+        module.step()
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize("error", [FloatingPointError, KeyboardInterrupt])
+def test_all_is_as_before(error):
+    module = Counter()
+    here, other = module.here, module.other
+    with pytest.raises(error):
+        run(module, error)
+    assert module.weight.grad is None
+    assert module.here is module.there is here
+    assert module.other is other
+    assert here.item() == other.item() == 0.0
+
+
+def test_a_good_step_stays():
+    module = Counter()
+    run(module, None)
+    assert module.weight.grad is not None
+    assert module.weight.grad.tolist() == [2.0, 2.0]
+    assert module.other.item() == module.there.item() == 1.0

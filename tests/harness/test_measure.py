@@ -1,0 +1,60 @@
+"""One run in this process: a loss that is not finite fails it, unless that is allowed."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from repro.gpipe import NonFiniteError, StepResult
+from repro.harness import measure
+from repro.harness.measure import Job
+from repro.harness.spec import RunSpec
+
+
+def job(**how: Any) -> Job:
+    return Job(RunSpec(model="import:faulty:overflows", K=1, M=2, N=4, warmup=1, steps=2), **how)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+def test_our_own_library_says_where():
+    with pytest.raises(
+        NonFiniteError, match=r"step 0: layer 1 \(_Overflows\) on stage 0 made inf or nan in the forward"
+    ):
+        measure.run(job(), 0)
+
+
+def test_what_is_allowed_is_measured():
+    found = measure.run(job(allow_nonfinite=True), 0)
+    assert found is not None
+    assert [math.isfinite(loss) for loss in found["metrics"]["loss"]] == [False, False]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_peer_is_asked_for_its_loss(monkeypatch: pytest.MonkeyPatch, first: int):
+    """In the warm-up step or in a timed one."""
+    losses = [math.nan if n >= first else 1.0 for n in range(3)]
+
+    def peer(_library: str, _setup: object) -> Any:
+        steps = iter(losses)
+        return SimpleNamespace(
+            balance=(2,),
+            train_step=lambda *_, **__: StepResult(next(steps), 0.0, 1.0),
+            gather=lambda value: [value],
+            peak_bytes=lambda *_: None,
+            close=lambda: None,
+        )
+
+    monkeypatch.setattr(measure, "make", peer)
+    asked = job()
+    untraced = asked.spec.model_copy(update={"library": "torchgpipe", "trace": False})
+    with pytest.raises(
+        NonFiniteError, match=r"^the loss is nan; lower the learning rate; --allow-nonfinite records it$"
+    ):
+        measure.run(Job(untraced), 0)
+    assert measure.run(Job(untraced, allow_nonfinite=True), 0) is not None
