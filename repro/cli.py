@@ -5,6 +5,7 @@ gives 1; 130 is Ctrl-C; 0 says that all that was asked for is done or skipped.
 """
 
 import dataclasses
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,7 +20,10 @@ from repro.harness.spec import SCALES, Experiment, Scale, near
 
 P = TypeVar("P", bound="PlanOptions")
 REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
-_NAMES = "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own; none means all."
+_NAMES = (
+    "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own, which is code and is "
+    "run; none means all."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +43,7 @@ class PlanOptions:
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: Path | None = None
-    """measure a recorded run again, with its baselines: the path of its spec.json"""
+    """measure a recorded run again, with its baselines: the path of its spec.json, or of the same as .yaml"""
 
     @property
     def folder(self) -> Path:
@@ -55,6 +59,8 @@ class RunOptions(PlanOptions):
     """Weights & Biases; results never depend on it"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """yes, measure at scale paper"""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """run the code that --spec names: needed where its model is import:package.module:function"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +181,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _measure(arguments: list[str]) -> int:
+    from repro.harness import catalog
     from repro.harness.plan import price
     from repro.harness.progress import Story
     from repro.harness.runner import Session
@@ -183,6 +190,8 @@ def _measure(arguments: list[str]) -> int:
     options, chosen = _chosen(RunOptions, "run", arguments)
     _say_scale(options)
     plans = _plans(options, chosen)
+    if options.spec and (told := catalog.consent(options.spec, plans[0].runs[0].spec.model, options.trust)):
+        print(told)
     if _scale(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans))
     session = Session(options.folder, options.wandb, Story(), picture)
@@ -248,8 +257,7 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
             raise ValueError(
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
             )
-        path = options.spec  # an absolute one would record where somebody's home is
-        command = f"--spec {Path(*path.parts[-6:]) if path.is_absolute() else path}"
+        command = shlex.join(["--spec", str(_place(options.spec))])
         return options, [Chosen(catalog.replay(options.spec).build, accumulate=True, command=command)]
     if len(sources) == 1:
         values = sources[0].values(own)
@@ -263,6 +271,13 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
         for s in sources
         if not everything or s.build(scale).minutes.get(scale)
     ]
+
+
+def _place(spec: Path) -> Path:
+    """A recorded spec's path as others may read it: what is above the results folder is left out."""
+    if not spec.is_absolute():
+        return spec
+    return Path(*spec.parts[-6:]) if len(spec.parts) > 7 else Path(spec.name)
 
 
 def _plans(options: PlanOptions, chosen: list[Chosen]) -> list[Any]:
