@@ -28,7 +28,7 @@ def experiment(
 
     Args:
         scale: chooses the devices, CPU cores (smoke, laptop) or GPUs (node, paper), and the model's default size.
-        model: a name that repro.models knows, timm:NAME, or import:package.module:function.
+        model: a name that repro.models knows, timm:NAME, or import:package.module:function, which is code and is run.
         K: numbers of stages.
         M: numbers of micro-batches.
         batch: mini-batch size N, the same for every run.

@@ -22,7 +22,10 @@ from repro.harness.spec import SCALES, Experiment, Scale, near
 
 P = TypeVar("P", bound="PlanOptions")
 REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
-_NAMES = "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own; none means all."
+_NAMES = (
+    "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own, which is code and is "
+    "run; none means all."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +45,7 @@ class PlanOptions:
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: Path | None = None
-    """measure a recorded run again, with its baselines: the path of its spec.json"""
+    """measure a recorded run again, with its baselines: the path of its spec.json, or of the same as .yaml"""
 
     @property
     def folder(self) -> Path:
@@ -60,6 +63,8 @@ class RunOptions(PlanOptions):
     """yes, measure at scale paper"""
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
     """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """run the code that --spec names: needed where its model is import:package.module:function"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +185,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _measure(arguments: list[str]) -> int:
+    from repro.harness import catalog
     from repro.harness.plan import price
     from repro.harness.progress import Story
     from repro.harness.runner import Session
@@ -188,6 +194,8 @@ def _measure(arguments: list[str]) -> int:
     options, chosen = _chosen(RunOptions, "run", arguments)
     _say_scale(options)
     plans = _plans(options, chosen)
+    if options.spec and (told := catalog.consent(options.spec, plans[0].runs[0].spec.model, options.trust)):
+        print(told)
     if _scale(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans))
     session = Session(options.folder, options.wandb, Story(), picture, options.allow_nonfinite)
@@ -253,8 +261,7 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
             raise ValueError(
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
             )
-        path = options.spec  # an absolute one would record where somebody's home is
-        command = f"--spec {Path(*path.parts[-6:]) if path.is_absolute() else path}"
+        command = shlex.join(["--spec", str(_place(options.spec))])
         return options, [Chosen(catalog.replay(options.spec).build, accumulate=True, command=command)]
     if len(sources) == 1:
         values = sources[0].values(own)
@@ -268,6 +275,13 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
         for s in sources
         if not everything or s.build(scale).minutes.get(scale)
     ]
+
+
+def _place(spec: Path) -> Path:
+    """A recorded spec's path as others may read it: what is above the results folder is left out."""
+    if not spec.is_absolute():
+        return spec
+    return Path(*spec.parts[-6:]) if len(spec.parts) > 7 else Path(spec.name)
 
 
 def _plans(options: PlanOptions, chosen: list[Chosen]) -> list[Any]:

@@ -62,6 +62,28 @@ def test_a_recorded_run_is_replayed_with_its_baselines(tmp_path: Path, monkeypat
     assert set(found["status"]) == {"done"}
 
 
+def test_a_spec_from_elsewhere_may_be_yaml_and_runs_no_code_by_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    path = tmp_path / "theirs.yaml"
+    options = ["--spec", str(path), "--results", str(tmp_path / "results"), *QUICK[-4:]]
+    path.write_text("model: timed\nmodel_args: {L: 2}\nfidelity: emulated\nK: 2\nM: 4\nN: 8\n")
+    assert main(["run", *options]) == 0
+    (about,) = (tmp_path / "results").glob("*/smoke/replay/experiment.json")
+    assert json.loads(about.read_text())["commands"] == ["--spec theirs.yaml"]
+
+    ran = tmp_path / "ran"
+    path.write_text(f"model: import:os:mkdir\nmodel_args: {{path: {ran}}}\nK: 1\nM: 1\nN: 1\n")
+    capfd.readouterr()
+    assert main(["plan", *options[:4], "--scale", "smoke"]) == 0
+    assert main(["run", *options]) == 2
+    assert "imports the Python module os and calls mkdir" in capfd.readouterr().err
+    assert not ran.exists()
+    assert main(["run", *options, "--trust"]) == 2
+    assert ran.exists()
+
+
 def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     crew = Crew(fail={(2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
     monkeypatch.setattr(runner, "workers", lambda *_: crew)
@@ -208,3 +230,7 @@ def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
     flags = ("--model-args", "--K", "--only", "--wandb", "--force", "--spec", "--yes", "--allow-nonfinite")
     for flag in (*flags, "numbers of stages"):
         assert flag in told
+    assert " ".join(told.replace("│", " ").split()).count("which is code and is run") == 1  # a model's
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "which is code and is run" in " ".join(capfd.readouterr().out.split())

@@ -129,7 +129,7 @@ def read_index(folder: Path) -> Index:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"checkpoint {path}: not readable ({one_line(error)}); take another checkpoint") from None
     try:
         if type(found["format"]) is int and found["format"] > FORMAT:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
-COLUMNS = ("kind", "stage", "micro_batch", "step", "start", "end")
+KINDS = (*WORK, "setup")
+COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
+_LATEST = 1e9  # seconds, thirty years: a clock that shows more is none
 _COLOURS = {"F": "thread_state_running", "R": "thread_state_runnable", "B": "rail_animation", "U": "good"}
 
 
@@ -83,19 +85,8 @@ class Timeline:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], stages: int) -> "Timeline":
-        """The inverse of `to_rows`; raises KeyError when a column is missing."""
-        spans = (
-            Span(
-                str(r["kind"]),
-                int(r["stage"]),
-                int(r["micro_batch"]),
-                float(r["start"]),
-                float(r["end"]),
-                int(r["step"]),
-            )
-            for r in rows
-        )
-        return cls(tuple(spans), stages)
+        """The inverse of `to_rows`; raises ValueError, one line, when a row is no span of these stages."""
+        return cls(tuple(_span(row, stages) for row in rows), stages)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
         """A Chrome trace object (JSON-ready, times in microseconds) for ui.perfetto.dev: one track a stage."""
@@ -134,3 +125,17 @@ class Timeline:
                 cells[first:last] = [s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}"] * (last - first)
             lines.append(f"stage {j} | " + " ".join(c.ljust(width) for c in cells).rstrip())
         return "\n".join(lines)
+
+
+def _span(row: Mapping[str, Any], stages: int) -> Span:
+    """A row as a span."""
+    for name, kind in COLUMNS.items():
+        if type(row.get(name)) is not kind:
+            raise ValueError(f"a span has {name} = {row.get(name)!r}: allowed is {kind.__name__}; record it again")
+    span = Span(**{name: row[name] for name in COLUMNS})
+    inside = 0 <= span.stage < stages and span.micro_batch >= -1 and span.kind in KINDS
+    if not (inside and -_LATEST <= span.start <= span.end <= _LATEST):
+        raise ValueError(
+            f"{span}: allowed are kinds {', '.join(KINDS)}, stages 0 to {stages - 1}, and an end after the start"
+        )
+    return span

@@ -1,4 +1,4 @@
-"""Where experiments come from: experiments/*.py, a user's own file, or a recorded spec.json.
+"""Where experiments come from: experiments/*.py, a user's own file (code, which is run), or a recorded spec.json.
 
 Each module has one function `experiment(scale=..., ...) -> Experiment`; its further parameters become flags of
 `repro run NAME`. Nothing here imports torch.
@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
+from repro.harness.outside import from_json, read
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, near, slug
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -103,19 +104,14 @@ def find(name: str) -> Source:
 
 
 def replay(path: Path) -> Source:
-    """A recorded run, from its spec.json, as an experiment: the run and the baselines of its ratios.
+    """A recorded run, from its spec.json or as YAML, as an experiment: the run and the baselines of its ratios.
 
     Raises ValueError (one line) when the file is no spec.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"--spec {path}: not readable as JSON ({error}); give the spec.json of a recorded run"
-        ) from None
-    if not isinstance(data, dict):
-        raise ValueError(f"--spec {path}: holds a {type(data).__name__}, allowed is an object with RunSpec's fields")
-    spec = RunSpec(**data)
+        spec = read(path, RunSpec)
+    except ValueError as error:
+        raise ValueError(f"--spec {error}") from None
 
     def experiment(scale: Scale) -> Experiment:
         free = {"balance": spec.balance if isinstance(spec.balance, str) else "time"}
@@ -134,6 +130,21 @@ def replay(path: Path) -> Source:
     return Source("replay", experiment)
 
 
+def consent(path: Path, model: str, trusted: bool) -> str:
+    """What to tell about the code that a spec from outside names, or nothing; raises ValueError where it may not run.
+
+    Any function of any module that Python finds can be named, with any arguments: `import:os:system` is a program.
+    """
+    prefix, _, named = model.partition(":")
+    if prefix != "import":
+        return ""
+    module, _, function = named.partition(":")
+    what = f"{path} names code: it imports the Python module {module} and calls {function}"
+    if not trusted:
+        raise ValueError(f"--spec {what} with the model_args; look at both, then add --trust to run it")
+    return f"{what}, as --trust allows"
+
+
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
     """`("L=3", "attention=fused")` -> {"L": 3, "attention": "fused"}; a value is JSON where it can be, else text."""
     result = {}
@@ -142,7 +153,7 @@ def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
         if not name or not equals:
             raise ValueError(f"{field} = '{text}': allowed is NAME=VALUE; try --{field.replace('_', '-')} L=3 D=16")
         try:
-            result[name] = json.loads(value)
+            result[name] = from_json(value)
         except ValueError:
             result[name] = value
     return result

@@ -2,16 +2,28 @@
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from repro.harness.outside import in_words
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without its zone")
+    return text
+
+
+Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
+Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]  # of a run, which is a folder, or a group
 Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
 
 
 class _Recorded(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)  # what is read is used as it stands
 
 
 class Finding(_Recorded):
@@ -51,15 +63,21 @@ class Marker(_Recorded):
     group: str
     runs: list[str]
     commit: str
-    started: AwareDatetime
-    ended: AwareDatetime
+    started: Moment
+    ended: Moment
 
 
 class Listing(_Recorded):
     """experiment.json: which runs are an experiment's own (run -> group) and what a user types to measure them."""
 
-    runs: dict[str, str]
+    runs: dict[Name, Name]
     commands: list[str] = []
+    name: str = ""
+    title: str = ""
+    question: str = ""
+    paper: str = ""
+    neurips: str = ""
+    deviations: list[str] = []
 
 
 class Status(_Recorded):
@@ -70,13 +88,18 @@ class Status(_Recorded):
     rounds: int
 
 
+class Environment(_Recorded):
+    """env.json."""
+
+    kind: str = ""
+
+
 def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:
     """What is wrong with a recorded object, in a few words; empty when nothing is."""
     try:
         kind.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg'].lower()}"
+        return in_words(error)
     return ""
 
 

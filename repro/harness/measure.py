@@ -87,7 +87,7 @@ def check(spec: RunSpec) -> None:
     """
     if spec.fidelity not in ("measured", "emulated"):
         raise ValueError(f"fidelity = '{spec.fidelity}': workers run 'measured' and 'emulated'; choose one of these")
-    model = build(spec.model, **spec.model_args)
+    model = build(spec.model, **spec.arguments)
     waits = model.labels.get("compute") == "timed wait"
     if waits != (spec.fidelity == "emulated"):
         raise ValueError(
@@ -101,7 +101,7 @@ def _train(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     """Warm up, time the steps, read the memory."""
     started = time.perf_counter()
     spec = job.spec
-    model = build(spec.model, **spec.model_args)
+    model = build(spec.model, **spec.arguments)
     inputs, targets = model.batch(spec.N, spec.seed)
     if spec.D > 1:
         inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
@@ -128,7 +128,7 @@ def _check(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
 
     started = time.perf_counter()
     spec = job.spec
-    model = build(spec.model, **spec.model_args)
+    model = build(spec.model, **spec.arguments)
     setup = _setup(job, model, model.batch(spec.N, spec.seed)[0], rank, groups)
     found = examine(partial(make, spec.library), setup, model.batch, spec.N, spare=(groups or [None])[-1])
     line = _metrics(model, spec, setup.counts(), [], None, time.perf_counter() - started)

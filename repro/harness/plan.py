@@ -15,6 +15,7 @@ from repro.harness.machine import Machine
 from repro.harness.record import Folder
 from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, near
 
+_PROCESSES = 128  # at most, of stages that share this machine's devices
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
 
 
@@ -208,6 +209,8 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     shares = spec.fidelity == "emulated" and not (spec.library == "torch" and machine.device == "cuda")  # a device
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares:
         return f"needs {spec.devices} devices"
+    if spec.devices > max(machine.count, _PROCESSES):
+        return f"needs {spec.devices} processes, of which one machine gets {_PROCESSES}"
     if spec.library == "torchgpipe" and find_spec("torchgpipe") is None:
         return "torchgpipe is not installed: .venv/bin/uv pip install --no-deps torchgpipe==0.0.7"
     return ""

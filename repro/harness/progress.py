@@ -97,7 +97,7 @@ class Story:
         if outcome.status != "done":
             self.say(Text(f"  {run.id}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
-                self.say(f"  its workers' output: {outcome.log}")
+                self.say(f"  its workers' output, as it was printed, private paths and all: {outcome.log}")
 
     def extremes(self, rows: Sequence[Mapping[Any, Any]]) -> None:
         """What somebody who must choose K and M wants to know of a group: its fastest points and its leanest."""

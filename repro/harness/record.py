@@ -21,6 +21,8 @@ from pydantic import BaseModel
 
 from repro.harness.formats import Line, Listing, Marker, Status, damage, finite
 from repro.harness.machine import Machine, commit, environment
+from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
+from repro.harness.private import redact, redacted
 from repro.harness.spec import Experiment, RunSpec, Scale
 
 if TYPE_CHECKING:
@@ -94,8 +96,8 @@ class Folder:
         before = self.about() if accumulate else {}
         old = self._current(before.get("runs", {}), experiment.version, dict(identity or {}))
         listed = {**old, **{run: group for run, (group, _) in runs.items()}}
-        about = experiment.model_dump(mode="json", exclude={"groups"})
-        commands = dict.fromkeys([*before.get("commands", []), *([command] if command else [])])
+        about = redacted(experiment.model_dump(mode="json", exclude={"groups"}))
+        commands = dict.fromkeys([*before.get("commands", []), *([redact(command)] if command else [])])
         write_json(self.path / "experiment.json", {**about, "commands": list(commands), "runs": listed})
         for run, (_, spec) in runs.items():
             if not (self.path / run / "spec.json").exists():
@@ -117,12 +119,12 @@ class Folder:
     def set_status(self, run: str, status: str, reason: str = "", rounds: int = 0) -> None:
         """Write status.json of one run."""
         assert status in STATUSES, status
-        write_json(self.path / run / "status.json", {"status": status, "reason": reason, "rounds": rounds})
+        write_json(self.path / run / "status.json", {"status": status, "reason": redact(reason), "rounds": rounds})
 
     def next_round(self, group: str) -> str:
         """Id of the group's next round: `transformer-0003`."""
         numbers = [path.stem.rpartition("-")[2] for path in (self.path / "rounds").glob(f"{group}-[0-9]*.json")]
-        return f"{group}-{max((int(n) for n in numbers if n.isdigit()), default=0) + 1:04d}"
+        return f"{group}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1:04d}"
 
     def commit_round(
         self, group: str, measured: Mapping[str, Measured], machine: Machine, span: tuple[str, str]
@@ -138,7 +140,7 @@ class Folder:
         name = self.next_round(group)
         for run, result in measured.items():
             folder = self.path / run
-            lines = [*self.lines(run), {"round": name, **result.metrics}]
+            lines = [*self.lines(run), {"round": name, **redacted(result.metrics)}]
             _write_lines(folder / "metrics.jsonl", lines)
             write_json(folder / "env.json", environment(machine))
             _write_timeline(folder / "timeline.parquet", result.timeline)
@@ -167,11 +169,11 @@ def load(results: Path) -> "Results":
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any] | None:
     """A JSON object, of that kind if one is given, or None and one warning that names the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = from_json(read_text(path, SMALL))
         reason = (damage(kind, value) if kind else "") if isinstance(value, dict) else "not a JSON object"
         if not reason:
             return value
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         reason = str(error)
     warn_unreadable(path, reason)
     return None
@@ -215,8 +217,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        texts = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        texts = read_text(path, LARGE).split("\n")
+    except ValueError as error:
         warn_unreadable(path, str(error))
         return []
     good, bad = [], []
@@ -235,7 +237,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 def _parse_line(text: str) -> tuple[dict[str, Any], str]:
     """One line of metrics.jsonl and what is wrong with it."""
     try:
-        line = json.loads(text)
+        line = from_json(text)
     except ValueError as error:
         return {}, str(error)
     return (line, damage(Line, line)) if isinstance(line, dict) else ({}, "not a JSON object")
@@ -247,4 +249,4 @@ def _beside(path: Path) -> Path:
 
 def warn_unreadable(path: Path, reason: str) -> None:
     """One warning that names a file which is left out, and why."""
-    warnings.warn(f"{path} cannot be read and is left out: {' '.join(reason.split())}", stacklevel=3)
+    warnings.warn(f"{path} cannot be read and is left out: {short(reason, 400, quote=False)}", stacklevel=3)

@@ -12,7 +12,10 @@ from typing import Any
 
 import pandas as pd
 
+from repro.gpipe.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.timeline import Timeline
+from repro.harness.formats import Environment
+from repro.harness.outside import read_table
 from repro.harness.plan import baseline
 from repro.harness.record import Folder, read_json, warn_unreadable
 from repro.harness.spec import RunSpec
@@ -59,9 +62,9 @@ class Results:
             path = folder.path / str(row["run"]) / "timeline.parquet"
             if folder.path.parts[-3:] == place and path.exists():
                 try:
-                    spans = [{str(k): v for k, v in span.items()} for span in pd.read_parquet(path).to_dict("records")]
+                    spans = read_table(path, SPAN_COLUMNS)
                     return Timeline.from_rows(spans, int(row["K"])) if spans else None
-                except (OSError, ValueError, KeyError) as error:
+                except ValueError as error:
                     warn_unreadable(path, str(error))
         return None
 
@@ -69,7 +72,7 @@ class Results:
 def collect(results: Path) -> Results:
     """Read every experiment under a folder, except those under a `reference` folder inside it."""
     found = sorted(path.parent for path in results.rglob("experiment.json"))
-    folders = [Folder(path) for path in found if "reference" not in path.relative_to(results).parts]
+    folders = [Folder(path) for path in found if _is_place(path, results)]
     rows: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     specs: dict[str, RunSpec] = {}
@@ -79,6 +82,15 @@ def collect(results: Path) -> Results:
         lines += own_lines
         specs |= own_specs
     return Results(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(lines, columns=ROUND_COLUMNS), specs, folders)
+
+
+def _is_place(path: Path, results: Path) -> bool:
+    """Whether it is a folder <machine>/<scale>/<experiment>, and none of the committed ones inside other results."""
+    inside = path.relative_to(results).parts
+    if 0 < len(inside) < 3 or len(path.parts) < 3:
+        warn_unreadable(path / "experiment.json", "it lies in no folder <machine>/<scale>/<experiment>")
+        return False
+    return "reference" not in inside
 
 
 def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
@@ -140,7 +152,7 @@ def _row(
     status = folder.status(run)
     last = lines[-1] if lines else {}
     env_path = folder.path / run / "env.json"
-    env = (read_json(env_path) if env_path.exists() else None) or {}
+    env = (read_json(env_path, Environment) if env_path.exists() else None) or {}
     peaks = next((line["peak_bytes"] for line in reversed(lines) if line.get("peak_bytes")), None)
     gib = tuple(peak / GIB for peak in peaks) if peaks else None
     return {

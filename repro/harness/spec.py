@@ -13,7 +13,10 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from repro.harness.outside import check_plain, short
+from repro.harness.private import expanded, portable
 
 Scale = Literal["smoke", "laptop", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
@@ -26,7 +29,12 @@ Task = Literal["train", "check"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
+Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
+Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
+MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
+_MOST_ARGUMENTS = 2**14  # values in model_args
+_MOST_TEXT = 2**16  # characters of model_args as JSON
 
 
 class Frozen(BaseModel):
@@ -34,7 +42,7 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    def __init__(self, **data: Any) -> None:
+    def __init__(self, /, **data: Any) -> None:
         try:
             super().__init__(**data)
         except ValidationError as error:
@@ -49,30 +57,60 @@ class RunSpec(Frozen):
     `library` runs the steps: `repro` is this project, `torch` is torch.distributed.pipelining. Without `trace` steps
     are timed by their start and end alone: no timeline, bubble or breakdown. `transport` carries the messages between
     stages. The task "check" times nothing but holds the library against the unsplit model (`repro.methods.checks`).
+
+    Values are bounded far above what any run needs, so that no spec costs memory or time before anything is measured:
+    K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, model_args by 2^14 plain values and 2^16 characters.
+    In model_args `~` stands for the home folder, which is not recorded; `arguments` has it expanded.
     """
 
-    model: str = Field(min_length=1)
+    model: str = Field(min_length=1, max_length=200)
     model_args: dict[str, Any] = {}
-    K: Positive
+    K: Devices
     M: Positive
     N: Positive
-    D: Positive = 1
+    D: Devices = 1
     schedule: ScheduleName = "gpipe"
     checkpoint: Checkpoint = "always"
     balance: BalanceRule | tuple[Positive, ...] = "time"
     optimizer: Optimizer = "sgd"
-    lr: Annotated[float, Field(gt=0)] = 0.01
-    seed: Annotated[int, Field(ge=0)] = 0
-    warmup: Annotated[int, Field(ge=0)] = 1
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 0.01
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
+    warmup: Count = 1
     steps: Positive = 3
     fidelity: Fidelity = "measured"
     library: Library = "repro"
-    trace: bool = True
+    trace: Annotated[bool, Field(strict=True)] = True
     transport: Transport = "auto"
     task: Task = "train"
 
+    @field_validator("model")
+    @classmethod
+    def _check_model(cls, model: str) -> str:
+        if not model.isprintable():
+            raise ValueError(f"model = {short(model)}: allowed are letters, digits and signs that can be printed")
+        return model
+
+    @field_validator("model_args")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            check_plain(arguments, _MOST_ARGUMENTS)
+        except ValueError as error:
+            raise ValueError(f"model_args {error}") from None
+        if (size := len(canonical(arguments))) > _MOST_TEXT:
+            raise ValueError(f"model_args holds {size} characters as JSON, allowed are {_MOST_TEXT}; give less")
+        if strange := [name for name in arguments if not name.isidentifier()]:
+            raise ValueError(
+                f"model_args has the name {short(strange[0])}: allowed are names of a function's arguments; try L=3"
+            )
+        return portable("model_args", arguments)
+
     @model_validator(mode="after")
     def _check(self) -> "RunSpec":
+        if self.K * self.M > MOST_CELLS:
+            raise ValueError(
+                f"K = {self.K} x M = {self.M}: allowed is a product of up to {MOST_CELLS}; choose a smaller K or M"
+            )
         if self.M * self.D > self.N:
             replicas = f" on each of D = {self.D} replicas" if self.D > 1 else ""
             raise ValueError(
@@ -81,7 +119,7 @@ class RunSpec(Frozen):
             )
         if isinstance(self.balance, tuple) and len(self.balance) != self.K:
             raise ValueError(
-                f"balance = {list(self.balance)} has {len(self.balance)} entries for K = {self.K} stages: "
+                f"balance = {short(list(self.balance))} has {len(self.balance)} entries for K = {self.K} stages: "
                 "give one layer count per stage, or balance='time'"
             )
         if self.library != "repro":
@@ -106,6 +144,11 @@ class RunSpec(Frozen):
                 )
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """What the model's builder is called with: `model_args` with `~` expanded."""
+        return expanded(self.model_args)
+
+    @property
     def devices(self) -> int:
         """How many devices the run computes on at once."""
         return self.K * self.D
@@ -119,7 +162,7 @@ class RunSpec(Frozen):
             )
         if isinstance(self.balance, tuple) and sum(self.balance) != layers:
             raise ValueError(
-                f"balance = {list(self.balance)} adds up to {sum(self.balance)} layers, but {self.model} has "
+                f"balance = {short(list(self.balance))} adds up to {sum(self.balance)} layers, but {self.model} has "
                 f"L = {layers} here: the entries must add up to {layers}; or use balance='time'"
             )
 
@@ -193,7 +236,7 @@ def slug(name: str) -> str:
 
 def near(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no known word is close."""
-    match = difflib.get_close_matches(word, list(known), n=1)
+    match = difflib.get_close_matches(word[:80], list(known), n=1)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
@@ -206,10 +249,11 @@ def _one_line(error: ValidationError, model: type[BaseModel], data: dict[str, An
     if first["type"] == "extra_forbidden":
         known = ", ".join(model.model_fields)
         hint = near(field, model.model_fields) or "; take it out"
-        return f"{model.__name__} has no field '{field}' (given: {data[field]!r}), only {known}{hint}"
+        given = f"{short(field)} (given: {short(data[field])})"
+        return f"{model.__name__} has no field {given}, only {known}{hint}"
     if first["type"] == "missing":
         return f"{model.__name__} needs the field '{field}', which was not given; add {field}=..."
-    return f"{field} = {data.get(field)!r}: {_allowed(error, field, data.get(field))}"
+    return f"{field} = {short(data.get(field))}: {_allowed(error, field, data.get(field))}"
 
 
 def _allowed(error: ValidationError, field: str, value: object) -> str:
@@ -226,6 +270,8 @@ def _allowed(error: ValidationError, field: str, value: object) -> str:
                 words.append(f"one of {', '.join(choices)}")
             case "greater_than_equal":
                 words.append(f"{context['ge']} or more")
+            case "less_than_equal":
+                words.append(f"at most {context['le']}")
             case "greater_than":
                 words.append(f"more than {context['gt']}")
             case "string_pattern_mismatch":
@@ -234,6 +280,10 @@ def _allowed(error: ValidationError, field: str, value: object) -> str:
                 words.append("at least one entry")
             case "tuple_type":
                 words.append("one layer count per stage")
+            case "string_too_long":
+                words.append(f"at most {context['max_length']} characters")
             case _:
                 words.append(part["msg"].removeprefix("Input should be ").lower())
-    return f"allowed is {', or '.join(dict.fromkeys(words))}" + (near(str(value), choices) or f"; change {field}")
+    return f"allowed is {', or '.join(dict.fromkeys(words))}" + (
+        near(short(value, quote=False), choices) or f"; change {field}"
+    )

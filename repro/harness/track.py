@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
+from repro.harness.private import redact, redacted
+
 if TYPE_CHECKING:
     import wandb
     from PIL.Image import Image
@@ -53,7 +55,7 @@ def log_run(
         mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says so.
         experiment: the W&B group.
         run_id: the W&B run's name.
-        spec: the run's resolved spec, the W&B config.
+        spec: the run's resolved spec, the W&B config; as all that follows it is mirrored without what is private.
         row: the run's row of the results table, the W&B summary.
         rounds: the lines of metrics.jsonl, each one point of the W&B history.
         timeline: spans of one step, logged as a picture; None: no picture.
@@ -66,12 +68,17 @@ def log_run(
     """
     if mode == "disabled":
         return None
+    spec, row, rounds, tags = (redacted(one) for one in (spec, row, rounds, tags))
     try:
         mode = _usable(mode, directory)
-        with _start(mode, experiment, run_id, spec, directory, tags) as run:
-            drawn = picture(timeline, run_id, _fidelity(spec)) if picture and timeline is not None else None
-            _fill(run, spec, row, rounds, drawn)
-            return run.project_url if mode == "online" else None
+        run = _start(mode, experiment, run_id, spec, directory, tags)
+        try:
+            with run:
+                drawn = picture(timeline, run_id, _fidelity(spec)) if picture and timeline is not None else None
+                _fill(run, spec, row, rounds, drawn)
+        finally:
+            _clean(Path(run.settings.log_dir))
+        return run.project_url if mode == "online" else None
     except Exception as error:  # a mirror that breaks is no reason to stop measuring
         reason = f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if mode == "offline":
@@ -205,6 +212,13 @@ def _fill(
     if last:
         run.log(last)
     run.summary.update({name: value for name, value in row.items() if _is_known(value)})
+
+
+def _clean(logs: Path) -> None:
+    """W&B's logs about itself name folders in full."""
+    for path in logs.glob("*.log"):
+        if not path.is_symlink():
+            path.write_text(redact(path.read_text(errors="replace")))
 
 
 def _fidelity(spec: Mapping[str, Any]) -> str:

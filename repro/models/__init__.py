@@ -10,7 +10,7 @@ from typing import Any
 
 from repro.models.amoebanet import amoebanet
 from repro.models.arguments import check_names, check_types
-from repro.models.model import Model
+from repro.models.model import Model, require
 from repro.models.own import own
 from repro.models.timed import timed
 from repro.models.timm_models import timm_model
@@ -24,6 +24,7 @@ BUILDERS: dict[str, Callable[..., Model]] = {
     "transformer": transformer,
     "timed": timed,
 }
+MOST_LAYERS = 2**16  # as many as L may ask for: their list is made before anything is known to fit
 # What follows the colon is the builder's first argument.
 PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}
 
@@ -42,6 +43,8 @@ def build(name: str, /, **args: Any) -> Model:
     builder = _builder(name)
     check_names(name, builder, args)
     check_types(builder, args)
+    if name in BUILDERS and "L" in args:
+        require(args["L"] <= MOST_LAYERS, "L", args["L"], f"up to {MOST_LAYERS}", "L=48")
     return builder(**args)
 
 

@@ -36,8 +36,8 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
         image: height and width of the images; by default the variant's own.
         num_classes: at least the digits' 10.
     """
-    require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
-    require(image is None or image >= 32, "image", image, "a height and width from 32 up", "image=32")
+    require(10 <= num_classes <= 2**24, "num_classes", num_classes, "10 (the digits) to 2^24", "num_classes=10")
+    require(image is None or 32 <= image <= 2**14, "image", image, "a height and width of 32 to 16384", "image=32")
     whole = _on_meta(variant, image, num_classes)
     size = image or whole.default_cfg["input_size"][-1]
     return Model(

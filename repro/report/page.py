@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repro.harness.formats import Environment
 from repro.harness.record import load, read_json
 from repro.report import figures, texts
 from repro.report.compare import Row, rows_of
@@ -178,7 +179,7 @@ def _environments(results: "Results") -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for folder in results.folders:
         for path in sorted(folder.path.glob("*/env.json")):
-            env = read_json(path)
+            env = read_json(path, Environment)
             if env is not None:
                 lines = {"machine": folder.path.parts[-3], **{key: _words(value) for key, value in env.items()}}
                 found.setdefault(str(lines), {"lines": lines, "runs": 0})["runs"] += 1

@@ -179,6 +179,9 @@ def test_damaged_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
     refused("no index.json there", get, folder, model(4, 4))
+    folder.mkdir(exist_ok=True)
+    (folder / "index.json").write_text("[" * 100_000)
+    refused("not readable", get, folder, model(4, 4))
     put(folder, model(4, 4))
     (path,) = folder.glob("*.pt")
     whole = path.read_bytes()

@@ -34,6 +34,28 @@ def test_rows_there_and_back():
     assert Timeline.from_rows(rows, 2) == LINE
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"kind": "Q"}, "allowed are kinds F, R, B, U, setup"),
+        ({"kind": None}, "kind = None: allowed is str"),
+        ({"stage": 2}, "stages 0 to 1"),
+        ({"stage": -1}, "stages 0 to 1"),
+        ({"stage": 1.0}, "stage = 1.0: allowed is int"),
+        ({"micro_batch": -2}, "micro_batch=-2"),
+        ({"start": float("nan")}, "start=nan"),
+        ({"end": float("inf")}, "end=inf"),
+        ({"end": 9.0}, "an end after the start"),
+        ({"end": 1e300}, "end=1e\\+300"),
+    ],
+)
+def test_rows_that_are_no_spans_are_one_line(changed, words):
+    row = LINE.to_rows()[0]
+    for bad in (row | changed, {name: row[name] for name in row if name not in changed}):
+        with pytest.raises(ValueError, match=words if bad.keys() == row.keys() else "None: allowed is"):
+            Timeline.from_rows([bad], 2)
+
+
 def test_chrome_trace_is_json_in_microseconds():
     trace = json.loads(json.dumps(LINE.to_chrome("K=2")))
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]

@@ -87,13 +87,28 @@ def test_a_recorded_spec_is_replayed_with_its_baselines(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "not readable"), ("[]", "a list"), (json.dumps({"K": 1}), "model")]
+    ("text", "message"),
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "holds a list"),
+        (json.dumps({"K": 1}), "needs the field 'model'"),
+        (json.dumps({"model": "timed", "K": 0, "M": 1, "N": 1}), "K = 0: allowed is 1 or more"),
+    ],
 )
 def test_a_file_that_is_no_spec_is_one_line(tmp_path: Path, text: str, message: str):
     path = tmp_path / "spec.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"^--spec {path}: .*{message}"):
         catalog.replay(path)
+
+
+def test_code_that_a_spec_names_runs_only_where_it_is_trusted():
+    path = Path("theirs/spec.json")
+    named = "theirs/spec.json names code: it imports the Python module os and calls system"
+    with pytest.raises(ValueError, match=rf"^--spec {named} .*--trust"):
+        catalog.consent(path, "import:os:system", trusted=False)
+    assert catalog.consent(path, "import:os:system", trusted=True) == f"{named}, as --trust allows"
+    assert catalog.consent(path, "timm:resnet50", trusted=False) == ""
 
 
 def test_pairs_are_json_where_they_can_be():

@@ -32,6 +32,12 @@ def test_more_stages_than_devices_are_skipped_and_say_so(tmp_path: Path):
     assert members(made) == [ALL, ALL]
 
 
+def test_more_processes_than_one_machine_bears_are_skipped(tmp_path: Path):
+    many = [spec(K, 1, model="timed", model_args={}, fidelity="emulated") for K in (128, 129)]
+    labels = [run.label for run in make(tmp_path, of=experiment(*many)).runs]
+    assert labels == ["planned", "skipped(needs 129 processes, of which one machine gets 128)"]
+
+
 def test_emulated_runs_need_no_devices(tmp_path: Path):
     made = make(tmp_path, of=experiment(spec(K=4, fidelity="emulated")))
     assert made.runs[0].status == "planned"

@@ -127,10 +127,17 @@ def test_an_unreadable_marker_makes_its_round_unfinished(folder: Folder, tmp_pat
         ("two/metrics.jsonl", "step_s", None),
         ("two/metrics.jsonl", "step_s", []),
         ("two/metrics.jsonl", "step_s", [0.0]),
+        ("two/metrics.jsonl", "step_s", ["1.5"]),
+        ("two/metrics.jsonl", "balance", [True]),
         ("two/metrics.jsonl", "bubble_idle_over_work", "much"),
         ("rounds/timed-0001.json", "commit", None),
         ("rounds/timed-0001.json", "started", "once"),
+        ("rounds/timed-0001.json", "started", 1767225600),
+        ("rounds/timed-0001.json", "ended", "2026-01-01T00:00:00"),
         ("experiment.json", "runs", ["one", "two"]),
+        ("experiment.json", "runs", {"../two": "timed"}),
+        ("experiment.json", "deviations", 5),
+        ("two/env.json", "kind", ["a CPU"]),
         ("two/status.json", "status", None),
     ],
 )
@@ -144,8 +151,22 @@ def test_damage_in_valid_json_is_left_out_with_a_warning(
     path.write_text("\n".join([json.dumps({k: v for k, v in damaged.items() if v is not None}), *others]))
     with pytest.warns(UserWarning, match=rf"{name} cannot be read and is left out: .*{field}"):
         results = load(tmp_path)
-    lines = {"two/metrics.jsonl": 3, "rounds/timed-0001.json": 2, "experiment.json": 0, "two/status.json": 4}[name]
+    lines = {"two/metrics.jsonl": 3, "rounds/timed-0001.json": 2, "experiment.json": 0}.get(name, 4)
     assert len(results.rounds) == lines
+
+
+@pytest.mark.parametrize("place", ["machine", "machine/smoke"])
+def test_a_listing_in_no_place_of_ours_is_left_out(folder: Folder, tmp_path: Path, place: str):
+    stray = tmp_path / place / "experiment.json"
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    stray.write_text('{"runs": {}}')
+    with pytest.warns(UserWarning, match=f"^{stray} cannot be read and is left out: it lies in no folder"):
+        assert len(load(tmp_path).folders) == 1
+
+
+def test_a_round_of_an_odd_name_does_not_stop_the_next(folder: Folder):
+    (folder.path / "rounds" / "timed-0\N{SUPERSCRIPT TWO}.json").write_text("{}")
+    assert folder.next_round("timed") == "timed-0003"
 
 
 def test_nothing_recorded_is_an_empty_table_with_all_columns(tmp_path: Path):

@@ -31,6 +31,33 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({"library": "torch", "trace": False, "checkpoint": "except_last"}, ["'always' or 'never'"]),
         ({"task": "check", "N": 9, "M": 4}, ["N = 9", "task = 'check'", "multiple of M = 4", "try N=8"]),
         ({"transport": "tcp"}, ["transport = 'tcp'", "auto, shm, gloo"]),
+        ({"K": 10**30}, ["K = 1000000", "at most 1024; change K"]),
+        ({"K": 10**9000}, ["K = an int too large to show", "at most 1024"]),
+        ({"K": True}, ["K = True", "valid integer"]),
+        ({"K": 2.0}, ["K = 2.0", "valid integer"]),
+        ({"K": "2"}, ["K = '2'", "valid integer"]),
+        ({"K": 1024, "M": 1024, "N": 2**20}, ["K = 1024 x M = 1024", "product of up to 262144"]),
+        ({"N": 2**21}, ["N = 2097152", "at most 1048576"]),
+        ({"D": 1025}, ["D = 1025", "at most 1024"]),
+        ({"steps": 10**9}, ["steps = 1000000000", "at most 1048576"]),
+        ({"warmup": -1}, ["warmup = -1", "0 or more"]),
+        ({"seed": 2**63}, ["seed = 9223372036854775808"]),
+        ({"balance": [10**30]}, ["balance = [1000000", "at most 1048576"]),
+        ({"lr": float("nan")}, ["lr = nan"]),
+        ({"lr": float("inf")}, ["lr = inf"]),
+        ({"lr": "fast" * 10**6}, ["lr = 'fastfast", "valid number"]),
+        ({"trace": "yes"}, ["trace = 'yes'", "valid boolean"]),
+        ({"model": "x" * 10**6}, ["model = 'xxx", "at most 200 characters"]),
+        ({"model": "a\nb"}, ["model = 'a\\nb'", "printed"]),
+        ({"model_args": {"L": 10**30}}, ["model_args holds an integer of more than 64 bits"]),
+        ({"model_args": {"a": [float("inf")]}}, ["model_args holds inf"]),
+        ({"model_args": {"a": {1, 2}}}, ["model_args holds a set"]),
+        ({"model_args": {"a": {1: 2}}}, ["model_args the key 1 is no text"]),
+        ({"model_args": {"a-b": 1}}, ["model_args has the name 'a-b'", "try L=3"]),
+        ({"model_args": {"a": "x" * 10**6}}, ["model_args holds 1000008 characters"]),
+        ({"model_args": {"a": [0] * 10**5}}, ["model_args holds more than 16384 values"]),
+        ({"self": 1}, ["no field 'self'"]),
+        ({"x" * 10**6: 1}, ["no field 'xxx"]),
     ],
 )
 def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
@@ -38,8 +65,15 @@ def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
         spec(**changed)
     text = str(caught.value)
     assert "\n" not in text
+    assert len(text) < 1000
     for word in words:
         assert word in text
+
+
+def test_the_bounds_themselves_are_allowed():
+    most = spec(1024, 256, N=2**20, steps=2**20, warmup=0, seed=2**63 - 1, lr=1, model="x" * 200)
+    assert len(most.run_id(1, HERE)) <= 255  # of a folder's name
+    assert spec(model_args={"a": [None, True, -1, 0.5, "x", {"b": []}]}).model_args["a"][-1] == {"b": []}
 
 
 def test_what_needs_the_model_is_one_line():

@@ -60,6 +60,10 @@ def test_the_loss_is_a_mean_over_examples(name):
         ("amoebanet-d", {"L": True}, "^L=True: .*integer"),
         ("amoebanet-d", {"aux_head": 1}, "^aux_head=1: .*boolean"),
         ("transformer", {"dropout": "much"}, "^dropout='much': .*number"),
+        ("timed", {"L": 10**9}, "^L=1000000000: allowed is up to 65536; try L=48"),
+        ("transformer", {"L": 10**18}, "^L=10+: allowed is up to 65536"),
+        ("timm:vit_tiny_patch16_224", {"image": 10**12}, "^image=10+: allowed is .*32 to 16384"),
+        ("timm:resnet50", {"num_classes": 10**18}, "^num_classes=10+: "),
         ("timm:resnet50", {"depth": 3}, "^depth=3: .*allowed are image, num_classes"),
     ],
 )

@@ -1,0 +1,218 @@
+"""Files from outside, whatever is in them: a valid object, or one line; in a record, a file left out with a warning.
+
+`REPRO_FUZZ=20000` tries so many inputs for each test instead of a fixed few.
+"""
+
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from crew import MACHINE, experiment, metrics, spec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from repro.harness import plan
+from repro.harness.catalog import replay
+from repro.harness.outside import from_json, from_yaml, read
+from repro.harness.record import Folder, Measured, load
+from repro.harness.spec import Experiment, RunSpec
+
+MANY = int(os.environ.get("REPRO_FUZZ", "0"))
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+fuzz = settings(
+    max_examples=MANY or 80,
+    derandomize=not MANY,
+    deadline=None,
+    suppress_health_check=SLOW,
+    database=None,
+)
+SPANS = [{"kind": kind, "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5} for kind in "FB"]
+WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
+ODD = st.sampled_from(
+    [
+        "1.5",
+        "3",
+        True,
+        1.5,
+        2,
+        {},
+        [],
+        2**63,
+        10**30,
+        -1,
+        0,
+        1e308,
+        5e-324,
+        1e999,
+        float("nan"),
+        "",
+        "\ud800",
+        "\0",
+        "~",
+        "import:os:abort",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | ODD,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+SPEC = spec(2, 4, balance=(1, 3)).model_dump(mode="json")
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """The file with some of its bytes replaced, taken out or put in, or its end cut off."""
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(whole)))
+        gone = draw(st.sampled_from([0, 0, 1, 1, 2, 8, len(whole)]))
+        whole = whole[:start] + draw(st.binary(max_size=6)) + whole[start + gone :]
+    return whole
+
+
+@st.composite
+def changed(draw: st.DrawFn, valid: Any) -> Any:
+    """The value with a part of it, however deep, replaced by another, taken out, or given a neighbour."""
+    if not isinstance(valid, dict | list) or not valid or draw(st.integers(0, 7)) == 0:
+        return draw(ODD | VALUES)
+    keys = list(valid) if isinstance(valid, dict) else list(range(len(valid)))
+    chosen = draw(st.sampled_from(keys))
+    copy = valid.copy()
+    match draw(st.sampled_from(["in", "in", "out", "more"])):
+        case "in":
+            copy[chosen] = draw(changed(copy[chosen]))
+        case "out":
+            copy.pop(chosen)
+        case _ if isinstance(copy, dict):
+            copy[draw(st.text())] = draw(VALUES)
+        case _:
+            copy.append(draw(VALUES))
+    return copy
+
+
+def texts(valid: Any) -> st.SearchStrategy[bytes]:
+    """Bytes of every sort for a JSON file that is to hold something like `valid`."""
+    as_json = (changed(valid) | VALUES).map(lambda value: json.dumps(value).encode())
+    return as_json | damaged(json.dumps(valid).encode()) | st.binary()
+
+
+def one_line(call: Callable[[], Any]) -> Any:
+    """What it returns, or None after a ValueError of one line."""
+    try:
+        return call()
+    except ValueError as error:
+        told = str(error)
+    assert told
+    assert "\n" not in told
+    assert len(told) < 2000
+    return None
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("outside")
+
+
+@pytest.mark.parametrize("name", ["spec.json", "spec.yaml"])
+@given(data=st.data())
+@fuzz
+def test_any_bytes_are_a_spec_or_one_line(place: Path, name: str, data: st.DataObject):
+    path = place / name
+    path.write_bytes(data.draw(texts(SPEC)))
+    found = one_line(lambda: read(path, RunSpec))
+    if found is not None:
+        again = RunSpec(**json.loads(found.model_dump_json()))
+        assert again == found
+        assert again.run_id(1, MACHINE.identity) == found.run_id(1, MACHINE.identity)
+        assert isinstance(one_line(lambda: replay(path).build("smoke")), Experiment | None)
+
+
+@given(st.text() | damaged(b"a: [1, {b: 'c'}]\nd: |\n  e\n").map(lambda raw: raw.decode("latin-1")))
+@fuzz
+def test_any_text_is_a_plain_value_or_one_line(text: str):
+    for reader in (from_json, from_yaml):
+        value = one_line(lambda reader=reader: reader(text))
+        assert from_json(json.dumps(value)) == value
+
+
+@given(changed(SPEC) | st.dictionaries(st.sampled_from([*SPEC, "self", "data"]), VALUES))
+@fuzz
+def test_any_values_are_a_spec_or_one_line(values: Any):
+    if isinstance(values, dict):
+        one_line(lambda: RunSpec(**values))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Two rounds of K=1 and K=2."""
+    made = Folder.of(tmp_path_factory.mktemp("results"), MACHINE, "smoke", "tiny")
+    made.declare(BOTH, {name: ("timed", run) for name, run in RUNS.items()}, accumulate=False, command="tiny")
+    for _ in range(2):
+        measured = {name: Measured(metrics(1.0, run.K), SPANS) for name, run in RUNS.items()}
+        made.commit_round("timed", measured, MACHINE, WHEN)
+    made.set_status(LAST, "done", rounds=2)
+    return made
+
+
+BOTH = experiment(spec(1, 4), spec(2, 4))
+RUNS = {run.run_id(BOTH.version, MACHINE.identity): run for run in BOTH.groups[0].runs}
+LAST = list(RUNS)[-1]
+RECORDS = ["experiment.json", "rounds/timed-0001.json"]
+RECORDS += [f"{LAST}/{name}" for name in ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@given(data=st.data())
+@fuzz
+def test_a_record_is_used_or_left_out_with_a_warning(folder: Folder, name: str, data: st.DataObject):
+    path = folder.path / name
+    whole = path.read_bytes()
+    path.write_bytes(data.draw(_contents(name, whole)))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _use(folder)
+    finally:
+        path.write_bytes(whole)
+    said = {str(warning.message) for warning in caught}
+    listed = name == "experiment.json"  # it may list runs that have no spec
+    about = str(folder.path) if listed else f"{path} cannot be read and is left out: "
+    assert all(line.startswith(about) and "left out" in line and "\n" not in line for line in said)
+    assert len(said) <= 1 or listed
+
+
+def _contents(name: str, whole: bytes) -> st.SearchStrategy[bytes]:
+    if name.endswith(".parquet"):
+        tables = st.lists(changed(SPANS[0]).filter(lambda row: isinstance(row, dict)), max_size=3)
+        return damaged(whole) | st.binary() | tables.map(_table)
+    if name.endswith(".jsonl"):
+        first, second = whole.splitlines()
+        return texts(json.loads(first)).map(lambda raw: b"\n".join([raw, second])) | damaged(whole)
+    return texts(json.loads(whole))
+
+
+def _table(rows: list[dict[str, Any]]) -> bytes:
+    """The rows as parquet; nothing where no such table can be made."""
+    out = io.BytesIO()
+    try:
+        pd.DataFrame(rows).to_parquet(out, index=False)
+    except Exception:
+        return b""
+    return out.getvalue()
+
+
+def _use(folder: Folder) -> None:
+    """All that is read before a run and for a report, but for the drawing."""
+    results = load(folder.path)
+    for row in results.rows.to_dict("records"):
+        results.timeline({str(key): value for key, value in row.items()})
+    folder.about()
+    folder.next_round("timed")
+    plan.make(BOTH, "smoke", MACHINE, folder.path.parents[2])
+    folder._current(dict.fromkeys(RUNS, "timed"), BOTH.version, MACHINE.identity)

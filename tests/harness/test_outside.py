@@ -1,0 +1,188 @@
+import json
+import os
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pydantic import BaseModel
+
+from repro.harness import outside
+from repro.harness.outside import check_plain, from_json, from_yaml, read, read_table, short
+from repro.harness.spec import RunSpec
+
+GOOD = {"model": "timed", "model_args": {"L": 4, "forward_s": [0.001, 2e-3]}, "K": 2, "M": 4, "N": 8, "lr": 0.5}
+YAML = """
+model: timed  # by hand
+model_args:
+  L: 4
+  forward_s: [0.001, 2e-3]
+K: 2
+M: 4
+N: 8
+lr: 5e-1
+"""
+COLUMNS = {"word": str, "count": int, "time": float}
+
+
+class Profile(BaseModel):
+    name: str
+    peak: float
+
+
+def test_json_and_yaml_say_the_same(tmp_path: Path):
+    (tmp_path / "spec.json").write_text(json.dumps(GOOD))
+    (tmp_path / "spec.yaml").write_text(YAML)
+    assert read(tmp_path / "spec.json", RunSpec) == read(tmp_path / "spec.yaml", RunSpec) == RunSpec(**GOOD)
+
+
+def test_a_word_of_yaml_is_what_json_takes_it_for():
+    text = "{a: no, b: 0x10, c: 1_000, d: 2001-01-01, e: '1', f: 1e-3, g: , h: true, i: -2, j: on, k: <<}"
+    found = {"a": "no", "b": "0x10", "c": "1_000", "d": "2001-01-01", "e": "1", "f": 1e-3, "g": None, "h": True}
+    assert from_yaml(text) == found | {"i": -2, "j": "on", "k": "<<"}
+    assert from_yaml("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not readable as JSON"),
+        ("[1", "not readable as JSON"),
+        ("[" * 100_000, "more than 32 lists and objects in each other"),
+        ('{"a":' * 33 + "1" + "}" * 33, "more than 32 lists and objects in each other"),
+        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
+        ("[NaN]", "holds nan; allowed are finite"),
+        ("-Infinity", "holds -inf"),
+        ("1e999", "holds inf"),
+        (str(2**63), "more than 64 bits"),
+        ("9" * 100_000, "more than 64 bits"),
+        (r'"\ud800"', "half of a character"),
+        ('{"\0": 1}', "control character"),
+        (json.dumps([0] * 2**20), "more than 1048576 values"),
+    ],
+)
+def test_what_json_refuses(text: str, words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        from_json(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: !!python/object/apply:os.system [ls]", r"line 1 has an alias \(\*\), an anchor \(&\) or a tag \(!\)"),
+        ("a: &x [1]\nb: *x", "line 1 has an alias"),
+        ("a: 1\nb: ! x", "line 2 has"),
+        ("{a: 1, a: 2}", "the key 'a' is there twice"),
+        ("1: 2", "the key 1 is no text"),
+        ("? [a]\n: b", r"the key \['a'\] is no text"),
+        ("a\n---\nb", "2 YAML documents"),
+        ("[" * 9999, "more than 32"),
+        ("- " * 9999, "more than 32"),
+        ("a: [1", "line 1: expected"),
+        ("\t- a", "line 1"),
+        ("a: \0", "not readable as YAML"),
+        ('"\\UFFFFFFFF"', "not readable as YAML"),
+        ("%YAML 1." + "9" * 9999 + "\n--- a", "not readable as YAML"),
+        ("a: 1e999", "holds inf"),
+        (f"a: {10**30}", "more than 64 bits"),
+    ],
+)
+def test_what_yaml_refuses(text: str, words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        from_yaml(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_value_that_grows_when_it_is_followed_is_refused_at_once():
+    bomb: list[object] = [0]
+    for _ in range(40):
+        bomb = [bomb, bomb]
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="more than"):
+        check_plain(bomb)
+    assert time.monotonic() - began < 30
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(ValueError, match="more than 32"):
+        check_plain(loop)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"x", {"a": Path()}, {1: 2}, [1j], object()])
+def test_what_json_cannot_hold_is_refused(value: object):
+    with pytest.raises(ValueError, match=r"^(holds an? |the key 1 )"):
+        check_plain(value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"\xef\xbb\xbf{}", "begins with a byte order mark"),
+        (b'{"a": "\xff"}', "is no UTF-8 .* at byte 7"),
+        (b"[]", "holds a list, allowed is an object with the fields of Profile"),
+        (b"null", "holds a NoneType"),
+        (b"{}", "name: field required"),
+        (b'{"name": "x", "peak": "fast"}', "peak: input should be a valid number"),
+        (b'{"name": "x", "peak": 1}' + b" " * 100, "is larger than 100 bytes"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_one_line_that_names_it(tmp_path: Path, raw: bytes, words: str):
+    path = tmp_path / "profile.json"
+    path.write_bytes(raw)
+    with pytest.raises(ValueError, match=f"^{path}: .*{words}") as caught:
+        read(path, Profile, limit=100)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ValueError, match=f"^{path}: is no regular file; give the path of one$"):
+            read(path, Profile)
+    with pytest.raises(ValueError, match=f"^{tmp_path}: not readable "):
+        read(tmp_path, Profile)
+    with pytest.raises(ValueError, match=r"none: not readable \(No such file or directory\); check the path$"):
+        read(tmp_path / "none", Profile)
+
+
+def test_a_table_has_its_columns_or_is_none(tmp_path: Path):
+    path = tmp_path / "x.parquet"
+    rows = [{"word": "F", "count": 1, "time": 0.5}, {"word": "B", "count": 2, "time": 1.5}]
+    pd.DataFrame(rows).assign(more=1).to_parquet(path)
+    assert read_table(path, COLUMNS) == rows
+    pd.DataFrame(columns=list(COLUMNS)).to_parquet(path)
+    assert read_table(path, COLUMNS) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("word", None, "no column word of type str"),
+        ("word", 3, "no column word of type str"),
+        ("word", "x" * 65, "word holds a text of more than 64 characters"),
+        ("count", 1.5, "no column count of type int"),
+        ("time", "soon", "no column time of type float"),
+        ("time", [1.0], "no column time of type float"),
+    ],
+)
+def test_a_table_of_another_kind_is_refused(tmp_path: Path, column: str, value: object, words: str):
+    path = tmp_path / "x.parquet"
+    row = {"word": "F", "count": 1, "time": 0.5, column: value}
+    pd.DataFrame([{name: part for name, part in row.items() if part is not None}]).to_parquet(path)
+    with pytest.raises(ValueError, match=words):
+        read_table(path, COLUMNS)
+
+
+def test_a_table_that_unfolds_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "x.parquet"
+    pd.DataFrame({"word": ["F"] * 1000, "count": [1] * 1000, "time": [0.5] * 1000}).to_parquet(path)
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(outside, "_ROWS", 999)
+    with pytest.raises(ValueError, match="more than 999 rows"):
+        read_table(path, COLUMNS)
+
+
+def test_a_message_stays_short():
+    assert short("x" * 10**6) == "'" + "x" * 79 + "..."
+    assert short(10**9000) == "an int too large to show"
+    assert short("a\nb", quote=False) == "a b"

@@ -1,0 +1,139 @@
+"""Nothing private leaves: texts, specs, and every byte that a run, its mirror and its report write."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from crew import Crew, spec
+from pyarrow import parquet
+
+from repro.cli import main
+from repro.harness import runner
+from repro.harness.private import expanded, redact, redacted
+
+SECRETS = {
+    "WANDB_API_KEY": "zq7" * 14,
+    "HF_TOKEN": "hf_zaphodsOwnToken",
+    "MY_SECRET_THING": "two  words\nand 'lines'",
+    "DB_PASSWORD": "beeblebrox42",
+}
+HOME = "zaphods-home"
+HOST = "heartofgold-7.example.org"
+MINE = """
+import os
+from pathlib import Path
+from torch import nn
+from repro.harness.spec import Experiment, Group, RunSpec
+
+SECRETS = " | ".join(os.environ[name] for name in {names})
+
+def text():
+    return f"{{SECRETS}} | {{Path.home()}} | {{Path(__file__).resolve()}} | {host}"
+
+def layers(root, fail=False):
+    assert Path(root).is_dir(), root
+    def last():
+        if fail:
+            raise RuntimeError(text())
+        return nn.Linear(8, 10)
+    return [nn.Flatten, lambda: nn.Linear(3 * 8 * 8, 8), last]
+
+def experiment(scale="smoke"):
+    root = str(Path(__file__).resolve().parent)
+    runs = [
+        RunSpec(model="import:zaphods:layers", model_args={{"root": root, "fail": fail, "image": 8}}, K=1, M=1, N=2)
+        for fail in (False, True)
+    ]
+    groups = (Group(name="own", runs=tuple(runs)),)
+    return Experiment(name="own", title=text(), question=text(), paper=text(), rounds=1, groups=groups)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a telling name, and an environment full of secrets."""
+    made = tmp_path / HOME
+    made.mkdir()
+    monkeypatch.setenv("HOME", str(made))
+    monkeypatch.setattr(socket, "gethostname", lambda: HOST)
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
+    for value in SECRETS.values():
+        assert redact(f"<{value}>") == "<***>"
+        assert redact(" ".join(f"<{value}>".split())) == "<***>"
+        assert redact(repr([value])) == "['***']" or '"***"' in redact(repr([value]))
+    assert redact(f"open {home}/x: no, '{home}'") == "open ~/x: no, '~'"
+    assert redact(f"{home}2/x /mnt{home}/x") == f"{home}2/x /mnt{home.parent}/***/x"
+    assert redact(f"../{HOME}/x and {HOME}/y but {HOME}") == f"../***/x and ***/y but {HOME}"
+    assert redact(f"{HOST}, heartofgold-7: gone; heartofgold-70") == "***, ***: gone; heartofgold-70"
+    assert redact("file \udcff") == "file ?"
+    assert redacted({"a": [SECRETS["HF_TOKEN"], 1, None], "b": ("x",)}) == {"a": ["***", 1, None], "b": ["x"]}
+
+
+def test_a_secret_that_was_cut_off_goes_too(home: Path):
+    key = SECRETS["WANDB_API_KEY"]
+    assert redact(f"it is {key[:-1]}") == redact(f"it is {key[:6]}") == "it is ***"
+
+
+def test_short_values_and_common_names_are_words(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("API_KEY", "stage 1")
+    monkeypatch.setenv("KEYBOARD", "a keyboard")
+    monkeypatch.setenv("HOME", "/root")
+    monkeypatch.setattr(socket, "gethostname", lambda: "laptop")
+    text = "stage 1 at scale laptop has a keyboard; /mnt/root/x"
+    assert redact(text) == text
+    monkeypatch.setenv("HOME", "/")
+    assert redact("/x") == "/x"
+
+
+def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
+    one = spec(model_args={"root": f"{home}/data/", "all": [f"{home}", "~/b", "/elsewhere"]})
+    assert one.model_args == {"root": "~/data/", "all": ["~", "~/b", "/elsewhere"]}
+    assert one.arguments == {"root": f"{home}/data/", "all": [f"{home}", f"{home}/b", "/elsewhere"]}
+    assert expanded("a ~ b") == "a ~ b"
+
+
+@pytest.mark.parametrize("text", [f"x{SECRETS['HF_TOKEN']}", "--root={home}/x"])
+def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
+    with pytest.raises(
+        ValueError, match=r"^model_args\.a\.b holds the (value of .*HF_TOKEN|path of your home).*recorded: "
+    ):
+        spec(model_args={"a": {"b": [text.format(home=home)]}})
+
+
+def test_every_byte_of_a_run_its_mirror_and_its_report(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """As a user has it: all below the home, results too. Logs of workers are the user's own and stay as they are."""
+    (home / "project").mkdir()
+    monkeypatch.chdir(home / "project")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    Path("zaphods.py").write_text(MINE.format(names=sorted(SECRETS), host=HOST))
+    assert (
+        main(["run", "zaphods.py", "--scale", "smoke", "--results", str(Path.cwd() / "results")]) == 1
+    )  # of its two runs one fails
+    statuses = [path.read_text() for path in Path().glob("results/*/smoke/own/*/status.json")]
+    assert "RuntimeError: *** | *** | *** | *** | ~ | ~/project/zaphods.py | ***" in "".join(statuses)
+    recorded = [path.absolute() for path in Path().glob("results/*/smoke/own/*/spec.json")]
+    assert all('"~/project"' in path.read_text() for path in recorded)
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    assert main(["run", "--spec", str(recorded[0]), "--rounds", "1", "--trust"]) == 0
+    assert main(["report"]) == 0
+
+    private = [*SECRETS.values(), HOME, HOST]
+    private += [repr(SECRETS["MY_SECRET_THING"])[1:-1], " ".join(SECRETS["MY_SECRET_THING"].split())]
+    written = {path for path in Path().rglob("*") if path.is_file() and path.name != "zaphods.py"}
+    written -= {*Path().glob("results/*/smoke/logs/**/*"), *Path().glob("__pycache__/*")}
+    assert len(list(Path().glob("results/wandb/offline-run-*/*.wandb"))) == 2
+    for path in written:
+        content = path.read_bytes() + str(path).encode()
+        if path.suffix == ".parquet":  # compressed
+            table = parquet.read_table(path)
+            content += str((table.to_pydict(), table.schema.metadata)).encode()
+        found = [word for word in private if word.encode() in content]
+        assert not found, f"{path}: {found}"
