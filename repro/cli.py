@@ -5,6 +5,7 @@ gives 1; 130 is Ctrl-C; 0 says that all that was asked for is done or skipped.
 """
 
 import dataclasses
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -182,11 +183,11 @@ def _measure(arguments: list[str]) -> int:
 
     options, chosen = _chosen(RunOptions, "run", arguments)
     _say_scale(options)
-    plans = _plans(options, chosen)
     if _scale(options)[0] == "paper" and not options.yes:
-        raise ValueError(price(plans))
-    session = Session(options.folder, options.wandb, Story(), picture)
-    code = session.execute(plans)
+        raise ValueError(price(_plans(options, chosen)))
+    command = shlex.join(["repro", "run", *arguments])
+    session = Session(options.folder, options.wandb, Story(), picture, command)
+    code = session.execute(partial(_plans, options, chosen))
     session.story.say(
         f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"
     )

@@ -159,7 +159,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(
     monkeypatch.setattr(os, "fsync", full)
     assert main(["run", "sweep", "--results", str(tmp_path), *QUICK]) == 2
     error = capfd.readouterr().err
-    assert "experiment.json: No space left on device; free some space" in error
+    assert "spec.json: No space left on device; free some space" in error
     assert error.count("\n") == 1
 
 

@@ -2,16 +2,28 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without its zone")
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
 Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
 
 
 class _Recorded(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class Finding(_Recorded):
@@ -32,7 +44,7 @@ class Line(_Recorded):
     bubble_idle_over_total: Numbers
     bubble_idle_over_work: Numbers
     breakdown: dict[str, float | None]
-    peak_bytes: list[FiniteFloat] | None
+    peak_bytes: list[float] | None
     balance: Annotated[list[int], Field(min_length=1)]
     setup_s: float | None
     unit: str
@@ -46,28 +58,60 @@ class Line(_Recorded):
 
 
 class Marker(_Recorded):
-    """rounds/<round>.json."""
+    """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up."""
 
     group: str
-    runs: list[str]
+    runs: dict[str, str | None]
     commit: str
-    started: AwareDatetime
-    ended: AwareDatetime
+    started: Moment
+    ended: Moment
 
 
 class Listing(_Recorded):
-    """experiment.json: which runs are an experiment's own (run -> group) and what a user types to measure them."""
+    """experiment.json: what a run's id depends on besides its spec, which runs (run -> group), what a user types."""
 
+    name: str
+    title: str
+    question: str
+    paper: str
+    neurips: str
+    deviations: list[str]
+    version: int
+    identity: dict[str, str]
     runs: dict[str, str]
-    commands: list[str] = []
+    commands: list[str]
+
+
+class Env(_Recorded):
+    """env.json, which the page shows."""
+
+    __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
+    kind: str
+
+
+class Row(_Recorded):
+    """One row of timeline.parquet: a span."""
+
+    kind: str
+    stage: Count
+    micro_batch: Annotated[int, Field(ge=-1)]
+    step: Count
+    start: float
+    end: float
+
+    @model_validator(mode="after")
+    def _forward(self) -> "Row":
+        if self.end < self.start:
+            raise ValueError("a span ends before it starts")
+        return self
 
 
 class Status(_Recorded):
     """status.json."""
 
-    status: str
+    status: Word
     reason: str
-    rounds: int
+    rounds: Count
 
 
 def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:

@@ -3,18 +3,21 @@
 Nothing is measured here. A file that cannot be read is left out with one warning that names it.
 """
 
+import io
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pyarrow import ArrowException
 
 from repro.gpipe.timeline import Timeline
+from repro.harness.formats import Row, damage
 from repro.harness.plan import baseline
-from repro.harness.record import Folder, read_json, warn_unreadable
+from repro.harness.record import Folder, warn
 from repro.harness.spec import RunSpec
 from repro.harness.statistics import ratio
 
@@ -59,10 +62,9 @@ class Results:
             path = folder.path / str(row["run"]) / "timeline.parquet"
             if folder.path.parts[-3:] == place and path.exists():
                 try:
-                    spans = [{str(k): v for k, v in span.items()} for span in pd.read_parquet(path).to_dict("records")]
-                    return Timeline.from_rows(spans, int(row["K"])) if spans else None
-                except (OSError, ValueError, KeyError) as error:
-                    warn_unreadable(path, str(error))
+                    return _timeline(path, int(row["K"]))
+                except (OSError, ValueError, ArrowException) as error:
+                    warn(path, f"{error} (--force measures the run again)")
         return None
 
 
@@ -81,17 +83,28 @@ def collect(results: Path) -> Results:
     return Results(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(lines, columns=ROUND_COLUMNS), specs, folders)
 
 
+def _timeline(path: Path, K: int) -> Timeline | None:
+    """The spans in a timeline.parquet, None where there are none; ValueError says why they cannot be used."""
+    from pyarrow.parquet import read_table
+
+    spans = read_table(io.BytesIO(path.read_bytes())).to_pylist()  # given a directory it would read what lies inside
+    for span in spans:
+        if reason := damage(Row, span) or f"a span of stage {span['stage']} of {K}" * (span["stage"] >= K):
+            raise ValueError(reason)
+    return Timeline.from_rows(spans, K) if spans else None
+
+
 def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
     """Rows, round lines and specs of one experiment's folder."""
-    groups: dict[str, str] = folder.about().get("runs", {})
-    specs = dict(_specs(folder, groups))
+    about = folder.about()
+    specs = folder.specs(about)
     markers = folder.markers()
     place = {"machine": folder.path.parts[-3], "scale": folder.path.parts[-2], "experiment": folder.path.name}
-    metrics = {run: folder.lines(run) for run in specs}
+    metrics = {run: folder.lines(run, markers) for run in specs}
     lines = [
         {
             **place,
-            "group": groups[run],
+            "group": about["runs"][run],
             "run": run,
             "commit": markers[line["round"]]["commit"],
             **_round(specs[run], line),
@@ -100,19 +113,12 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
         for line in metrics[run]
     ]
     rounds = pd.DataFrame(lines, columns=ROUND_COLUMNS)
-    rows = [{**_row(run, specs, metrics[run], rounds, folder), **place, "group": groups[run]} for run in specs]
+    rows = []
+    for run in specs:
+        device = about["identity"].get("device", "") if metrics[run] else ""
+        row = _row(run, specs, metrics[run], rounds, folder.status(run))
+        rows.append({**row, **place, "device": device, "group": about["runs"][run]})
     return rows, lines, specs
-
-
-def _specs(folder: Folder, runs: Mapping[str, str]) -> Iterator[tuple[str, RunSpec]]:
-    for run in runs:
-        path = folder.path / run / "spec.json"
-        data = read_json(path)
-        if data is not None:
-            try:
-                yield run, RunSpec(**data)
-            except ValueError as error:
-                warn_unreadable(path, str(error))
 
 
 def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,22 +138,24 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(
-    run: str, specs: Mapping[str, RunSpec], lines: list[dict[str, Any]], rounds: pd.DataFrame, folder: Folder
+    run: str,
+    specs: Mapping[str, RunSpec],
+    lines: list[dict[str, Any]],
+    rounds: pd.DataFrame,
+    status: dict[str, Any],
 ) -> dict[str, Any]:
     """One run over all its rounds."""
     spec = specs[run]
     own = rounds[rounds["run"] == run]
-    status = folder.status(run)
+    if status["status"] == "done" and not lines:  # damaged: it has to be measured again
+        status = {"status": "planned", "reason": ""}
     last = lines[-1] if lines else {}
-    env_path = folder.path / run / "env.json"
-    env = (read_json(env_path) if env_path.exists() else None) or {}
     peaks = next((line["peak_bytes"] for line in reversed(lines) if line.get("peak_bytes")), None)
     gib = tuple(peak / GIB for peak in peaks) if peaks else None
     return {
         "run": run,
         **spec.model_dump(include={"model", "K", "M", "N", "D", "schedule", "fidelity"}),
         "remat": spec.checkpoint,
-        "device": env.get("kind", ""),
         "status": f"{status['status']}({status['reason']})" if status["reason"] else status["status"],
         **{name: _median(own[name].tolist()) for name in ("step_s", "throughput")},
         **_speedups(run, specs, rounds),
