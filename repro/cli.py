@@ -193,13 +193,15 @@ def _measure(arguments: list[str]) -> int:
 
     options, chosen = _chosen(RunOptions, "run", arguments)
     _say_scale(options)
-    plans = _plans(options, chosen)
-    if options.spec and (told := catalog.consent(options.spec, plans[0].runs[0].spec.model, options.trust)):
-        print(told)
+    if options.spec:
+        model = _plans(options, chosen)[0].runs[0].spec.model
+        if told := catalog.consent(options.spec, model, options.trust):
+            print(told)
     if _scale(options)[0] == "paper" and not options.yes:
-        raise ValueError(price(plans))
-    session = Session(options.folder, options.wandb, Story(), picture, options.allow_nonfinite)
-    code = session.execute(plans)
+        raise ValueError(price(_plans(options, chosen)))
+    command = shlex.join(["repro", "run", *arguments])
+    session = Session(options.folder, options.wandb, Story(), picture, command, options.allow_nonfinite)
+    code = session.execute(partial(_plans, options, chosen))
     session.story.say(
         f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"
     )

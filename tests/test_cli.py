@@ -1,6 +1,7 @@
 """The command from end to end, on a model of known duration and in a results folder of its own."""
 
 import errno
+import json
 import os
 import sys
 from pathlib import Path
@@ -157,7 +158,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(
     monkeypatch.setattr(os, "fsync", full)
     assert main(["run", "sweep", "--results", str(tmp_path), *QUICK]) == 2
     error = capfd.readouterr().err
-    assert "experiment.json: No space left on device; free some space" in error
+    assert "spec.json: No space left on device; free some space" in error
     assert error.count("\n") == 1
 
 

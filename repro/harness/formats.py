@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from repro.harness.outside import in_words
 
@@ -17,13 +17,15 @@ def _moment(text: str) -> str:
 
 
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
+Count = Annotated[int, Field(ge=0)]
 Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]  # of a run, which is a folder, or a group
+Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
 Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
 
 
 class _Recorded(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)  # what is read is used as it stands
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # what is read is used as it stands
 
 
 class Finding(_Recorded):
@@ -44,7 +46,7 @@ class Line(_Recorded):
     bubble_idle_over_total: Numbers
     bubble_idle_over_work: Numbers
     breakdown: dict[str, float | None]
-    peak_bytes: list[FiniteFloat] | None
+    peak_bytes: list[float] | None
     balance: Annotated[list[int], Field(min_length=1)]
     setup_s: float | None
     unit: str
@@ -58,40 +60,43 @@ class Line(_Recorded):
 
 
 class Marker(_Recorded):
-    """rounds/<round>.json."""
+    """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up."""
 
     group: str
-    runs: list[str]
+    runs: dict[str, str | None]
     commit: str
     started: Moment
     ended: Moment
 
 
 class Listing(_Recorded):
-    """experiment.json: which runs are an experiment's own (run -> group) and what a user types to measure them."""
+    """experiment.json: what a run's id depends on besides its spec, which runs (run -> group), what a user types."""
 
+    name: str
+    title: str
+    question: str
+    paper: str
+    neurips: str
+    deviations: list[str]
+    version: int
+    identity: dict[str, str]
     runs: dict[Name, Name]
-    commands: list[str] = []
-    name: str = ""
-    title: str = ""
-    question: str = ""
-    paper: str = ""
-    neurips: str = ""
-    deviations: list[str] = []
+    commands: list[str]
+
+
+class Env(_Recorded):
+    """env.json, which the page shows."""
+
+    __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
+    kind: str
 
 
 class Status(_Recorded):
     """status.json."""
 
-    status: str
+    status: Word
     reason: str
-    rounds: int
-
-
-class Environment(_Recorded):
-    """env.json."""
-
-    kind: str = ""
+    rounds: Count
 
 
 def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:

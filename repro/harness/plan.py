@@ -4,15 +4,16 @@ Pure but for reading what is recorded already; torch is not imported.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from repro.harness.machine import Machine
-from repro.harness.record import Folder
+from repro.harness.record import Folder, Markers
 from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, near
 
 _PROCESSES = 128  # at most, of stages that share this machine's devices
@@ -117,16 +118,18 @@ def make(
     chosen = select(experiment, only)
     rounds = rounds or experiment.rounds
     runs: list[PlannedRun] = []
+    markers = folder.markers()
+    recorded = cache(lambda run: {line["round"] for line in folder.lines(run, markers)})
     for group in experiment.groups:
         ids = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
         wanted = {name for name, run in ids.items() if run in chosen}
         needed = wanted | {b for name in wanted for b in _bases(name, ids)}
         runs += [
-            _planned(name, group.name, ids, machine, folder, rounds, name not in wanted, force)
+            _planned(name, group.name, ids, machine, recorded, folder.pictured, rounds, name not in wanted, force)
             for name in ids
             if name in needed
         ]
-    pace = _pace(experiment, scale, machine, folder)
+    pace = _pace(experiment, scale, machine, markers)
     notes = _notes(runs)
     return Plan(experiment, scale, machine, folder, tuple(runs), rounds, notes, pace, force, accumulate, command)
 
@@ -185,22 +188,20 @@ def _planned(
     group: str,
     ids: Mapping[str, RunSpec],
     machine: Machine,
-    folder: Folder,
+    recorded: Callable[[str], set[str]],
+    pictured: Callable[[str], bool],
     rounds: int,
     added: bool,
     force: bool,
 ) -> PlannedRun:
-    """One run with its status here and the rounds it still needs."""
+    """One run with its status here and the rounds it still needs; `recorded` gives the rounds that a run has."""
     spec = ids[name]
     if reason := _obstacle(spec, machine):
         return PlannedRun(name, group, spec, "skipped", reason, added=added)
     bases = tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
-    common = {line["round"] for line in folder.lines(name)}
-    for base in bases:
-        common &= {line["round"] for line in folder.lines(base)}
-    have = len(common)
+    have = len(set.intersection(*(recorded(run) for run in (name, *bases))))
     wanted = rounds if spec.task == "train" else 1  # a check comes out the same every time
-    missing = wanted if force and not added else max(0, wanted - have)
+    missing = wanted if force and not added else max(0, wanted - have, 0 if pictured(name) else 1)
     return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases)
 
 
@@ -240,12 +241,12 @@ def price(plans: Iterable[Plan]) -> str:
     )
 
 
-def _pace(experiment: Experiment, scale: Scale, machine: Machine, folder: Folder) -> float:
+def _pace(experiment: Experiment, scale: Scale, machine: Machine, markers: Markers) -> float:
     """Seconds for one run in one round: as in recorded rounds, else from the experiment's own estimate."""
     seen = []
-    for marker in folder.markers().values():
+    for marker in markers.values():
         seconds = (datetime.fromisoformat(marker["ended"]) - datetime.fromisoformat(marker["started"])).total_seconds()
-        seen.append(seconds / max(1, len(marker["runs"])))
+        seen.append(max(0.0, seconds) / max(1, len(marker["runs"])))  # clocks may be set back
     if seen:
         return statistics.median(seen)
     possible = sum(not _obstacle(run, machine) for group in experiment.groups for run in group.runs)

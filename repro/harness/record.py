@@ -6,29 +6,34 @@
         <run-id>/spec.json  env.json  status.json  metrics.jsonl  timeline.parquet
 
 Every file is written beside its place and renamed into it. A line of metrics.jsonl counts only when its round has a
-marker that names the run; lines without one are what a kill left behind and are dropped at the next write.
+marker that names the run and the line's digest: lines without a marker are what a kill left behind, lines that were
+changed since are left out with a warning. `Folder.mend` clears both away when the experiment is measured again.
 """
 
+import io
 import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from repro.harness.formats import Line, Listing, Marker, Status, damage, finite
+from repro.harness.files import write, write_json
+from repro.harness.formats import Env, Line, Listing, Marker, Status, Word, damage, finite
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
 from repro.harness.private import redact, redacted
-from repro.harness.spec import Experiment, RunSpec, Scale
+from repro.harness.spec import Experiment, RunSpec, Scale, digest, mark
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
-STATUSES = ("planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted")
+_FILES = ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
+Markers = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -52,79 +57,132 @@ class Folder:
 
     def markers(self) -> dict[str, dict[str, Any]]:
         """Every finished round: id -> {group, runs, commit, started, ended}; unreadable ones count as unfinished."""
-        found = {}
-        for path in sorted((self.path / "rounds").glob("*.json")):
-            marker = read_json(path, Marker)
-            if marker is not None:
-                found[path.stem] = marker
-        return found
+        found = {path.stem: read_json(path, Marker) for path in sorted((self.path / "rounds").glob("*.json"))}
+        return {name: marker for name, marker in found.items() if marker is not None}
 
-    def lines(self, run: str) -> list[dict[str, Any]]:
-        """The metrics of a run, one dict per finished round; none when the file cannot be read."""
-        markers = self.markers()
-        return [line for line in _read_lines(self.path / run / "metrics.jsonl") if self._counts(line, run, markers)]
+    def lines(self, run: str, markers: Markers | None = None) -> list[dict[str, Any]]:
+        """The metrics of a run, one dict per finished round, the newest last; one warning for what is left out.
+
+        `markers` are those of this folder, where they are known already.
+        """
+        markers = self.markers() if markers is None else markers
+        wanted = {name: marker["runs"][run] for name, marker in markers.items() if marker["runs"].get(run)}
+        path = self.path / run / "metrics.jsonl"
+        try:
+            texts = read_text(path, LARGE).split("\n") if wanted else []
+            found, damaged = _counted(texts, wanted)
+        except ValueError as error:
+            found, damaged = {}, [str(error)]
+        if damaged:
+            warn(path, "; ".join(damaged))
+        return list(found.values())
 
     def status(self, run: str) -> dict[str, Any]:
         """{status, reason, rounds} as last written; a run never started is planned."""
         path = self.path / run / "status.json"
         return (read_json(path, Status) if path.exists() else None) or {"status": "planned", "reason": "", "rounds": 0}
 
+    def env(self, run: str) -> dict[str, Any]:
+        """Where a run was measured last, `repro.harness.machine.environment`; empty when that is not known."""
+        path = self.path / run / "env.json"
+        return (read_json(path, Env) if path.exists() else None) or {}
+
+    def pictured(self, run: str) -> bool:
+        """Whether what is kept of a run's newest round alone, env.json and timeline.parquet, can be read."""
+        try:
+            timeline = (self.path / run / "timeline.parquet").read_bytes()
+        except OSError:
+            return False
+        whole = len(timeline) > 12 and timeline[:4] == timeline[-4:] == b"PAR1"  # pandas would take a second to load
+        return whole and bool(self.env(run))
+
     def about(self) -> dict[str, Any]:
         """experiment.json as last written, `runs` its listing; empty when there is none that can be read."""
         path = self.path / "experiment.json"
         return (read_json(path, Listing) if path.exists() else None) or {}
 
+    def specs(self, about: Mapping[str, Any]) -> dict[str, RunSpec]:
+        """The runs that experiment.json lists; one whose spec is not readable, or not the recorded one, is left out."""
+        found = {}
+        for run in about.get("runs", {}):
+            path = self.path / run / "spec.json"
+            data = read_json(path)
+            try:
+                if data is not None:
+                    spec = RunSpec(**data)
+                    if mark(data, about["version"], about["identity"]) != run.rpartition("-")[2]:
+                        raise ValueError("it does not give the run's id, so it is not what was measured")
+                    found[run] = spec
+            except ValueError as error:
+                warn(path, str(error))
+        return found
+
     def declare(
         self,
         experiment: Experiment,
         runs: Mapping[str, tuple[str, RunSpec]],
+        identity: Mapping[str, str],
         *,
         accumulate: bool,
         command: str = "",
-        identity: Mapping[str, str] | None = None,
     ) -> None:
-        """Write experiment.json and every run's spec.
+        """Write every run's spec and experiment.json.
 
         Args:
             experiment: as planned.
             runs: run id -> (group, spec).
+            identity: the machine's, which their ids depend on.
             accumulate: keep the commands and the runs that were listed before, of the runs only those which would
                 have the same id today: no ratio is taken with a run of another version, torch or machine.
             command: what a user types to measure these runs.
-            identity: the machine's, which their ids depend on; needed to accumulate.
         """
         before = self.about() if accumulate else {}
-        old = self._current(before.get("runs", {}), experiment.version, dict(identity or {}))
-        listed = {**old, **{run: group for run, (group, _) in runs.items()}}
-        about = redacted(experiment.model_dump(mode="json", exclude={"groups"}))
-        commands = dict.fromkeys([*before.get("commands", []), *([redact(command)] if command else [])])
-        write_json(self.path / "experiment.json", {**about, "commands": list(commands), "runs": listed})
+        old = {
+            run: before["runs"][run]
+            for run, spec in self.specs(before).items()
+            if spec.run_id(experiment.version, dict(identity)) == run
+        }
         for run, (_, spec) in runs.items():
-            if not (self.path / run / "spec.json").exists():
-                write_json(self.path / run / "spec.json", spec.model_dump(mode="json"))
+            write_json(self.path / run / "spec.json", spec.model_dump(mode="json"))
+        commands = dict.fromkeys([*before.get("commands", []), *([redact(command)] if command else [])])
+        about = {
+            **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
+            "identity": dict(identity),
+            "commands": list(commands),
+            "runs": {**old, **{run: group for run, (group, _) in runs.items()}},
+        }
+        write_json(self.path / "experiment.json", about)
 
-    def _current(self, listed: Mapping[str, str], version: int, identity: dict[str, str]) -> dict[str, str]:
-        """The listed runs whose recorded spec still gives their id."""
-        kept = {}
-        for run, group in listed.items():
-            path = self.path / run / "spec.json"
-            try:
-                data = read_json(path)
-                if data is not None and RunSpec(**data).run_id(version, identity) == run:
-                    kept[run] = group
-            except ValueError as error:
-                warn_unreadable(path, str(error))
-        return kept
+    def mend(self, runs: Iterable[str]) -> None:
+        """Give up what damage has made useless, so that it is measured again: markers, and lines of these runs.
+
+        Only for who holds the lock of the results. Raises OSError for a file that cannot be opened: it may be whole,
+        so nothing is written over it.
+        """
+        runs = list(runs)
+        rounds = sorted((self.path / "rounds").glob("*.json"))
+        others = [self.path / "experiment.json", *(self.path / run / name for run in runs for name in _FILES)]
+        for path in [*rounds, *others]:
+            with suppress(FileNotFoundError):
+                path.open("rb").close()
+        markers = self.markers()
+        for path in rounds:
+            if path.stem not in markers:
+                path.unlink()
+        for run in runs:
+            kept = {line["round"] for line in self.lines(run, markers)}
+            lost = {name for name, marker in markers.items() if marker["runs"].get(run)} - kept
+            if lost:
+                self.forget(run, lost)
 
     def set_status(self, run: str, status: str, reason: str = "", rounds: int = 0) -> None:
         """Write status.json of one run."""
-        assert status in STATUSES, status
+        assert status in get_args(Word), status
         write_json(self.path / run / "status.json", {"status": status, "reason": redact(reason), "rounds": rounds})
 
     def next_round(self, group: str) -> str:
         """Id of the group's next round: `transformer-0003`."""
-        numbers = [path.stem.rpartition("-")[2] for path in (self.path / "rounds").glob(f"{group}-[0-9]*.json")]
-        return f"{group}-{max((int(n) for n in numbers if n.isdecimal()), default=0) + 1:04d}"
+        return next(name for n in count(1) if not self._marker(name := f"{group}-{n:04d}").exists())
 
     def commit_round(
         self, group: str, measured: Mapping[str, Measured], machine: Machine, span: tuple[str, str]
@@ -137,26 +195,29 @@ class Folder:
             machine: where it was measured, for env.json.
             span: when the round started and ended, ISO 8601 in UTC.
         """
-        name = self.next_round(group)
+        name, markers = self.next_round(group), self.markers()
+        digests = {}
         for run, result in measured.items():
+            line = finite({"round": name, **redacted(result.metrics)})
+            digests[run] = digest(line)
             folder = self.path / run
-            lines = [*self.lines(run), {"round": name, **redacted(result.metrics)}]
-            _write_lines(folder / "metrics.jsonl", lines)
+            _write_lines(folder / "metrics.jsonl", [*self.lines(run, markers), line])
             write_json(folder / "env.json", environment(machine))
             _write_timeline(folder / "timeline.parquet", result.timeline)
-        marker = {"group": group, "runs": list(measured), "commit": commit(), "started": span[0], "ended": span[1]}
-        write_json(self.path / "rounds" / f"{name}.json", marker)
+        marker = {"group": group, "runs": digests, "commit": commit(), "started": span[0], "ended": span[1]}
+        write_json(self._marker(name), marker)
         return name
 
     def forget(self, run: str, rounds: Iterable[str]) -> None:
-        """Drop the metrics lines of one run that belong to the given rounds (--force, once fresh ones exist)."""
-        gone = set(rounds)
-        kept = [line for line in self.lines(run) if line["round"] not in gone]
-        _write_lines(self.path / run / "metrics.jsonl", kept)
+        """Give up the lines of one run in the given rounds (--force, once fresh ones exist; damaged ones)."""
+        markers = self.markers()
+        for name in sorted(rounds):
+            markers[name]["runs"][run] = None
+            write_json(self._marker(name), markers[name])
+        _write_lines(self.path / run / "metrics.jsonl", self.lines(run, markers))
 
-    @staticmethod
-    def _counts(line: dict[str, Any], run: str, markers: Mapping[str, dict[str, Any]]) -> bool:
-        return run in markers.get(str(line.get("round")), {}).get("runs", ())
+    def _marker(self, name: str) -> Path:
+        return self.path / "rounds" / f"{name}.json"
 
 
 def load(results: Path) -> "Results":
@@ -169,84 +230,58 @@ def load(results: Path) -> "Results":
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any] | None:
     """A JSON object, of that kind if one is given, or None and one warning that names the file."""
     try:
-        value = from_json(read_text(path, SMALL))
-        reason = (damage(kind, value) if kind else "") if isinstance(value, dict) else "not a JSON object"
+        value = _object(read_text(path, SMALL))
+        reason = damage(kind, value) if kind else ""
         if not reason:
             return value
     except ValueError as error:
         reason = str(error)
-    warn_unreadable(path, reason)
+    warn(path, reason)
     return None
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never a part."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
+def warn(path: Path, reason: str) -> None:
+    """One warning that names a file which is left out, and why."""
+    warnings.warn(f"{path} is left out: {short(reason, 400, quote=False)}", stacklevel=1)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _beside(path)
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:  # a full disk names no file
-        raise OSError(error.errno, error.strerror, str(path)) from error
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; ValueError says why it is none."""
+    value = from_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _counted(texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The lines of metrics.jsonl with the wanted digests, round -> line, and what is wrong with the others."""
+    found: dict[str, dict[str, Any]] = {}
+    damaged = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            line = _object(text) if text.strip() else {}
+            name = str(line.get("round"))
+            if name in wanted:
+                reason = damage(Line, line) or ("" if digest(line) == wanted[name] else "not as it was recorded")
+                if reason:
+                    raise ValueError(reason)
+                found.setdefault(name, line)
+        except ValueError as error:
+            damaged.append(f"line {number}, {error}")
+    if not damaged and (lost := sorted(set(wanted) - set(found))):
+        damaged.append(f"no line of {', '.join(lost)}")
+    return found, damaged
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Lines of JSON; what is not finite, such as a loss that overflowed, becomes null."""
-    write_text(path, "".join(json.dumps(finite(line), allow_nan=False) + "\n" for line in lines))
+    """Lines of JSON, in which what is not finite, such as a loss that overflowed, has become null."""
+    write(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode())
 
 
 def _write_timeline(path: Path, rows: list[dict[str, Any]]) -> None:
     from pandas import DataFrame
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     columns = ["kind", "stage", "micro_batch", "step", "start", "end"]
-    DataFrame(rows, columns=columns).to_parquet(_beside(path), index=False)
-    _beside(path).replace(path)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that can be used; one warning for all the others."""
-    if not path.exists():
-        return []
-    try:
-        texts = read_text(path, LARGE).split("\n")
-    except ValueError as error:
-        warn_unreadable(path, str(error))
-        return []
-    good, bad = [], []
-    for number, text in enumerate(texts, start=1):
-        if text.strip():
-            line, reason = _parse_line(text)
-            if reason:
-                bad.append(f"line {number}, {reason}")
-            else:
-                good.append(line)
-    if bad:
-        warn_unreadable(path, "; ".join(bad))
-    return good
-
-
-def _parse_line(text: str) -> tuple[dict[str, Any], str]:
-    """One line of metrics.jsonl and what is wrong with it."""
-    try:
-        line = from_json(text)
-    except ValueError as error:
-        return {}, str(error)
-    return (line, damage(Line, line)) if isinstance(line, dict) else ({}, "not a JSON object")
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}")
-
-
-def warn_unreadable(path: Path, reason: str) -> None:
-    """One warning that names a file which is left out, and why."""
-    warnings.warn(f"{path} cannot be read and is left out: {short(reason, 400, quote=False)}", stacklevel=3)
+    data = io.BytesIO()
+    DataFrame(rows, columns=columns).to_parquet(data, index=False)
+    write(path, data.getvalue())

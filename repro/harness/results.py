@@ -5,7 +5,7 @@ Nothing is measured here. A file that cannot be read is left out with one warnin
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ import pandas as pd
 
 from repro.gpipe.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.timeline import Timeline
-from repro.harness.formats import Environment
 from repro.harness.outside import read_table
 from repro.harness.plan import baseline
-from repro.harness.record import Folder, read_json, warn_unreadable
+from repro.harness.record import Folder, warn
 from repro.harness.spec import RunSpec
 from repro.harness.statistics import ratio
 
@@ -65,7 +64,7 @@ class Results:
                     spans = read_table(path, SPAN_COLUMNS)
                     return Timeline.from_rows(spans, int(row["K"])) if spans else None
                 except ValueError as error:
-                    warn_unreadable(path, str(error))
+                    warn(path, f"{error} (--force measures the run again)")
         return None
 
 
@@ -88,22 +87,22 @@ def _is_place(path: Path, results: Path) -> bool:
     """Whether it is a folder <machine>/<scale>/<experiment>, and none of the committed ones inside other results."""
     inside = path.relative_to(results).parts
     if 0 < len(inside) < 3 or len(path.parts) < 3:
-        warn_unreadable(path / "experiment.json", "it lies in no folder <machine>/<scale>/<experiment>")
+        warn(path / "experiment.json", "it lies in no folder <machine>/<scale>/<experiment>")
         return False
     return "reference" not in inside
 
 
 def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
     """Rows, round lines and specs of one experiment's folder."""
-    groups: dict[str, str] = folder.about().get("runs", {})
-    specs = dict(_specs(folder, groups))
+    about = folder.about()
+    specs = folder.specs(about)
     markers = folder.markers()
     place = {"machine": folder.path.parts[-3], "scale": folder.path.parts[-2], "experiment": folder.path.name}
-    metrics = {run: folder.lines(run) for run in specs}
+    metrics = {run: folder.lines(run, markers) for run in specs}
     lines = [
         {
             **place,
-            "group": groups[run],
+            "group": about["runs"][run],
             "run": run,
             "commit": markers[line["round"]]["commit"],
             **_round(specs[run], line),
@@ -112,19 +111,12 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
         for line in metrics[run]
     ]
     rounds = pd.DataFrame(lines, columns=ROUND_COLUMNS)
-    rows = [{**_row(run, specs, metrics[run], rounds, folder), **place, "group": groups[run]} for run in specs]
+    rows = []
+    for run in specs:
+        device = about["identity"].get("device", "") if metrics[run] else ""
+        row = _row(run, specs, metrics[run], rounds, folder.status(run))
+        rows.append({**row, **place, "device": device, "group": about["runs"][run]})
     return rows, lines, specs
-
-
-def _specs(folder: Folder, runs: Mapping[str, str]) -> Iterator[tuple[str, RunSpec]]:
-    for run in runs:
-        path = folder.path / run / "spec.json"
-        data = read_json(path)
-        if data is not None:
-            try:
-                yield run, RunSpec(**data)
-            except ValueError as error:
-                warn_unreadable(path, str(error))
 
 
 def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,22 +136,24 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(
-    run: str, specs: Mapping[str, RunSpec], lines: list[dict[str, Any]], rounds: pd.DataFrame, folder: Folder
+    run: str,
+    specs: Mapping[str, RunSpec],
+    lines: list[dict[str, Any]],
+    rounds: pd.DataFrame,
+    status: dict[str, Any],
 ) -> dict[str, Any]:
     """One run over all its rounds."""
     spec = specs[run]
     own = rounds[rounds["run"] == run]
-    status = folder.status(run)
+    if status["status"] == "done" and not lines:  # damaged: it has to be measured again
+        status = {"status": "planned", "reason": ""}
     last = lines[-1] if lines else {}
-    env_path = folder.path / run / "env.json"
-    env = (read_json(env_path, Environment) if env_path.exists() else None) or {}
     peaks = next((line["peak_bytes"] for line in reversed(lines) if line.get("peak_bytes")), None)
     gib = tuple(peak / GIB for peak in peaks) if peaks else None
     return {
         "run": run,
         **spec.model_dump(include={"model", "K", "M", "N", "D", "schedule", "fidelity"}),
         "remat": spec.checkpoint,
-        "device": env.get("kind", ""),
         "status": f"{status['status']}({status['reason']})" if status["reason"] else status["status"],
         **{name: _median(own[name].tolist()) for name in ("step_s", "throughput")},
         **_speedups(run, specs, rounds),

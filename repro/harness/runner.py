@@ -2,13 +2,15 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from repro.harness import lock
+from repro.harness.files import remove_leftovers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from repro.harness.track import Mode, Picture
     from repro.harness.workers import Outcome
 
+STOPPED = "stopped by the user"
 DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
 
 
@@ -37,7 +40,7 @@ class Measurer(Protocol):
 
 @dataclass
 class Session:
-    """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B.
+    """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B, what was typed.
 
     With `allow_nonfinite` a run whose loss is inf or nan is recorded, with null in its place, and does not fail.
     """
@@ -46,19 +49,27 @@ class Session:
     wandb: "Mode"
     story: Story
     picture: "Picture | None" = None
+    command: str = "repro run"
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     address: str | None = None
 
-    def execute(self, plans: Sequence[Plan]) -> int:
-        """Measure every plan; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded."""
+    def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
+        """Measure what `plan` gives; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded.
+
+        It is called twice: a mistake is told before anything is written, and until this process has the lock another
+        one may have recorded what the first plan misses.
+        """
+        for one in plan():
+            check(one)
+        with lock.held(self.results, self.command):
+            return self._execute(plan())
+
+    def _execute(self, plans: Sequence[Plan]) -> int:
         for plan in plans:
             self.story.plan(plan)
-        todo = [plan for plan in plans if plan.open]
-        for plan in plans:
-            check(plan)
-        for plan in plans:
             declare(plan)
+        todo = [plan for plan in plans if plan.open]
         if not todo:
             self.story.say("\nnothing left to measure (--force measures again)")
             return 0
@@ -76,9 +87,9 @@ class Session:
         measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
         try:
             measuring.rounds()
-        except KeyboardInterrupt:
-            with suppress(Exception):  # nothing may hide the interrupt
-                measuring.interrupted()
+        except (KeyboardInterrupt, OSError) as stop:
+            with suppress(Exception):  # nothing may hide why it stops
+                measuring.interrupted("a file could not be written" if isinstance(stop, OSError) else STOPPED)
                 self._publish(plan, measuring.done)
             raise
         self.failed += measuring.failed
@@ -147,10 +158,10 @@ class GroupRun:
             # Every other round runs backwards, so that a slow drift of the machine favours no run.
             self._round(number, members if number % 2 else members[::-1])
 
-    def interrupted(self) -> None:
+    def interrupted(self, reason: str) -> None:
         """Say so in the status of every run that still misses a round."""
         for run in self._open.values():
-            self._status(run, "interrupted", "stopped by the user")
+            self._status(run, "interrupted", reason)
 
     def _recall(self, run: PlannedRun) -> None:
         """What earlier rounds say about a run: its cut, to be used again, and what --force will replace."""
@@ -220,19 +231,19 @@ def _cut_of(run: PlannedRun) -> str:
 
 
 def declare(plan: Plan) -> None:
-    """Write the experiment and its specs, and the status of what is skipped."""
-    experiment = plan.experiment
+    """Bring the folder into the plan's state: clear away what kills and damage left, write specs and statuses."""
+    experiment, identity = plan.experiment, plan.machine.identity
     runs = {
-        run.run_id(experiment.version, plan.machine.identity): (group.name, run)
-        for group in experiment.groups
-        for run in group.runs
+        run.run_id(experiment.version, identity): (group.name, run) for group in experiment.groups for run in group.runs
     }
-    plan.folder.declare(
-        experiment, runs, accumulate=plan.accumulate, command=plan.command, identity=plan.machine.identity
-    )
+    remove_leftovers(plan.folder.path.parents[1])
+    plan.folder.mend(runs)
+    plan.folder.declare(experiment, runs, identity, accumulate=plan.accumulate, command=plan.command)
     for run in plan.runs:
         if run.status == "skipped":
             plan.folder.set_status(run.id, "skipped", run.reason)
+        elif run.status == "done":  # a kill may have come between its last round and this
+            plan.folder.set_status(run.id, "done", rounds=len(plan.folder.lines(run.id)))
 
 
 def check(plan: Plan) -> None:

@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -173,10 +173,10 @@ class RunSpec(Frozen):
         `environment` (device kind, transport, torch version): a number measured elsewhere or on another engine
         is never taken for one measured here.
         """
-        timed = environment if self.fidelity in TIMED else {}
-        text = canonical({"spec": self.model_dump(mode="json"), "version": version, "environment": timed})
         peer = f"-{self.library}" if self.library != "repro" else ""
-        return f"{slug(self.model)}-K{self.K}-M{self.M}{peer}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+        return (
+            f"{slug(self.model)}-K{self.K}-M{self.M}{peer}-{mark(self.model_dump(mode='json'), version, environment)}"
+        )
 
 
 class Group(Frozen):
@@ -227,6 +227,17 @@ class Experiment(Frozen):
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(value: Any) -> str:
+    """A hash of its canonical JSON: 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def mark(spec: Mapping[str, Any], version: int, environment: Mapping[str, str]) -> str:
+    """What a run's id ends in; of a recorded spec.json it is the same as when it was recorded, whatever fields came."""
+    timed = environment if spec.get("fidelity") in TIMED else {}
+    return digest({"spec": spec, "version": version, "environment": timed})[:6]
 
 
 def slug(name: str) -> str:

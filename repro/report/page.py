@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro.harness.formats import Environment
-from repro.harness.record import load, read_json
+from repro.harness.record import load
 from repro.report import figures, texts
 from repro.report.compare import Row, rows_of
 from repro.report.figures import Drawn
@@ -94,8 +93,8 @@ def animate(results_dir: Path, plots_dir: Path) -> Path:
 
 def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:
     """One section for Table 2, run or not, and one for every other experiment with results."""
-    found = (folder.about() for folder in results.folders)
-    about = {"table2": texts.ABOUT_TABLE2} | {one["name"]: one for one in found if one and "name" in one}
+    found = {folder.path.name: folder.about() for folder in results.folders}
+    about = {"table2": texts.ABOUT_TABLE2} | {name: one for name, one in found.items() if one}
     names = dict.fromkeys(["table2", *(row["experiment"] for row in rows_of(results))])
     sections = [_section(results, name, about.get(name, {}), tables, drawn) for name in names]
     return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
@@ -179,8 +178,7 @@ def _environments(results: "Results") -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for folder in results.folders:
         for path in sorted(folder.path.glob("*/env.json")):
-            env = read_json(path, Environment)
-            if env is not None:
+            if env := folder.env(path.parent.name):
                 lines = {"machine": folder.path.parts[-3], **{key: _words(value) for key, value in env.items()}}
                 found.setdefault(str(lines), {"lines": lines, "runs": 0})["runs"] += 1
     return list(found.values())

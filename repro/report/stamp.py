@@ -6,7 +6,7 @@ from pathlib import Path
 
 _CODE = Path(__file__).resolve().parents[1]
 _NAME = ".report-stamp"
-_NO_RESULTS = ("wandb", "logs", "reference")
+_NO_RESULTS = ("wandb", "logs", "reference", ".lock")
 
 
 def is_current(results_dir: Path, plots_dir: Path) -> bool:

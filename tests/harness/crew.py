@@ -1,11 +1,19 @@
 """A crew that measures without processes: fixed step times, failures on demand. And a small experiment."""
 
+import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
+import pytest
+from rich.console import Console
+
+from repro.harness import plan, runner
 from repro.harness.machine import Machine
 from repro.harness.measure import Job
+from repro.harness.progress import Story
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.workers import Outcome
 
@@ -42,11 +50,13 @@ def metrics(seconds: float, K: int) -> dict[str, Any]:
 class Crew:
     """Takes (K + 1/M) seconds for a step; what it was asked is in `jobs`.
 
-    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C.
+    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C; before: called with the number of jobs so
+    far before each.
     """
 
     fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
     stop_after: int | None = None
+    before: Callable[[int], object] = lambda _: None
     jobs: list[Job] = field(default_factory=list)
 
     def __enter__(self) -> "Crew":
@@ -61,6 +71,7 @@ class Crew:
     def measure(self, job: Job, deadline: float) -> Outcome:
         if self.stop_after is not None and len(self.jobs) >= self.stop_after:
             raise KeyboardInterrupt
+        self.before(len(self.jobs))
         self.jobs.append(job)
         K, M = job.spec.K, job.spec.M
         if (K, M) in self.fail:
@@ -71,3 +82,22 @@ class Crew:
     @property
     def asked(self) -> list[tuple[int, int]]:
         return [(job.spec.K, job.spec.M) for job in self.jobs]
+
+
+def measure(
+    results: Path,
+    crew: Crew,
+    of: Experiment | None = None,
+    only: tuple[str, ...] = (),
+    *,
+    machine: Machine = MACHINE,
+    out: IO[str] | None = None,
+    session: dict[str, Any] | None = None,
+    **options: Any,
+) -> int:
+    """What `repro run` does, with this crew; returns the exit status."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "workers", lambda *_: crew)
+        story = Story(Console(file=out or io.StringIO(), width=200))
+        begun = runner.Session(results, "disabled", story, **(session or {}))
+        return begun.execute(lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)])

@@ -152,7 +152,8 @@ def test_any_values_are_a_spec_or_one_line(values: Any):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """Two rounds of K=1 and K=2."""
     made = Folder.of(tmp_path_factory.mktemp("results"), MACHINE, "smoke", "tiny")
-    made.declare(BOTH, {name: ("timed", run) for name, run in RUNS.items()}, accumulate=False, command="tiny")
+    runs = {name: ("timed", run) for name, run in RUNS.items()}
+    made.declare(BOTH, runs, MACHINE.identity, accumulate=False, command="tiny")
     for _ in range(2):
         measured = {name: Measured(metrics(1.0, run.K), SPANS) for name, run in RUNS.items()}
         made.commit_round("timed", measured, MACHINE, WHEN)
@@ -182,7 +183,7 @@ def test_a_record_is_used_or_left_out_with_a_warning(folder: Folder, name: str, 
         path.write_bytes(whole)
     said = {str(warning.message) for warning in caught}
     listed = name == "experiment.json"  # it may list runs that have no spec
-    about = str(folder.path) if listed else f"{path} cannot be read and is left out: "
+    about = str(folder.path) if listed else f"{path} is left out: "
     assert all(line.startswith(about) and "left out" in line and "\n" not in line for line in said)
     assert len(said) <= 1 or listed
 
@@ -212,7 +213,6 @@ def _use(folder: Folder) -> None:
     results = load(folder.path)
     for row in results.rows.to_dict("records"):
         results.timeline({str(key): value for key, value in row.items()})
-    folder.about()
+    folder.specs(folder.about())
     folder.next_round("timed")
     plan.make(BOTH, "smoke", MACHINE, folder.path.parents[2])
-    folder._current(dict.fromkeys(RUNS, "timed"), BOTH.version, MACHINE.identity)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import MACHINE, Crew, experiment, spec
-from rich.console import Console
+from crew import MACHINE, Crew, experiment, measure, spec
 
-from repro.harness import plan, runner, track
-from repro.harness.progress import Story
+from repro.harness import runner, track
 from repro.harness.record import load
 from repro.harness.spec import Experiment
 from repro.harness.workers import Outcome
@@ -20,17 +18,12 @@ ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def run(tmp_path: Path):
     """Measure with a crew; returns the exit status."""
 
-    def go(
-        crew: Crew, of: Experiment | None = None, *only: str, session: dict[str, Any] | None = None, **options: Any
-    ) -> int:
-        monkeypatch.setattr(runner, "workers", lambda *_: crew)
-        made = plan.make(of or experiment(), "smoke", MACHINE, tmp_path, only, **options)
+    def go(crew: Crew, of: Experiment | None = None, *only: str, **options: Any) -> int:
         with (tmp_path / "story.txt").open("a") as out:
-            story = Story(Console(file=out, width=200))
-            return runner.Session(tmp_path, "disabled", story, **(session or {})).execute([made])
+            return measure(tmp_path, crew, of, only, out=out, **options)
 
     return go
 
@@ -173,9 +166,7 @@ def test_what_only_the_model_can_tell_stops_before_any_process(run):
     assert crew.asked == []
 
 
-def test_runs_of_another_version_or_torch_leave_an_accumulating_table(
-    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_path: Path):
     both = spec(1, 4), spec(2, 4)
     run(Crew(), experiment(spec(1, 1)), accumulate=True)
     run(Crew(), experiment(*both), accumulate=True)
@@ -184,8 +175,7 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(
     rows = load(tmp_path).rows.set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
-    monkeypatch.setitem(globals(), "MACHINE", replace(MACHINE, torch="9.9"))
-    run(Crew(), experiment(*both, version=2), accumulate=True)
+    run(Crew(), experiment(*both, version=2), accumulate=True, machine=replace(MACHINE, torch="9.9"))
     rows = load(tmp_path).rows.set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)

@@ -63,7 +63,8 @@ def fill(results: Path, plan: Experiment) -> None:
     """Record five rounds of the plan's runs up to K=2; K=4 is skipped."""
     folder = Folder.of(results, MACHINE, "laptop", plan.name)
     runs = {run.run_id(plan.version, MACHINE.identity): run for run in plan.groups[0].runs}
-    folder.declare(plan, {name: ("transformer", run) for name, run in runs.items()}, accumulate=False)
+    listed = {name: ("transformer", run) for name, run in runs.items()}
+    folder.declare(plan, listed, MACHINE.identity, accumulate=False)
     done = {name: run for name, run in runs.items() if run.K <= 2}
     for number, drift in enumerate(DRIFT):
         measured = {}

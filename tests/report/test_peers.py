@@ -16,11 +16,11 @@ from repro.report.tables import all_tables
 WHEN = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
 TIMED = {"model": "timed", "model_args": {"L": 8}, "K": 8, "M": 4, "N": 4, "trace": False, "fidelity": "emulated"}
 CHECKED = {"model": "probe", "K": 2, "M": 4, "N": 16, "trace": False, "task": "check"}
-RUNS = {  # seconds of a step in each of five rounds
-    "ours": (RunSpec(**TIMED), (1.0, 1.1, 1.2, 1.0, 1.1)),
-    "peer": (RunSpec(**TIMED, library="torch"), (1.25, 1.375, 1.5, 1.25, 1.375)),
-    "twin": (RunSpec(**TIMED, seed=1), (1.02, 1.08, 1.21, 0.99, 1.1)),
-}
+RUNS = [  # seconds of a step in each of five rounds: ours, a peer, and ours again
+    (RunSpec(**TIMED), (1.0, 1.1, 1.2, 1.0, 1.1)),
+    (RunSpec(**TIMED, library="torch"), (1.25, 1.375, 1.5, 1.25, 1.375)),
+    (RunSpec(**TIMED, seed=1), (1.02, 1.08, 1.21, 0.99, 1.1)),
+]
 FOUND = {
     "gradients": {"verdict": "ok", "value": 1e-8, "evidence": "near"},
     "dropout": {"verdict": "refused", "value": None, "evidence": "RuntimeError: no."},
@@ -37,19 +37,21 @@ def line(steps: list[float], **more: Any) -> dict[str, Any]:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Results:
     path: Path = tmp_path_factory.mktemp("peers")
     checked, skipped = RunSpec(**CHECKED, library="torch"), RunSpec(**CHECKED, library="torchgpipe")
-    group = Group(name="all", runs=(*(spec for spec, _ in RUNS.values()), checked, skipped))
+    specs = [*(spec for spec, _ in RUNS), checked, skipped]
+    group = Group(name="all", runs=tuple(specs))
     plan = Experiment(name="peers", title="", question="", groups=(group,))
     folder = Folder.of(path, MACHINE, "laptop", "peers")
-    specs = {name: spec for name, (spec, _) in RUNS.items()} | {"checked": checked, "skipped": skipped}
-    folder.declare(plan, {name: ("all", spec) for name, spec in specs.items()}, accumulate=False)
+    ids = [spec.run_id(1, MACHINE.identity) for spec in specs]
+    listed = {run: ("all", spec) for run, spec in zip(ids, specs, strict=True)}
+    folder.declare(plan, listed, MACHINE.identity, accumulate=False)
     for number in range(5):
-        measured = {name: Measured(line([steps[number]]), []) for name, (_, steps) in RUNS.items()}
+        measured = {run: Measured(line([steps[number]]), []) for run, (_, steps) in zip(ids, RUNS, strict=False)}
         if number == 0:
-            measured["checked"] = Measured(line([], checks=FOUND), [])
+            measured[ids[-2]] = Measured(line([], checks=FOUND), [])
         folder.commit_round("all", measured, MACHINE, WHEN)
-    for name in (*RUNS, "checked"):
-        folder.set_status(name, "done", rounds=5)
-    folder.set_status("skipped", "skipped", "not installed")
+    for run in ids[:-1]:
+        folder.set_status(run, "done", rounds=5)
+    folder.set_status(ids[-1], "skipped", "not installed")
     return load(path)
 
 

@@ -79,7 +79,7 @@ def recorded(
     plan = Experiment(name="runtime", title="What the runtime costs", question="?", groups=made)
     folder = Folder.of(path, MACHINE, "laptop", plan.name)
     ids = {run.run_id(1, MACHINE.identity): (group.name, run) for group in made for run in group.runs}
-    folder.declare(plan, ids, accumulate=False)
+    folder.declare(plan, ids, MACHINE.identity, accumulate=False)
     for group in made:
         mine = {name: run for name, (where, run) in ids.items() if where == group.name and run not in failed}
         for number in range(rounds):

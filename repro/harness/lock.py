@@ -1,0 +1,68 @@
+"""One harness at a time in a results folder: two would disturb each other's times and record a round twice."""
+
+import fcntl
+import getpass
+import json
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+NAME = ".lock"  # beside the machines' folders; git ignores it, since it says who and where
+
+
+@contextmanager
+def held(results: Path, command: str) -> Iterator[None]:
+    """Hold the lock of a results folder, which is made if missing; `command` tells others what is going on.
+
+    The kernel lets go of the lock when this process ends, however it ends; worker processes do not inherit it. The
+    file stays, empty. On a file system without locks there is a warning and no protection.
+
+    Raises ValueError (one line) that names the owner where another process holds it.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    with (results / NAME).open("ab+", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"--results {results}: {_owner(file)} measures into it; wait until that has ended, "
+                "or record into another folder with --results"
+            ) from None
+        except OSError as error:
+            warnings.warn(
+                f"{results} lies on a file system without locks ({error.strerror}): "
+                "make sure that no other `repro run` measures into it",
+                stacklevel=1,
+            )
+        with suppress(OSError):  # a full disk is told by what has to be recorded
+            file.truncate(0)
+            file.write(json.dumps(_me(command)).encode())
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                file.truncate(0)
+
+
+def _me(command: str) -> dict[str, str | int]:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"user": user, "process": os.getpid(), "host": socket.gethostname(), "since": since, "command": command}
+
+
+def _owner(file: IO[bytes]) -> str:
+    """Who holds the lock, as far as its file says."""
+    file.seek(0)
+    try:
+        owner = json.load(file)
+        return "{user} (process {process} on {host}, since {since}, `{command}`)".format(**owner)
+    except (ValueError, KeyError, TypeError, OSError):  # just taken
+        return "another process"

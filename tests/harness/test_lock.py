@@ -1,0 +1,105 @@
+"""One harness at a time in a results folder."""
+
+import errno
+import fcntl
+import getpass
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crew import Crew, experiment, measure, spec
+
+from repro.cli import main
+from repro.harness import lock
+from repro.harness.record import load
+from repro.report import stamp
+
+ROOT = Path(__file__).parents[2]
+SWEEP = ["run", "sweep", "--model", "timed", "--K", "1", "--M", "1", "--scale", "smoke", "--wandb", "disabled"]
+OWNER = """
+import subprocess, sys, time
+from pathlib import Path
+from repro.harness import lock
+with lock.held(Path(sys.argv[1]), "repro run table2"):
+    child = subprocess.Popen(["sleep", "60"], close_fds=False)  # as a worker process that outlives the harness
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    with lock.held(tmp_path, "repro run table2 --scale smoke"):
+        before = (tmp_path / lock.NAME).read_bytes()
+        assert main([*SWEEP, "--results", str(tmp_path)]) == 2
+        assert (tmp_path / lock.NAME).read_bytes() == before
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    owner = f"{getpass.getuser()} (process {os.getpid()} on {socket.gethostname()}, since "
+    for words in (f"--results {tmp_path}: {owner}", "`repro run table2 --scale smoke`", "wait", "another folder"):
+        assert words in error
+    assert [path.name for path in tmp_path.iterdir()] == [lock.NAME]
+
+
+def test_planning_and_reports_do_not_wait(tmp_path: Path):
+    with lock.held(tmp_path, "repro run table2"):
+        assert main(["plan", "sweep", "--scale", "smoke", "--results", str(tmp_path)]) == 0
+        assert load(tmp_path).rows.empty
+
+
+def test_a_killed_owner_holds_nothing_also_while_its_children_live(tmp_path: Path):
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert owner.stdout is not None
+    child = int(owner.stdout.readline())
+    try:
+        with pytest.raises(ValueError, match=rf"process {owner.pid} on .*`repro run table2`"), lock.held(tmp_path, ""):
+            pass
+        owner.kill()
+        owner.wait()
+        os.kill(child, 0)
+        with lock.held(tmp_path, ""):
+            pass
+    finally:
+        os.kill(child, 9)
+        owner.kill()
+        owner.stdout.close()
+
+
+def test_an_owner_that_does_not_say_who_it_is(tmp_path: Path):
+    with lock.held(tmp_path, ""):
+        (tmp_path / lock.NAME).write_bytes(b"")
+        with pytest.raises(ValueError, match=": another process measures into it"), lock.held(tmp_path, ""):
+            pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match="without locks .*make sure that no other `repro run`"):
+        assert measure(tmp_path, Crew(), experiment(spec())) == 0
+    assert len(load(tmp_path).rows) == 1
+
+
+def test_the_lock_is_no_record(tmp_path: Path):
+    results, plots = tmp_path / "results", tmp_path / "plots"
+    plots.mkdir()
+    assert measure(results, Crew(), experiment(spec())) == 0
+    (plots / "report.html").write_text("page")
+    stamp.put(results, plots)
+    assert measure(results, Crew(), experiment(spec())) == 0, "nothing to do"
+    assert (results / lock.NAME).read_bytes() == b""
+    assert stamp.is_current(results, plots)
+
+
+def test_git_ignores_the_lock():
+    if subprocess.run(["git", "-C", ROOT, "rev-parse"], capture_output=True, check=False).returncode:
+        pytest.skip("not a git checkout")
+    for folder in ("results", "results/reference"):
+        command = ["git", "-C", ROOT, "check-ignore", "--no-index", "-q", f"{folder}/{lock.NAME}"]
+        assert subprocess.run(command, check=False).returncode == 0, folder

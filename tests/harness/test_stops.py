@@ -1,0 +1,142 @@
+"""A sweep stopped at every one of its writes, by a kill or a full disk: nothing recorded is lost, nothing stays behind.
+
+The crew measures without processes; tests/harness/test_campaign.py kills real ones.
+"""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import count
+from math import inf
+from pathlib import Path
+
+import pytest
+from crew import Crew, experiment, measure, spec
+
+from repro.harness import files, lock
+from repro.harness.record import load
+
+ROOT = Path(__file__).parents[2]
+SWEEP = experiment(spec(1, 4), spec(2, 4), spec(4, 4))
+
+
+class Killed(BaseException):
+    """Passes everything, as a kill does."""
+
+
+class Disk:
+    """Counts the files that are written, and stops when one is about to be renamed into its place."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.begin()
+        patch.setattr(files.os, "fsync", self._fsync)
+
+    def begin(self, kill_at: int = 0, full_from: float = inf) -> None:
+        """Count anew; fail at that write, or at every one from that on."""
+        self.writes, self.kill_at, self.full_from = 0, kill_at, full_from
+
+    def _fsync(self, _: int) -> None:
+        self.writes += 1
+        if self.writes >= self.full_from:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.writes == self.kill_at:
+            raise Killed
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, object]]:
+    """How many writes a sweep takes, and what it leaves behind."""
+    results = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        assert measure(results, Crew(), SWEEP) == 0
+    return disk.writes, kept(results)
+
+
+def kept(results: Path) -> dict[str, object]:
+    """Every file under a results folder, hidden ones too; of a marker the times are left out."""
+    found: dict[str, object] = {}
+    for path in (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME):
+        data = path.read_bytes()
+        if path.parent.name == "rounds":
+            data = {key: value for key, value in json.loads(data).items() if key not in ("started", "ended")}
+        found[str(path.relative_to(results))] = data
+    return found
+
+
+def test_killed_at_any_write_a_sweep_goes_on_to_the_same_end(
+    tmp_path: Path, disk: Disk, undisturbed: tuple[int, dict[str, object]]
+):
+    writes, whole = undisturbed
+    for number in range(1, writes + 1):
+        results = tmp_path / str(number)
+        disk.begin(kill_at=number)
+        with pytest.raises(Killed):
+            measure(results, Crew(), SWEEP)
+        assert len(list(results.rglob(".*.*.*"))) == 1, "what was about to be written"
+        disk.begin()
+        assert measure(results, Crew(), SWEEP) == 0
+        assert kept(results) == whole, number
+
+
+def test_killed_at_any_write_of_a_forced_sweep_no_run_is_left_with_less(tmp_path: Path, disk: Disk):
+    assert measure(tmp_path, Crew(), SWEEP) == 0
+    for number in count(1):
+        disk.begin(kill_at=number)
+        with suppress(Killed):
+            measure(tmp_path, Crew(), SWEEP, force=True)
+            break
+        one, two, _ = load(tmp_path).rows["rounds"]
+        assert min(one, two) >= 1, "the old rounds go when the first fresh one is there"
+        disk.begin()
+        assert measure(tmp_path, Crew(), SWEEP) == 0
+        one, two, _ = load(tmp_path).rows["rounds"]
+        assert min(one, two) >= 2
+    assert number > 10
+    assert load(tmp_path).rows["rounds"].tolist() == [2, 2, 0]
+
+
+def test_a_disk_that_fills_up_at_any_write_loses_nothing(
+    tmp_path: Path, disk: Disk, undisturbed: tuple[int, dict[str, object]]
+):
+    writes, whole = undisturbed
+    for number in range(1, writes + 1):
+        results = tmp_path / str(number)
+        disk.begin(full_from=number)
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            measure(results, Crew(), SWEEP)
+        assert str(caught.value.filename).startswith(str(results))
+        assert not list(results.rglob(".*.*.*")), "what was half written takes up room"
+        disk.begin()
+        assert measure(results, Crew(), SWEEP) == 0
+        assert kept(results) == whole, number
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a disk of its own, as only Linux lets a user do")
+def test_a_real_disk_that_is_full_or_read_only_is_one_line_and_two(tmp_path: Path):
+    mine = ["unshare", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*mine, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount: unshare --map-root-user --mount fails")
+    script = [sys.executable, Path(__file__).with_name("small_disk.py"), tmp_path]
+    done = subprocess.run([*mine, *script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    full_at_start, full, read_only, read_only_at_start, whole = json.loads(done.stdout)
+    for (code, error, _), words in (
+        (full_at_start, "spec.json: No space left on device; free some space"),
+        (full, "metrics.jsonl: No space left on device; free some space"),
+        (read_only, "metrics.jsonl: Read-only file system; check that path"),
+        (read_only_at_start, f"{lock.NAME}: Read-only file system; check that path"),
+    ):
+        assert (code, error.count("\n")) == (2, 1), error
+        assert words in error
+    assert [rounds for _, _, rounds in (full_at_start, full, read_only, read_only_at_start)] == [0, 1, 2, 2]
+    assert whole == [0, "", 5]
