@@ -22,7 +22,7 @@ import psutil
 
 HERE = Path(__file__).parent
 PHASES = ("planning", "starting workers", "measuring", "recording")
-AIMS = (PHASES, ("measuring",), PHASES, ("recording",))  # which phases a kill may fall into, in turn
+AIMS = (PHASES, *((phase,) for phase in PHASES))  # what a kill aims at, in turn: any moment, or one of a short phase
 Phase = tuple[str, float, float]  # its name, its beginning and its end on the clock of time.monotonic
 
 
@@ -126,7 +126,7 @@ def killed(start: Start, left: int, usual: list[Phase], counts: Counts, rng: ran
 
 
 def sleep_into(start: Start, usual: list[Phase], aim: tuple[str, ...], rng: random.Random) -> None:
-    """Until a moment chosen evenly among those that an undisturbed sweep spends in the phases aimed at, or the end."""
+    """Until a moment drawn evenly from those that an undisturbed sweep spends in the phases aimed at, or the end."""
     spans = [phase for phase in usual if phase[0] in aim]
     name, began, ended = rng.choices(spans, [end - at for _, at, end in spans])[0]
     wanted = [phase for phase in usual if phase[0] == name].index((name, began, ended))
