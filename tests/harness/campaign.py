@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -22,7 +22,8 @@ import psutil
 
 HERE = Path(__file__).parent
 PHASES = ("planning", "starting workers", "measuring", "recording")
-AIMS = (PHASES, ("measuring",), PHASES, ("recording",))  # which phases a kill may fall into, in turn
+Aim = tuple[str, ...]  # the phases that a kill may fall into
+AIMS: tuple[Aim, ...] = (PHASES, *((phase,) for phase in PHASES))
 Phase = tuple[str, float, float]  # its name, its beginning and its end on the clock of time.monotonic
 
 
@@ -97,15 +98,18 @@ def living(group: int) -> list[int]:
     return found
 
 
-def campaign(folder: Path, kills: int, seed: int) -> Counts:
-    """Kill sweeps at random moments; AssertionError where one does not end as an undisturbed one does."""
-    rng, counts = random.Random(seed), Counts(seed)
+def campaign(folder: Path, aims: Sequence[Aim], seed: int) -> Counts:
+    """A kill for each aim, in as many sweeps as it takes; AssertionError where one ends unlike an undisturbed one."""
+    print(f"seed {seed}", flush=True)
+    rng, counts, left = random.Random(seed), Counts(seed), list(aims)
     whole = folder / "whole"
     usual = Start(whole).wait()
-    while (left := kills - counts.kills.total()) > 0:
+    while left:
         results = folder / f"sweep{counts.sweeps}"
-        while killed(start := Start(results), left, usual, counts, rng):
-            left -= 1
+        start = Start(results)
+        while left and killed(start, usual, left[0], counts, rng):
+            left.pop(0)
+            start = Start(results)
         start.wait()
         counts.sweeps += 1
         counts.runs += assert_same(results, whole)
@@ -114,19 +118,18 @@ def campaign(folder: Path, kills: int, seed: int) -> Counts:
     return counts
 
 
-def killed(start: Start, left: int, usual: list[Phase], counts: Counts, rng: random.Random) -> bool:
-    """Kill it at a random moment; False where none is left to do, or it has ended before."""
-    if left:
-        sleep_into(start, usual, AIMS[counts.kills.total() % len(AIMS)], rng)
-    if not left or start.ended():
+def killed(start: Start, usual: list[Phase], aim: Aim, counts: Counts, rng: random.Random) -> bool:
+    """Kill it at a random moment; False where it has ended before."""
+    sleep_into(start, usual, aim, rng)
+    if start.ended():
         return False
     counts.kills[start.phases()[-1][0]] += 1
     counts.most_processes = max(counts.most_processes, start.kill())
     return True
 
 
-def sleep_into(start: Start, usual: list[Phase], aim: tuple[str, ...], rng: random.Random) -> None:
-    """Until a moment chosen evenly among those that an undisturbed sweep spends in the phases aimed at, or the end."""
+def sleep_into(start: Start, usual: list[Phase], aim: Aim, rng: random.Random) -> None:
+    """Until a moment drawn evenly from those that an undisturbed sweep spends in the phases aimed at, or the end."""
     spans = [phase for phase in usual if phase[0] in aim]
     name, began, ended = rng.choices(spans, [end - at for _, at, end in spans])[0]
     wanted = [phase for phase in usual if phase[0] == name].index((name, began, ended))

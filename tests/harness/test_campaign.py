@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from campaign import PHASES, campaign, clock_fields
+from campaign import AIMS, PHASES, campaign, clock_fields
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -16,7 +16,7 @@ def test_clocks_are_found_by_what_they_do():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_few_kills(tmp_path: Path):
-    counts = campaign(tmp_path, kills=2, seed=random.randrange(10**6))
+    counts = campaign(tmp_path, [PHASES, ("recording",)], seed=random.randrange(10**6))
     assert counts.kills.total() == 2
 
 
@@ -24,7 +24,7 @@ def test_a_few_kills(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.timeout(3 * 3600)
 def test_a_hundred_kills(tmp_path: Path):
-    counts = campaign(tmp_path, kills=100, seed=1811_06965)
+    counts = campaign(tmp_path, AIMS * 20, seed=1811_06965)
     assert counts.kills.total() == 100
     assert set(counts.kills) == set(PHASES)
     assert counts.most_processes >= 3

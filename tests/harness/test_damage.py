@@ -91,7 +91,7 @@ def held(results: Path) -> dict[Path, bytes]:
 
 
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_no_damage_is_a_crash_or_a_wrong_number(recorded: tuple[Path, Seen], data: st.DataObject):
     """Cut off anywhere, a bit or a value changed anywhere: what is still shown was measured."""
     source, whole = recorded
@@ -108,7 +108,7 @@ def test_no_damage_is_a_crash_or_a_wrong_number(recorded: tuple[Path, Seen], dat
 
 
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_changed_timeline_is_no_crash(recorded: tuple[Path, Seen], data: st.DataObject):
     source, whole = recorded
     with tempfile.TemporaryDirectory() as made:
