@@ -69,9 +69,9 @@ def test_runs_survive_each_other(tmp_path: Path):
         crew.ready()
         assert team.processes is not None
         pids = team.processes.pids
-        silent = crew.measure(job("import:faulty:hangs"), 10)
+        silent = crew.measure(job("import:faulty:hangs"), 25)
         assert silent.status == "timeout"
-        assert silent.reason.startswith("no result within 10 s (stage 0, ")
+        assert silent.reason.startswith("no result within 25 s (stage 0, ")
         assert silent.reason.endswith("stage 1, F0 of step 0 when last heard of)")
         assert alive(pids) == []
     assert before == {name: os.environ.get(name) for name in before}
