@@ -58,6 +58,7 @@ class _Here:
     step: int | None = None  # None outside of steps: while setting up, or in another library
     action: Action | None = None  # None between steps
     outside: str = "before its first step"
+    needs_others: int = 0  # how many blocks of `told` it is in: elsewhere it may do without a launcher
 
     def __str__(self) -> str:
         if self.step is None:
@@ -157,7 +158,7 @@ class Health:
                 self.beat()
                 failure = posted(self.store) or self._silence()
             except dist.DistError:
-                failure = Failure(self.rank, "failed", _NO_LAUNCHER)
+                failure = Failure(self.rank, "failed", _NO_LAUNCHER) if here.needs_others else None
             self._heard = time.monotonic()
             if failure is not None and not self._failed and not self._ended.is_set():
                 self._leave(failure)
@@ -169,7 +170,7 @@ class Health:
             before, woken = woken, time.monotonic()
             if woken - before > SILENCE / 2:  # this process was stopped, not the store
                 self._heard = woken
-            if woken - self._heard > SILENCE and not self._failed:
+            if woken - self._heard > SILENCE and here.needs_others and not self._failed:
                 self._leave(Failure(self.rank, "failed", f"no answer from the launcher for {SILENCE:.0f} s"))
 
     def _silence(self) -> Failure | None:
@@ -227,6 +228,7 @@ def current() -> Health:
 @contextmanager
 def told() -> Iterator[None]:
     """What is raised inside concerns all ranks, unless all of them raise it."""
+    here.needs_others += 1
     try:
         yield
     except EveryRankError:
@@ -239,6 +241,8 @@ def told() -> Iterator[None]:
         if _own is not None:
             _own.report(error)
         raise
+    finally:
+        here.needs_others -= 1
 
 
 @contextmanager

@@ -93,6 +93,16 @@ def endless(when: str) -> None:
         time.sleep(0.02)
 
 
+def afterwards(folder: str) -> None:
+    """The first rank, which holds the store, ends after the last step; the others still have something to do."""
+    pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
+    pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
+    if dist.get_rank():
+        time.sleep(3)
+    (Path(folder) / str(dist.get_rank())).touch()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
     print(launch(globals()[name], *[int(a) if a.isdigit() else a for a in arguments], stages=STAGES))

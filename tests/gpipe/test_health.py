@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,6 +63,17 @@ def test_a_stage_that_dies_between_steps(tmp_path: Path):
     assert seconds_since(when) < LIMIT
 
 
+def bare(arguments: list[str], port: int, **more: str) -> list[subprocess.Popen[str]]:
+    """Processes as torchrun starts them."""
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(STAGES)}
+    environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **more}
+    command = [sys.executable, str(Path(__file__).with_name("failing.py")), *arguments]
+    return [
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(STAGES)
+    ]
+
+
 ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 
 
@@ -79,14 +91,8 @@ ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path, how: str, words: str):
     """As on several hosts: bare processes that have a store in common, and nobody who sees them end."""
     store, when = own_store(), tmp_path / "when"
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(STAGES)}
-    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     arguments = ["between", "raise", "2"] if how.endswith("steps") else ["train", how, "F", "2"]
-    command = [sys.executable, str(Path(__file__).with_name("failing.py")), *arguments, str(when)]
-    ranks = [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(STAGES)
-    ]
+    ranks = bare([*arguments, str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")
     survivors = [process for rank, process in enumerate(ranks) if rank != 2]
     try:
         told = [process.communicate(timeout=120)[1] for process in survivors]
@@ -99,6 +105,17 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
     own = ranks[2].communicate()[1]
     assert own.count("Traceback") == how.startswith("raise")
     assert [process.returncode for process in survivors] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_a_store_that_ends_after_the_last_step_is_not_missed(tmp_path: Path):
+    """Without torchrun the first rank holds it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = bare(["afterwards", str(tmp_path)], port)
+    told = [process.communicate(timeout=120)[1] for process in ranks]
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2", "3"}, told
 
 
 @pytest.mark.slow
