@@ -3,7 +3,7 @@
 import pickle
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -69,29 +69,32 @@ class Wire:
         if self.rank < self.stages - 1:
             dist.recv(box, self.world_rank(self.stages - 1), tag=CONTROL)
             return box.item()
-        self._tell(box)
+        self._send_all(box, range(self.stages - 1))
         return value
 
     def agree(self, bad: bool, value: float) -> tuple[bool, float]:
         """Whether any stage says so, and the last stage's value, on every stage, by way of the first."""
-        box = torch.tensor([bad, value], dtype=torch.float64)
+        if self.stages == 1:
+            return bad, value
+        own = torch.tensor([bad, value], dtype=torch.float64)
+        others = [0] if self.rank else range(1, self.stages)
+        boxes = [torch.zeros_like(own) for _ in others]
+        arriving = [dist.irecv(box, self.world_rank(j), tag=CONTROL) for box, j in zip(boxes, others, strict=True)]
+        if self.rank:  # only now, so that the answer finds room for it
+            self._send_all(own, others)
+        for work in arriving:
+            assert work is not None
+            work.wait()
+        told = [box.tolist() for box in boxes]
         if self.rank:
-            dist.send(box, self.world_rank(0), tag=CONTROL)
-            dist.recv(box, self.world_rank(0), tag=CONTROL)
-        else:
-            for j in range(1, self.stages):
-                theirs = torch.zeros_like(box)
-                dist.recv(theirs, self.world_rank(j), tag=CONTROL)
-                box[0] += theirs[0]
-                box[1] = theirs[1]
-            self._tell(box)
-        found, last = box.tolist()
-        return found > 0, last
+            return told[0][0] > 0, told[0][1]
+        bad, value = bad or any(found for found, _ in told), told[-1][1]
+        self._send_all(torch.tensor([bad, value], dtype=torch.float64), others)
+        return bad, value
 
-    def _tell(self, box: Tensor) -> None:
-        """Send the same to all other stages."""
-        others = [j for j in range(self.stages) if j != self.rank]
-        for work in [dist.isend(box, self.world_rank(j), tag=CONTROL) for j in others]:
+    def _send_all(self, box: Tensor, stages: Iterable[int]) -> None:
+        """Send the same to several stages."""
+        for work in [dist.isend(box, self.world_rank(j), tag=CONTROL) for j in stages]:
             assert work is not None
             work.wait()
 
