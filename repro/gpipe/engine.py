@@ -60,7 +60,8 @@ class Engine:
         self._before, self._after = links.before, links.after
         self._parts_of: dict[int, Part] = {}
         self._known: dict[int, tuple[_Metas, _Metas, dict[int, list[bool]]]] = {}
-        self._frozen = stage.frozen()
+        self._parameters: list[Tensor] = []  # of this stage, listed once a step
+        self._frozen: tuple[bool, ...] = ()  # which of them require no gradient
         self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
 
     @told()
@@ -150,9 +151,8 @@ class Engine:
         if self.everyone is None or self.evaluating:
             yield
             return
-        leaves: list[Tensor] = [*self.stage.module.parameters()]
-        if self._before is None:
-            leaves += [t for t in flatten(unwrapped(inputs))[0] if t.requires_grad and t.is_leaf]
+        given = flatten(unwrapped(inputs))[0] if self._before is None else []
+        leaves = [*self._parameters, *(t for t in given if t.requires_grad and t.is_leaf)]
         with undone_if_it_fails(leaves, self.stage.changing.snapshot(known=not self.stage.probing)):
             yield
             loss = self._own_loss()
@@ -205,7 +205,8 @@ class Engine:
         if announced == _REFUSED:
             raise self._refusal("inputs: the first stage refused them; its own message says why")
         self.stage.probing = bool(learning)
-        frozen = self.stage.frozen()
+        self._parameters = [*self.stage.module.parameters()]
+        frozen = tuple(not p.requires_grad for p in self._parameters)
         if frozen != self._frozen and self._known:
             raise ValueError(
                 f"stage {self._rank}: parameters were frozen or unfrozen since the first step, which learnt what "

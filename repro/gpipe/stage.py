@@ -67,10 +67,6 @@ class Stage:
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
 
-    def frozen(self) -> tuple[bool, ...]:
-        """Which parameters require no gradient."""
-        return tuple(not p.requires_grad for p in self.module.parameters())
-
     def forward(self, i: int, inputs: Tree, *, keep: bool) -> Tree:
         """F of micro-batch i.
 

@@ -3,7 +3,7 @@
 import pickle
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ class Wire:
 
     def recv_numbers(self, stage: int) -> tuple[int, int, int]:
         """The counterpart of `send_numbers`."""
-        a, b, c = self._recv(torch.zeros(3, dtype=torch.int64), stage).tolist()
+        a, b, c = self._irecv(torch.zeros(3, dtype=torch.int64), stage)().tolist()
         return a, b, c
 
     def send_object(self, value: object, stage: int) -> None:
@@ -65,47 +65,48 @@ class Wire:
 
     def recv_object(self, stage: int) -> Any:
         """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
-        data = self._recv(torch.zeros(self.recv_numbers(stage)[0], dtype=torch.uint8), stage)
+        data = self._irecv(torch.zeros(self.recv_numbers(stage)[0], dtype=torch.uint8), stage)()
         return pickle.loads(bytes(data.numpy()))
 
     def from_last(self, value: float) -> float:
         """The last stage's value on every stage."""
         box = torch.tensor([value], dtype=torch.float64)
         if self.rank < self.stages - 1:
-            return self._recv(box, self.stages - 1).item()
-        self._tell(box)
+            return self._irecv(box, self.stages - 1)().item()
+        self._send_all(box, range(self.stages - 1))
         return value
 
     def agree(self, bad: bool, value: float) -> tuple[bool, float]:
         """Whether any stage says so, and the last stage's value, on every stage, by way of the first."""
-        box = torch.tensor([bad, value], dtype=torch.float64)
+        if self.stages == 1:
+            return bad, value
+        own = torch.tensor([bad, value], dtype=torch.float64)
+        others = [0] if self.rank else range(1, self.stages)
+        boxes = [torch.zeros_like(own) for _ in others]
+        arriving = [self._irecv(box, j) for box, j in zip(boxes, others, strict=True)]
+        if self.rank:  # only now, so that the answer finds room for it
+            self._send_all(own, others)
+        told = [arrived().tolist() for arrived in arriving]
         if self.rank:
-            self._isend(box, 0)()
-            box = self._recv(box, 0)
-        else:
-            for j in range(1, self.stages):
-                theirs = self._recv(torch.zeros_like(box), j)
-                box[0] += theirs[0]
-                box[1] = theirs[1]
-            self._tell(box)
-        found, last = box.tolist()
-        return found > 0, last
+            return told[0][0] > 0, told[0][1]
+        bad, value = bad or any(found for found, _ in told), told[-1][1]
+        self._send_all(torch.tensor([bad, value], dtype=torch.float64), others)
+        return bad, value
 
-    def _tell(self, box: Tensor) -> None:
-        """Send the same to all other stages."""
-        for sent in [self._isend(box, j) for j in range(self.stages) if j != self.rank]:
+    def _send_all(self, box: Tensor, stages: Iterable[int]) -> None:
+        """Send the same to several stages."""
+        for sent in [self._isend(box, j) for j in stages]:
             sent()
 
-    def _isend(self, message: Tensor, stage: int) -> Callable[[], object]:
+    def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
             return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer)
 
-    def _recv(self, room: Tensor, stage: int) -> Tensor:
+    def _irecv(self, room: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            dist.recv(room, peer, tag=CONTROL)
-        return room
+            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer)
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value from each stage, on every stage, by way of the first."""
