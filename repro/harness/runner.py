@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from repro.harness.track import Mode, Picture
     from repro.harness.workers import Outcome
 
-STOPPED = "stopped by the user"
 DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
 
 
@@ -89,7 +88,7 @@ class Session:
             measuring.rounds()
         except (KeyboardInterrupt, OSError) as stop:
             with suppress(Exception):  # nothing may hide why it stops
-                measuring.interrupted("a file could not be written" if isinstance(stop, OSError) else STOPPED)
+                measuring.interrupted(str(stop.strerror) if isinstance(stop, OSError) else "stopped by the user")
                 self._publish(plan, measuring.done)
             raise
         self.failed += measuring.failed

@@ -140,3 +140,16 @@ def test_a_real_disk_that_is_full_or_read_only_is_one_line_and_two(tmp_path: Pat
         assert words in error
     assert [rounds for _, _, rounds in (full_at_start, full, read_only, read_only_at_start)] == [0, 1, 2, 2]
     assert whole == [0, "", 5]
+
+
+def test_a_file_that_cannot_be_written_is_the_reason_of_what_was_open(tmp_path: Path):
+    def obstruct(job: int) -> None:
+        if job == 3:  # in the second round
+            (env,) = tmp_path.glob("*/smoke/tiny/*-K2-*/env.json")
+            env.unlink()
+            env.mkdir()
+
+    with pytest.raises(OSError, match="Is a directory"):
+        measure(tmp_path, Crew(before=obstruct), SWEEP)
+    assert load(tmp_path).rows["status"].tolist()[:2] == ["interrupted(Is a directory)"] * 2
+    assert len(load(tmp_path).rounds) == 2
