@@ -136,10 +136,9 @@ class _Watch:
         self._head = stage.head_index
         self._now = 0  # the micro-batch whose B runs
         self.hooks: list[torch.utils.hooks.RemovableHandle] = []
-        first = stage.head_index - len(stage.names)
-        layers = list(enumerate(zip(stage.names, stage.module, strict=True), first))
         self._labels = {stage.head_index: _LOSS} if stage.head is not None else {}
-        for index, (name, layer) in layers:
+        named = zip(stage.names, stage.module, strict=True)
+        for index, (name, layer) in enumerate(named, stage.head_index - len(stage.names)):
             self._labels[index] = f"layer {index} ({type(layer).__name__ if name == str(index) else name})"
             for key, parameter in layer.named_parameters():
                 if parameter.requires_grad:

@@ -25,7 +25,7 @@ CASES = [  # K, schedule, checkpoint, and the orders that are given one after th
     (2, "gpipe-late", "always", [("backward", 1), ("forward", 2)]),
     (2, "1f1b", "except_last", [("forward", 3), ("backward", 0), ("loss", 0)]),
 ]
-REPLICAS = (2, "gpipe", "always", [("forward", 2), ("backward", 1), ("loss", 0)])
+REPLICAS = (2, "gpipe", "always", [("forward", 2), ("backward", 1), ("loss", 0), ("summed by all", 1)])
 
 
 class _Spoil(torch.autograd.Function):
@@ -80,6 +80,8 @@ def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor
     orders = torch.full((N, 1), -1.0)
     if kind in HOW:
         orders[[4, 7] if kind == "summed" else 4] = n + HOW[kind]
+    elif kind == "summed by all":  # each replica's one half of it
+        orders[4] = n + HOW["summed"]
     elif kind == "loss":
         orders[4] = LOSS
     elif kind in ("inputs", "targets"):
@@ -127,7 +129,8 @@ def refused(K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, 
     found: dict[str, list[Any]] = {"said": [], "unchanged": [], "like good": []}
     for step, (kind, n) in enumerate(orders):
         before = state(pipe, optimizer)
-        bad = batch(kind if pipe.replica == pipe.replicas - 1 else "good", n, seed=9)
+        obeys = kind == "summed by all" or pipe.replica == pipe.replicas - 1
+        bad = batch(kind if obeys else "good", n, seed=9)
         found["said"].append(refusal(partial(pipe.train_step, *bad, loss_fn, optimizer)))
         found["unchanged"].append(same(before, state(pipe, optimizer)))
         own = batch(seed=step + 10 * pipe.replica)

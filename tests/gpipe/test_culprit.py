@@ -35,6 +35,8 @@ def line(step: int, K: int, kind: str, n: int, replica: str = "") -> str:
         "targets": f"the targets of micro-batch {BAD} on {last} are inf or nan; mend or leave out such examples",
         "summed": f"the gradient of {n}.shift on {stage} is inf or nan in the sum over micro-batches, in none alone; "
         "lower the learning rate, or what scales the loss",
+        "summed by all": " and ".join(f"the gradients on stage {LAYERS_OF[K][n]} of replica {d}" for d in range(2))
+        + " are inf or nan in the sum over replicas, in none alone; lower the learning rate, or what scales the loss",
     }[kind]
     return f"NonFiniteError: step {step}: {what}; {TRAINS_ON}"
 
