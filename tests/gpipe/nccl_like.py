@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from repro.gpipe.errors import EveryRankError
 from repro.gpipe.message import TensorMeta, dense, elements
 from repro.gpipe.transport import Link
 from repro.gpipe.wire import Wire
@@ -23,7 +24,7 @@ _HELLO, _READY, _DATA = 100, 200, 300  # gloo's tags, to which a communicator ad
 _BOTH = 3  # the number of one that serves both directions; otherwise a direction's own tag
 
 
-class Deadlock(RuntimeError):
+class Deadlock(RuntimeError, EveryRankError):
     """An operation waited longer than it may."""
 
 
