@@ -182,7 +182,7 @@ def _start(
         name=run_id,
         tags=[tag for tag in tags if tag] or None,
         config=spec,
-        dir=directory,
+        dir=directory.absolute(),  # the service that writes may have been started elsewhere
         settings=settings,
         reinit="create_new",
     )
