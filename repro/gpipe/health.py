@@ -279,6 +279,11 @@ def last_seen(board: dist.Store, rank: int) -> str:
     return f"{json.loads(board.get(f'beat/{rank}'))['here']} when last heard of"
 
 
+def post_death(board: dist.Store, rank: int, how: str) -> Failure:
+    """Make known that a process was seen to end, and how; what caused that, if it is known already, comes back."""
+    return post(board, Failure(rank, "failed", f"{last_seen(board, rank)}: died ({how})"))
+
+
 def status_of(error: BaseException) -> str:
     """The status word for a run that ends in this error."""
     full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)

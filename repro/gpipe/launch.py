@@ -92,8 +92,7 @@ def _until_all_ended(processes: Processes, board: dist.Store, results: list[Path
             raise StageError(failure)
         for rank in codes.keys() - done:
             if codes[rank] or not results[rank].exists():
-                text = f"{health.last_seen(board, rank)}: died ({how(codes[rank])})"
-                raise StageError(health.post(board, Failure(rank, "failed", text)))
+                raise StageError(health.post_death(board, rank, how(codes[rank])))
             done.add(rank)
 
 

@@ -45,15 +45,13 @@ class Processes:
             context.Process(target=_run, args=(fn, args, os.getpid(), output), name=f"stage-{number}", daemon=False)
             for number, (args, output) in enumerate(zip(calls, outputs, strict=True))
         ]
-        started = False
         try:
             with _environment(threads, local=local):
                 for process in self._all:
                     process.start()
-            started = True
-        finally:
-            if not started:  # Ctrl-C in between
-                self.kill()
+        except BaseException:  # Ctrl-C in between
+            self.kill()
+            raise
 
     def __enter__(self) -> "Processes":
         return self

@@ -111,8 +111,7 @@ class Workers:
         if (failure := health.posted(board)) is not None:
             return failure
         for rank, code in self.team.ended().items():
-            text = f"{health.last_seen(board, rank)}: died ({how(code)})"
-            return health.post(board, Failure(rank, "failed", text))
+            return health.post_death(board, rank, how(code))
         return None
 
     def _stop(self) -> None:
