@@ -1,8 +1,24 @@
-"""`python -m repro` is the `repro` command, as torchrun needs it."""
+"""The `repro` command, also as `python -m repro`, which torchrun needs."""
 
 import sys
 
-from repro.cli import main
+from repro.harness import signals
+
+
+def main() -> int:
+    """Entry point; imports the rest only when Ctrl-C is already heeded."""
+    signals.heed()
+    try:
+        from repro import cli
+
+        signals.check()
+    except BaseException:
+        if not signals.heard():
+            raise
+        print("interrupted: nothing had begun", file=sys.stderr)
+        return signals.exit_status()
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,6 @@ gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done 
 
 import dataclasses
 import shlex
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -97,19 +96,21 @@ class DoctorOptions:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    heard = signals.heed()
+    signals.heed()
     warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
     try:
         return _dispatch(given)
-    except (ValueError, OSError) as error:
-        if not (told := mistake(error)):
-            raise
-        print(f"error: {told}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        command = shlex.join(["repro", *given])
-        print(f"interrupted: finished rounds are kept; `{command}` goes on from there", file=sys.stderr)
-        return 128 + (heard or [signal.SIGINT])[0]
+        pass
+    except Exception as error:
+        if not signals.heard():  # else this may be what an import made of it
+            if not (isinstance(error, ValueError | OSError) and (told := mistake(error))):
+                raise
+            print(f"error: {told}", file=sys.stderr)
+            return 2
+    command = shlex.join(["repro", *given])
+    print(f"interrupted: finished rounds are kept; `{command}` goes on from there", file=sys.stderr)
+    return signals.exit_status()
 
 
 def _dispatch(given: list[str]) -> int:

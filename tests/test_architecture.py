@@ -18,8 +18,9 @@ ALLOWED = {
     "data": set(),
     "models": {"gpipe", "data"},
     "paper": {"gpipe"},
+    "costs": {"gpipe", "models"},
     "methods": {"gpipe", "models"},
-    "harness": {"gpipe", "models", "data", "methods"},
+    "harness": {"gpipe", "models", "data", "costs", "methods"},
     "report": {"gpipe", "paper", "harness"},
 }
 READERS = {

@@ -103,6 +103,11 @@ class Statistics:
         if self.counting:
             self._norms[id(module)].take(output)
 
+    @property
+    def nbytes(self) -> int:
+        """Of the statistics that the F of one micro-batch leaves."""
+        return sum(t.nbytes for norm in self._norms.values() for t in norm.running)
+
     def restore(self) -> None:
         """Leave every layer as it was."""
         for hook in self._hooks:

@@ -13,7 +13,8 @@ from repro.gpipe import culprit
 from repro.gpipe.batchnorm import Statistics, once_per_mini_batch
 from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.head import Head, Loss
-from repro.gpipe.health import here, told
+from repro.gpipe.health import told
+from repro.gpipe.here import here
 from repro.gpipe.links import Links
 from repro.gpipe.mailbox import Inbox
 from repro.gpipe.message import MessageMeta, settled
@@ -87,7 +88,7 @@ class Engine:
             raise RefusedError(
                 "train_step inside torch.inference_mode(): nothing there has a gradient; leave that mode"
             )
-        here.step, here.action = self.step, None
+        here.step, here.action, here.warm = self.step, None, True
         if id(schedule) not in self._parts_of:
             self._parts_of[id(schedule)] = Part.of(schedule, self._rank)
         self._part = self._parts_of[id(schedule)]

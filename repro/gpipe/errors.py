@@ -1,7 +1,6 @@
 """Errors that have a meaning for more than one rank, and one helpful line for a wrong argument."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 
@@ -15,15 +14,6 @@ class LostNeighbourError(ConnectionError):
     def __init__(self, rank: int, reason: object) -> None:
         super().__init__(f"it closed its connection: it ended, or was killed ({' '.join(str(reason).split())[:200]})")
         self.rank = rank
-
-
-@contextmanager
-def reaching(rank: int) -> Iterator[None]:
-    """What a connection to this rank of the world raises when it breaks, gloo's RuntimeError too, names the rank."""
-    try:
-        yield
-    except (ConnectionError, RuntimeError) as error:
-        raise LostNeighbourError(rank, error) from error
 
 
 class RefusedError(ValueError, EveryRankError):

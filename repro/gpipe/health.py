@@ -16,58 +16,31 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from repro.gpipe.board import (
+    INTERVAL,
+    SILENCE,
+    Failure,
+    Watch,
+    board,
+    last_seen,
+    post,
+    post_beat,
+    post_farewell,
+    post_returned,
+    posted,
+    said_farewell,
+    status_of,
+    words,
+)
 from repro.gpipe.errors import EveryRankError, LostNeighbourError
-from repro.gpipe.schedule import Action
+from repro.gpipe.here import here
 
-INTERVAL = 0.5  # seconds between two reports
-SILENCE = float(os.environ.get("GPIPE_SILENCE_S", "7"))  # without a report, from a process that is in a step
-SETTING_UP = max(60.0, SILENCE)  # the same before its first step: imports and drivers may hold Python's lock for long
 _WORD = 3.0  # seconds in which the cause of a lost connection is told by somebody who knows it
-_FAILURE = "failure"
 _NO_LAUNCHER = "the launcher is gone, or the store that it holds"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What ended a group.
-
-    Attributes:
-        rank: where it happened.
-        status: "failed" or "oom".
-        text: one line that names the stage and its last action.
-        traceback: of what was raised, if that was it.
-    """
-
-    rank: int
-    status: str
-    text: str
-    traceback: str = ""
-
-
-@dataclass
-class _Here:
-    """Where this process is: written by the engine, read by the reporting thread."""
-
-    who: str = ""
-    step: int | None = None  # None outside of steps: while setting up, or in another library
-    action: Action | None = None  # None between steps
-    outside: str = "before its first step"
-    needs_others: int = 0  # how many blocks of `told` it is in: elsewhere it may do without a launcher
-
-    def __str__(self) -> str:
-        if self.step is None:
-            return f"{self.who}, {self.outside}"
-        doing = f"{self.action.kind}{self.action.micro_batch}" if self.action else "start or end"
-        return f"{self.who}, {doing} of step {self.step}"
-
-
-here = _Here()
 
 
 class Health:
@@ -86,10 +59,11 @@ class Health:
         self.waiting = self.store.clone()  # a client that waits lets nobody else ask
         self.pipelines = 0  # of rank 0, as far as this one has followed
         self._beats = 0
+        self.launches = 0  # of this program, under torchrun
         self._failed = False  # here, and said so
         self._ended = threading.Event()
-        self._heard = self._looked = self._changed = time.monotonic()
-        self._last = (-1, "")
+        self._heard = time.monotonic()
+        self._watch = Watch(self.store)
         here.who = here.who or f"rank {rank}"
         for work in (self._tell, self._mind):
             threading.Thread(target=work, name=f"gpipe-health{work.__name__}", daemon=True).start()
@@ -98,20 +72,18 @@ class Health:
     def beat(self) -> None:
         """Report where this process is; it is done twice a second, so call it only where that may be too late."""
         self._beats += 1
-        beat = {"number": self._beats, "here": str(here), "in_steps": here.step is not None}
-        self.store.set(f"beat/{self.rank}", json.dumps(beat))
+        post_beat(self.store, self.rank, self._beats, here)
 
     def report(self, error: BaseException) -> None:
         """Tell all that this process fails of an error, with its traceback."""
         if self._failed:
             return
         self._failed = True
-        text = f"{here}: {' '.join(''.join(traceback.format_exception_only(error)).split())}"
-        if isinstance(error, EveryRankError):  # it says itself where, if that matters
-            text = str(error)
+        # What concerns every rank says itself where, if that matters.
+        text = str(error) if isinstance(error, EveryRankError) else f"{here}: {words(error)}"
         said = "".join(traceback.format_exception(error))
         with suppress(dist.DistError):  # the store is gone, and with it everybody who could read this
-            post(self.store, Failure(self.rank, status_of(error), text[:1000], said))
+            post(self.store, Failure(self.rank, status_of(error), text, said))
 
     def bereaved(self, error: LostNeighbourError) -> None:
         """Leave for want of a neighbour, once it is known what became of it; never returns."""
@@ -134,7 +106,7 @@ class Health:
         pause = 0.001
         while missing := [rank for rank, own in keys.items() if not self.waiting.check([own])]:
             for rank in missing:
-                if self.waiting.check([f"farewell/{rank}"]) and not self.waiting.check([keys[rank]]):
+                if said_farewell(self.waiting, rank) and not self.waiting.check([keys[rank]]):
                     raise ValueError(f"rank {rank} ended, and never built the Pipeline that {here.who} waits for")
             time.sleep(pause)
             pause = min(2 * pause, INTERVAL)
@@ -149,14 +121,20 @@ class Health:
         if isinstance(uncaught, Exception) and not isinstance(uncaught, LostNeighbourError):
             self.report(uncaught)
         with suppress(dist.DistError):
-            self.store.set(f"farewell/{self.rank}", "")
+            post_farewell(self.store, self.rank)
+
+    def returned(self) -> None:
+        """Say that this launch, one of several in a program, has come to its end here."""
+        with suppress(dist.DistError):
+            post_returned(self.store, self.rank, self.launches)
+        self.launches += 1
 
     def _tell(self) -> None:
         """Report, and read what others report, until the end."""
         while not self._ended.wait(INTERVAL):
             try:
                 self.beat()
-                failure = posted(self.store) or self._silence()
+                failure = self._trouble()
             except dist.DistError:
                 failure = Failure(self.rank, "failed", _NO_LAUNCHER) if here.needs_others else None
             self._heard = time.monotonic()
@@ -173,39 +151,32 @@ class Health:
             if woken - self._heard > SILENCE and here.needs_others and not self._failed:
                 self._leave(Failure(self.rank, "failed", f"no answer from the launcher for {SILENCE:.0f} s"))
 
-    def _silence(self) -> Failure | None:
-        """Watch over the next rank that has begun and not ended."""
-        now = time.monotonic()
-        if now - self._looked > SILENCE / 2:  # it is this process that was stopped
-            self._changed = now
-        self._looked = now
-        watched = next((rank for rank in self._others() if self._is_watched(rank)), None)
-        if watched is None:
-            return None
-        raw = self.store.get(f"beat/{watched}").decode()
-        if (watched, raw) != self._last:
-            self._last, self._changed = (watched, raw), now
-            return None
-        beat = json.loads(raw)
-        patience = SILENCE if beat["in_steps"] else SETTING_UP
-        if now - self._changed < patience:
-            return None
-        hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
-        text = f"{last_seen(self.store, watched)}: no sign of life for {patience:.0f} s ({hint})"
-        return post(self.store, Failure(watched, "failed", text))
-
-    def _others(self) -> Iterator[int]:
-        return ((self.rank + step) % self.world for step in range(1, self.world))
-
-    def _is_watched(self, rank: int) -> bool:
-        return self.store.check([f"beat/{rank}"]) and not self.store.check([f"farewell/{rank}"])
+    def _trouble(self) -> Failure | None:
+        """What is posted; silence of the next rank that has begun and not ended; a wait that can never end."""
+        if (failure := posted(self.store)) is not None:
+            return failure
+        others = ((self.rank + step) % self.world for step in range(1, self.world))
+        begun = (rank for rank in others if self.store.check([f"beat/{rank}"]) and not said_farewell(self.store, rank))
+        failure = self._watch.silence([rank] if (rank := next(begun, None)) is not None else [])
+        if failure is None and here.receiving is not None:
+            failure = self._watch.knot(self.rank, self.launches)
+        return failure
 
     def _leave(self, failure: Failure) -> None:
-        """End this process, whatever its other threads wait for."""
-        with suppress(Exception):
-            sys.stdout.flush()
-        os.write(2, f"{here.who}: leaving, because {failure.text}\n".encode())
-        os._exit(1)
+        """End this process, whatever its other threads wait for, and whether or not anybody reads what it says."""
+
+        def speak() -> None:
+            with suppress(Exception):
+                sys.stdout.flush()
+            with suppress(OSError):
+                os.write(2, f"{here.who}: leaving, because {failure.text}\n".encode(errors="replace"))
+
+        try:
+            speaker = threading.Thread(target=speak, daemon=True)
+            speaker.start()
+            speaker.join(1.0)
+        finally:
+            os._exit(1)
 
 
 _own: Health | None = None
@@ -255,36 +226,3 @@ def last_words() -> Iterator[None]:
         if _own is not None:
             _own.report(error)  # also one that all ranks raise
         os._exit(1)
-
-
-def board(store: dist.Store) -> dist.Store:
-    """The part of a store where failures and signs of life are posted."""
-    return dist.PrefixStore("gpipe-health", store)
-
-
-def post(board: dist.Store, failure: Failure) -> Failure:
-    """Make a failure known, unless there is one: the first is the cause, the others its consequences. Returns it."""
-    return Failure(**json.loads(board.compare_set(_FAILURE, "", json.dumps(asdict(failure)))))
-
-
-def posted(board: dist.Store) -> Failure | None:
-    """The failure that is known."""
-    return Failure(**json.loads(board.get(_FAILURE))) if board.check([_FAILURE]) else None
-
-
-def last_seen(board: dist.Store, rank: int) -> str:
-    """`stage 1, F3 of step 2 when last heard of`."""
-    if not board.check([f"beat/{rank}"]):
-        return f"rank {rank}"
-    return f"{json.loads(board.get(f'beat/{rank}'))['here']} when last heard of"
-
-
-def post_death(board: dist.Store, rank: int, how: str) -> Failure:
-    """Make known that a process was seen to end, and how; what caused that, if it is known already, comes back."""
-    return post(board, Failure(rank, "failed", f"{last_seen(board, rank)}: died ({how})"))
-
-
-def status_of(error: BaseException) -> str:
-    """The status word for a run that ends in this error."""
-    full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-    return "oom" if full else "failed"

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from repro.gpipe import health
-from repro.gpipe.health import Failure
+from repro.gpipe.board import INTERVAL, Failure, Watch, board, post_death, posted, running
 from repro.gpipe.processes import Processes, how, own_store
 from repro.gpipe.transport import TIMEOUT, nccl_pairs
 
@@ -57,7 +57,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         results = [Path(folder) / str(rank) for rank in range(stages)]
         calls = [(rank, fn, args, results, threads, store.port) for rank in range(stages)]
         with Processes(_child, calls, threads=threads) as processes:
-            _until_all_ended(processes, health.board(store), results)
+            _until_all_ended(processes, board(store), results)
         return [pickle.loads(path.read_bytes()) for path in results]
 
 
@@ -83,17 +83,20 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
         nccl_pairs(world)
 
 
-def _until_all_ended(processes: Processes, board: dist.Store, results: list[Path]) -> None:
+def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path]) -> None:
     """Watch over the stages; raises a StageError as soon as one has failed, for whatever reason."""
     done: set[int] = set()
+    watch = Watch(posts)  # the stages watch over each other, but all of them may stop
     while len(done) < len(results):
-        codes = processes.wait(health.INTERVAL)
-        if (failure := health.posted(board)) is not None:
+        codes = processes.wait(INTERVAL)
+        if (failure := posted(posts)) is not None:
             raise StageError(failure)
         for rank in codes.keys() - done:
             if codes[rank] or not results[rank].exists():
-                raise StageError(health.post_death(board, rank, how(codes[rank])))
+                raise StageError(post_death(posts, rank, how(codes[rank])))
             done.add(rank)
+        if (failure := watch.silence(running(posts, len(results)))) is not None:
+            raise StageError(failure)
 
 
 def _child(
@@ -120,6 +123,8 @@ def _under_torchrun(fn: Callable[..., Any], args: tuple[Any, ...], stages: int, 
     if not dist.is_initialized():  # one group for every launch of this program
         initialise(int(os.environ["RANK"]), world, threads=threads)
         atexit.register(dist.destroy_process_group)
+    own = fn(*args)
+    health.current().returned()
     results: list[Any] = [None] * world
-    dist.all_gather_object(results, fn(*args))
+    dist.all_gather_object(results, own)
     return results

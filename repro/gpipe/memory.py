@@ -39,15 +39,27 @@ class LiveBytes(TorchDispatchMode):
         self.now += size
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._gone, key, size)
+        self.began(key, size)
 
     def _gone(self, key: int, size: int) -> None:
         self._seen.discard(key)
         self.now -= size
+        self.ended(key, size)
+
+    def began(self, key: int, size: int) -> None:
+        """A storage is seen for the first time; for subclasses."""
+
+    def ended(self, key: int, size: int) -> None:
+        """A storage is gone; for subclasses."""
+
+    def ran(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """An operator ran; for subclasses."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in flatten(result)[0]:
             self._add(tensor)
+        self.ran(func, args, kwargs or {}, result)
         return result
 
 

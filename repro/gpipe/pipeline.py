@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from repro.gpipe import checkpoint, culprit, memory, rng
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
 from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.head import Loss
-from repro.gpipe.health import here, told
+from repro.gpipe.health import told
+from repro.gpipe.here import here, named
 from repro.gpipe.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
 from repro.gpipe.links import Links
 from repro.gpipe.microbatch import Tree, flatten, gather, unwrapped
@@ -100,7 +101,7 @@ class Pipeline:
         self.device = own_device(device, self._all.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # events and communicators belong to the current device
-        here.who = f"stage {self.rank}" if replicas == 1 else f"replica {self.replica}, stage {self.rank}"
+        here.who = named(self.rank, self.replica, replicas)
         alike = {"stages": stages, "replicas": replicas, "layers": len(entries), "micro_batches": micro_batches}
         alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
         alike |= {"checkpoint": checkpoint, "seed": seed, "schedule": schedule, "transport": transport}
@@ -221,15 +222,20 @@ class Pipeline:
         Counted are parameters, buffers, gradients, optimizer state, activations, messages and, on the CPU, only
         tensors (live storages); on a GPU what the allocator handed out.
         """
-        resident = [*self.module.parameters(), *self.module.buffers()]
-        resident += [p.grad for p in self.module.parameters() if p.grad is not None]
-        if optimizer is not None:
-            resident += flatten([list(state.values()) for state in optimizer.state.values()])[0]
-        resident += flatten(unwrapped(inputs))[0] if self.rank == 0 else []
-        resident += flatten(unwrapped(targets))[0] if self.is_last else []
-        with memory.peak_memory(self.device, resident) as peak:
+        with memory.peak_memory(self.device, self._resident(inputs, targets, optimizer)) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
+
+    def _resident(self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
+        """What lies in memory already; a list of it would keep gradients alive that the step lets go of."""
+        yield from self.module.parameters()
+        yield from self.module.buffers()
+        yield from (p.grad for p in self.module.parameters() if p.grad is not None)
+        yield from flatten([[*state.values()] for state in optimizer.state.values()] if optimizer is not None else [])[
+            0
+        ]
+        yield from flatten(unwrapped(inputs))[0] if self.rank == 0 else []
+        yield from flatten(unwrapped(targets))[0] if self.is_last else []
 
     def save(
         self,

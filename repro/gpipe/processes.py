@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +47,7 @@ class Processes:
             for number, (args, output) in enumerate(zip(calls, outputs, strict=True))
         ]
         try:
-            with _environment(threads, local=local):
+            with _environment(threads, local=local), _no_interrupt():
                 for process in self._all:
                     process.start()
         except BaseException:  # Ctrl-C in between
@@ -116,6 +117,17 @@ def _environment(threads: int, *, local: bool) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Put Ctrl-C off; what is started inside inherits that, until it ignores it, and so says nothing when it comes."""
+    resource_tracker.ensure_running()  # starting it would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run(fn: Callable[..., object], args: tuple[Any, ...], parent: int, output: str | None) -> None:
     """What each process does."""
     if sys.platform == "linux":  # elsewhere it notices that the store is gone
@@ -123,6 +135,7 @@ def _run(fn: Callable[..., object], args: tuple[Any, ...], parent: int, output: 
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; the launcher ends them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if output is not None:
         log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe import shm
-from repro.gpipe.errors import LostNeighbourError, reaching
+from repro.gpipe.here import reaching, receiving, sending
 from repro.gpipe.message import TensorMeta, dense, elements
 from repro.gpipe.wire import Wire, wait
 
@@ -59,13 +59,13 @@ class Gloo(Link):
         """Hand over to gloo's own threads."""
         source = elements(dense(tensor.detach()))
         with reaching(self.peer):
-            return partial(wait, dist.isend(source, self.peer, tag=self.tag), source, self.peer)
+            return partial(wait, dist.isend(source, self.peer, tag=self.tag), source, self.peer, arriving=False)
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Make room and post."""
         room = meta.room(torch.device("cpu"), pinned=self.pinned)
         with reaching(self.peer):
-            return partial(wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer)
+            return partial(wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer, arriving=True)
 
 
 class Shared(Link):
@@ -91,10 +91,8 @@ class Shared(Link):
         return None
 
     def _ring(self, bell: tuple[bytes, list[int]], *, wait: bool) -> bool:
-        try:
+        with sending(self._peer, 0):
             return self._end.ring(*bell, wait=wait)
-        except ConnectionError as error:
-            raise LostNeighbourError(self._peer, error) from error
 
     def _later(self, source: Tensor, bell: tuple[bytes, list[int]] | None = None) -> None:
         self._ring(bell or self._end.put(source), wait=True)
@@ -107,10 +105,8 @@ class Shared(Link):
         return partial(self._receive, meta)
 
     def _receive(self, meta: TensorMeta) -> Tensor:
-        try:
+        with receiving(self._peer):
             return self._end.receive(meta)
-        except ConnectionError as error:
-            raise LostNeighbourError(self._peer, error) from error
 
     def close(self) -> None:
         """End the connection."""
@@ -138,7 +134,7 @@ class Nccl(Link):
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Queue; the computing stream will wait for it."""
         room = meta.room(self.device)
-        return partial(wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer)
+        return partial(wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer, arriving=True)
 
     def flush(self) -> None:
         """Make the computing stream wait, which a later step would have to anyway."""

@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.gpipe.errors import reaching
+from repro.gpipe.here import reaching, receiving, sending
 
 CONTROL = 3  # the tag that keeps them apart from activations and gradients
 
 
-def wait(work: dist.Work | None, tensor: Tensor, peer: int) -> Tensor:
+def wait(work: dist.Work | None, tensor: Tensor, peer: int, *, arriving: bool) -> Tensor:
     """Wait for what is sent to or received from a rank of the world; the tensor, which is kept until then."""
     if work is not None:
-        with reaching(peer):
+        with receiving(peer) if arriving else sending(peer, tensor.nbytes):
             work.wait()
     return tensor
 
@@ -101,12 +101,12 @@ class Wire:
     def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer)
+            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, arriving=False)
 
     def _irecv(self, room: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer)
+            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer, arriving=True)
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value from each stage, on every stage, by way of the first."""

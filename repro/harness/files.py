@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 _TEMPORARY = re.compile(r"\..+\.(json|jsonl|parquet)\.\d+")
 
@@ -42,15 +44,35 @@ def remove_leftovers(machine: Path) -> None:
     Only for who holds the lock of the results: no living process may be writing there.
     """
     for path in machine.rglob(".*"):
-        if _TEMPORARY.fullmatch(path.name):
+        if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
             path.unlink()
     for logs in machine.glob("*/logs/*"):
         if not any(path.is_file() and path.stat().st_size for path in logs.rglob("*")):
             shutil.rmtree(logs, ignore_errors=True)
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """A regular file, to be read; nobody at the other end of a pipe is waited for.
+
+    Raises:
+        OSError: if it cannot be opened.
+        ValueError: if it is no regular file: a pipe or a device may never end.
+    """
+    file = open(path, "rb", opener=_at_once)  # noqa: SIM115  (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("is no regular file; give the path of one")
+    return file
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody at the other end."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def _holds(path: Path, data: bytes) -> bool:
     try:
-        return path.read_bytes() == data
-    except OSError:
+        with open_regular(path) as file:
+            return file.read(len(data) + 1) == data
+    except (OSError, ValueError):
         return False

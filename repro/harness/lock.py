@@ -1,10 +1,12 @@
 """One harness at a time in a results folder: two would disturb each other's times and record a round twice."""
 
+import errno
 import fcntl
 import getpass
 import json
 import os
 import socket
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+_LONGEST = 2**12  # bytes of what it says
 NAME = ".lock"  # beside the machines' folders; git ignores it, since it says who and where
 
 
@@ -25,7 +28,7 @@ def held(results: Path, command: str) -> Iterator[None]:
     Raises ValueError (one line) that names the owner where another process holds it.
     """
     results.mkdir(parents=True, exist_ok=True)
-    with (results / NAME).open("ab+", buffering=0) as file:
+    with _opened(results / NAME) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,6 +52,21 @@ def held(results: Path, command: str) -> Iterator[None]:
                 file.truncate(0)
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """The lock's own file; a link would lead to somebody else's, which would be overwritten."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{path}: it is a link, and the lock must be a file of its own; remove it") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path}: it is no regular file, as the lock must be; remove it")
+    return os.fdopen(descriptor, "ab+", buffering=0)
+
+
 def _me(command: str) -> dict[str, str | int]:
     try:
         user = getpass.getuser()
@@ -62,7 +80,8 @@ def _owner(file: IO[bytes]) -> str:
     """Who holds the lock, as far as its file says."""
     file.seek(0)
     try:
-        owner = json.load(file)
-        return "{user} (process {process} on {host}, since {since}, `{command}`)".format(**owner)
-    except (ValueError, KeyError, TypeError, OSError):  # just taken
+        owner = json.loads(file.read(_LONGEST))
+        text = "{user} (process {process} on {host}, since {since}, `{command}`)".format(**owner)
+        return " ".join(text.split())[:300]
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):  # just taken
         return "another process"

@@ -7,8 +7,6 @@ of ours can be is refused before it costs memory or time.
 
 import json
 import math
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+
+from repro.harness.files import open_regular
 
 SMALL = 2**20  # bytes of a spec, a status or another file that holds one object
 LARGE = 2**26  # bytes of a file that grows with every round, or with K x M
@@ -150,20 +150,13 @@ def short(value: object, most: int = 80, *, quote: bool = True) -> str:
 def _read_bytes(path: Path, limit: int) -> bytes:
     """At most `limit` bytes of a regular file; of nothing else, since a pipe or a device may never end."""
     try:
-        with open(path, "rb", opener=_open) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("is no regular file; give the path of one")
+        with open_regular(path) as file:
             raw = file.read(limit + 1)
     except OSError as error:
         raise ValueError(f"not readable ({error.strerror or type(error).__name__}); check the path") from None
     if len(raw) > limit:
         raise ValueError(f"is larger than {limit} bytes, the most that is read; is it the right file?")
     return raw
-
-
-def _open(path: str, flags: int) -> int:
-    """Open without waiting for somebody at the other end."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _integer(digits: str) -> int:

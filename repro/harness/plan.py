@@ -198,7 +198,8 @@ def _planned(
     spec = ids[name]
     if reason := _obstacle(spec, machine):
         return PlannedRun(name, group, spec, "skipped", reason, added=added)
-    bases = tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
+    # What only accompanies others has bases of its own only where they were asked for.
+    bases = () if added else tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
     have = len(set.intersection(*(recorded(run) for run in (name, *bases))))
     wanted = rounds if spec.task == "train" else 1  # a check comes out the same every time
     missing = wanted if force and not added else max(0, wanted - have, 0 if pictured(name) else 1)
@@ -223,8 +224,9 @@ def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
         notes.append(f"added as baselines of the ratios: {', '.join(added)}")
     specs = {run.id: run.spec for run in runs}
     peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
-    if not peers and any(run.spec.K > 1 and not baseline(run.spec, specs, K=1) for run in runs):
-        notes.append("speedup over K=1 needs K=1 in --K (or in the experiment's runs), which has none to divide by")
+    asked = [run.spec for run in runs if not run.added and run.spec.K > 1]
+    if not peers and any(not baseline(one, specs, K=1) for one in asked):
+        notes.append("no speedup over K=1: there is no run with K=1 to divide by")
     return tuple(notes)
 
 

@@ -4,14 +4,22 @@ Free text goes through `redact` before it enters a record or W&B. What cannot be
 values of fewer than `_SHORTEST` characters, the names of a user or host that is called like something of ours.
 """
 
+import netrc
 import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-_SECRET = re.compile(r"(^|_)(TOKEN|KEY)$|API_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL")
+_SECRET = re.compile(
+    r"(^|_)(TOKENS?|KEYS?|PAT|PWD|AUTH|PEM)(_?ID|_?\d+|_PEM)?$|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|SECRET|PASSWORD|"
+    r"PASSWD|PASSPHRASE|CREDENTIAL"
+)
+_NO_SECRET = ("PWD", "OLDPWD")  # a shell's folders
+_IN_ADDRESS = re.compile(r"\w://[^/\s:@]*:([^/\s@]+)@")  # DATABASE_URL=postgres://me:password@host
 _SHORTEST = 8  # characters of a secret
 _COMMON = ("localhost", "root", "smoke", "laptop", "node", "paper", "timed", "transformer")
 _MARK = "***"
@@ -34,11 +42,11 @@ def redact(text: str) -> str:
 
 
 def redacted(value: Any) -> Any:
-    """The same plain value with every text in it redacted; names of fields stay."""
+    """The same plain value with every text in it redacted, names of fields too."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {name: redacted(part) for name, part in value.items()}
+        return {redact(name) if isinstance(name, str) else name: redacted(part) for name, part in value.items()}
     return [redacted(part) for part in value] if isinstance(value, list | tuple) else value
 
 
@@ -48,17 +56,19 @@ def portable(name: str, value: Any) -> Any:
     Raises ValueError, one line, where a text holds a secret, or the home folder elsewhere: that could not be undone.
     """
     if isinstance(value, Mapping):
+        for key in value:
+            if portable(f"a name in {name}", key) != key:
+                raise ValueError(f"a name in {name} holds the path of your home folder, which would be recorded")
         return {key: portable(f"{name}.{key}", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [portable(name, part) for part in value]
+    for where, secret in _secrets():
+        if secret in str(value):
+            raise ValueError(
+                f"{name} holds {where}, which would be recorded: take it out, and have your code read it there itself"
+            )
     if not isinstance(value, str):
         return value
-    for variable, secret in _secrets():
-        if secret in value:
-            raise ValueError(
-                f"{name} holds the value of the environment variable {variable}, which would be recorded: "
-                f"take it out, and have your code read {variable} itself"
-            )
     for home in _homes():
         value = re.sub(rf"^{re.escape(home)}(?=/|$)", "~", value)
         if re.search(_path(home), value):
@@ -77,9 +87,31 @@ def expanded(value: Any) -> Any:
 
 
 def _secrets() -> Iterator[tuple[str, str]]:
-    """Secret-looking variables of the environment and their values, the longest first."""
-    found = [(name, value) for name, value in os.environ.items() if _SECRET.search(name.upper())]
+    """Where secrets were found, and what they are, the longest first."""
+    here = os.environ.items()
+    found = [(f"the environment variable {name}", value) for name, value in here if _is_secret(name)]
+    found += [(f"the environment variable {name}", part) for name, value in here for part in _IN_ADDRESS.findall(value)]
+    found += _stored()
     yield from sorted(((n, v) for n, v in found if len(v) >= _SHORTEST), key=lambda pair: -len(pair[1]))
+
+
+def _is_secret(variable: str) -> bool:
+    return variable not in _NO_SECRET and _SECRET.search(variable.upper()) is not None
+
+
+@cache
+def _stored() -> list[tuple[str, str]]:
+    """What `wandb login` and `hf auth login` have left in the user's files."""
+    found = []
+    with suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError, RuntimeError):
+        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
+        found += [(f"the password for {host} in your .netrc", hosts[host][2] or "") for host in hosts]
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
+    with suppress(OSError, UnicodeDecodeError, RuntimeError):
+        path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
+        found.append(("your Hugging Face token", path.read_text(encoding="utf-8").strip()))
+    return found
 
 
 def _homes() -> list[str]:

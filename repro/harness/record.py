@@ -12,6 +12,7 @@ changed since are left out with a warning. `Folder.mend` clears both away when t
 
 import io
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from repro.harness.files import write, write_json
+from repro.harness.files import open_regular, write, write_json
 from repro.harness.formats import Env, Line, Listing, Marker, Status, Word, damage, finite
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
@@ -74,7 +75,7 @@ class Folder:
         except ValueError as error:
             found, damaged = {}, [str(error)]
         if damaged:
-            warn(path, "; ".join(damaged))
+            warn(path, f"{'; '.join(damaged)}; the next `repro run` measures again what is missing")
         return list(found.values())
 
     def status(self, run: str) -> dict[str, Any]:
@@ -90,10 +91,12 @@ class Folder:
     def pictured(self, run: str) -> bool:
         """Whether what is kept of a run's newest round alone, env.json and timeline.parquet, can be read."""
         try:
-            timeline = (self.path / run / "timeline.parquet").read_bytes()
-        except OSError:
+            with open_regular(self.path / run / "timeline.parquet") as file:  # pandas would take a second to load
+                first, size = file.read(4), file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 4))
+                whole = size > 12 and first == file.read(4) == b"PAR1"
+        except (OSError, ValueError):
             return False
-        whole = len(timeline) > 12 and timeline[:4] == timeline[-4:] == b"PAR1"  # pandas would take a second to load
         return whole and bool(self.env(run))
 
     def about(self) -> dict[str, Any]:
@@ -163,8 +166,11 @@ class Folder:
         rounds = sorted((self.path / "rounds").glob("*.json"))
         others = [self.path / "experiment.json", *(self.path / run / name for run in runs for name in _FILES)]
         for path in [*rounds, *others]:
-            with suppress(FileNotFoundError):
-                path.open("rb").close()
+            try:
+                with suppress(FileNotFoundError):
+                    open_regular(path).close()
+            except ValueError as error:
+                raise ValueError(f"{path} {error.args[0].partition(';')[0]}; remove it") from None
         markers = self.markers()
         for path in rounds:
             if path.stem not in markers:
@@ -256,7 +262,7 @@ def _object(text: str) -> dict[str, Any]:
 def _counted(texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The lines of metrics.jsonl with the wanted digests, round -> line, and what is wrong with the others."""
     found: dict[str, dict[str, Any]] = {}
-    damaged = []
+    damaged: dict[str, list[int]] = {}
     for number, text in enumerate(texts, start=1):
         try:
             line = _object(text) if text.strip() else {}
@@ -267,10 +273,17 @@ def _counted(texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dic
                     raise ValueError(reason)
                 found.setdefault(name, line)
         except ValueError as error:
-            damaged.append(f"line {number}, {error}")
-    if not damaged and (lost := sorted(set(wanted) - set(found))):
-        damaged.append(f"no line of {', '.join(lost)}")
-    return found, damaged
+            damaged.setdefault(str(error).removesuffix("; correct it"), []).append(number)
+    told = [f"{_lines(numbers)}, {reason}" for reason, numbers in damaged.items()]
+    if not told and (lost := sorted(set(wanted) - set(found))):
+        told.append(f"no line of {', '.join(lost)}")
+    return found, told
+
+
+def _lines(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    return f"{len(numbers)} lines from {numbers[0]} to {numbers[-1]}"
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from repro.harness import lock
+from repro.harness import lock, signals
 from repro.harness.files import remove_leftovers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
@@ -197,6 +197,7 @@ class GroupRun:
     def _measure(self, run: PlannedRun) -> "Outcome":
         from repro.harness.measure import Job
 
+        signals.check()
         self.story.run(run)
         known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None

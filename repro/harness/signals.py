@@ -3,17 +3,34 @@
 import signal
 from contextlib import suppress
 
+_heard: list[int] = []
 
-def heed() -> list[int]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt; the list gets the one that did."""
-    heard: list[int] = []
+
+def heed() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and be remembered."""
+    _heard.clear()
 
     def stop(number: int, _frame: object) -> None:
-        heard.append(number)
+        _heard.append(number)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # what nohup ignores stays ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # what nohup ignores stays ignored
             with suppress(ValueError):  # only the main thread may
                 signal.signal(number, stop)
-    return heard
+
+
+def heard() -> bool:
+    """Whether a signal came."""
+    return bool(_heard)
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if a signal came: where a library was being imported, it may have swallowed the first."""
+    if heard():
+        raise KeyboardInterrupt
+
+
+def exit_status() -> int:
+    """That of a program which the first signal has ended."""
+    return 128 + (_heard or [signal.SIGINT])[0]

@@ -88,6 +88,7 @@ class RunSpec(Frozen):
     def _check_model(cls, model: str) -> str:
         if not model.isprintable():
             raise ValueError(f"model = {short(model)}: allowed are letters, digits and signs that can be printed")
+        portable("model", model)
         return model
 
     @field_validator("model_args")

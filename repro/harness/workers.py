@@ -16,10 +16,11 @@ from typing import Any
 import torch.distributed as dist
 
 from repro.gpipe import health
-from repro.gpipe.health import Failure, here
+from repro.gpipe.board import INTERVAL, Failure, Watch, board, last_seen, post_death, posted, running
+from repro.gpipe.here import here, named
 from repro.gpipe.launch import initialise
 from repro.gpipe.processes import how
-from repro.harness import measure
+from repro.harness import measure, signals
 from repro.harness.machine import oom_kills
 from repro.harness.measure import Job
 from repro.harness.spec import RunSpec
@@ -51,6 +52,8 @@ class Workers:
         self.team = team
         self._store: dist.Store | None = None
         self._jobs = 0
+        self._watch: Watch | None = None
+        self._look = 0.0  # when to look for silence again
         self._trouble = False
 
     def __enter__(self) -> "Workers":
@@ -68,9 +71,11 @@ class Workers:
             return
         self._jobs = 0
         self._store = self.team.start(work)
+        self._watch = Watch(board(self._store))
         keys = [f"ready/{rank}" for rank in range(self.team.count)]
         end = time.monotonic() + _START
         while not self._store.check(keys) and self._failure() is None and time.monotonic() < end:
+            signals.check()
             time.sleep(_POLL)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
@@ -95,24 +100,27 @@ class Workers:
         end = time.monotonic() + deadline
         result = f"result/{self._jobs}"
         while time.monotonic() < end:
+            signals.check()
             if self._store.check([result]):
                 return Outcome(**json.loads(self._store.get(result)))
             if (failure := self._failure()) is not None:
                 return Outcome(failure.status, failure.text)
             time.sleep(_POLL)
-        board = health.board(self._store)
-        seen = "; ".join(health.last_seen(board, rank) for rank in range(stages))
+        seen = "; ".join(last_seen(board(self._store), rank) for rank in range(stages))
         return Outcome("timeout", f"no result within {deadline:.0f} s ({seen})"[:1000])
 
     def _failure(self) -> Failure | None:
         """What a worker or its neighbours have told, or its exit tells."""
         assert self._store is not None
-        board = health.board(self._store)
-        if (failure := health.posted(board)) is not None:
+        posts = board(self._store)
+        if (failure := posted(posts)) is not None:
             return failure
         for rank, code in self.team.ended().items():
-            return health.post_death(board, rank, how(code))
-        return None
+            return post_death(posts, rank, how(code))
+        if time.monotonic() < self._look:
+            return None
+        self._look = time.monotonic() + INTERVAL  # they watch over each other, but all of them may stop
+        return self._watch.silence(running(posts, self.team.count)) if self._watch else None
 
     def _stop(self) -> None:
         if self._store is not None:
@@ -151,7 +159,7 @@ def _name(spec: RunSpec, rank: int) -> str:
     replica, stage = divmod(rank, spec.K)
     if replica >= spec.D:
         return f"rank {rank}, without a stage"
-    return f"replica {replica}, stage {stage}" if spec.D > 1 else f"stage {stage}"
+    return named(stage, replica, spec.D)
 
 
 def _pack(job: Job) -> str:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.health import here
+from repro.gpipe.here import here
 from repro.gpipe.schedule import Action
 
 STAGES = 4
@@ -81,6 +81,40 @@ def between(how: str, stage: int, when: str) -> None:
             Path(when).write_text(str(time.time()))
             WRONG[how]()
         pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
+
+
+def apart(how: str, when: str) -> None:
+    """The second of two ranks does what the first one does not, and each waits for the other."""
+    pipe = Pipeline([nn.Linear(4, 4) for _ in range(2)], 2, 2, device="cpu")
+    data = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
+    second = dist.get_rank() == 1
+    pipe.train_step(*data)
+    time.sleep(1.2)
+    Path(when).write_text(str(time.time()))
+    pipe.train_step(*data, trace=second and how == "trace")
+    if second and how == "save":
+        pipe.save(Path(when).with_name("checkpoint"))
+    if second or how != "early":
+        pipe.train_step(*data)
+
+
+def alone(when: str) -> None:
+    """The only stage stops, and nobody is left to notice but the launcher."""
+    pipe = Pipeline([nn.Linear(4, 4)], 1, 2, device="cpu")
+    pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
+    time.sleep(1.2)
+    Path(when).write_text(str(time.time()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+def raises(what: str) -> None:
+    """Errors that are hard to tell."""
+    raise {"huge": RuntimeError("x " * 10**7), "unspeakable": _Unspeakable(), "no text": OSError("\udcff")}[what]
 
 
 def endless(when: str) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from failing import STAGES, between, train
+from failing import STAGES, alone, apart, between, raises, train
 from leftovers import MARK, none_within
 
-from repro.gpipe import health, launch
-from repro.gpipe.health import Failure
+from repro.gpipe import launch
+from repro.gpipe.board import Failure, board, post, posted
 from repro.gpipe.launch import StageError
 from repro.gpipe.processes import own_store
 
@@ -63,6 +63,53 @@ def test_a_stage_that_dies_between_steps(tmp_path: Path):
     assert seconds_since(when) < LIMIT
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("early", r"stage 1, start or end of step 2 waits for stage 0, which has ended: every rank must make the"),
+        ("save", r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make"),
+        ("trace", r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make"),
+    ],
+)
+def test_ranks_that_wait_for_each_other_are_told(tmp_path: Path, how: str, words: str):
+    when = tmp_path / "when"
+    with pytest.raises(StageError, match=words):
+        launch(apart, how, str(when), stages=2)
+    assert seconds_since(when) < LIMIT
+
+
+@pytest.mark.slow
+def test_the_launcher_notices_when_all_have_stopped(tmp_path: Path):
+    when = tmp_path / "when"
+    with pytest.raises(StageError, match=r"stage 0, .* of step 0 when last heard of: no sign of life for 7 s"):
+        launch(alone, str(when), stages=1)
+    assert seconds_since(when) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("huge", "RuntimeError: x x x"),
+        ("unspeakable", "failing._Unspeakable: <exception str"),
+        ("no text", "OSError: "),
+    ],
+)
+def test_errors_that_are_hard_to_tell_are_told(what: str, words: str):
+    with pytest.raises(StageError, match=f"rank 0, before its first step: {words}") as caught:
+        launch(raises, what, stages=1)
+    assert "in raises\n" in caught.value.failure.traceback or what == "huge"  # of that the end alone
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1", "nan", "inf"])
+def test_a_silence_that_is_no_number_of_seconds_is_one_line(given: str):
+    command = [sys.executable, "-c", "import repro.gpipe"]
+    found = subprocess.run(command, env=os.environ | {"GPIPE_SILENCE_S": given}, capture_output=True, text=True)
+    assert found.stderr.endswith(
+        f"ValueError: GPIPE_SILENCE_S='{given}': must be a number of seconds from 1.0 up; try 7\n"
+    )
+
+
 def bare(arguments: list[str], port: int, **more: str) -> list[subprocess.Popen[str]]:
     """Processes as torchrun starts them."""
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(STAGES)}
@@ -108,6 +155,22 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
 
 
 @pytest.mark.slow
+def test_a_survivor_leaves_also_where_nobody_reads_what_it_says(tmp_path: Path):
+    """As behind `torchrun ... 2>&1 | head`."""
+    store, when = own_store(), tmp_path / "when"
+    ranks = bare(["train", "kill", "F", "2", str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")
+    try:
+        for process in ranks:
+            assert process.stderr is not None
+            process.stderr.close()
+        assert [process.wait(120) for process in ranks if process is not ranks[2]] == [1, 1, 1]
+        assert seconds_since(when) < LIMIT
+    finally:
+        for process in ranks:
+            process.kill()
+
+
+@pytest.mark.slow
 def test_a_store_that_ends_after_the_last_step_is_not_missed(tmp_path: Path):
     """Without torchrun the first rank holds it."""
     with socket.socket() as probe:
@@ -133,10 +196,10 @@ def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path, num
 
 
 def test_the_first_failure_is_the_cause():
-    board = health.board(own_store())
-    assert health.posted(board) is None
-    first = health.post(board, Failure(1, "failed", "cause"))
-    assert health.post(board, Failure(0, "failed", "consequence")) == first == health.posted(board)
+    posts = board(own_store())
+    assert posted(posts) is None
+    first = post(posts, Failure(1, "failed", "cause"))
+    assert post(posts, Failure(0, "failed", "consequence")) == first == posted(posts)
 
 
 def test_the_store_hears_this_host_alone():

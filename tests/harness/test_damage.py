@@ -1,6 +1,7 @@
 """Every recorded file, damaged in every way: left out with a warning that names it, and whole again after a run."""
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -82,6 +83,21 @@ def test_a_directory_in_a_file_s_place_stops_a_run_before_it_writes(
     assert caught.value.filename == str(path)
     assert held(tmp_path) == before
     path.rmdir()
+    assert_whole_again(tmp_path, whole)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.timeout(60)
+def test_a_pipe_in_a_file_s_place_is_not_waited_for(recorded: tuple[Path, Seen], tmp_path: Path, name: str):
+    source, whole = recorded
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    path = folder_in(tmp_path) / name
+    path.unlink()
+    os.mkfifo(path)
+    assert_told(seen(tmp_path), path, whole)
+    with pytest.raises(ValueError, match=f"{path.name} is no regular file; remove it"):
+        again(tmp_path)
+    path.unlink()
     assert_whole_again(tmp_path, whole)
 
 

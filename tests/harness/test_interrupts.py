@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,3 +56,31 @@ def test_workers_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
     harness.communicate()
     assert none_within(str(tmp_path), 10)
     assert segments() <= before
+
+
+def test_a_signal_that_a_library_swallows_is_not_lost(tmp_path: Path):
+    """An import may catch everything; the harness asks again before each run."""
+    code = (
+        "import os, signal, time; from repro.harness import signals; signals.heed()\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\n"
+        "except BaseException:\n    pass\n"
+        "try:\n    signals.check()\nexcept KeyboardInterrupt:\n    raise SystemExit(signals.exit_status())"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("wait", [0.4, 0.6, 1.2, 2.4, 4.8])
+def test_a_signal_while_it_starts_is_one_line(tmp_path: Path, wait: float):
+    command = [sys.executable, "-m", "repro", "run", *SWEEP, "--wandb", "disabled", "--results", str(tmp_path)]
+    quiet = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    harness = subprocess.Popen(command, start_new_session=True, **quiet)
+    listening = Path(f"/proc/{harness.pid}/status")
+    while not re.search(r"SigCgt:\s*\w*[2367abef]\b", listening.read_text()):  # Python itself heeds it, at least
+        time.sleep(0.001)
+    time.sleep(wait)
+    os.killpg(harness.pid, signal.SIGINT)  # as a terminal does
+    _, error = harness.communicate(timeout=60)
+    # Python ends by the signal itself where the interrupt went through C code; to a shell it is the same.
+    assert harness.returncode in (130, -signal.SIGINT)
+    assert error.splitlines() == [error.strip()]
+    assert error.startswith("interrupted: ")

@@ -43,6 +43,18 @@ def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == [lock.NAME]
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe"])
+def test_a_lock_that_is_no_file_of_its_own_is_refused_and_left_alone(tmp_path: Path, kind: str):
+    theirs = tmp_path / "thesis"
+    if kind != "dangling link":
+        theirs.write_text("years of work")
+    path = tmp_path / lock.NAME
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(theirs)
+    with pytest.raises(ValueError, match=r"\.lock: it is (a link|no regular file)"), lock.held(tmp_path, "repro run"):
+        pass
+    assert (theirs.read_text() if theirs.exists() else "") == ("" if kind == "dangling link" else "years of work")
+
+
 def test_planning_and_reports_do_not_wait(tmp_path: Path):
     with lock.held(tmp_path, "repro run table2"):
         assert main(["plan", "sweep", "--scale", "smoke", "--results", str(tmp_path)]) == 0

@@ -81,6 +81,16 @@ def test_finished_rounds_count(tmp_path: Path):
     assert members(make(tmp_path, rounds=3)) == [ALL]
 
 
+def test_a_baseline_whose_own_was_not_asked_for_is_done_once(tmp_path: Path):
+    """(2, 1) is divided by (1, 1), which nobody wants here and so never gets a round."""
+    for _ in range(2):
+        record(make(tmp_path, "K=2,M=4"), (1, 4), (2, 1), (2, 4))
+    made = make(tmp_path, "K=2,M=4")
+    assert members(made) == []
+    assert [run.status for run in made.runs] == ["done"] * 3
+    assert members(make(tmp_path)) == [[(1, 1), (2, 1)]] * 2
+
+
 def test_a_point_added_later_brings_its_baselines_in_fresh_rounds(tmp_path: Path):
     first = experiment(*(spec(1, M) for M in (1, 4)))
     for _ in range(2):
@@ -146,5 +156,5 @@ def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
 
 
 def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):
-    assert "speedup over K=1 needs K=1 in --K" in make(tmp_path, of=experiment(spec(2, 4), spec(1, 1))).notes[0]
+    assert "no speedup over K=1" in make(tmp_path, of=experiment(spec(2, 4), spec(1, 1))).notes[0]
     assert make(tmp_path).notes == ()

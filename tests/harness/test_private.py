@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from crew import Crew, spec
 from pyarrow import parquet
 
 from repro.cli import main
-from repro.harness import runner
+from repro.harness import private, runner
 from repro.harness.private import expanded, redact, redacted
 
 SECRETS = {
@@ -51,7 +52,7 @@ def experiment(scale="smoke"):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home with a telling name, and an environment full of secrets."""
     made = tmp_path / HOME
     made.mkdir()
@@ -59,7 +60,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    return made
+    private._stored.cache_clear()
+    yield made
+    private._stored.cache_clear()
 
 
 def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
@@ -73,6 +76,40 @@ def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
     assert redact(f"{HOST}, heartofgold-7: gone; heartofgold-70") == "***, ***: gone; heartofgold-70"
     assert redact("file \udcff") == "file ?"
     assert redacted({"a": [SECRETS["HF_TOKEN"], 1, None], "b": ("x",)}) == {"a": ["***", 1, None], "b": ["x"]}
+
+
+NAMES = ("GITHUB_PAT", "MYSQL_PWD", "SLACK_AUTH", "TOKEN2", "AWS_ACCESS_KEY_ID", "PRIVATE_KEY_PEM", "MY_TOKENS")
+
+
+@pytest.mark.parametrize("variable", [*NAMES, "DATABASE_URL"])
+def test_what_a_secret_may_be_called(home: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
+    secret = "vogonpoetry9"
+    value = f"postgres://me:{secret}@host/db" if variable == "DATABASE_URL" else secret
+    monkeypatch.setenv(variable, value)
+    assert redact(f"a {secret} b") == "a *** b"
+    assert redacted({secret: [secret]}) == {"***": ["***"]}
+    for arguments in ({"a": secret}, {secret: 1}, {"a": {secret: 1}}, {"a": [{"b": secret}]}):
+        with pytest.raises(ValueError, match=variable):
+            spec(model_args=arguments)
+
+
+def test_a_secret_number_is_one_too(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DB_PASSWORD", "1234567890")
+    with pytest.raises(ValueError, match="DB_PASSWORD"):
+        spec(model_args={"port": 1234567890})
+
+
+def test_what_logins_have_left_in_files_is_secret(home: Path, monkeypatch: pytest.MonkeyPatch):
+    (home / ".netrc").write_text("machine api.wandb.ai login user password trillian4242\n")
+    (home / ".netrc").chmod(0o600)
+    (home / ".cache" / "huggingface").mkdir(parents=True)
+    (home / ".cache" / "huggingface" / "token").write_text("hf_marvinsToken\n")
+    private._stored.cache_clear()
+    assert redact("trillian4242 hf_marvinsToken") == "*** ***"
+    with pytest.raises(ValueError, match=r"the password for api\.wandb\.ai in your \.netrc"):
+        spec(model_args={"key": "trillian4242"})
+    with pytest.raises(ValueError, match="your Hugging Face token"):
+        spec(model_args={"key": "hf_marvinsToken"})
 
 
 def test_a_secret_that_was_cut_off_goes_too(home: Path):
@@ -101,7 +138,7 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
 @pytest.mark.parametrize("text", [f"x{SECRETS['HF_TOKEN']}", "--root={home}/x"])
 def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
     with pytest.raises(
-        ValueError, match=r"^model_args\.a\.b holds the (value of .*HF_TOKEN|path of your home).*recorded: "
+        ValueError, match=r"^model_args\.a\.b holds the (environment variable HF_TOKEN|path of your home).*recorded: "
     ):
         spec(model_args={"a": {"b": [text.format(home=home)]}})
 

@@ -1,0 +1,249 @@
+"""Memory of every stage at the peak of a step, parameters and operations of every layer: counted, nothing is run.
+
+The layers are traced on fake tensors, each distinct one once; what a stage does with them follows the same schedule
+value that the engine executes. Counted are the bytes of tensors; what kernels take for themselves is not seen.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repro.costs.fake import Zoo, refusal
+from repro.costs.trace import Boundary, Op, Pass, Recorder, trace
+from repro.costs.walk import Messages, StageMemory, Task, walk
+from repro.gpipe.balance import choose
+from repro.gpipe.batchnorm import Statistics
+from repro.gpipe.head import Loss
+from repro.gpipe.layers import Layer
+from repro.gpipe.microbatch import Tree, flatten, map_leaves, split, unwrapped
+from repro.gpipe.partition import Cost
+from repro.gpipe.schedule import make_schedule
+
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer's parameters, and what F and B of one micro-batch compute; R computes what F does.
+
+    Attributes:
+        parameters: how many.
+        forward: operators of F.
+        backward: operators of B.
+        saved: bytes that the graph keeps between F or R and B, the layer's inputs left out.
+        output: bytes of what the layer returns.
+    """
+
+    parameters: int
+    forward: tuple[Op, ...]
+    backward: tuple[Op, ...]
+    saved: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted: per stage in bytes at its peak, and per layer."""
+
+    stages: tuple[StageMemory, ...]
+    balance: tuple[int, ...]
+    layers: tuple[LayerCost, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        return sum(layer.parameters for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Bytes of one layer that stay: by kind, and what the optimizer takes besides while it updates."""
+
+    parameters: int
+    buffers: int
+    optimizer: int
+    update: int
+
+
+class Counter:
+    """A model on fake tensors, of which any cut and any schedule can be counted.
+
+    Args:
+        layers: as `Pipeline` takes them.
+        loss: (outputs, targets) of a micro-batch -> its mean loss.
+        optimizer: makes one from parameters; None: no update.
+        like: a counter with the same loss and optimizer, whose traces of layers that both have are used.
+
+    Raises:
+        ValueError: one line, naming a layer that cannot be built without memory.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        optimizer: Optimizer | None = None,
+        like: "Counter | None" = None,
+    ) -> None:
+        self._layers = layers
+        self._loss = loss
+        self._optimizer = optimizer
+        self._zoo = like._zoo if like else Zoo()
+        self._passes: dict[Hashable, Pass] = like._passes if like else {}
+        self._resident: dict[int, Resident] = like._resident if like else {}
+        self.memo: dict[Hashable, Any] = like.memo if like else {}  # see `walk`
+        self.kinds = tuple(self._zoo.kinds(layers))
+        self._chains: dict[Hashable, list[Boundary]] = {}
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def boundaries(self, part: Tree) -> list[Boundary]:
+        """What goes into each layer for one micro-batch, and, last, what comes out."""
+        first = Boundary.of(part).received()
+        if first.key not in self._chains:
+            chain = [first]
+            for index in range(len(self)):
+                chain.append(self.layer(index, chain[-1], graph=True).result)
+            self._chains[first.key] = chain
+        return self._chains[first.key]
+
+    def layer(self, index: int, inputs: Boundary, *, graph: bool, counting: bool = False, fresh: bool = True) -> Pass:
+        """How one layer passes one micro-batch.
+
+        Raises:
+            ValueError: one line, naming a layer that does not work on fake tensors.
+        """
+        kind = self.kinds[index]
+        key = (kind, inputs.key, graph, counting, fresh)
+        if key not in self._passes:
+            try:
+                with self._zoo.mode:
+                    module = self._zoo.modules[kind]
+                    self._passes[key] = trace(module, inputs, graph=graph, counting=counting, fresh=fresh)
+            except Exception as error:
+                raise refusal(index, self._layers[index], "cannot be counted", error) from error
+        return self._passes[key]
+
+    def head(self, outputs: Boundary, targets: Tree, *, graph: bool) -> Pass:
+        """The loss as one more layer."""
+        wanted = Boundary.of(targets).received()
+        key = ("head", outputs.key, wanted.key, graph)
+        if key not in self._passes:
+            with self._zoo.mode:
+                fakes = map_leaves(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets))
+                call = partial(_called, self._loss, fakes)
+                resident = flatten(fakes)[0]
+                self._passes[key] = trace(call, outputs, graph=graph, counting=False, resident=resident)
+        return self._passes[key]
+
+    def resident(self, index: int) -> Resident:
+        """What one layer keeps all the time."""
+        kind = self.kinds[index]
+        if kind not in self._resident:
+            with self._zoo.mode:
+                self._resident[kind] = _resident(self._zoo.modules[kind], self._optimizer)
+        return self._resident[kind]
+
+    def cost(self, index: int, inputs: Boundary) -> LayerCost:
+        """One layer's costs."""
+        found = self.layer(index, inputs, graph=True)
+        module = self._zoo.modules[self.kinds[index]]
+        parameters = sum(p.numel() for p in module.parameters())
+        return LayerCost(parameters, found.ops, found.ops_backward, found.saved, found.result.nbytes)
+
+    def stage(self, task: Task) -> StageMemory:
+        """Memory of one stage at the peak of a step."""
+        key = task.key(self), task.step
+        if key not in self.memo:
+            self.memo[key] = walk(self, task)
+        return self.memo[key]
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        sizes = [sum(p.numel() for p in module.parameters()) for module in self._zoo.modules]
+        return sum(sizes[kind] for kind in self.kinds)
+
+
+def count(
+    layers: Sequence[Layer],
+    loss: Loss,
+    inputs: Tree,
+    targets: Tree,
+    *,
+    stages: int,
+    micro_batches: int,
+    checkpoint: str = "always",
+    schedule: str = "gpipe",
+    balance: str | Sequence[int] | Cost = "parameters",
+    partitioner: str = "smallest-largest",
+    optimizer: Optimizer | None = None,
+    messages: Messages | None = None,
+) -> Counted:
+    """Count one training step after the first, in which gradients were made and the optimizer had its state already.
+
+    Args:
+        layers: the model, as `Pipeline` takes it.
+        loss: (outputs, targets) of a micro-batch -> its mean loss.
+        inputs: a mini-batch of N examples; only shapes and types matter, see `repro.costs.mini_batch`.
+        targets: likewise.
+        stages: K.
+        micro_batches: M.
+        checkpoint: as `Pipeline`.
+        schedule: as `Pipeline`.
+        balance: as `Pipeline`, but not "time".
+        partitioner: as `Pipeline`.
+        optimizer: makes one from parameters; None: no update.
+        messages: how many are under way; by default as over gloo and NCCL.
+
+    Raises:
+        ValueError: one line, for any argument out of range, or naming a layer that cannot be counted.
+    """
+    if balance == "time":
+        raise ValueError("balance='time': nothing is run here, so nothing is timed; try 'parameters' or layer counts")
+    counter = Counter(layers, loss, optimizer)
+    plan = make_schedule(schedule, stages, micro_batches, checkpoint)
+    cut = choose(layers, stages, balance, partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
+    ends = [0, *accumulate(cut.counts)]
+    under_way = messages or Messages()
+    found = [
+        counter.stage(Task(plan, j, range(a, b), inputs, targets, under_way)) for j, (a, b) in enumerate(pairwise(ends))
+    ]
+    chain = counter.boundaries(split(inputs, micro_batches)[0])
+    costs = [counter.cost(index, chain[index]) for index in range(len(counter))]
+    return Counted(tuple(found), cut.counts, tuple(costs))
+
+
+def _called(loss: Loss, targets: Tree, outputs: Tree) -> Tensor:
+    return loss(outputs, targets)
+
+
+def _resident(module: nn.Module, optimizer: Optimizer | None) -> Resident:
+    """Count one layer's own bytes; running statistics have scratch buffers of the same size during a step."""
+    parameters = [*module.parameters()]
+    statistics = Statistics(module)
+    statistics.restore()
+    buffers = sum(t.nbytes for t in module.buffers()) + statistics.nbytes
+    state, update = 0, 0
+    trained = [p for p in parameters if p.requires_grad]
+    if optimizer is not None and trained:
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        made = optimizer(trained)
+        made.step()
+        held = flatten([*made.state.values()])[0]
+        state = sum(t.nbytes for t in held)
+        with Recorder([*trained, *held, *(p.grad for p in trained if p.grad is not None)]) as recorder:
+            before = recorder.now
+            recorder.peak = before
+            made.step()
+            update = recorder.peak - before
+        for parameter in trained:
+            parameter.grad = None
+    return Resident(sum(p.nbytes for p in parameters), buffers, state, update)

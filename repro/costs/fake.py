@@ -1,0 +1,122 @@
+"""Layers without memory: built once for each distinct layer, on fake CPU tensors, which know shapes and no values.
+
+Fake CUDA tensors fail where torch finds no GPU, so the CPU's it is; bytes and operations are the same but for kernels
+that only one of the two has.
+"""
+
+from collections.abc import Hashable, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one place that imports it
+
+from repro.gpipe.layers import Layer
+from repro.gpipe.microbatch import Tree, batch_size, map_leaves
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)
+
+
+class Zoo:
+    """Distinct layers, each built once, of as many models as one likes.
+
+    Attributes:
+        mode: the fake mode that they live in.
+        modules: one for each kind of layer.
+    """
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.modules: list[nn.Module] = []
+        self._made: dict[Hashable, tuple[int, Layer]] = {}  # the layer too, lest its id be used again
+        self._known: dict[Hashable, int] = {}
+
+    def kinds(self, layers: Sequence[Layer]) -> list[int]:
+        """For each layer the number of its kind; equal layers have the same.
+
+        Raises:
+            ValueError: one line, naming a layer that cannot be built without memory.
+        """
+        found = []
+        for index, layer in enumerate(layers):
+            recipe = _recipe(layer)
+            if recipe not in self._made:
+                module = self._build(layer, index)
+                kind = self._known.setdefault(_signature(module), len(self.modules))
+                if kind == len(self.modules):
+                    self.modules.append(module)
+                self._made[recipe] = kind, layer
+            found.append(self._made[recipe][0])
+        return found
+
+    def _build(self, layer: Layer, index: int) -> nn.Module:
+        try:
+            with self.mode:
+                if isinstance(layer, nn.Module):
+                    memo: dict[int, Any] = {id(t): _faked(t) for t in (*layer.parameters(), *layer.buffers())}
+                    return deepcopy(layer, memo)
+                return layer()
+        except Exception as error:
+            raise refusal(index, layer, "cannot be built without memory", error) from error
+
+
+def _faked(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape without memory; called in the fake mode."""
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+
+
+def refusal(index: int, layer: object, what: str, error: Exception) -> ValueError:
+    """One line about a layer that does not work on fake tensors."""
+    name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
+    reason = " ".join(str(error).split())[:160]
+    return ValueError(
+        f"layers[{index}] ({name}) {what}: {type(error).__name__}: {reason}; counting needs shapes that do not depend "
+        "on the data, and layers of torch operators alone"
+    )
+
+
+def mini_batch(tree: Tree, examples: int) -> Tree:
+    """The same tree as meta tensors of a mini-batch of N examples: shapes and types, no memory."""
+    assert batch_size(tree)
+
+    def resized(tensor: Tensor) -> Tensor:
+        return torch.empty((examples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+
+    return map_leaves(Tensor, resized, tree)
+
+
+def _recipe(layer: Layer) -> Hashable:
+    """Equal for layers that come out alike: a factory with equal arguments, the very same object, else nothing."""
+    if isinstance(layer, partial):
+        try:
+            key = (layer.func, layer.args, tuple(sorted(layer.keywords.items())))
+            hash(key)
+        except TypeError:
+            return id(layer)
+        return key
+    return id(layer)
+
+
+def _signature(module: nn.Module) -> Hashable:
+    """Equal for modules that compute alike; what is not understood counts as different unless it is the same object."""
+    tensors = {**module._parameters, **module._buffers}
+    shapes = tuple((n, t is not None and (t.shape, t.dtype, t.requires_grad)) for n, t in tensors.items())
+    skipped = ("_parameters", "_buffers", "_modules")
+    own = tuple((name, _plain(value)) for name, value in vars(module).items() if name not in skipped)
+    parts = tuple((name, _signature(part) if part is not None else None) for name, part in module._modules.items())
+    return (type(module), shapes, own, parts)
+
+
+def _plain(value: Any) -> Hashable:
+    if isinstance(value, _PLAIN):
+        return (type(value), value)
+    if isinstance(value, list | tuple):
+        return (type(value), *map(_plain, value))
+    if isinstance(value, dict):
+        return (type(value), *((key, _plain(part)) for key, part in value.items()))
+    if isinstance(value, set | frozenset) and not value:
+        return (type(value),)
+    return id(value)

@@ -1,0 +1,253 @@
+"""What F, R and B of one layer do to memory, and what they compute: recorded once, on fake tensors, in isolation.
+
+A layer gets fresh inputs and, for B, fresh gradients of its outputs, and nobody else holds on to any of them. So which
+storages the layer itself keeps between F and B, and when it lets go of each, shows in when they end.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import flop_registry
+
+from repro.gpipe.batchnorm import Statistics
+from repro.gpipe.memory import LiveBytes
+from repro.gpipe.message import TensorMeta
+from repro.gpipe.microbatch import Tree, flatten, unflatten
+
+Event = tuple[int, int]  # (number of a storage, its bytes; negative where it ends)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator: its name, the multiply-adds counted as two operations each, the bytes that it reads and writes."""
+
+    name: str
+    flops: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that crosses from one layer to the next: its form, and the bytes of the storage that it lies in."""
+
+    meta: TensorMeta
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What crosses from one layer to the next."""
+
+    values: tuple[Value, ...]
+    skeleton: Any
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for boundaries that a layer cannot tell apart."""
+        return repr((self.values, self.skeleton))
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes that a message with these tensors carries."""
+        return sum(value.meta.nbytes for value in self.values)
+
+    @cached_property
+    def gradients(self) -> int:
+        """Bytes of the message that comes back."""
+        return sum(value.meta.nbytes for value in self.values if value.meta.requires_grad)
+
+    def received(self) -> "Boundary":
+        """The same behind a message: each tensor has a storage of its own."""
+        return Boundary(tuple(Value(v.meta, v.meta.nbytes) for v in self.values), self.skeleton)
+
+    @classmethod
+    def of(cls, tree: Tree) -> "Boundary":
+        """Describe a tree of tensors."""
+        tensors, skeleton = flatten(tree)
+        return cls(tuple(Value(TensorMeta.of(t), t.untyped_storage().nbytes()) for t in tensors), skeleton)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way through a layer: F alone, or F with a graph and then B.
+
+    Storages are numbered; the inputs' are `inputs`.
+
+    Attributes:
+        forward: what begins and ends while the layer runs.
+        inputs: the storages of the inputs.
+        outputs: those of the outputs, some of which may be inputs.
+        ended: what ends when nobody but the layer holds its inputs and outputs any longer.
+        backward: what begins and ends while gradients are computed, those of the inputs included.
+        returned: storages of the gradients of the outputs, in order, which B is given.
+        made: storages of the gradients of the inputs, in order; None where there is none.
+        ops: what F computes.
+        ops_backward: what B computes.
+        result: what the layer returned.
+    """
+
+    forward: tuple[Event, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    ended: frozenset[int]
+    backward: tuple[Event, ...]
+    returned: tuple[int, ...]
+    made: tuple[int | None, ...]
+    ops: tuple[Op, ...]
+    ops_backward: tuple[Op, ...]
+    result: Boundary
+
+    @cached_property
+    def saved(self) -> int:
+        """Bytes that begin in F and stay for B."""
+        sizes = dict(self.forward)
+        ended = self.ended | {number for number, size in self.forward if size < 0}
+        return sum(abs(size) for number, size in sizes.items() if number not in ended)
+
+
+class Recorder(LiveBytes):
+    """Writes down when storages begin and end, and which operators ran."""
+
+    def __init__(self, resident: Iterable[Tensor] = ()) -> None:
+        self.events: list[Event] = []
+        self.ops: list[Op] = []
+        self._numbers: dict[int, int] = {}
+        self._count = 0
+        super().__init__(resident)
+
+    def number(self, tensor: Tensor) -> int:
+        """Of the storage that the tensor lies in."""
+        return self._numbers[tensor.untyped_storage()._cdata]
+
+    def began(self, key: int, size: int) -> None:
+        """A storage begins."""
+        self._numbers[key] = self._count
+        self.events.append((self._count, size))
+        self._count += 1
+
+    def ended(self, key: int, size: int) -> None:
+        """A storage ends."""
+        self.events.append((self._numbers.pop(key), -size))
+
+    def ran(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """An operator ran."""
+        ins, outs = flatten((args, kwargs))[0], flatten(result)[0]
+        read = {t.untyped_storage()._cdata: t for t in ins}
+        written = [t for t in outs if t.untyped_storage()._cdata not in read]
+        changes = func._schema.is_mutable
+        if not changes and not written:
+            return  # a view
+        packet = func._overloadpacket
+        flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+        fills = func.name().startswith(("aten::empty", "aten::new_empty"))
+        moved = 0 if fills else sum(t.nbytes for t in (*ins, *(written or outs)))
+        self.ops.append(Op(func.name().removeprefix("aten::"), int(flops), moved))
+
+
+def trace(
+    module: nn.Module | Callable[[Any], Any],
+    inputs: Boundary,
+    *,
+    graph: bool,
+    counting: bool,
+    fresh: bool = True,
+    resident: Iterable[Tensor] = (),
+) -> Pass:
+    """Run a layer once; call it inside the fake mode that the layer lives in.
+
+    Args:
+        module: the layer.
+        inputs: what it gets.
+        graph: whether F builds a graph, so that B follows.
+        counting: whether F leaves the statistics of its micro-batch, as it does and R does not.
+        fresh: whether the parameters have no gradient before B.
+        resident: what else lies in memory already.
+    """
+    parameters = [*module.parameters()] if isinstance(module, nn.Module) else []
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad and not fresh else None
+    statistics = Statistics(module) if isinstance(module, nn.Module) else None
+    resident = [*resident, *parameters, *(p.grad for p in parameters if p.grad is not None)]
+    resident += [*module.buffers()] if isinstance(module, nn.Module) else []
+    if statistics is not None:
+        statistics.counting = counting
+    try:
+        with Recorder(resident) as recorder, torch.enable_grad() if graph else torch.no_grad():
+            return _traced(module, inputs, recorder, graph=graph)
+    finally:
+        if statistics is not None:
+            statistics.restore()
+
+
+def _traced(module: Callable[[Any], Any], inputs: Boundary, recorder: Recorder, *, graph: bool) -> Pass:
+    made: list[int | None] = []
+    given: list[int] = []
+    values = _fresh(inputs, graph, lambda grads: made.extend(g if g is None else recorder.number(g) for g in grads))
+    numbers = tuple(recorder.number(t) for t in values)
+    start, first_op = len(recorder.events), len(recorder.ops)
+    value = module(unflatten(values, inputs.skeleton))
+    outputs = flatten(value)[0]
+    forward = tuple(recorder.events[start:])
+    ops = tuple(recorder.ops[first_op:])
+    result = Boundary.of(value)
+    out = tuple(recorder.number(t) for t in outputs)
+    root = _tail(outputs, lambda grads: given.extend(map(recorder.number, grads))) if graph else None
+    before, first_op = len(recorder.events), len(recorder.ops)
+    del values, value, outputs
+    ended = frozenset(number for number, size in recorder.events[before:] if size < 0)
+    before = len(recorder.events)
+    if root is not None and root.requires_grad:
+        root.backward()
+    backward, ops_backward = tuple(recorder.events[before:]), tuple(recorder.ops[first_op:])
+    return Pass(forward, numbers, out, ended, backward, tuple(given), tuple(made), ops, ops_backward, result)
+
+
+def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:
+    """Inputs that nobody else holds, not even the graph: leaves would be held by it."""
+
+    def make() -> tuple[Tensor, ...]:
+        metas = [value.meta for value in inputs.values]
+        return tuple(torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in metas)
+
+    if not graph or not any(value.meta.requires_grad for value in inputs.values):
+        return [*make()]
+    trained = [value.meta.requires_grad for value in inputs.values]
+    return [*_Lead.apply(torch.empty(0, requires_grad=True), make, trained, took)]
+
+
+def _tail(outputs: list[Tensor], took: Callable[[Any], None]) -> Tensor:
+    """A scalar whose B gives every output a gradient that nobody else holds."""
+    return _Tail.apply(took, *(t for t in outputs if t.requires_grad))
+
+
+class _Lead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, _anchor: Tensor, make: Any, trained: list[bool], took: Any) -> tuple[Tensor, ...]:
+        made = make()
+        ctx.mark_non_differentiable(*(t for t, wanted in zip(made, trained, strict=True) if not wanted))
+        ctx.set_materialize_grads(False)
+        ctx.took, ctx.trained = took, trained
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:
+        ctx.took([g for g, wanted in zip(grads, ctx.trained, strict=True) if wanted])
+        return None, None, None, None
+
+
+class _Tail(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, took: Any, *outputs: Tensor) -> Tensor:
+        ctx.metas = [TensorMeta.of(t) for t in outputs]
+        ctx.took = took
+        return torch.empty(())
+
+    @staticmethod
+    def backward(ctx: Any, _grad: Tensor) -> tuple[Tensor | None, ...]:
+        grads = [torch.empty_strided(m.shape, m.layout, dtype=m.dtype) for m in ctx.metas]
+        ctx.took(grads)
+        return None, *grads

@@ -1,0 +1,36 @@
+"""Bytes as people write them: decimal GB and binary GiB, never mixed."""
+
+import re
+
+_FACTORS = {"B": 1} | {
+    f"{prefix}{infix}B": (1024 if infix else 1000) ** power
+    for power, prefix in enumerate("kMGT", 1)
+    for infix in ("", "i")
+}
+UNITS = {name.lower(): (name, factor) for name, factor in _FACTORS.items()}
+
+
+def parse_bytes(field: str, text: str) -> tuple[int, str]:
+    """`"8GB"` -> (8000000000, "GB"), `"8 GiB"` -> (8589934592, "GiB").
+
+    Raises:
+        ValueError: one line that names `field`.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    known = ", ".join(_FACTORS)
+    if not found:
+        raise ValueError(f"{field} = {text!r}: allowed is a number and a unit ({known}); try 8GB or 8GiB")
+    number, unit = found.groups()
+    if unit.lower() not in UNITS:
+        what = f"the unit {unit!r} is not known" if unit else "it has no unit"
+        raise ValueError(f"{field} = {text!r}: {what}; allowed are {known}; try {number}GB or {number}GiB")
+    name, factor = UNITS[unit.lower()]
+    size = int(float(number) * factor)
+    if not 0 < size < 2**60:
+        raise ValueError(f"{field} = {text!r}: allowed is more than nothing and less than an exbibyte; try 8GB")
+    return size, name
+
+
+def in_unit(size: float, unit: str) -> str:
+    """`(8e9, "GB")` -> `"8.00 GB"`."""
+    return f"{size / _FACTORS[unit]:.2f} {unit}" if unit != "B" else f"{size:.0f} B"

@@ -1,0 +1,180 @@
+"""What the processes of a group post about themselves in a store that none of them holds, and what follows from it."""
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+
+from repro.gpipe.here import Here
+
+INTERVAL = 0.5  # seconds between two reports
+
+
+def _silence() -> float:
+    given = os.environ.get("GPIPE_SILENCE_S", "7")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 2 * INTERVAL <= seconds < 1e6:
+        raise ValueError(f"GPIPE_SILENCE_S={given!r}: must be a number of seconds from {2 * INTERVAL} up; try 7")
+    return seconds
+
+
+SILENCE = _silence()  # without a report, from a process that is in a step
+SETTING_UP = max(60.0, SILENCE)  # the same before its first step: imports and drivers may hold Python's lock for long
+_ENDED = 3.0  # seconds of waiting for a message of a process that has ended; what it had sent would be here
+_LARGE = 2**20  # bytes of a message that may take its time on a slow link
+_FAILURE = "failure"
+_LONGEST = 2**16  # characters of a traceback: a store takes no values of many megabytes
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a group.
+
+    Attributes:
+        rank: where it happened.
+        status: "failed" or "oom".
+        text: one line that names the stage and its last action.
+        traceback: of what was raised, if that was it.
+    """
+
+    rank: int
+    status: str
+    text: str
+    traceback: str = ""
+
+
+def board(store: dist.Store) -> dist.Store:
+    """The part of a store where failures and signs of life are posted."""
+    return dist.PrefixStore("gpipe-health", store)
+
+
+def post(board: dist.Store, failure: Failure) -> Failure:
+    """Make a failure known, unless there is one: the first is the cause, the others its consequences. Returns it."""
+    said = asdict(failure) | {"text": failure.text[:1000], "traceback": failure.traceback[-_LONGEST:]}
+    return Failure(**json.loads(board.compare_set(_FAILURE, "", json.dumps(said))))
+
+
+def posted(board: dist.Store) -> Failure | None:
+    """The failure that is known."""
+    return Failure(**json.loads(board.get(_FAILURE))) if board.check([_FAILURE]) else None
+
+
+def post_beat(board: dist.Store, rank: int, number: int, here: Here) -> None:
+    """Report where a process is."""
+    beat = {"number": number, "here": str(here), "in_steps": here.warm}
+    largest = max([*here.sending.values()], key=lambda one: one[2], default=None)
+    beat |= {"receiving": here.receiving, "sending": largest}
+    board.set(f"beat/{rank}", json.dumps(beat))
+
+
+def post_farewell(board: dist.Store, rank: int) -> None:
+    """Report that a process is done: it is not missed from now on, and sends nothing any more."""
+    board.set(f"farewell/{rank}", "")
+
+
+def said_farewell(board: dist.Store, rank: int) -> bool:
+    """Whether it is done."""
+    return board.check([f"farewell/{rank}"])
+
+
+def running(board: dist.Store, world: int) -> list[int]:
+    """The ranks that have begun and not ended."""
+    return [rank for rank in range(world) if board.check([f"beat/{rank}"]) and not said_farewell(board, rank)]
+
+
+def post_returned(board: dist.Store, rank: int, launch: int) -> None:
+    """Report that what a process does in this launch, one of several in a program, has returned."""
+    board.set(f"returned/{launch}/{rank}", "")
+
+
+def last_seen(board: dist.Store, rank: int) -> str:
+    """`stage 1, F3 of step 2 when last heard of`."""
+    if not board.check([f"beat/{rank}"]):
+        return f"rank {rank}"
+    return f"{json.loads(board.get(f'beat/{rank}'))['here']} when last heard of"
+
+
+def post_death(board: dist.Store, rank: int, how: str) -> Failure:
+    """Make known that a process was seen to end, and how; what caused that, if it is known already, comes back."""
+    return post(board, Failure(rank, "failed", f"{last_seen(board, rank)}: died ({how})"))
+
+
+def status_of(error: BaseException) -> str:
+    """The status word for a run that ends in this error."""
+    full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in words(error)
+    return "oom" if full else "failed"
+
+
+def words(error: BaseException) -> str:
+    """Its type and message on one line, also where the message raises."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
+
+
+class Watch:
+    """One reader of a board, who notices silence, and waits that can never end."""
+
+    def __init__(self, board: dist.Store) -> None:
+        self._board = board
+        self._beats: dict[int, tuple[str, float]] = {}  # the last one of each rank, and since when
+        self._looked = time.monotonic()
+        self._knot: tuple[object, float] = (None, 0.0)  # the chain of waits seen last, and since when
+
+    def silence(self, ranks: Sequence[int]) -> Failure | None:
+        """The failure of one of these ranks, which have begun and not ended, that reports no more."""
+        now = time.monotonic()
+        if now - self._looked > SILENCE / 2:  # it is this process that was stopped
+            self._beats = {rank: (raw, now) for rank, (raw, _) in self._beats.items()}
+        self._looked = now
+        for rank in ranks:
+            raw = self._board.get(f"beat/{rank}").decode()
+            before, since = self._beats.get(rank, ("", now))
+            if raw != before:
+                self._beats[rank] = raw, now
+                continue
+            patience = SILENCE if json.loads(raw)["in_steps"] else SETTING_UP
+            if now - since >= patience:
+                hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
+                text = f"{last_seen(self._board, rank)}: no sign of life for {patience:.0f} s ({hint})"
+                return post(self._board, Failure(rank, "failed", text))
+        return None
+
+    def knot(self, rank: int, launch: int) -> Failure | None:
+        """The failure of a chain of processes, this rank the first, each of which waits for a message of the next one.
+
+        Its last one has ended, or waits for another one of the chain. What is in transit may come; so nothing is
+        concluded as long as waits change, and not soon while a large message is on its way.
+        """
+        chain: list[tuple[int, int]] = []
+        texts: list[str] = []
+        patience = SILENCE
+        while rank not in (known for known, _ in chain):
+            beat = json.loads(self._board.get(f"beat/{rank}")) if self._board.check([f"beat/{rank}"]) else {}
+            texts.append(beat.get("here", f"rank {rank}"))
+            if any(self._board.check([key]) for key in (f"farewell/{rank}", f"returned/{launch}/{rank}")):
+                chain.append((rank, -1))
+                patience = _ENDED
+                texts[-1] = f"{texts[-1].partition(',')[0]}, which has ended"
+                break
+            if not (beat.get("receiving") or beat.get("sending")):
+                self._knot = (None, 0.0)
+                return None
+            following, number = (beat["receiving"] or beat["sending"])[:2]
+            patience = SETTING_UP if beat["sending"] and beat["sending"][2] > _LARGE else patience
+            chain.append((rank, number))
+            rank = following
+        now = time.monotonic()
+        if self._knot[0] != chain:
+            self._knot = chain, now
+        if now - self._knot[1] < patience:
+            return None
+        text = f"{' waits for '.join(texts)}{'' if chain[-1][1] < 0 else ', which waits for one of these'}"
+        hint = "every rank must make the same calls of its Pipeline, as often, with the same options"
+        return post(self._board, Failure(chain[-1][0], "failed", f"{text}: {hint}"))

@@ -1,0 +1,216 @@
+"""Counted against measured, where measured is what the CPU allocator says; and what is known by hand."""
+
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from allocator import measure
+from torch import nn
+
+from repro.costs import Counted, Counter, Messages, count, mini_batch
+from repro.gpipe import Pipeline, launch
+from repro.gpipe.microbatch import flatten
+from repro.models import build
+
+MODELS = {
+    "transformer": ({"L": 6, "d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}, 8),
+    "amoebanet-d": ({"L": 3, "D": 16, "image": 48, "num_classes": 10}, 16),
+}
+CASES = [
+    *(("transformer", M, checkpoint) for M, checkpoint in ((1, "always"), (4, "except_last"), (8, "never"))),
+    *(("amoebanet-d", M, checkpoint) for M, checkpoint in ((1, "never"), (4, "always"), (8, "except_last"))),
+]
+SHARED = Messages(posted=0, sending=0)  # messages in shared memory, copied at once
+
+
+def measured(K: int) -> list[tuple[int, int]]:
+    """For each case the bytes at this stage's peak: of tensors, and with the workspace of kernels."""
+    found = []
+    for name, M, checkpoint in CASES:
+        args, N = MODELS[name]
+        model = build(name, **args)
+        inputs, targets = model.batch(N, 0)
+        pipe = Pipeline(model.layers, K, M, checkpoint=checkpoint, balance="uniform", device="cpu")
+        optimizer = torch.optim.RMSprop(pipe.parameters())
+        step = partial(pipe.train_step, inputs, targets, model.loss, optimizer)
+        step()  # in which shapes are learnt, gradients made and state begun
+        resident = [*pipe.module.parameters(), *pipe.module.buffers(), *flatten([*optimizer.state.values()])[0]]
+        resident += [inputs] * (pipe.rank == 0) + [targets] * pipe.is_last
+        before = sum(tensor.nbytes for tensor in resident)
+        peak = measure(step)
+        found.append((before + peak.visible, before + peak.everything))
+        pipe.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("K", [1, 2, 4])
+@pytest.mark.filterwarnings("default")
+def test_counted_is_what_the_allocator_says(K: int):
+    """Within 2 % per stage, of all that tensors take; what kernels take besides is no less than nothing."""
+    stages = launch(measured, K, stages=K)
+    for n, (name, M, checkpoint) in enumerate(CASES):
+        args, N = MODELS[name]
+        model = build(name, **args)
+        data = model.batch(N, 0)
+        cut = {"stages": K, "micro_batches": M, "checkpoint": checkpoint, "balance": "uniform"}
+        found = count(model.layers, model.loss, *data, optimizer=torch.optim.RMSprop, messages=SHARED, **cut)
+        for j, stage in enumerate(found.stages):
+            visible, everything = stages[j][n]
+            assert stage.total == pytest.approx(visible, rel=0.02), (name, M, checkpoint, j)
+            assert everything >= visible
+
+
+def linear(width: int = 8) -> nn.Module:
+    return nn.Linear(width, width)
+
+
+def counted(**options) -> Counted:
+    usual = {"stages": 1, "micro_batches": 1, "optimizer": torch.optim.RMSprop}
+    layers = options.pop("layers", [linear] * 4)
+    x, y = torch.zeros(16, 8), torch.zeros(16, 8)
+    return count(layers, nn.functional.mse_loss, x, y, **(usual | options))
+
+
+def test_what_stays_is_known_by_hand():
+    """A linear layer of 8 x 8 has 72 parameters; RMSprop a state of as many numbers, and two counts of steps."""
+    stage = counted(micro_batches=16).stages[0]
+    kinds = stage.by_kind
+    assert stage.at == "B14"  # the second one, when all gradients are there
+    assert kinds["parameters"] == kinds["gradients"] == 4 * 4 * 72
+    assert kinds["optimizer"] == 4 * (4 * 72 + 2 * 4)
+    assert kinds["boundary"] == 2 * 4 * 16 * 8  # the mini-batch: inputs and targets
+    assert kinds["buffers"] == 0
+    assert sum(kinds.values()) == stage.total
+
+
+def test_operations_are_known_by_hand():
+    layer = counted(micro_batches=4).layers[1]
+    assert layer.parameters == 72
+    assert sum(op.flops for op in layer.forward) == 2 * 4 * 8 * 8
+    assert sum(op.flops for op in layer.backward) == 2 * 2 * 4 * 8 * 8
+    moved = 4 * (4 * 8 + 8 * 8 + 8 + 4 * 8)  # inputs, weight, bias, outputs
+    assert sum(op.nbytes for op in layer.forward) == moved
+    assert layer.output == 4 * 4 * 8
+
+
+def test_more_micro_batches_and_recomputation_take_less_inside_layers():
+    inside = {
+        (M, checkpoint): counted(micro_batches=M, checkpoint=checkpoint).stages[0].by_kind["activations"]
+        for M, checkpoint in product((1, 4, 16), ("always", "never"))
+    }
+    assert inside[1, "always"] == inside[1, "never"]
+    assert inside[16, "always"] < inside[4, "always"] < inside[1, "always"]
+    assert inside[4, "always"] < inside[4, "never"]
+
+
+def test_a_stage_in_the_middle_keeps_its_inputs_and_1f1b_fewer_of_them():
+    kept = {
+        name: [s.by_kind["boundary"] for s in counted(stages=4, micro_batches=16, schedule=name).stages]
+        for name in ("gpipe", "1f1b")
+    }
+    one = 4 * 8  # bytes of an example
+    assert kept["gpipe"][1] == kept["gpipe"][2] == 15 * one  # in the second B
+    assert [kept["1f1b"][1], kept["1f1b"][2]] == [3 * one, 2 * one]
+
+
+def test_micro_batches_of_unequal_sizes():
+    counts = counted(micro_batches=3, stages=2)
+    assert sum(s.total for s in counts.stages) > 0
+    assert counts.balance == (2, 2)
+
+
+def test_equal_layers_are_built_and_traced_once():
+    built = []
+
+    def made() -> nn.Module:
+        built.append(1)
+        return nn.Linear(8, 8)
+
+    layers = [made] * 50
+    counter = Counter(layers, nn.functional.mse_loss)
+    assert (len(built), len(set(counter.kinds))) == (1, 1)
+    others = [nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Sequential(nn.Linear(8, 8))]
+    assert Counter(others, nn.functional.mse_loss).kinds == (0, 0, 1, 2)
+    active = [nn.LeakyReLU(0.1), nn.LeakyReLU(0.2), nn.LeakyReLU(0.1), nn.ReLU(inplace=True), nn.ReLU()]
+    assert Counter(active, nn.functional.mse_loss).kinds == (0, 1, 0, 2, 3)
+
+
+def test_ready_made_modules_and_those_on_the_meta_device_are_counted_and_left_alone():
+    real = [nn.Linear(8, 8) for _ in range(4)]
+    with torch.device("meta"):
+        meta = [nn.Linear(8, 8) for _ in range(4)]
+    before = [layer.weight.clone() for layer in real]
+    assert counted(layers=real).stages == counted(layers=meta).stages == counted().stages
+    assert all(torch.equal(layer.weight, old) for layer, old in zip(real, before, strict=True))
+    assert all(layer.weight.grad is None for layer in real)
+
+
+def test_counting_draws_no_random_numbers():
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    counted(layers=[linear, nn.Dropout, linear])
+    assert torch.equal(torch.rand(1), expected)
+
+
+class Chooses(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0]
+
+
+class Looks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum().item() > 0 else -x
+
+
+class Needs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        raise RuntimeError("no such file\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([linear, Chooses], r"layers\[1\] \(Chooses\) cannot be counted: .*shape"),
+        ([linear, Looks, linear], r"layers\[1\] \(Looks\) cannot be counted: "),
+        ([linear, partial(linear, 9)], r"layers\[1\] \(linear\) cannot be counted: .*8"),
+        ([Needs], r"layers\[0\] \(Needs\) cannot be built without memory: .*no such file second line"),
+    ],
+)
+def test_what_cannot_be_counted_is_one_line_that_names_the_layer(layers: list, words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        counted(layers=layers)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"balance": "time"}, "balance='time': nothing is run here"),
+        ({"stages": 5}, "stages=5: the model has 4 layers"),
+        ({"micro_batches": 17}, "micro_batches=17: the mini-batch has only 16"),
+        ({"checkpoint": "sometimes"}, "checkpoint='sometimes'"),
+        ({"schedule": "gpip"}, "did you mean 'gpipe'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(options: dict, words: str):
+    with pytest.raises(ValueError, match=words):
+        counted(**options)
+
+
+def test_a_mini_batch_of_any_size_takes_no_memory():
+    small = torch.zeros(2, 3, 4), {"ids": torch.zeros(2, dtype=torch.int64)}
+    large = mini_batch(small, 10**9)
+    assert large[0].shape == (10**9, 3, 4)
+    assert large[1]["ids"].dtype == torch.int64
+    assert large[0].is_meta
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_any_optimizer(optimizer):
+    state = counted(optimizer=partial(optimizer, lr=0.1)).stages[0].by_kind["optimizer"]
+    floats = {"SGD": 0, "Adam": 2, "AdamW": 2, "Adagrad": 1}[optimizer.__name__]
+    assert 4 * 4 * 72 * floats <= state <= 4 * (4 * 72 * floats + 8 * 4)
