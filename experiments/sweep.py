@@ -69,6 +69,7 @@ def experiment(
         name="sweep",
         title="K x M sweep",
         question="How do step time, bubble and memory change with K and M on a model of your choice?",
+        version=2,
         needs="max(K) CPU cores or GPUs",
         groups=(Group(name=slug(model), runs=tuple(runs)),),
     )

@@ -41,7 +41,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="8 devices for every cell; on fewer, K up to their number",
         deviations=DEVIATIONS,
         minutes={"smoke": 0.5, "laptop": 6, "node": 25, "paper": 60},
-        version=1,
+        version=2,
         rounds=ROUNDS[scale],
         groups=(
             _group("amoebanet-d", AMOEBANET[scale], AMOEBANET_N[scale], STEPS[scale]),
