@@ -1,4 +1,4 @@
-"""The `repro` command: list, plan, run, report, doctor.
+"""The `repro` command: list, plan, run, report, fit, doctor.
 
 Listing and planning import no torch. A user's mistake is one line on stderr and exit status 2; a run that failed
 gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or skipped.
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
-from repro.harness import signals
+from repro.harness import fitting, signals
 from repro.harness.flags import mistake, parse, parse_with
 from repro.harness.spec import SCALES, Experiment, Scale, near
 
@@ -119,12 +119,13 @@ def _dispatch(given: list[str]) -> int:
         "plan": (PlanOptions, _plan),
         "run": (RunOptions, _run),
         "report": (ReportOptions, _report),
+        "fit": (fitting.FitOptions, fitting.main),
         "doctor": (DoctorOptions, _doctor),
     }
     if not given or given[0] in ("-h", "--help"):
         print("usage: repro VERB ...\n\nGPipe (arXiv:1811.06965), reproduced.\n")
         for verb, (options, _) in verbs.items():
-            print(f"  repro {verb:8}{options.__doc__}")
+            print(f"  repro {verb:8}{(options.__doc__ or '').partition(chr(10))[0]}")
         print("\n`repro VERB --help` shows a verb's options, `repro run NAME --help` an experiment's as well.")
         return 0 if given else 2
     if given[0] not in verbs:

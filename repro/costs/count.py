@@ -17,7 +17,7 @@ from repro.costs.fake import Zoo, refusal
 from repro.costs.trace import Boundary, Op, Pass, Recorder, trace
 from repro.costs.walk import Messages, StageMemory, Task, walk
 from repro.gpipe.balance import choose
-from repro.gpipe.batchnorm import Statistics
+from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics
 from repro.gpipe.head import Loss
 from repro.gpipe.layers import Layer
 from repro.gpipe.microbatch import Tree, flatten, map_leaves, split, unwrapped
@@ -62,7 +62,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Resident:
-    """Bytes of one layer that stay: by kind, and what the optimizer takes besides while it updates."""
+    """Bytes of one layer that stay, and what the optimizer takes besides while it updates one of its parameters."""
 
     parameters: int
     buffers: int
@@ -113,22 +113,27 @@ class Counter:
             self._chains[first.key] = chain
         return self._chains[first.key]
 
-    def layer(self, index: int, inputs: Boundary, *, graph: bool, counting: bool = False, fresh: bool = True) -> Pass:
+    def layer(self, index: int, inputs: Boundary, *, graph: bool, counting: bool = False) -> Pass:
         """How one layer passes one micro-batch.
 
         Raises:
             ValueError: one line, naming a layer that does not work on fake tensors.
         """
         kind = self.kinds[index]
-        key = (kind, inputs.key, graph, counting, fresh)
+        counting = counting and self._counts(kind)
+        key = (kind, inputs.key, graph, counting)
         if key not in self._passes:
             try:
                 with self._zoo.mode:
                     module = self._zoo.modules[kind]
-                    self._passes[key] = trace(module, inputs, graph=graph, counting=counting, fresh=fresh)
+                    self._passes[key] = trace(module, inputs, graph=graph, counting=counting)
             except Exception as error:
                 raise refusal(index, self._layers[index], "cannot be counted", error) from error
         return self._passes[key]
+
+    def _counts(self, kind: int) -> bool:
+        """Whether a kind of layer has running statistics."""
+        return any(isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in self._zoo.modules[kind].modules())
 
     def head(self, outputs: Boundary, targets: Tree, *, graph: bool) -> Pass:
         """The loss as one more layer."""
@@ -146,9 +151,25 @@ class Counter:
         """What one layer keeps all the time."""
         kind = self.kinds[index]
         if kind not in self._resident:
-            with self._zoo.mode:
-                self._resident[kind] = _resident(self._zoo.modules[kind], self._optimizer)
+            module = self._zoo.modules[kind]
+            statistics = Statistics(module)  # which has buffers of its own during a step
+            statistics.restore()
+            states = [self._state(p) for p in module.parameters() if p.requires_grad]
+            self._resident[kind] = Resident(
+                sum(p.nbytes for p in module.parameters()),
+                sum(b.nbytes for b in module.buffers()) + statistics.nbytes,
+                sum(state for state, _ in states),
+                max((update for _, update in states), default=0),
+            )
         return self._resident[kind]
+
+    def _state(self, parameter: nn.Parameter) -> tuple[int, int]:
+        """As `_state`, once for each shape."""
+        key = ("state", parameter.shape, parameter.dtype)
+        if self._optimizer is not None and key not in self.memo:
+            with self._zoo.mode:
+                self.memo[key] = _state(parameter, self._optimizer)
+        return self.memo.get(key, (0, 0))
 
     def cost(self, index: int, inputs: Boundary) -> LayerCost:
         """One layer's costs."""
@@ -224,26 +245,14 @@ def _called(loss: Loss, targets: Tree, outputs: Tree) -> Tensor:
     return loss(outputs, targets)
 
 
-def _resident(module: nn.Module, optimizer: Optimizer | None) -> Resident:
-    """Count one layer's own bytes; running statistics have scratch buffers of the same size during a step."""
-    parameters = [*module.parameters()]
-    statistics = Statistics(module)
-    statistics.restore()
-    buffers = sum(t.nbytes for t in module.buffers()) + statistics.nbytes
-    state, update = 0, 0
-    trained = [p for p in parameters if p.requires_grad]
-    if optimizer is not None and trained:
-        for parameter in trained:
-            parameter.grad = torch.empty_like(parameter)
-        made = optimizer(trained)
+def _state(parameter: nn.Parameter, optimizer: Optimizer) -> tuple[int, int]:
+    """Bytes of an optimizer's state for one parameter, and what its update takes besides."""
+    alone = nn.Parameter(torch.empty_like(parameter))
+    alone.grad = torch.empty_like(alone)
+    made = optimizer([alone])
+    made.step()  # which begins its state
+    held = flatten([*made.state.values()])[0]
+    with Recorder([alone, alone.grad, *held]) as recorder:
+        before = recorder.now
         made.step()
-        held = flatten([*made.state.values()])[0]
-        state = sum(t.nbytes for t in held)
-        with Recorder([*trained, *held, *(p.grad for p in trained if p.grad is not None)]) as recorder:
-            before = recorder.now
-            recorder.peak = before
-            made.step()
-            update = recorder.peak - before
-        for parameter in trained:
-            parameter.grad = None
-    return Resident(sum(p.nbytes for p in parameters), buffers, state, update)
+    return sum(t.nbytes for t in held), recorder.peak - before

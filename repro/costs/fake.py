@@ -53,18 +53,18 @@ class Zoo:
 
     def _build(self, layer: Layer, index: int) -> nn.Module:
         try:
+            with torch.device("meta"):  # initial values cost nothing there
+                module = layer if isinstance(layer, nn.Module) else layer()
             with self.mode:
-                if isinstance(layer, nn.Module):
-                    memo: dict[int, Any] = {id(t): _faked(t) for t in (*layer.parameters(), *layer.buffers())}
-                    return deepcopy(layer, memo)
-                return layer()
+                memo: dict[int, Any] = {id(t): _faked(t) for t in (*module.parameters(), *module.buffers())}
+                return deepcopy(module, memo)
         except Exception as error:
             raise refusal(index, layer, "cannot be built without memory", error) from error
 
 
 def _faked(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape without memory; called in the fake mode."""
-    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    """A tensor of the same shape on the CPU without memory; called in the fake mode."""
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 

@@ -3,7 +3,8 @@
 As Table 1 of arXiv:1811.06965v5 does, over (L, D) of AmoebaNet and L of the Transformer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -12,12 +13,11 @@ import torch
 
 from repro.costs.count import Counter, Optimizer
 from repro.costs.fake import mini_batch
+from repro.costs.families import Sizes
 from repro.costs.walk import Messages, StageMemory, Task
 from repro.gpipe.microbatch import Tree
 from repro.gpipe.schedule import Schedule, make_schedule
 from repro.models import Model
-
-Sizes = Sequence[Mapping[str, Any]]  # arguments of ever larger models
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,32 @@ class Search:
         self._schedule = make_schedule(step.schedule, step.stages, step.micro_batches, step.checkpoint)
         self._data: tuple[Tree, Tree] | None = None
         self._counter: Counter | None = like._counter if like else None
+        self._hint = like._hint if like else 0
 
-    def largest(self, sizes: Sizes) -> Fit:
-        """Bisect over ever larger sizes, after doubling the number of those that fit."""
-        low, high = -1, 0
-        while high < len(sizes) and self._fits(sizes[high]):
-            low, high = high, min(2 * high + 1, len(sizes) - 1) if high < len(sizes) - 1 else len(sizes)
+    def largest(self, families: Iterable[Sizes]) -> Fit:
+        """Of several ladders of sizes the model with the most parameters; if none fits, the one that is nearest."""
+        fits = [self._largest(sizes) for sizes in families]
+        fitting = [fit for fit in fits if fit.best is not None]
+        if fitting:
+            return max(fitting, key=lambda fit: fit.best.parameters if fit.best else 0)
+        return min(fits, key=lambda fit: fit.above.fullest if fit.above else math.inf)
+
+    def _largest(self, sizes: Sizes) -> Fit:
+        """Gallop up or down from where the last search ended, then bisect: `low` fits, `high` does not."""
+        low, high, step = min(self._hint, len(sizes) - 1), len(sizes), 1
+        if self._fits(sizes[low]):
+            high = low + 1
+            while high < len(sizes) and self._fits(sizes[high]):
+                low, step = high, 2 * step
+                high = min(low + step, len(sizes))
+        else:
+            while low >= 0 and not self._fits(sizes[low]):
+                high, step = low, 2 * step
+                low = max(high - step, -1)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._fits(sizes[middle]) else (low, middle)
+        self._hint = max(low, 0)
         best = self.cut(sizes[low]) if low >= 0 else None
         return Fit(best, self.cut(sizes[high]) if high < len(sizes) else None)
 

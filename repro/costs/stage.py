@@ -7,7 +7,7 @@ graph saves from R to B, outputs and the gradient that arrived until B has ended
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.costs.trace import Boundary, Event, Pass
+from repro.costs.trace import Between, Boundary, Pass
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "boundary", "activations", "messages")
 PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, BOUNDARY, ACTIVATIONS, MESSAGES = range(len(KINDS))
@@ -50,6 +50,18 @@ class _Ledger:
             self._highest, self.peak = self._total, tuple(self.now)
         return len(self._entries) - 1
 
+    def pass_over(self, between: Between, left: int) -> None:
+        """What begins and ends inside a layer; what is left of it is of the kind `left`."""
+        if self._total + sum(between.most) > self._highest:
+            self._highest = self._total + sum(between.most)
+            self.peak = tuple(
+                n + between.most[0] * (kind == ACTIVATIONS) + between.most[1] * (kind == left)
+                for kind, n in enumerate(self.now)
+            )
+        self.now[ACTIVATIONS] += between.net[0]
+        self.now[left] += between.net[1]
+        self._total += sum(between.net)
+
     def hold(self, number: int) -> None:
         """One holder more."""
         self._entries[number][1] += 1
@@ -63,13 +75,14 @@ class _Ledger:
             self._total -= entry[0]
 
 
-def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool) -> tuple[Effect, Effect]:
+def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: bool = False) -> tuple[Effect, Effect]:
     """What F (without a graph), or R or F (with one), does on a stage, and what B does then.
 
     Args:
         passes: of the stage's layers in order; behind those of the last stage that of the head.
         inputs: what the first of them gets; it lies in memory already.
         graph: whether B follows.
+        first: whether the parameters have no gradients yet.
     """
     ledger = _Ledger()
     value = [ledger.begin(0, BOUNDARY) for _ in inputs.values]
@@ -87,13 +100,13 @@ def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool) -> tuple[E
         for number in value:  # sent
             ledger.release(number)
         return Effect(peak, tuple(ledger.now)), Effect(NOTHING, NOTHING)
-    first = Effect(ledger.peak, tuple(ledger.now))
+    forward = Effect(ledger.peak, tuple(ledger.now))
     ledger.mark()
     started = tuple(ledger.now)
-    _backward(ledger, passes, numbers)
+    _backward(ledger, passes, numbers, first=first)
     for number in value:
         ledger.release(number)
-    return first, Effect(_minus(ledger.peak, started), _minus(tuple(ledger.now), started))
+    return forward, Effect(_minus(ledger.peak, started), _minus(tuple(ledger.now), started))
 
 
 def _minus(a: Bytes, b: Bytes) -> Bytes:
@@ -103,55 +116,46 @@ def _minus(a: Bytes, b: Bytes) -> Bytes:
 def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, int], list[int]]:
     """One layer: its storages in the ledger, and those of what it returns, held by the caller."""
     known = dict(zip(layer.inputs, value, strict=True))
-    left = _left(layer.forward) - layer.ended - _ended(layer.backward)
-    for number, size in layer.forward:
-        if size < 0:
-            ledger.release(known[number])
+    for step in layer.forward_steps:
+        if isinstance(step, Between):
+            ledger.pass_over(step, BUFFERS)
+        elif step[1] < 0:
+            ledger.release(known[step[0]])
         else:
-            known[number] = ledger.begin(size, BUFFERS if number in left else ACTIVATIONS)
+            known[step[0]] = ledger.begin(step[1], ACTIVATIONS)
     result = [known[number] for number in layer.outputs]
     for number in result:
         ledger.hold(number)
-    for number in layer.ended - set(layer.inputs):
+    inputs, outputs = set(layer.inputs), set(layer.outputs)
+    for number in (layer.ended & outputs) - inputs:
         ledger.release(known[number])
-    for number in set(layer.inputs) - layer.ended:  # saved
+    for number in inputs - layer.ended:  # saved
         ledger.hold(known[number])
     return known, result
 
 
-def _backward(ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, int]]) -> None:
-    """All layers, the last one first; what arrives is held until the end, and what is made goes to the caller."""
-    arrived: list[int] = []
-    grads: list[int | None] = []
-    for at, layer in enumerate(reversed(passes)):
-        known = numbers[len(passes) - 1 - at]
-        sizes = {number: size for number, size in layer.backward if size > 0}
-        if not at:
-            arrived = [ledger.begin(sizes[number], MESSAGES) for number in layer.returned]
-            for number in arrived:
-                ledger.hold(number)
-            grads = [*arrived]
+def _backward(ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, int]], *, first: bool) -> None:
+    """All layers, the last one first; what arrives is held until the end, and what is made is sent."""
+    last = passes[-1]
+    sizes = {number: size for number, size in last.backward if size > 0}
+    arrived = [ledger.begin(sizes[number], MESSAGES) for number in last.returned]
+    for number in arrived:
+        ledger.hold(number)
+    grads: list[int | None] = [*arrived]
+    for layer, known in zip(reversed(passes), reversed(numbers), strict=True):
         given = dict(zip(layer.returned, grads or [None] * len(layer.returned), strict=True))
         known |= {number: mine for number, mine in given.items() if mine is not None}
         made = {number for number in layer.made if number is not None}
-        left = _left(layer.backward) - made
-        for number, size in layer.backward:
-            if size > 0 and number not in known:
-                known[number] = ledger.begin(size, GRADIENTS if number in left else ACTIVATIONS)
-            elif size < 0 and number not in made:
-                ledger.release(known[number])
+        for step in layer.first_backward_steps if first else layer.backward_steps:
+            if isinstance(step, Between):
+                ledger.pass_over(step, GRADIENTS)
+            elif step[1] > 0 and step[0] not in known:
+                known[step[0]] = ledger.begin(step[1], ACTIVATIONS)
+            elif step[1] < 0 and step[0] not in made:
+                ledger.release(known[step[0]])
         grads = [None if number is None else known[number] for number in layer.made]
-        for number in grads[:]:
-            if number is not None and grads.count(number) > 1:
+        for n, number in enumerate(grads):
+            if number is not None and number in grads[:n]:
                 ledger.hold(number)
-    for number in [*arrived, *(grad for grad in grads if grad is not None)]:  # the latter are sent
+    for number in [*arrived, *(grad for grad in grads if grad is not None)]:
         ledger.release(number)
-
-
-def _left(events: Sequence[Event]) -> set[int]:
-    """What begins and does not end."""
-    return {number for number, size in events if size > 0} - _ended(events)
-
-
-def _ended(events: Sequence[Event]) -> set[int]:
-    return {number for number, size in events if size < 0}

@@ -19,6 +19,15 @@ from repro.gpipe.message import TensorMeta
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
 Event = tuple[int, int]  # (number of a storage, its bytes; negative where it ends)
+Sums = tuple[int, int]  # bytes of what ends again, and of what is left when a pass is over
+
+
+@dataclass(frozen=True)
+class Between:
+    """Events of storages that only the layer itself holds: where their sum is greatest, and what comes of them."""
+
+    most: Sums
+    net: Sums
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ class Pass:
         backward: what begins and ends while gradients are computed, those of the inputs included.
         returned: storages of the gradients of the outputs, in order, which B is given.
         made: storages of the gradients of the inputs, in order; None where there is none.
+        gradients: storages that are added to the gradients of parameters, which were there; the first time there are
+            none, and these stay in their place.
         ops: what F computes.
         ops_backward: what B computes.
         result: what the layer returned.
@@ -97,9 +108,33 @@ class Pass:
     backward: tuple[Event, ...]
     returned: tuple[int, ...]
     made: tuple[int | None, ...]
+    gradients: frozenset[int]
     ops: tuple[Op, ...]
     ops_backward: tuple[Op, ...]
     result: Boundary
+
+    @cached_property
+    def forward_steps(self) -> tuple[Event | Between, ...]:
+        """`forward`, with all that concerns neither inputs nor outputs put together."""
+        left = _left(self.forward) - self.ended - _ended(self.backward)
+        return _condensed(self.forward, {*self.inputs, *self.outputs}, left)
+
+    @cached_property
+    def backward_steps(self) -> tuple[Event | Between, ...]:
+        """`backward`, likewise; gradients of inputs and outputs stand alone too."""
+        return _condensed(self.backward, self._others, set())
+
+    @cached_property
+    def first_backward_steps(self) -> tuple[Event | Between, ...]:
+        """The same where parameters have no gradients yet."""
+        kept = self.gradients - self._others
+        events = (event for event in self.backward if event[0] not in kept or event[1] > 0)
+        return _condensed(events, self._others, set(kept))
+
+    @cached_property
+    def _others(self) -> set[int]:
+        """Storages that somebody else may hold too."""
+        return {*self.inputs, *self.outputs, *self.returned, *(n for n in self.made if n is not None)}
 
     @cached_property
     def saved(self) -> int:
@@ -107,6 +142,32 @@ class Pass:
         sizes = dict(self.forward)
         ended = self.ended | {number for number, size in self.forward if size < 0}
         return sum(abs(size) for number, size in sizes.items() if number not in ended)
+
+
+def _left(events: Iterable[Event]) -> set[int]:
+    """What begins and does not end."""
+    return {number for number, size in events if size > 0} - _ended(events)
+
+
+def _ended(events: Iterable[Event]) -> set[int]:
+    return {number for number, size in events if size < 0}
+
+
+def _condensed(events: Iterable[Event], named: set[int], left: set[int]) -> tuple[Event | Between, ...]:
+    steps: list[Event | Between] = []
+    most = net = (0, 0)
+    for number, size in events:
+        if number in named:
+            if most != (0, 0) or net != (0, 0):
+                steps.append(Between(most, net))
+            steps.append((number, size))
+            most = net = (0, 0)
+            continue
+        net = (net[0], net[1] + size) if number in left else (net[0] + size, net[1])
+        most = net if sum(net) > sum(most) else most
+    if most != (0, 0) or net != (0, 0):
+        steps.append(Between(most, net))
+    return tuple(steps)
 
 
 class Recorder(LiveBytes):
@@ -154,7 +215,6 @@ def trace(
     *,
     graph: bool,
     counting: bool,
-    fresh: bool = True,
     resident: Iterable[Tensor] = (),
 ) -> Pass:
     """Run a layer once; call it inside the fake mode that the layer lives in.
@@ -164,12 +224,11 @@ def trace(
         inputs: what it gets.
         graph: whether F builds a graph, so that B follows.
         counting: whether F leaves the statistics of its micro-batch, as it does and R does not.
-        fresh: whether the parameters have no gradient before B.
         resident: what else lies in memory already.
     """
     parameters = [*module.parameters()] if isinstance(module, nn.Module) else []
     for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad and not fresh else None
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
     statistics = Statistics(module) if isinstance(module, nn.Module) else None
     resident = [*resident, *parameters, *(p.grad for p in parameters if p.grad is not None)]
     resident += [*module.buffers()] if isinstance(module, nn.Module) else []
@@ -177,13 +236,19 @@ def trace(
         statistics.counting = counting
     try:
         with Recorder(resident) as recorder, torch.enable_grad() if graph else torch.no_grad():
-            return _traced(module, inputs, recorder, graph=graph)
+            added: list[int] = []
+            hooks = [p.register_hook(lambda g: added.append(recorder.number(g))) for p in parameters if p.requires_grad]
+            return _traced(module, inputs, recorder, added, graph=graph)
     finally:
+        for hook in hooks:
+            hook.remove()
         if statistics is not None:
             statistics.restore()
 
 
-def _traced(module: Callable[[Any], Any], inputs: Boundary, recorder: Recorder, *, graph: bool) -> Pass:
+def _traced(
+    module: Callable[[Any], Any], inputs: Boundary, recorder: Recorder, added: list[int], *, graph: bool
+) -> Pass:
     made: list[int | None] = []
     given: list[int] = []
     values = _fresh(inputs, graph, lambda grads: made.extend(g if g is None else recorder.number(g) for g in grads))
@@ -203,7 +268,8 @@ def _traced(module: Callable[[Any], Any], inputs: Boundary, recorder: Recorder, 
     if root is not None and root.requires_grad:
         root.backward()
     backward, ops_backward = tuple(recorder.events[before:]), tuple(recorder.ops[first_op:])
-    return Pass(forward, numbers, out, ended, backward, tuple(given), tuple(made), ops, ops_backward, result)
+    gradients = frozenset(added)
+    return Pass(forward, numbers, out, ended, backward, tuple(given), tuple(made), gradients, ops, ops_backward, result)
 
 
 def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:

@@ -86,7 +86,8 @@ class Task:
 
     def key(self, counter: "Counter") -> tuple[Hashable, ...]:
         """Equal for tasks whose micro-batches do the same, also of another model of the same kinds of layers."""
-        arriving = counter.boundaries(mini_batch(self.inputs, 1))[self.layers.start]
+        size = sizes(batch_size(self.inputs), self.schedule.micro_batches)[0]
+        arriving = counter.boundaries(mini_batch(self.inputs, size))[self.layers.start]
         return (counter.kinds[self.layers.start : self.layers.stop], arriving.key, self.first, self.last)
 
     @property
@@ -171,14 +172,14 @@ def _counted(counter: "Counter", task: Task, size: int, *, recompute: bool, fres
     def passes(*, graph: bool, counting: bool) -> list[Pass]:
         found, value = [], inputs
         for index in task.layers:
-            found.append(counter.layer(index, value, graph=graph, counting=counting, fresh=fresh))
+            found.append(counter.layer(index, value, graph=graph, counting=counting))
             value = counter.layer(index, value, graph=True).result
         if task.last:
             found.append(counter.head(value, mini_batch(task.targets, size), graph=graph))
         return found
 
     outputs = passes(graph=True, counting=False)[-1].result
-    again, backward = effects(passes(graph=True, counting=not recompute), inputs, graph=True)
+    again, backward = effects(passes(graph=True, counting=not recompute), inputs, graph=True, first=fresh)
     forward = effects(passes(graph=False, counting=True), inputs, graph=False)[0] if recompute else again
     return _Part(
         {"F": forward, "R": again, "B": backward},

@@ -1,0 +1,218 @@
+"""The largest model that fits, and the command that looks for it."""
+
+import json
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from repro.cli import main
+from repro.costs.families import families
+from repro.costs.fit import Search, Step
+from repro.costs.units import in_unit, parse_bytes
+from repro.models import build
+
+GIB = 2**30
+SMALL = {"d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}
+
+
+def transformer(L: int):
+    return build("transformer", L=L, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def search() -> Search:
+    return Search(transformer, Step(stages=4, micro_batches=8, batch=8), 4 * 2**20)
+
+
+SIZES = [{"L": L} for L in range(1, 500)]
+
+
+def test_the_largest_fits_and_the_next_does_not(search: Search):
+    fit = search.largest([SIZES])
+    assert fit.best is not None
+    assert fit.above is not None
+    assert fit.best.fullest <= 4 * 2**20 < fit.above.fullest
+    assert fit.above.args["L"] == fit.best.args["L"] + 1
+    assert sum(fit.best.balance) == fit.best.args["L"] + 2
+    assert fit.best.parameters == sum(
+        p.numel() for layer in transformer(**fit.best.args).layers for p in layer().parameters()
+    )
+
+
+def test_from_wherever_it_begins_it_ends_at_the_same_size(search: Search):
+    fit = search.largest([SIZES])
+    assert fit.best is not None
+    for hint in (0, 3, 100, 498):
+        search._hint = hint
+        assert search.largest([SIZES]) == fit
+
+
+def test_no_cut_is_more_even(search: Search):
+    """Moving a layer over any boundary makes the fullest stage no emptier."""
+    from repro.costs.fit import _Tasks
+
+    cut = search.cut({"L": 9})
+    assert cut is not None
+    counter, inputs, targets = search._counted({"L": 9})
+    tasks = _Tasks(counter, search._schedule, inputs, targets, search._step.messages)
+    ends = [0]
+    for count in cut.balance:
+        ends.append(ends[-1] + count)
+    for boundary in (1, 2, 3):
+        for moved in (-1, 1):
+            other = [*ends]
+            other[boundary] += moved
+            if all(a < b for a, b in pairwise(other)):
+                fullest = max(tasks.memory(j, range(a, b)).total for j, (a, b) in enumerate(pairwise(other)))
+                assert fullest >= 0.99 * cut.fullest
+
+
+def test_more_memory_or_more_stages_hold_more():
+    found = []
+    for stages, memory in ((1, 2), (1, 4), (2, 4), (4, 4)):
+        fit = Search(transformer, Step(stages, micro_batches=8, batch=8), memory * 2**20).largest([SIZES])
+        assert fit.best is not None
+        found.append(fit.best.args["L"])
+    assert found == sorted(set(found))
+
+
+def test_a_model_with_fewer_layers_than_stages_is_passed_over():
+    fit = Search(transformer, Step(stages=8, micro_batches=8, batch=8), GIB).largest([SIZES[:7]])
+    assert fit.best is not None
+    assert fit.best.args == {"L": 7}
+    assert fit.above is None
+
+
+def test_what_is_varied():
+    assert [sizes[0] for sizes in families("amoebanet-d", {}, None)] == [{"L": L, "D": 16} for L in (18, 36, 72)]
+    assert families("amoebanet-d", {"D": 64}, None)[0][:2] == [{"D": 64, "L": 3}, {"D": 64, "L": 6}]
+    assert families("transformer", {"T": 8}, None)[0][1] == {"T": 8, "L": 2}
+    assert families("transformer", {"L": 8}, None) == [[{"L": 8}]]
+    assert families("import:a:b", {"x": 1}, "width")[0][4] == {"x": 1, "width": 5}
+    with pytest.raises(ValueError, match="vary = 'x'"):
+        families("import:a:b", {"x": 1}, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GB", 8 * 10**9),
+        ("8GiB", 8 * GIB),
+        ("1.5 gib", 3 * GIB // 2),
+        ("512MiB", 2**29),
+        ("100 B", 100),
+        (".5kB", 500),
+    ],
+)
+def test_units_are_decimal_or_binary(text: str, size: int):
+    assert parse_bytes("memory", text)[0] == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8", "GB", "8G", "8 GBB", "-8GB", "1e3GB", "8GB ram", "0GB", "9" * 30 + "GB", "nanGB"]
+)
+def test_other_units_are_one_line(text: str):
+    with pytest.raises(ValueError, match=r"^memory = ") as caught:
+        parse_bytes("memory", text)
+    assert "\n" not in str(caught.value)
+
+
+def test_sizes_are_shown_in_the_unit_that_was_asked_for():
+    assert in_unit(8 * 10**9, "GB") == "8.00 GB"
+    assert in_unit(8 * GIB, "GiB") == "8.00 GiB"
+    assert in_unit(12, "B") == "12 B"
+
+
+COMMAND = ["fit", "transformer", "--memory", "4MiB", "--stages", "4", "--batch", "8", "--micro-batches", "8"]
+COMMAND += ["--model-args", *(f"{name}={value}" for name, value in SMALL.items())]
+
+
+def test_the_command_for_people(capsys: pytest.CaptureFixture[str]):
+    assert main(COMMAND) == 0
+    told = capsys.readouterr().out
+    for words in (
+        "4 stages of 4.00 MiB each",
+        "counted",
+        "largest: ",
+        "L=",
+        "boundary",
+        "one size up",
+        "% more than there",
+    ):
+        assert words in told
+
+
+def test_the_command_for_programs(capsys: pytest.CaptureFixture[str], search: Search):
+    assert main([*COMMAND, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    fit = search.largest([SIZES])
+    assert fit.best is not None
+    assert (told["memory"], told["K"], told["fidelity"]) == (4 * 2**20, 4, "counted")
+    assert told["largest"]["parameters"] == fit.best.parameters
+    assert [stage["total"] for stage in told["largest"]["stages"]] == [stage.total for stage in fit.best.stages]
+    assert told["next"]["args"]["L"] == fit.best.args["L"] + 1
+
+
+MINE = """
+from torch import nn
+
+def layers(width=8):
+    return [nn.Flatten, *[lambda: nn.Linear(3 * 32 * 32, 3 * 32 * 32)] * width, lambda: nn.Linear(3 * 32 * 32, 10)]
+
+def chooses(width=8):
+    class Chooses(nn.Module):
+        def forward(self, x):
+            return x[x > 0]
+    return [Chooses, nn.Flatten]
+"""
+
+
+def test_a_model_of_one_s_own(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "mymodel_fit.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    mine = ["fit", "--model", "import:mymodel_fit:layers", "--memory", "900MB", "--json"]
+    assert main([*mine, "--vary", "width"]) == 0
+    assert json.loads(capsys.readouterr().out)["largest"]["args"]["width"] > 2
+    assert main(mine) == 1  # eight layers of 9 million parameters
+    assert json.loads(capsys.readouterr().out)["largest"] is None
+    assert main(["fit", "import:mymodel_fit:chooses", "--memory", "1GB"]) == 2
+    assert "layers[0] (Chooses) cannot be counted" in capsys.readouterr().err
+
+
+def test_nothing_fits(capsys: pytest.CaptureFixture[str]):
+    assert main([*COMMAND[:3], "100kB", *COMMAND[4:]]) == 1
+    told = capsys.readouterr().out
+    assert "nothing fits, not even the smallest size" in told
+    assert "L=2" in told  # the first with a layer for each stage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["transformer"], "--memory"),
+        (["transformer", "--memory", "8"], "it has no unit"),
+        (["transformr", "--memory", "8GB"], "did you mean 'transformer'"),
+        (["--memory", "8GB"], "name it once"),
+        (["transformer", "--model", "timed", "--memory", "8GB"], "name it once"),
+        (["transformer", "--memory", "8GB", "--micro-batches", "64"], "--micro-batches 64: allowed is 1 to"),
+        (["transformer", "--memory", "8GB", "--stages", "0"], "--stages 0: allowed is 1 to"),
+        (["transformer", "--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
+        (["transformer", "--memory", "8GB", "--checkpoint", "maybe"], "checkpoint"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["fit", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+
+
+@pytest.mark.slow
+def test_table_1_at_its_own_size():
+    """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and what they take."""
+    cut = Search(partial(build, "transformer"), Step(128, 32, 32), 16 * GIB).cut({"L": 1663})
+    assert cut is not None
+    assert cut.parameters == 83_876_910_336
+    assert cut.fullest < 16 * GIB
+    assert sum(stage.by_kind["parameters"] for stage in cut.stages) == 4 * cut.parameters
