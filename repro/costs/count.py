@@ -128,7 +128,7 @@ class Counter:
                     module = self._zoo.modules[kind]
                     self._passes[key] = trace(module, inputs, graph=graph, counting=counting)
             except Exception as error:
-                raise refusal(index, self._layers[index], "cannot be counted", error) from error
+                raise refusal(f"layers[{index}]", self._layers[index], "cannot be counted", error) from error
         return self._passes[key]
 
     def _counts(self, kind: int) -> bool:
@@ -140,11 +140,14 @@ class Counter:
         wanted = Boundary.of(targets).received()
         key = ("head", outputs.key, wanted.key, graph)
         if key not in self._passes:
-            with self._zoo.mode:
-                fakes = map_leaves(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets))
-                call = partial(_called, self._loss, fakes)
-                resident = flatten(fakes)[0]
-                self._passes[key] = trace(call, outputs, graph=graph, counting=False, resident=resident)
+            try:
+                with self._zoo.mode:
+                    fakes = map_leaves(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets))
+                    call = partial(_called, self._loss, fakes)
+                    resident = flatten(fakes)[0]
+                    self._passes[key] = trace(call, outputs, graph=graph, counting=False, resident=resident)
+            except Exception as error:
+                raise refusal("loss", self._loss, "cannot be counted", error) from error
         return self._passes[key]
 
     def resident(self, index: int) -> Resident:

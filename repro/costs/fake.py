@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one place that imports it
 
 from repro.gpipe.layers import Layer
-from repro.gpipe.microbatch import Tree, batch_size, map_leaves
+from repro.gpipe.microbatch import Tree, map_leaves
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)
 
@@ -59,7 +59,7 @@ class Zoo:
                 memo: dict[int, Any] = {id(t): _faked(t) for t in (*module.parameters(), *module.buffers())}
                 return deepcopy(module, memo)
         except Exception as error:
-            raise refusal(index, layer, "cannot be built without memory", error) from error
+            raise refusal(f"layers[{index}]", layer, "cannot be built without memory", error) from error
 
 
 def _faked(tensor: Tensor) -> Tensor:
@@ -68,19 +68,18 @@ def _faked(tensor: Tensor) -> Tensor:
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 
-def refusal(index: int, layer: object, what: str, error: Exception) -> ValueError:
-    """One line about a layer that does not work on fake tensors."""
+def refusal(where: str, layer: object, what: str, error: Exception) -> ValueError:
+    """One line about a layer, or the loss, that does not work on fake tensors."""
     name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
     reason = " ".join(str(error).split())[:160]
     return ValueError(
-        f"layers[{index}] ({name}) {what}: {type(error).__name__}: {reason}; counting needs shapes that do not depend "
+        f"{where} ({name}) {what}: {type(error).__name__}: {reason}; counting needs shapes that do not depend "
         "on the data, and layers of torch operators alone"
     )
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:
     """The same tree as meta tensors of a mini-batch of N examples: shapes and types, no memory."""
-    assert batch_size(tree)
 
     def resized(tensor: Tensor) -> Tensor:
         return torch.empty((examples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")

@@ -201,6 +201,15 @@ def test_a_wrong_argument_is_one_line(options: dict, words: str):
         counted(**options)
 
 
+def test_a_loss_that_needs_no_targets_and_one_that_does_not_fit():
+    x = torch.zeros(16, 8)
+    found = count([linear] * 2, lambda outputs, _targets: outputs.square().mean(), x, None, stages=2, micro_batches=4)
+    assert found.stages[1].total > 0
+    with pytest.raises(ValueError, match=r"loss \(cross_entropy\) cannot be counted: ") as caught:
+        count([linear], nn.functional.cross_entropy, x, torch.zeros(16, 3, 3), stages=1, micro_batches=4)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_mini_batch_of_any_size_takes_no_memory():
     small = torch.zeros(2, 3, 4), {"ids": torch.zeros(2, dtype=torch.int64)}
     large = mini_batch(small, 10**9)
