@@ -4,6 +4,7 @@ Independent of the counting meter. Markers only tell where an operator begins an
 inside one is its workspace, everything else is a tensor that somebody can see.
 """
 
+import gc
 import json
 import tempfile
 import weakref
@@ -41,6 +42,7 @@ class _Markers(TorchDispatchMode):
 
 def measure(step: Callable[[], Any]) -> Peak:
     """Run a step and read the allocator's events."""
+    gc.collect()  # else what is left of earlier steps may end in the middle of this one
     with (
         _messages(),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler,
@@ -83,14 +85,14 @@ def read(events: list[dict[str, Any]]) -> Peak:
     memory.sort(key=lambda e: e["args"]["Ev Idx"])
     changes = [(e["ts"], e["args"]["Bytes"], e["args"]["Addr"]) for e in memory]
     begun: dict[int, int] = {}
-    workspace = [False] * len(changes)
+    workspace: dict[int, bool] = {}  # of every change but frees of what an earlier step had begun
     for n, (at, size, address) in enumerate(changes):
         if size > 0:
-            begun[address] = n
+            begun[address], workspace[n] = n, False
         elif (start := begun.pop(address, None)) is not None:
             inside = _operator(operators, at)
             workspace[start] = workspace[n] = inside is not None and inside == _operator(operators, changes[start][0])
-    seen = [(at, size, hidden) for (at, size, _), hidden in zip(changes, workspace, strict=True)]
+    seen = [(changes[n][0], changes[n][1], hidden) for n, hidden in workspace.items()]
     seen += [(e["ts"], int(e["name"][len(MESSAGE) :]), False) for e in events if e.get("name", "").startswith(MESSAGE)]
     seen.sort(key=lambda change: change[0])
     visible = everything = 0
