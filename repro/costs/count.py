@@ -105,7 +105,7 @@ class Counter:
 
     def boundaries(self, part: Tree) -> list[Boundary]:
         """What goes into each layer for one micro-batch, and, last, what comes out."""
-        first = Boundary.of(part).received()
+        first = Boundary.of(part)
         if first.key not in self._chains:
             chain = [first]
             for index in range(len(self)):
@@ -137,7 +137,7 @@ class Counter:
 
     def head(self, outputs: Boundary, targets: Tree, *, graph: bool) -> Pass:
         """The loss as one more layer."""
-        wanted = Boundary.of(targets).received()
+        wanted = Boundary.of(targets)
         key = ("head", outputs.key, wanted.key, graph)
         if key not in self._passes:
             try:

@@ -85,7 +85,7 @@ def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: boo
         first: whether the parameters have no gradients yet.
     """
     ledger = _Ledger()
-    value = [ledger.begin(0, BOUNDARY) for _ in inputs.values]
+    value = [ledger.begin(0, BOUNDARY) for _ in inputs.tensors]
     for number in value:
         ledger.hold(number)  # kept until B
     numbers: list[dict[int, int]] = []

@@ -40,44 +40,32 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A tensor that crosses from one layer to the next: its form, and the bytes of the storage that it lies in."""
-
-    meta: TensorMeta
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Boundary:
     """What crosses from one layer to the next."""
 
-    values: tuple[Value, ...]
+    tensors: tuple[TensorMeta, ...]
     skeleton: Any
 
     @cached_property
     def key(self) -> str:
         """Equal for boundaries that a layer cannot tell apart."""
-        return repr((self.values, self.skeleton))
+        return repr((self.tensors, self.skeleton))
 
     @cached_property
     def nbytes(self) -> int:
         """Bytes that a message with these tensors carries."""
-        return sum(value.meta.nbytes for value in self.values)
+        return sum(meta.nbytes for meta in self.tensors)
 
     @cached_property
     def gradients(self) -> int:
         """Bytes of the message that comes back."""
-        return sum(value.meta.nbytes for value in self.values if value.meta.requires_grad)
-
-    def received(self) -> "Boundary":
-        """The same behind a message: each tensor has a storage of its own."""
-        return Boundary(tuple(Value(v.meta, v.meta.nbytes) for v in self.values), self.skeleton)
+        return sum(meta.nbytes for meta in self.tensors if meta.requires_grad)
 
     @classmethod
     def of(cls, tree: Tree) -> "Boundary":
         """Describe a tree of tensors."""
         tensors, skeleton = flatten(tree)
-        return cls(tuple(Value(TensorMeta.of(t), t.untyped_storage().nbytes()) for t in tensors), skeleton)
+        return cls(tuple(map(TensorMeta.of, tensors)), skeleton)
 
 
 @dataclass(frozen=True)
@@ -234,10 +222,10 @@ def trace(
     resident += [*module.buffers()] if isinstance(module, nn.Module) else []
     if statistics is not None:
         statistics.counting = counting
+    recorder, added = Recorder(resident), list[int]()
+    hooks = [p.register_hook(lambda g: added.append(recorder.number(g))) for p in parameters if p.requires_grad]
     try:
-        with Recorder(resident) as recorder, torch.enable_grad() if graph else torch.no_grad():
-            added: list[int] = []
-            hooks = [p.register_hook(lambda g: added.append(recorder.number(g))) for p in parameters if p.requires_grad]
+        with recorder, torch.enable_grad() if graph else torch.no_grad():
             return _traced(module, inputs, recorder, added, graph=graph)
     finally:
         for hook in hooks:
@@ -276,12 +264,11 @@ def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[T
     """Inputs that nobody else holds, not even the graph: leaves would be held by it."""
 
     def make() -> tuple[Tensor, ...]:
-        metas = [value.meta for value in inputs.values]
-        return tuple(torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in metas)
+        return tuple(torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in inputs.tensors)
 
-    if not graph or not any(value.meta.requires_grad for value in inputs.values):
+    trained = [meta.requires_grad for meta in inputs.tensors]
+    if not graph or not any(trained):
         return [*make()]
-    trained = [value.meta.requires_grad for value in inputs.values]
     return [*_Lead.apply(torch.empty(0, requires_grad=True), make, trained, took)]
 
 

@@ -167,7 +167,7 @@ def _part(counter: "Counter", task: Task, size: int, *, recompute: bool, fresh: 
 
 
 def _counted(counter: "Counter", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
-    inputs = counter.boundaries(mini_batch(task.inputs, size))[task.layers.start].received()
+    inputs = counter.boundaries(mini_batch(task.inputs, size))[task.layers.start]
 
     def passes(*, graph: bool, counting: bool) -> list[Pass]:
         found, value = [], inputs
