@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from repro.costs.fake import Zoo, refusal
 from repro.costs.trace import Boundary, Op, Pass, Recorder, trace
-from repro.costs.walk import Messages, StageMemory, Task, walk
+from repro.costs.walk import Messages, StageMemory, Task, micro_batch, walk
 from repro.gpipe.balance import choose
 from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics
 from repro.gpipe.head import Loss
 from repro.gpipe.layers import Layer
-from repro.gpipe.microbatch import Tree, flatten, map_leaves, split, unwrapped
+from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes, unwrapped
 from repro.gpipe.partition import Cost
 from repro.gpipe.schedule import make_schedule
 
@@ -77,7 +77,7 @@ class Counter:
         layers: as `Pipeline` takes them.
         loss: (outputs, targets) of a micro-batch -> its mean loss.
         optimizer: makes one from parameters; None: no update.
-        like: a counter with the same loss and optimizer, whose traces of layers that both have are used.
+        like: another counter, whose traces of layers that both have are used.
 
     Raises:
         ValueError: one line, naming a layer that cannot be built without memory.
@@ -95,8 +95,11 @@ class Counter:
         self._optimizer = optimizer
         self._zoo = like._zoo if like else Zoo()
         self._passes: dict[Hashable, Pass] = like._passes if like else {}
-        self._resident: dict[int, Resident] = like._resident if like else {}
-        self.memo: dict[Hashable, Any] = like.memo if like else {}  # see `walk`
+        self._residents: dict[Hashable, Resident] = like._residents if like else {}
+        self._states: dict[Hashable, tuple[int, int]] = like._states if like else {}
+        self._memos: dict[Hashable, dict[Hashable, Any]] = like._memos if like else {}
+        self._loss_kind, self._optimizer_kind = self._zoo.same(loss), self._zoo.same(optimizer)
+        self.memo = self._memos.setdefault((self._loss_kind, self._optimizer_kind), {})  # see `walk`
         self.kinds = tuple(self._zoo.kinds(layers))
         self._chains: dict[Hashable, list[Boundary]] = {}
 
@@ -109,16 +112,19 @@ class Counter:
         if first.key not in self._chains:
             chain = [first]
             for index in range(len(self)):
-                chain.append(self.layer(index, chain[-1], graph=True).result)
+                chain.append(self._pass(index, chain[-1], graph=True, counting=False).result)
             self._chains[first.key] = chain
         return self._chains[first.key]
 
-    def layer(self, index: int, inputs: Boundary, *, graph: bool, counting: bool = False) -> Pass:
-        """How one layer passes one micro-batch.
+    def layer(self, index: int, part: Tree, *, graph: bool, counting: bool = False) -> Pass:
+        """How one layer passes a micro-batch, of which `part` is what the first layer gets.
 
         Raises:
             ValueError: one line, naming a layer that does not work on fake tensors.
         """
+        return self._pass(index, self.boundaries(part)[index], graph=graph, counting=counting)
+
+    def _pass(self, index: int, inputs: Boundary, *, graph: bool, counting: bool) -> Pass:
         kind = self.kinds[index]
         counting = counting and self._counts(kind)
         key = (kind, inputs.key, graph, counting)
@@ -135,10 +141,10 @@ class Counter:
         """Whether a kind of layer has running statistics."""
         return any(isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in self._zoo.modules[kind].modules())
 
-    def head(self, outputs: Boundary, targets: Tree, *, graph: bool) -> Pass:
-        """The loss as one more layer."""
-        wanted = Boundary.of(targets)
-        key = ("head", outputs.key, wanted.key, graph)
+    def head(self, part: Tree, targets: Tree, *, graph: bool) -> Pass:
+        """The loss of a micro-batch as one more layer."""
+        outputs, wanted = self.boundaries(part)[-1], Boundary.of(targets)
+        key = (self._loss_kind, outputs.key, wanted.key, graph)
         if key not in self._passes:
             try:
                 with self._zoo.mode:
@@ -153,40 +159,34 @@ class Counter:
     def resident(self, index: int) -> Resident:
         """What one layer keeps all the time."""
         kind = self.kinds[index]
-        if kind not in self._resident:
+        key = (kind, self._optimizer_kind)
+        if key not in self._residents:
             module = self._zoo.modules[kind]
             statistics = Statistics(module)  # which has buffers of its own during a step
             statistics.restore()
             states = [self._state(p) for p in module.parameters() if p.requires_grad]
-            self._resident[kind] = Resident(
+            self._residents[key] = Resident(
                 sum(p.nbytes for p in module.parameters()),
                 sum(b.nbytes for b in module.buffers()) + statistics.nbytes,
                 sum(state for state, _ in states),
                 max((update for _, update in states), default=0),
             )
-        return self._resident[kind]
+        return self._residents[key]
 
     def _state(self, parameter: nn.Parameter) -> tuple[int, int]:
         """As `_state`, once for each shape."""
-        key = ("state", parameter.shape, parameter.dtype)
-        if self._optimizer is not None and key not in self.memo:
+        key = (self._optimizer_kind, parameter.shape, parameter.dtype)
+        if self._optimizer is not None and key not in self._states:
             with self._zoo.mode:
-                self.memo[key] = _state(parameter, self._optimizer)
-        return self.memo.get(key, (0, 0))
+                self._states[key] = _state(parameter, self._optimizer)
+        return self._states.get(key, (0, 0))
 
-    def cost(self, index: int, inputs: Boundary) -> LayerCost:
-        """One layer's costs."""
-        found = self.layer(index, inputs, graph=True)
+    def cost(self, index: int, part: Tree) -> LayerCost:
+        """One layer's costs on a micro-batch."""
+        found = self.layer(index, part, graph=True)
         module = self._zoo.modules[self.kinds[index]]
         parameters = sum(p.numel() for p in module.parameters())
         return LayerCost(parameters, found.ops, found.ops_backward, found.saved, found.result.nbytes)
-
-    def stage(self, task: Task) -> StageMemory:
-        """Memory of one stage at the peak of a step."""
-        key = task.key(self), task.step
-        if key not in self.memo:
-            self.memo[key] = walk(self, task)
-        return self.memo[key]
 
     @property
     def parameters(self) -> int:
@@ -237,10 +237,10 @@ def count(
     ends = [0, *accumulate(cut.counts)]
     under_way = messages or Messages()
     found = [
-        counter.stage(Task(plan, j, range(a, b), inputs, targets, under_way)) for j, (a, b) in enumerate(pairwise(ends))
+        walk(counter, Task(plan, j, range(a, b), inputs, targets, under_way)) for j, (a, b) in enumerate(pairwise(ends))
     ]
-    chain = counter.boundaries(split(inputs, micro_batches)[0])
-    costs = [counter.cost(index, chain[index]) for index in range(len(counter))]
+    part = micro_batch(inputs, sizes(batch_size(inputs), micro_batches)[0])
+    costs = [counter.cost(index, part) for index in range(len(counter))]
     return Counted(tuple(found), cut.counts, tuple(costs))
 
 

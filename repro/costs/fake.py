@@ -32,6 +32,12 @@ class Zoo:
         self.modules: list[nn.Module] = []
         self._made: dict[Hashable, tuple[int, Layer]] = {}  # the layer too, lest its id be used again
         self._known: dict[Hashable, int] = {}
+        self._functions: list[Any] = []  # lest an id be used again
+
+    def same(self, function: Any) -> Hashable:
+        """Equal for a loss or an optimizer that does the same."""
+        self._functions.append(function)
+        return _recipe(function)
 
     def kinds(self, layers: Sequence[Layer]) -> list[int]:
         """For each layer the number of its kind; equal layers have the same.

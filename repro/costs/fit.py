@@ -5,19 +5,24 @@ As Table 1 of arXiv:1811.06965v5 does, over (L, D) of AmoebaNet and L of the Tra
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
+from repro.costs.between import Between, Unlike
 from repro.costs.count import Counter, Optimizer
 from repro.costs.fake import mini_batch
 from repro.costs.families import Sizes
-from repro.costs.walk import Messages, StageMemory, Task
+from repro.costs.walk import Messages, StageMemory, Task, walk
 from repro.gpipe.microbatch import Tree
 from repro.gpipe.schedule import Schedule, make_schedule
 from repro.models import Model
+
+_SAMPLES = (8, 16, 24)  # which sizes of a ladder are traced; AmoebaNet-D with D=128 has a cell of its own kind
+Count = Callable[[Mapping[str, Any]], Counter | Between]  # arguments of a model -> what counts it
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Search:
         build: arguments -> the model.
         step: how it is trained.
         memory: bytes of each stage.
-        like: a search with the same loss and optimizer, whose traces are used.
+        like: another search, whose traces are used.
 
     Raises:
         ValueError: one line, for any argument out of range, or naming a layer that cannot be counted.
@@ -87,60 +92,108 @@ class Search:
 
     def largest(self, families: Iterable[Sizes]) -> Fit:
         """Of several ladders of sizes the model with the most parameters; if none fits, the one that is nearest."""
-        fits = [self._largest(sizes) for sizes in families]
-        fitting = [fit for fit in fits if fit.best is not None]
-        if fitting:
-            return max(fitting, key=lambda fit: fit.best.parameters if fit.best else 0)
-        return min(fits, key=lambda fit: fit.above.fullest if fit.above else math.inf)
+        families = list(families)
+        with suppress(Unlike):
+            found = self._chosen([(sizes, self._between(sizes)) for sizes in families])
+            if self._holds(found):
+                return found
+        return self._chosen([(sizes, self._exact) for sizes in families])
 
-    def _largest(self, sizes: Sizes) -> Fit:
-        """Gallop up or down from where the last search ended, then bisect: `low` fits, `high` does not."""
+    def _chosen(self, ladders: Iterable[tuple[Sizes, Count]]) -> Fit:
+        """The best of the ladders, looked for with their own ways to count, and then traced."""
+        tops = [(sizes, self._top(sizes, count), count) for sizes, count in ladders]
+        fitting = [(count(sizes[top]).parameters, sizes, top) for sizes, top, count in tops if top >= 0]
+        if fitting:
+            _, sizes, top = max(fitting, key=lambda found: found[0])
+            return Fit(self.cut(sizes[top]), self.cut(sizes[top + 1]) if top + 1 < len(sizes) else None)
+        smallest = [Fit(None, self.cut(sizes[0])) for sizes, _, _ in tops]
+        return min(smallest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
+
+    def _holds(self, found: Fit) -> bool:
+        """Whether what was traced is on its side of the limit."""
+        fits = found.best is None or found.best.fullest <= self._memory
+        return fits and (found.above is None or found.above.fullest > self._memory)
+
+    def _top(self, sizes: Sizes, count: Count) -> int:
+        """The last size that fits, -1 if none does.
+
+        Gallops up or down from where the last search ended, then bisects: `low` fits, `high` does not.
+        """
+
+        def fits(index: int) -> bool:
+            counter = count(sizes[index])
+            return len(counter) < self._step.stages or self._tasks(counter).pack(self._memory) is not None
+
         low, high, step = min(self._hint, len(sizes) - 1), len(sizes), 1
-        if self._fits(sizes[low]):
+        if fits(low):
             high = low + 1
-            while high < len(sizes) and self._fits(sizes[high]):
+            while high < len(sizes) and fits(high):
                 low, step = high, 2 * step
                 high = min(low + step, len(sizes))
         else:
-            while low >= 0 and not self._fits(sizes[low]):
+            while low >= 0 and not fits(low):
                 high, step = low, 2 * step
                 low = max(high - step, -1)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(sizes[middle]) else (low, middle)
+            low, high = (middle, high) if fits(middle) else (low, middle)
         self._hint = max(low, 0)
-        best = self.cut(sizes[low]) if low >= 0 else None
-        return Fit(best, self.cut(sizes[high]) if high < len(sizes) else None)
+        return low
 
     def cut(self, args: Mapping[str, Any]) -> Cut | None:
         """The model of this size, cut as evenly by memory as can be; None if it has fewer layers than stages."""
-        counter, inputs, targets = self._counted(args)
+        counter = self._exact(args)
         if len(counter) < self._step.stages:
             return None
-        tasks = _Tasks(counter, self._schedule, inputs, targets, self._step.messages)
+        tasks = self._tasks(counter)
         balance = tasks.evenest()
         found = tuple(tasks.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise([0, *accumulate(balance)])))
         return Cut(dict(args), counter.parameters, balance, found)
 
-    def _fits(self, args: Mapping[str, Any]) -> bool:
-        counter, inputs, targets = self._counted(args)
-        tasks = _Tasks(counter, self._schedule, inputs, targets, self._step.messages)
-        return len(counter) < self._step.stages or tasks.pack(self._memory) is not None  # too small is no obstacle
+    def _tasks(self, counter: Counter | Between) -> "_Tasks":
+        assert self._data is not None
+        return _Tasks(counter, self._schedule, *self._data, self._step.messages)
 
-    def _counted(self, args: Mapping[str, Any]) -> tuple[Counter, Tree, Tree]:
+    def _exact(self, args: Mapping[str, Any]) -> Counter:
+        """A size that is traced."""
         model = self._build(**args)
         if self._data is None:  # of the same shape for every size
             few = model.batch(1, 0)
             self._data = mini_batch(few[0], self._step.batch), mini_batch(few[1], self._step.batch)
         self._counter = Counter(model.layers, model.loss, self._step.optimizer, self._counter)
-        return self._counter, *self._data
+        return self._counter
+
+    def _between(self, sizes: Sizes) -> Count:
+        """Sizes that follow from three that are traced; where that saves nothing, or cannot be, all are."""
+        if len(sizes) <= _SAMPLES[-1]:
+            return self._exact
+        samples = [sizes[index] for index in _SAMPLES]
+        grown = [name for name, value in samples[0].items() if value != samples[1][name]]
+        if len(grown) != 1 or any(type(one[grown[0]]) is not int for one in samples):
+            return self._exact
+        try:
+            counters = [self._exact(sample) for sample in samples]
+        except ValueError:  # not every size can be built
+            return self._exact
+        if len(set(map(len, counters))) > 1 or len({one.kinds for one in counters}) == 1:
+            return self._exact  # more of the same layers, or the same
+        at = [sample[grown[0]] for sample in samples]
+        known: dict[int, Between] = {}
+
+        def count(args: Mapping[str, Any]) -> Between:
+            size = args[grown[0]]
+            if size not in known:
+                known[size] = Between(counters, at, size)
+            return known[size]
+
+        return count
 
 
 @dataclass(frozen=True)
 class _Tasks:
     """The stages that a model can be cut into."""
 
-    counter: Counter
+    counter: Counter | Between
     schedule: Schedule
     inputs: Tree
     targets: Tree
@@ -148,7 +201,7 @@ class _Tasks:
 
     def memory(self, j: int, layers: range) -> StageMemory:
         """Of stage j, made of these layers."""
-        return self.counter.stage(Task(self.schedule, j, layers, self.inputs, self.targets, self.messages))
+        return walk(self.counter, Task(self.schedule, j, layers, self.inputs, self.targets, self.messages))
 
     def pack(self, memory: int) -> tuple[int, ...] | None:
         """Fill one stage after the other as far as memory goes; layers of each, None if some are left over.

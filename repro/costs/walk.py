@@ -22,7 +22,10 @@ from repro.gpipe.microbatch import Tree, batch_size, flatten, sizes, unwrapped
 from repro.gpipe.schedule import Action, Schedule
 
 if TYPE_CHECKING:
+    from repro.costs.between import Between
     from repro.costs.count import Counter
+
+    Source = Counter | Between
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,10 @@ class Task:
         """Whether the loss is computed here."""
         return self.stage == self.schedule.stages - 1
 
-    def key(self, counter: "Counter") -> tuple[Hashable, ...]:
+    def key(self, counter: "Source") -> tuple[Hashable, ...]:
         """Equal for tasks whose micro-batches do the same, also of another model of the same kinds of layers."""
         size = sizes(batch_size(self.inputs), self.schedule.micro_batches)[0]
-        arriving = counter.boundaries(mini_batch(self.inputs, size))[self.layers.start]
+        arriving = counter.boundaries(micro_batch(self.inputs, size))[self.layers.start]
         return (counter.kinds[self.layers.start : self.layers.stop], arriving.key, self.first, self.last)
 
     @property
@@ -114,7 +117,15 @@ class _Part:
     returned: int
 
 
-def walk(counter: "Counter", task: Task) -> StageMemory:
+def walk(counter: "Source", task: Task) -> StageMemory:
+    """Memory of one stage at the peak of a step."""
+    key = task.key(counter), task.step
+    if key not in counter.memo:
+        counter.memo[key] = _walked(counter, task)
+    return counter.memo[key]
+
+
+def _walked(counter: "Source", task: Task) -> StageMemory:
     """Go through the actions of a stage."""
     now = _at_rest(counter, task)
     most = StageMemory(tuple(now), "start")
@@ -140,7 +151,7 @@ def walk(counter: "Counter", task: Task) -> StageMemory:
     return max(most, StageMemory(tuple(now), "U"), key=lambda moment: moment.total)
 
 
-def _at_rest(counter: "Counter", task: Task) -> list[int]:
+def _at_rest(counter: "Source", task: Task) -> list[int]:
     """What is there when the step begins."""
     resident = [counter.resident(index) for index in task.layers]
     now = [0] * len(KINDS)
@@ -158,7 +169,7 @@ def _waiting(task: Task, part: _Part, todo: Mapping[str, int], action: Action) -
     return late + min(posted, todo["F"]) * part.inputs + min(posted, todo["B"]) * part.returning
 
 
-def _part(counter: "Counter", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
+def _part(counter: "Source", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
     """What a micro-batch of this size does on the stage."""
     key = (*task.key(counter), size, recompute, fresh)
     if key not in counter.memo:
@@ -166,16 +177,14 @@ def _part(counter: "Counter", task: Task, size: int, *, recompute: bool, fresh: 
     return counter.memo[key]
 
 
-def _counted(counter: "Counter", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
-    inputs = counter.boundaries(mini_batch(task.inputs, size))[task.layers.start]
+def _counted(counter: "Source", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
+    part = micro_batch(task.inputs, size)
+    inputs = counter.boundaries(part)[task.layers.start]
 
     def passes(*, graph: bool, counting: bool) -> list[Pass]:
-        found, value = [], inputs
-        for index in task.layers:
-            found.append(counter.layer(index, value, graph=graph, counting=counting))
-            value = counter.layer(index, value, graph=True).result
+        found = [counter.layer(index, part, graph=graph, counting=counting) for index in task.layers]
         if task.last:
-            found.append(counter.head(value, mini_batch(task.targets, size), graph=graph))
+            found.append(counter.head(part, micro_batch(task.targets, size), graph=graph))
         return found
 
     outputs = passes(graph=True, counting=False)[-1].result
@@ -188,6 +197,11 @@ def _counted(counter: "Counter", task: Task, size: int, *, recompute: bool, fres
         returning=0 if task.last else outputs.gradients,
         returned=0 if task.first else inputs.gradients,
     )
+
+
+def micro_batch(tree: Tree, examples: int) -> Tree:
+    """What the first layer, or the loss, gets of a mini-batch."""
+    return unwrapped(mini_batch(tree, examples))
 
 
 def _nbytes(tree: Tree) -> int:

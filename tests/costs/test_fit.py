@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from repro.cli import main
-from repro.costs.families import families
-from repro.costs.fit import Search, Step
+from repro.costs.families import Sizes, families
+from repro.costs.fit import Count, Search, Step
 from repro.costs.units import in_unit, parse_bytes
 from repro.models import build
 
@@ -50,12 +50,9 @@ def test_from_wherever_it_begins_it_ends_at_the_same_size(search: Search):
 
 def test_no_cut_is_more_even(search: Search):
     """Moving a layer over any boundary makes the fullest stage no emptier."""
-    from repro.costs.fit import _Tasks
-
     cut = search.cut({"L": 9})
     assert cut is not None
-    counter, inputs, targets = search._counted({"L": 9})
-    tasks = _Tasks(counter, search._schedule, inputs, targets, search._step.messages)
+    tasks = search._tasks(search._exact({"L": 9}))
     ends = [0]
     for count in cut.balance:
         ends.append(ends[-1] + count)
@@ -66,6 +63,28 @@ def test_no_cut_is_more_even(search: Search):
             if all(a < b for a, b in pairwise(other)):
                 fullest = max(tasks.memory(j, range(a, b)).total for j, (a, b) in enumerate(pairwise(other)))
                 assert fullest >= 0.99 * cut.fullest
+
+
+class Traced(Search):
+    """Traces every size that it tries."""
+
+    def _between(self, sizes: Sizes) -> Count:
+        return self._exact
+
+
+def test_sizes_that_are_not_traced_come_out_the_same():
+    """Between three traced sizes every number of every trace is a polynomial, so the search ends where it would."""
+    ladder = [{"D": D} for D in range(16, 1024, 16)]
+    fits, traces = [], []
+    for kind in (Search, Traced):
+        build_small = partial(build, "amoebanet-d", L=3, image=32, num_classes=10)
+        search = kind(build_small, Step(stages=2, micro_batches=4, batch=16), 256 * 10**6)
+        fits.append(search.largest([ladder]))
+        assert search._counter is not None
+        traces.append(len(search._counter._passes))
+    assert fits[0] == fits[1]
+    assert fits[0].best is not None
+    assert traces[0] < traces[1]
 
 
 def test_more_memory_or_more_stages_hold_more():
