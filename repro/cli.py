@@ -17,7 +17,8 @@ import tyro
 
 from repro.harness import fitting, signals
 from repro.harness.flags import mistake, parse, parse_with
-from repro.harness.spec import SCALES, Experiment, Scale, near
+from repro.harness.mistakes import near
+from repro.harness.spec import SCALES, Experiment, Scale
 
 P = TypeVar("P", bound="PlanOptions")
 REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")

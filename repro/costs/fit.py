@@ -59,6 +59,17 @@ class Cut:
         """Bytes of the fullest stage."""
         return max(stage.total for stage in self.stages)
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON, sizes in bytes."""
+        stages = [{"at": stage.at, "total": stage.total, **stage.by_kind} for stage in self.stages]
+        return {
+            "args": dict(self.args),
+            "parameters": self.parameters,
+            "balance": list(self.balance),
+            "fullest": self.fullest,
+            "stages": stages,
+        }
+
 
 @dataclass(frozen=True)
 class Fit:

@@ -19,11 +19,15 @@ from repro.gpipe.microbatch import flatten
 class LiveBytes(TorchDispatchMode):
     """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
 
-    def __init__(self, resident: Iterable[Tensor] = ()) -> None:
-        """Start from what is alive already: parameters, buffers, gradients, optimizer state, inputs."""
+    def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
+        """Start from what is alive already: parameters, buffers, gradients, optimizer state, inputs.
+
+        More than `limit` bytes at once are a MemoryError.
+        """
         super().__init__()
         self.now = 0
         self.peak = 0
+        self._limit = limit
         self._seen: set[int] = set()
         for tensor in resident:
             # Inputs may be a slice of a data set: what lies around it is not ours.
@@ -40,6 +44,8 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._gone, key, size)
         self.began(key, size)
+        if self._limit is not None and self.now > self._limit:
+            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} are allowed")
 
     def _gone(self, key: int, size: int) -> None:
         self._seen.discard(key)
@@ -70,16 +76,35 @@ class Peak:
 
 
 @contextmanager
-def peak_memory(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
-    """Measure the peak of the statements inside, `resident` tensors included, in bytes."""
+def peak_memory(device: torch.device, resident: Iterable[Tensor], limit: int | None = None) -> Iterator[Peak]:
+    """Measure the peak of the statements inside, `resident` tensors included, in bytes.
+
+    Raises:
+        MemoryError, torch.OutOfMemoryError: where they take more than `limit` bytes.
+    """
     peak = Peak()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
-        yield peak
-        torch.cuda.synchronize(device)
+        with _capped(device, limit):
+            yield peak
+            torch.cuda.synchronize(device)
         peak.value = torch.cuda.max_memory_allocated(device)
     else:
-        with LiveBytes(resident) as meter:
+        with LiveBytes(resident, limit) as meter:
             yield peak
         peak.value = meter.peak
+
+
+@contextmanager
+def _capped(device: torch.device, limit: int | None) -> Iterator[None]:
+    """What this process may take of a GPU; others on it are not touched."""
+    if limit is None:
+        yield
+        return
+    torch.cuda.empty_cache()  # what the allocator keeps in reserve counts too
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / torch.cuda.mem_get_info(device)[1]), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

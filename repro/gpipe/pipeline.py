@@ -215,14 +215,22 @@ class Pipeline:
         return self.rank == self.stages - 1
 
     def measure_memory(
-        self, inputs: Tree, targets: Tree, loss_fn: Loss, optimizer: torch.optim.Optimizer | None = None
+        self,
+        inputs: Tree,
+        targets: Tree,
+        loss_fn: Loss,
+        optimizer: torch.optim.Optimizer | None = None,
+        limit: int | None = None,
     ) -> list[int]:
         """Peak bytes on each stage over one training step, which it runs: slower than usual, so never time it.
 
         Counted are parameters, buffers, gradients, optimizer state, activations, messages and, on the CPU, only
         tensors (live storages); on a GPU what the allocator handed out.
+
+        Raises:
+            MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes; the others are told.
         """
-        with memory.peak_memory(self.device, self._resident(inputs, targets, optimizer)) as peak:
+        with memory.peak_memory(self.device, self._resident(inputs, targets, optimizer), limit) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
 

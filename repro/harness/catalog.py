@@ -15,8 +15,9 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
+from repro.harness.mistakes import near
 from repro.harness.outside import from_json, read
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, near, slug
+from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
 

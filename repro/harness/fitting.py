@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ import tyro
 
 from repro.harness.catalog import pairs
 from repro.harness.flags import parse
-from repro.harness.spec import Checkpoint, Optimizer, ScheduleName
+from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
 if TYPE_CHECKING:
     from repro.costs.fit import Cut, Fit, Step
@@ -114,8 +113,7 @@ def _told(step: "Step", memory: int, unit: str, found: "Fit") -> str:
 
 
 def _name(cut: "Cut") -> str:
-    args = ", ".join(f"{name}={value}" for name, value in cut.args.items()) or "this size"
-    return f"{args} ({cut.parameters / 1e6:,.1f} million parameters)"
+    return f"{assigned(cut.args) or 'this size'} ({cut.parameters / 1e6:,.1f} million parameters)"
 
 
 def _counts(balance: tuple[int, ...]) -> str:
@@ -165,11 +163,6 @@ def _plain(options: FitOptions, model: str, step: "Step", memory: int, found: "F
         "checkpoint": step.checkpoint,
         "schedule": step.schedule,
         "optimizer": options.optimizer,
-        "largest": found.best and _cut(found.best),
-        "next": found.above and _cut(found.above),
+        "largest": found.best and found.best.plain(),
+        "next": found.above and found.above.plain(),
     }
-
-
-def _cut(cut: "Cut") -> Mapping[str, Any]:
-    stages = [{"at": stage.at, "total": stage.total, **stage.by_kind} for stage in cut.stages]
-    return {"args": dict(cut.args), "parameters": cut.parameters, "balance": list(cut.balance), "stages": stages}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from repro.harness.spec import near
+from repro.harness.mistakes import near
 
 T = TypeVar("T")
 

@@ -36,11 +36,50 @@ class Finding(_Recorded):
     evidence: str
 
 
+class Stage(_Recorded):
+    """Bytes of one stage at its peak, counted; further fields are kinds, see `repro.costs.KINDS`."""
+
+    __pydantic_extra__: dict[str, Count]
+    at: str
+    total: Count
+
+
+class Size(_Recorded):
+    """A model of one size, cut into stages."""
+
+    args: dict[str, Any]
+    parameters: Count
+    fullest: Count
+    balance: list[int]
+    stages: list[Stage]
+
+
+class Tried(_Recorded):
+    """A size that was trained within a memory, or that ran out of it."""
+
+    args: dict[str, Any]
+    parameters: Count
+    status: Literal["done", "oom"]
+    reason: str
+    peak_bytes: list[int] | None
+    counted_bytes: list[int]
+
+
+class Fitted(_Recorded):
+    """The largest model that fits, the next one up; where it was measured also what was counted, and all tries."""
+
+    largest: Size | None
+    next: Size | None
+    counted: Size | None = None
+    tried: list[Tried] = []
+
+
 class Line(_Recorded):
-    """One line of metrics.jsonl: a run in a round; one of checks has no steps."""
+    """One line of metrics.jsonl: a run in a round; one of checks, or of a fit, has no steps."""
 
     round: str
     checks: dict[str, Finding] = {}
+    fit: Fitted | None = None
     step_s: list[Seconds]
     loss: list[float | None]
     bubble_idle_over_total: Numbers
@@ -54,7 +93,7 @@ class Line(_Recorded):
 
     @model_validator(mode="after")
     def _steps(self) -> "Line":
-        if not self.checks and not (self.step_s and self.loss):
+        if not self.checks and self.fit is None and not (self.step_s and self.loss):
             raise ValueError("step_s or loss is empty")
         return self
 

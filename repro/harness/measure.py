@@ -21,7 +21,7 @@ import torch.distributed as dist
 from repro.gpipe import NonFiniteError, Timeline, breakdown, make_schedule
 from repro.gpipe.launch import TIMEOUT
 from repro.gpipe.microbatch import split
-from repro.harness.spec import RunSpec
+from repro.harness.spec import TIMED, RunSpec
 from repro.methods import Method, Setup, make
 from repro.models import build
 
@@ -74,7 +74,8 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
     processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
     if rank >= processes:
         return None
-    found = _check(job, rank, groups) if job.spec.task == "check" else _train(job, rank, groups)
+    tasks = {"train": _train, "check": _check, "fit": _fit}
+    found = tasks[job.spec.task](job, rank, groups)
     for group in groups:  # not after an error, which closed connections would hide behind errors of the neighbours
         dist.destroy_process_group(group)
     return found if rank == 0 else None
@@ -85,7 +86,18 @@ def check(spec: RunSpec) -> None:
 
     Builds the list of layers but no layer.
     """
-    if spec.fidelity not in ("measured", "emulated"):
+    if spec.task == "fit":
+        from repro.costs.families import families
+
+        sizes = families(spec.model, spec.arguments, None)
+        build(spec.model, **sizes[0][0])
+        if len(sizes) > 1 and spec.fidelity == "measured":
+            raise ValueError(
+                f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one argument; fix all others, "
+                "such as L"
+            )
+        return
+    if spec.fidelity not in TIMED:
         raise ValueError(f"fidelity = '{spec.fidelity}': workers run 'measured' and 'emulated'; choose one of these")
     model = build(spec.model, **spec.arguments)
     waits = model.labels.get("compute") == "timed wait"
@@ -134,6 +146,25 @@ def _check(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     line = _metrics(model, spec, setup.counts(), [], None, time.perf_counter() - started)
     line["metrics"]["checks"] = {name: asdict(check) for name, check in found.items()}
     return line
+
+
+def _fit(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
+    """Count the largest model that fits; or, measured, train one size within the memory."""
+    from repro.harness import fits
+
+    spec = job.spec
+    if spec.fidelity == "counted":
+        return {"metrics": fits.counted(spec), "timeline": []}
+    started = time.perf_counter()
+    model = build(spec.model, **spec.arguments)
+    batch = model.batch(spec.N, spec.seed)
+    method = make(spec.library, _setup(job, model, batch[0], rank, groups))
+    try:
+        peaks = fits.attempt(spec, method, batch)
+    finally:
+        method.close()
+    seconds = time.perf_counter() - started
+    return {"metrics": fits.line({}, peaks, list(method.balance), seconds, model.unit, model.labels), "timeline": []}
 
 
 def _setup(job: Job, model: "Model", inputs: Any, rank: int, groups: list[Any]) -> Setup:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.harness.machine import Machine
+from repro.harness.mistakes import near
 from repro.harness.record import Folder, Markers
-from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, near
+from repro.harness.spec import TIMED, Experiment, RunSpec, Scale
 
 _PROCESSES = 128  # at most, of stages that share this machine's devices
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
@@ -177,7 +178,7 @@ def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -
 
 def _bases(name: str, ids: Mapping[str, RunSpec]) -> tuple[str, ...]:
     """The runs that `name` is divided by: the same at K=1, at K=2 and M=1, and by our own library; none for K=1."""
-    if ids[name].K == 1:
+    if ids[name].K == 1 or ids[name].task == "fit":
         return ()
     found = (baseline(ids[name], ids, **other) for other in ({"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}))
     return tuple(dict.fromkeys(base for base in found if base and base != name))
@@ -201,7 +202,7 @@ def _planned(
     # What only accompanies others has bases of its own only where they were asked for.
     bases = () if added else tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
     have = len(set.intersection(*(recorded(run) for run in (name, *bases))))
-    wanted = rounds if spec.task == "train" else 1  # a check comes out the same every time
+    wanted = rounds if spec.task == "train" else 1  # all else comes out the same every time
     missing = wanted if force and not added else max(0, wanted - have, 0 if pictured(name) else 1)
     return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases)
 
@@ -209,6 +210,7 @@ def _planned(
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run, or nothing."""
     shares = spec.fidelity == "emulated" and not (spec.library == "torch" and machine.device == "cuda")  # a device
+    shares = shares or spec.task == "fit"  # nothing is timed
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares:
         return f"needs {spec.devices} devices"
     if spec.devices > max(machine.count, _PROCESSES):
@@ -224,7 +226,7 @@ def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
         notes.append(f"added as baselines of the ratios: {', '.join(added)}")
     specs = {run.id: run.spec for run in runs}
     peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
-    asked = [run.spec for run in runs if not run.added and run.spec.K > 1]
+    asked = [run.spec for run in runs if not run.added and run.spec.K > 1 and run.spec.task == "train"]
     if not peers and any(not baseline(one, specs, K=1) for one in asked):
         notes.append("no speedup over K=1: there is no run with K=1 to divide by")
     return tuple(notes)

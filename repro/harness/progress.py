@@ -168,6 +168,8 @@ def plan_table(plan: Plan) -> Table:
 
 def result_line(row: dict[str, Any]) -> str:
     """`transformer-K2-M4-3fa9c1: 0.512 s/step, 1.62x [1.58, 1.66] over K=1, bubble 0.21 of the total`."""
+    if row["size"]:
+        return f"  {row['run']}: {_fitted(row)}"
     if row["step_s"] != row["step_s"]:
         return f"  {row['run']}: nothing was timed; see the report"
     text = f"  {row['run']}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
@@ -179,6 +181,15 @@ def result_line(row: dict[str, Any]) -> str:
     if row["K"] > 1 and row["bubble_idle_over_total"] == row["bubble_idle_over_total"]:
         text += f", bubble {row['bubble_idle_over_total']:.2f} of the total"
     return text
+
+
+def _fitted(row: dict[str, Any]) -> str:
+    if row["parameters"] != row["parameters"]:
+        return row["size"]
+    return (
+        f"largest {row['size']}, {row['parameters'] / 1e6:,.1f} million parameters, "
+        f"{row['peak_gib_max']:.3g} GiB on the fullest stage ({row['fidelity']})"
+    )
 
 
 def gantt(timeline: "Timeline", width: int) -> Text:

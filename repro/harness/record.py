@@ -146,7 +146,7 @@ class Folder:
             if spec.run_id(experiment.version, dict(identity)) == run
         }
         for run, (_, spec) in runs.items():
-            write_json(self.path / run / "spec.json", spec.model_dump(mode="json"))
+            write_json(self.path / run / "spec.json", spec.plain())
         commands = dict.fromkeys([*before.get("commands", []), *([redact(command)] if command else [])])
         about = {
             **redacted(experiment.model_dump(mode="json", exclude={"groups"})),

@@ -25,11 +25,11 @@ COLUMNS = [
     *("experiment", "run", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity", "device", "status"),
     *("step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1", "bubble_idle_over_total", "bubble_idle_over_work"),
     *("peak_gib_max", "peak_gib_per_stage", "ci_low", "ci_high", "commit"),
-    *("unit", "rounds", "balance", "labels", "library", "machine", "scale", "group"),
+    *("unit", "rounds", "balance", "labels", "library", "size", "parameters", "machine", "scale", "group"),
 ]
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
-    *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks"),
+    *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks", "fit"),
 ]
 
 
@@ -132,6 +132,7 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
         "setup_s": line["setup_s"],
         "breakdown": line["breakdown"],
         "checks": line.get("checks", {}),
+        "fit": line.get("fit"),
     }
 
 
@@ -166,7 +167,16 @@ def _row(
         "balance": tuple(last["balance"]) if last else None,
         "labels": last.get("labels", {}),
         "library": spec.library,
+        **_size(spec, last.get("fit")),
     }
+
+
+def _size(spec: RunSpec, fit: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of the largest model that fits; of any other run nothing."""
+    found = (fit or {}).get("largest")
+    if found is None:
+        return {"size": "nothing fits" if fit else "", "parameters": math.nan}
+    return {"size": spec.grown(found["args"]), "parameters": found["parameters"]}
 
 
 def _speedups(run: str, specs: Mapping[str, RunSpec], rounds: pd.DataFrame) -> dict[str, float]:

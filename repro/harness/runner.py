@@ -109,7 +109,7 @@ class Session:
             lines = plan.folder.lines(run.id)
             if any(loss is None for line in lines for loss in line["loss"]):
                 self.story.warn(f"{run.id}: loss is not finite")
-            spec = run.spec.model_dump(mode="json")
+            spec = run.spec.plain()
             tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
             found = track.log_run(
                 self.wandb,
@@ -204,9 +204,16 @@ class GroupRun:
         job = Job(run.spec, cut, not known, self.plan.machine.device, self.allow_nonfinite)
         self.crew.ready()
         began = time.monotonic()
-        outcome = self.crew.measure(job, DEADLINES[self.plan.scale])
+        outcome = self._once(job, DEADLINES[self.plan.scale])
         self.story.measured(run, outcome, time.monotonic() - began)
         return outcome
+
+    def _once(self, job: "Job", deadline: float) -> "Outcome":
+        if job.spec.task == "fit" and job.spec.fidelity == "measured":
+            from repro.harness import fits
+
+            return fits.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
+        return self.crew.measure(job, deadline)
 
     def _after(self, run: PlannedRun, *, last: bool) -> None:
         """A round of this run is on disk."""

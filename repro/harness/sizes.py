@@ -21,6 +21,9 @@ TRANSFORMER: dict[Scale, dict[str, Any]] = {
     "node": {"L": 48},
     "paper": {"L": 48},
 }
+# Of which L and D are left to grow until 64 MiB (24 MiB for the Transformer) are full.
+AMOEBANET_SMALL: dict[str, Any] = {"L": 3, "image": 64, "num_classes": 10}
+TRANSFORMER_SMALL: dict[str, Any] = {"d": 128, "H": 512, "heads": 4, "V": 512, "T": 32}
 _TIMM = {"image": 64, "num_classes": 10}
 
 

@@ -6,26 +6,26 @@ fields, and every mistake in them is one `ValueError` line that names the field,
 what to try.
 """
 
-import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
 from repro.harness.private import expanded, portable
 
 Scale = Literal["smoke", "laptop", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
 Checkpoint = Literal["always", "except_last", "never"]
-BalanceRule = Literal["time", "parameters", "uniform"]
+BalanceRule = Literal["time", "parameters", "uniform", "memory"]
 Optimizer = Literal["sgd", "rmsprop", "adam"]
 Library = Literal["repro", "torch", "torchgpipe"]
 Transport = Literal["auto", "shm", "gloo"]
-Task = Literal["train", "check"]
+Task = Literal["train", "check", "fit"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
@@ -46,7 +46,7 @@ class Frozen(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise ValueError(_one_line(error, type(self), data)) from None
+            raise ValueError(one_line(error, type(self), data)) from None
 
 
 class RunSpec(Frozen):
@@ -57,6 +57,9 @@ class RunSpec(Frozen):
     `library` runs the steps: `repro` is this project, `torch` is torch.distributed.pipelining. Without `trace` steps
     are timed by their start and end alone: no timeline, bubble or breakdown. `transport` carries the messages between
     stages. The task "check" times nothing but holds the library against the unsplit model (`repro.methods.checks`).
+    The task "fit" times nothing either: it looks for the largest model, grown in what model_args do not fix
+    (`repro.costs.families`), of which every stage stays within `memory` bytes, cut as evenly by memory as can be:
+    counted on fake tensors, or measured, by training one size after the other.
 
     Values are bounded far above what any run needs, so that no spec costs memory or time before anything is measured:
     K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, model_args by 2^14 plain values and 2^16 characters.
@@ -82,6 +85,7 @@ class RunSpec(Frozen):
     trace: Annotated[bool, Field(strict=True)] = True
     transport: Transport = "auto"
     task: Task = "train"
+    memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
 
     @field_validator("model")
     @classmethod
@@ -125,6 +129,7 @@ class RunSpec(Frozen):
             )
         if self.library != "repro":
             self._check_peer()
+        self._check_fit()
         if self.task == "check" and (self.D > 1 or self.N % self.M):
             raise ValueError(
                 f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = {self.M}, D 1; "
@@ -144,6 +149,23 @@ class RunSpec(Frozen):
                     "set that, or library='repro'"
                 )
 
+    def _check_fit(self) -> None:
+        """Raise a one-line ValueError where only some of what makes up a search for the largest model is given."""
+        fits = self.task == "fit"
+        wanted: dict[str, bool] = {
+            "balance": (self.balance == "memory") == fits,
+            "memory": (self.memory is None) != fits,
+        }
+        wanted |= {"fidelity": fits or self.fidelity != "counted"}
+        wanted |= {"D": self.D == 1, "library": self.library == "repro"} if fits else {}
+        if fits:
+            wanted["fidelity"] = self.fidelity in ("counted", "measured")
+        if wrong := [field for field, fine in wanted.items() if not fine]:
+            raise ValueError(
+                f"{wrong[0]} = {getattr(self, wrong[0])!r} with task = '{self.task}': a fit has a memory in bytes, "
+                "balance='memory', D=1 and library='repro' and is counted or measured, and nothing else has; set that"
+            )
+
     @property
     def arguments(self) -> dict[str, Any]:
         """What the model's builder is called with: `model_args` with `~` expanded."""
@@ -151,8 +173,17 @@ class RunSpec(Frozen):
 
     @property
     def devices(self) -> int:
-        """How many devices the run computes on at once."""
-        return self.K * self.D
+        """How many devices, or processes, the run computes on at once; one counts for all stages."""
+        return 1 if self.fidelity == "counted" else self.K * self.D
+
+    def grown(self, arguments: Mapping[str, Any]) -> str:
+        """Of the arguments of a model that a fit has found, those that it chose; all where none was left to it."""
+        chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
+        return assigned(chosen or arguments) or "this size"
+
+    def plain(self) -> dict[str, Any]:
+        """As recorded and hashed: JSON, without what does not concern this run."""
+        return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}
 
     def fit(self, layers: int) -> None:
         """Raise a one-line ValueError where this run cannot be cut out of a model of `layers` layers."""
@@ -175,9 +206,7 @@ class RunSpec(Frozen):
         is never taken for one measured here.
         """
         peer = f"-{self.library}" if self.library != "repro" else ""
-        return (
-            f"{slug(self.model)}-K{self.K}-M{self.M}{peer}-{mark(self.model_dump(mode='json'), version, environment)}"
-        )
+        return f"{slug(self.model)}-K{self.K}-M{self.M}{peer}-{mark(self.plain(), version, environment)}"
 
 
 class Group(Frozen):
@@ -241,61 +270,11 @@ def mark(spec: Mapping[str, Any], version: int, environment: Mapping[str, str]) 
     return digest({"spec": spec, "version": version, "environment": timed})[:6]
 
 
+def assigned(arguments: Mapping[str, Any]) -> str:
+    """`L=3, D=16`."""
+    return ", ".join(f"{name}={value}" for name, value in arguments.items())
+
+
 def slug(name: str) -> str:
     """A model's name as a part of a file name: `timm:resnet50` -> `timm-resnet50`."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is close."""
-    match = difflib.get_close_matches(word[:80], list(known), n=1)
-    return f"; did you mean '{match[0]}'?" if match else ""
-
-
-def _one_line(error: ValidationError, model: type[BaseModel], data: dict[str, Any]) -> str:
-    """The first mistake of a pydantic error as one line: field, value, what is allowed, what to try."""
-    first = error.errors()[0]
-    field = str(first["loc"][0]) if first["loc"] else ""
-    if first["type"] == "value_error":
-        return str(first.get("ctx", {})["error"])
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(model.model_fields)
-        hint = near(field, model.model_fields) or "; take it out"
-        given = f"{short(field)} (given: {short(data[field])})"
-        return f"{model.__name__} has no field {given}, only {known}{hint}"
-    if first["type"] == "missing":
-        return f"{model.__name__} needs the field '{field}', which was not given; add {field}=..."
-    return f"{field} = {short(data.get(field))}: {_allowed(error, field, data.get(field))}"
-
-
-def _allowed(error: ValidationError, field: str, value: object) -> str:
-    """What may stand in `field`, from the parts of the pydantic error that concern it, and what to try."""
-    words: list[str] = []
-    choices: list[str] = []
-    for part in error.errors():
-        if str(part["loc"][0]) != field:
-            continue
-        context = part.get("ctx", {})
-        match part["type"]:
-            case "literal_error":
-                choices = re.findall(r"'([^']*)'", context["expected"])
-                words.append(f"one of {', '.join(choices)}")
-            case "greater_than_equal":
-                words.append(f"{context['ge']} or more")
-            case "less_than_equal":
-                words.append(f"at most {context['le']}")
-            case "greater_than":
-                words.append(f"more than {context['gt']}")
-            case "string_pattern_mismatch":
-                words.append("lower-case letters, digits, '.', '_' and '-'")
-            case "too_short":
-                words.append("at least one entry")
-            case "tuple_type":
-                words.append("one layer count per stage")
-            case "string_too_long":
-                words.append(f"at most {context['max_length']} characters")
-            case _:
-                words.append(part["msg"].removeprefix("Input should be ").lower())
-    return f"allowed is {', or '.join(dict.fromkeys(words))}" + (
-        near(short(value, quote=False), choices) or f"; change {field}"
-    )

@@ -91,7 +91,7 @@ class Workers:
             return outcome
         if "SIGKILL" in outcome.reason and oom_kills() > kills:
             outcome = replace(outcome, status="oom")
-        self._trouble = True
+        self._trouble |= outcome.status != "oom" or job.spec.task != "fit"  # of which it is a result
         self._stop()
         return replace(outcome, log=str(self.team.logs or ""))
 
@@ -163,7 +163,7 @@ def _name(spec: RunSpec, rank: int) -> str:
 
 
 def _pack(job: Job) -> str:
-    return json.dumps({**asdict(job), "spec": job.spec.model_dump(mode="json")})
+    return json.dumps({**asdict(job), "spec": job.spec.plain()})
 
 
 def _unpack(raw: bytes) -> Job:

@@ -100,8 +100,12 @@ class Method(Protocol):
         """One value from each process, on every process; a barrier too, this process's device included."""
         ...
 
-    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int] | None:
-        """Peak memory per stage over one step, which it runs; None where nobody measures it."""
+    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int] | None:
+        """Peak memory per stage over one step, which it runs; None where nobody measures it.
+
+        Raises:
+            MemoryError, torch.OutOfMemoryError: where a stage takes more than `limit` bytes.
+        """
         ...
 
     def close(self) -> None:

@@ -57,9 +57,9 @@ class Own:
             torch.cuda.synchronize(self._setup.device)
         return self._wire.all_gather(value)
 
-    def peak_bytes(self, inputs: Tree, targets: Tree) -> list[int]:
+    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
         """Peak memory per stage of this replica; see `Method`."""
-        return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer)
+        return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
 
     def close(self) -> None:
         """See `Method`."""

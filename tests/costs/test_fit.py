@@ -74,11 +74,11 @@ class Traced(Search):
 
 def test_sizes_that_are_not_traced_come_out_the_same():
     """Between three traced sizes every number of every trace is a polynomial, so the search ends where it would."""
-    ladder = [{"D": D} for D in range(16, 1024, 16)]
+    ladder = [{"d": d} for d in range(8, 800, 8)]
     fits, traces = [], []
     for kind in (Search, Traced):
-        build_small = partial(build, "amoebanet-d", L=3, image=32, num_classes=10)
-        search = kind(build_small, Step(stages=2, micro_batches=4, batch=16), 256 * 10**6)
+        wider = partial(build, "transformer", L=3, H=256, heads=4, V=256, T=64)
+        search = kind(wider, Step(stages=2, micro_batches=4, batch=16), 16 * 10**6)
         fits.append(search.largest([ladder]))
         assert search._counter is not None
         traces.append(len(search._counter._passes))

@@ -66,7 +66,7 @@ class Right:
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
-    def peak_bytes(self, inputs: Any, targets: Any) -> None:
+    def peak_bytes(self, inputs: Any, targets: Any, limit: int | None = None) -> None:
         return None
 
     def close(self) -> None:

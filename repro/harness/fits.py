@@ -1,0 +1,162 @@
+"""The largest model that fits, as one run: counted in one process, or measured size by size.
+
+A measured fit starts at the size that is counted to be the largest, and goes up or down from there until one size has
+trained within the memory and the next one up has not. Every size is trained by fresh stages; a stage that runs out of
+memory is a result here.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repro.harness.spec import RunSpec
+
+if TYPE_CHECKING:
+    from repro.costs.fit import Search
+    from repro.harness.measure import Job
+    from repro.harness.workers import Outcome
+    from repro.methods import Method
+
+Line = dict[str, Any]
+_last: "Search | None" = None  # of this process: whose traces the next one uses
+
+
+class Crew(Protocol):
+    """What measures a job; `repro.harness.workers.Workers`."""
+
+    def measure(self, job: "Job", deadline: float) -> "Outcome":
+        """Measure one run once, within `deadline` seconds."""
+        ...
+
+
+def counted(spec: RunSpec) -> Line:
+    """Count: in one process, for all stages."""
+    global _last
+    from repro.costs.families import families
+    from repro.costs.fit import Search, Step
+    from repro.costs.walk import Messages
+    from repro.harness.measure import OPTIMIZERS
+    from repro.models import build
+
+    began = time.perf_counter()
+    optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
+    under_way = Messages(0, 0) if spec.transport == "shm" else Messages()
+    step = Step(spec.K, spec.M, spec.N, spec.checkpoint, spec.schedule, optimizer, under_way)
+    assert spec.memory is not None
+    _last = Search(partial(build, spec.model), step, spec.memory, _last)
+    sizes = families(spec.model, spec.arguments, None)
+    found = _last.largest(sizes)
+    model = build(spec.model, **sizes[0][0])
+    cuts = {"largest": found.best and found.best.plain(), "next": found.above and found.above.plain()}
+    peaks = [stage.total for stage in found.best.stages] if found.best else None
+    shown = found.best or found.above
+    balance = list(shown.balance) if shown else [0]
+    return line(cuts, peaks, balance, time.perf_counter() - began, model.unit, model.labels)
+
+
+def attempt(spec: RunSpec, method: "Method", batch: tuple[Any, Any]) -> list[int]:
+    """Train one size within the memory; peak bytes of each stage.
+
+    Two steps: before the first there are no gradients, and the optimizer has no state.
+
+    Raises:
+        MemoryError, torch.OutOfMemoryError: on the stage that needs more.
+    """
+    method.peak_bytes(*batch, limit=spec.memory)
+    peaks = method.peak_bytes(*batch, limit=spec.memory)
+    assert peaks is not None
+    return peaks
+
+
+def line(
+    fit: Mapping[str, Any],
+    peaks: list[int] | None,
+    balance: list[int],
+    seconds: float,
+    unit: str,
+    labels: Mapping[str, Any],
+) -> Line:
+    """A line of metrics.jsonl without steps."""
+    nothing = {"step_s": [], "loss": [], "breakdown": {}}
+    nothing |= {"bubble_idle_over_total": [None], "bubble_idle_over_work": [None]}
+    found = {"fit": dict(fit), "peak_bytes": peaks, "balance": balance, "setup_s": seconds}
+    return {**nothing, **found, "unit": unit, "labels": dict(labels)}
+
+
+def search(crew: Crew, job: "Job", deadline: float, tell: Callable[[str], object]) -> "Outcome":
+    """Measure a fit; what became of it, and every size that was tried.
+
+    Args:
+        crew: trains the sizes.
+        job: the fit.
+        deadline: in seconds, of each size.
+        tell: takes a line about each.
+    """
+    return _Climb(crew, job, deadline, tell).run()
+
+
+class _Stopped(Exception):
+    """A size neither trained nor ran out of memory."""
+
+    def __init__(self, outcome: "Outcome") -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
+
+
+@dataclass
+class _Climb:
+    """Up and down the sizes; a cut is as `repro.costs.fit.Cut.plain` gives it."""
+
+    crew: Crew
+    job: "Job"
+    deadline: float
+    tell: Callable[[str], object]
+    tried: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self) -> "Outcome":
+        """Bracket the largest size that trains."""
+        try:
+            first = self._count(self.job.spec.memory)
+            fit = first.metrics["fit"]
+            size, above = fit["largest"], fit["next"]
+            while size is not None and not self._trains(size):
+                size, above = self._count(size["fullest"] - 1).metrics["fit"]["largest"], size
+            while above is not None and not self._known(above) and self._trains(above):
+                size, above = above, self._count(above["fullest"]).metrics["fit"]["next"]
+        except _Stopped as stopped:
+            return stopped.outcome
+        peaks = next((tried["peak_bytes"] for tried in self.tried if size and tried["args"] == size["args"]), None)
+        found = {"largest": size, "next": above, "tried": self.tried, "counted": fit["largest"]}
+        balance = (size or above or {"balance": [0]})["balance"]
+        seconds = first.metrics["setup_s"]
+        return replace(
+            first, metrics=line(found, peaks, balance, seconds, first.metrics["unit"], first.metrics["labels"])
+        )
+
+    def _count(self, memory: int | None) -> "Outcome":
+        """The largest size counted to fit into so much memory, and the next one up."""
+        spec = self.job.spec.model_copy(update={"fidelity": "counted", "memory": memory})
+        return self._done(self.crew.measure(replace(self.job, spec=spec), self.deadline))
+
+    def _done(self, outcome: "Outcome") -> "Outcome":
+        if outcome.status != "done":
+            raise _Stopped(outcome)
+        return outcome
+
+    def _known(self, cut: Mapping[str, Any]) -> bool:
+        return any(tried["args"] == cut["args"] for tried in self.tried)
+
+    def _trains(self, cut: Mapping[str, Any]) -> bool:
+        """Whether this size trains within the memory."""
+        spec = self.job.spec.model_copy(update={"model_args": cut["args"]})
+        outcome = self.crew.measure(replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline)
+        if outcome.status != "oom":
+            self._done(outcome)
+        peaks = outcome.metrics["peak_bytes"] if outcome.status == "done" else None
+        counts = {"counted_bytes": [stage["total"] for stage in cut["stages"]], "parameters": cut["parameters"]}
+        entry = {"args": cut["args"], "status": outcome.status, "reason": outcome.reason, "peak_bytes": peaks}
+        self.tried.append(entry | counts)
+        self.tell(f"{self.job.spec.grown(cut['args'])}: {'trains' if peaks else 'out of memory: ' + outcome.reason}")
+        return peaks is not None
