@@ -51,7 +51,7 @@ class Between:
 
     def boundaries(self, part: Tree) -> list[Boundary]:
         """As `Counter.boundaries`."""
-        return [self._alike(several) for several in zip(*(one.boundaries(part) for one in self._counters), strict=True)]
+        return self._alike([one.boundaries(part) for one in self._counters])
 
     def layer(self, index: int, part: Tree, *, graph: bool, counting: bool = False) -> Pass:
         """As `Counter.layer`."""
@@ -89,8 +89,9 @@ class Between:
             if rest:
                 raise Unlike
             return total
-        if isinstance(first, tuple) and len(set(map(len, values))) == 1:
-            return tuple(map(self._at, zip(*values, strict=True)))
+        if isinstance(first, tuple | list) and len(set(map(len, values))) == 1:
+            inner = self._alike if isinstance(first, list) else self._at
+            return type(first)(map(inner, zip(*values, strict=True)))
         if dataclasses.is_dataclass(first):
             fields = [field.name for field in dataclasses.fields(first)]
             return type(first)(**{name: self._at([getattr(value, name) for value in values]) for name in fields})

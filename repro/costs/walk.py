@@ -1,8 +1,8 @@
 """One stage's memory through the actions of a step, and the moment at which it is greatest."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from repro.costs.fake import mini_batch
@@ -119,13 +119,14 @@ class _Part:
 
 def walk(counter: "Source", task: Task) -> StageMemory:
     """Memory of one stage at the peak of a step."""
-    key = task.key(counter), task.step
+    what = task.key(counter)
+    key = what, task.step
     if key not in counter.memo:
-        counter.memo[key] = _walked(counter, task)
+        counter.memo[key] = _walked(counter, task, cache(partial(_part, counter, task, what)))
     return counter.memo[key]
 
 
-def _walked(counter: "Source", task: Task) -> StageMemory:
+def _walked(counter: "Source", task: Task, part_of: Callable[[int, bool, bool], "_Part"]) -> StageMemory:
     """Go through the actions of a stage."""
     now = _at_rest(counter, task)
     most = StageMemory(tuple(now), "start")
@@ -134,7 +135,7 @@ def _walked(counter: "Source", task: Task) -> StageMemory:
     sending = 0
     for action in task.schedule.ranks[task.stage]:
         recomputed = action.micro_batch in task.recomputed
-        part = _part(counter, task, cut[action.micro_batch], recompute=recomputed, fresh=todo["B"] == len(cut))
+        part = part_of(cut[action.micro_batch], recomputed, todo["B"] == len(cut))
         todo[action.kind] = todo.get(action.kind, 0) - 1
         if action.kind == "F":
             now[BOUNDARY] += part.inputs
@@ -169,9 +170,9 @@ def _waiting(task: Task, part: _Part, todo: Mapping[str, int], action: Action) -
     return late + min(posted, todo["F"]) * part.inputs + min(posted, todo["B"]) * part.returning
 
 
-def _part(counter: "Source", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
-    """What a micro-batch of this size does on the stage."""
-    key = (*task.key(counter), size, recompute, fresh)
+def _part(counter: "Source", task: Task, what: Hashable, size: int, recompute: bool, fresh: bool) -> _Part:
+    """What a micro-batch of this size does on the stage; `fresh` if no gradients are there yet."""
+    key = (what, size, recompute, fresh)
     if key not in counter.memo:
         counter.memo[key] = _counted(counter, task, size, recompute=recompute, fresh=fresh)
     return counter.memo[key]
