@@ -71,6 +71,16 @@ class Size(Quoted):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScaleUp(Quoted):
+    """How many times the parameters of another column of Table 1, as the text says."""
+
+    model: str
+    accelerators: int
+    times: float
+    over: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Accuracy(Quoted):
     """One data set of v5 Table 4 (NeurIPS Table 5): top-1 in percent; `starred` as printed."""
 
@@ -152,6 +162,11 @@ def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
 def table1() -> list[Size]:
     """Maximum model size (section 3); M is not printed for this table."""
     return _rows("table1", Size)
+
+
+def table1_claims() -> list[ScaleUp]:
+    """What section 3 says of Table 1: 25x, 2.7x, 298x."""
+    return _rows("table1_claims", ScaleUp)
 
 
 def table2() -> list[Cell]:

@@ -10,6 +10,8 @@ Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble).  Wit
 R = 0 and the two are the same.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 Form = Literal["plain", "early"]
@@ -50,6 +52,30 @@ def speedup_over_k1(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, 
 def speedup_over_k2m1(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
     """Table 2's normalisation at one fixed N: throughput over that of K=2, M=1."""
     return speedup_over_k1(K, M, form, F, R, B) / speedup_over_k1(2, 1, form, F, R, B)
+
+
+@dataclass(frozen=True)
+class MemoryLaw:
+    """How peak activations of one stage are said to grow: a sum of terms, each with a constant that no one gives.
+
+    Attributes:
+        name: as written.
+        source: who says so.
+        recomputes: whether it is about re-materialization.
+        terms: (K, M, N) -> its terms, for a model of L layers, L constant.
+    """
+
+    name: str
+    source: str
+    recomputes: bool
+    terms: Callable[[int, int, int], tuple[float, ...]]
+
+
+MEMORY_LAWS = (
+    MemoryLaw("N + (L/K)(N/M)", "the paper, section 2.3", True, lambda K, M, N: (N, N / (K * M))),
+    MemoryLaw("(L/K)(N/M)", "without the term O(N), as some summaries have it", True, lambda K, M, N: (N / (K * M),)),
+    MemoryLaw("N L/K", "without re-materialization; the paper's O(N L) at K=1", False, lambda K, M, N: (N / K,)),
+)
 
 
 def _check(K: int, M: int) -> None:

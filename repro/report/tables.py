@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
-from repro.report import peers, runtime
+from repro.report import peers, runtime, table1
 from repro.report.compare import (
     NO_INTERVAL,
     Ratio,
@@ -47,7 +47,8 @@ def all_tables(results: "Results") -> list[Table]:
     rows = rows_of(results)
     names = dict.fromkeys(row["experiment"] for row in rows)
     tables = [table2(results), table2_speedup(results), table2_long(results)]
-    tables += [*runtime.tables(results), *peers.tables(results)]
+    tables = [*table1.tables(results), *tables, *runtime.tables(results), *peers.tables(results)]
+    rows = [row for row in rows if results.specs[row["run"]].task == "train"]
     tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
     with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"]) or ["measured"]
     return [*tables, *(memory(results, fidelity) for fidelity in with_memory), runs(results)]
@@ -225,6 +226,7 @@ def memory(results: "Results", fidelity: str = "measured") -> Table:
     from pandas import DataFrame
 
     rows = [row for row in rows_of(results, status="done", fidelity=fidelity) if row["peak_gib_per_stage"]]
+    rows = [row for row in rows if results.specs[row["run"]].task == "train"]
     stages = range(max((len(row["peak_gib_per_stage"]) for row in rows), default=0))
     lines = []
     for setting, row in _settled(results, rows):

@@ -1,0 +1,151 @@
+"""Recorded searches for the largest model that fits, as values: what was asked, what was found, what it takes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from repro.harness.spec import RunSpec
+from repro.paper import Size
+from repro.report.compare import PLACE, Row, rows_of
+from repro.report.style import model_name
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from repro.harness.results import Results
+
+Cut = Mapping[str, Any]  # of `repro.costs.fit.Cut.plain`
+NAME = "table1"
+ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
+MODELS = ("amoebanet-d", "transformer")
+_UNITS = {"transformer": ("GiB", 2**30)}  # Table 1's; AmoebaNet's are decimal
+LASTING = ("parameters", "gradients", "optimizer")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One recorded fit.
+
+    Attributes:
+        row: of `Results.rows`.
+        spec: what was asked.
+        best: the largest that fits, None if nothing does.
+        above: the next one up, None if there is none.
+        tried: the sizes that were trained, for a measured one.
+        counted: what was counted to be the largest, for a measured one.
+    """
+
+    row: Row
+    spec: RunSpec
+    best: Cut | None
+    above: Cut | None
+    tried: list[Mapping[str, Any]]
+    counted: Cut | None
+
+    @property
+    def naive(self) -> bool:
+        """Whether it is training without GPipe."""
+        return (self.spec.K, self.spec.M, self.spec.checkpoint) == (1, 1, "never")
+
+    @property
+    def column(self) -> str:
+        """The paper's name of it."""
+        return "Naive-1" if self.naive else f"Pipeline-{self.spec.K}"
+
+    @property
+    def given(self) -> bool:
+        """Whether the size was fixed, so that only its memory was asked for."""
+        one = self.best or self.above
+        return one is not None and one["args"] == self.spec.model_args
+
+    @property
+    def one(self) -> Cut:
+        """The size that was given, whether it fits or not."""
+        one = self.best or self.above
+        assert one is not None
+        return one
+
+    def size(self, cut: Cut) -> str:
+        """`(18, 416)`, `L=13`, or what else was chosen."""
+        if self.spec.model == "amoebanet-d":
+            return f"({cut['args']['L']}, {cut['args']['D']})"
+        return self.spec.grown({name: cut["args"][name] for name in ("L",) if name in cut["args"]} or cut["args"])
+
+
+def found(results: "Results", **wanted: Any) -> list[Found]:
+    """The fits of Table 1's experiment whose specs have these values, each once, in the order of the plan."""
+    fits: dict[str, Found] = {}
+    for row in rows_of(results, experiment=NAME):
+        spec = results.specs[row["run"]]
+        if spec.task == "fit" and row["status"] == "done" and all(getattr(spec, k) == v for k, v in wanted.items()):
+            line = _newest(results, row)
+            fits[row["run"]] = Found(
+                row, spec, line["largest"], line["next"], line.get("tried", []), line.get("counted")
+            )
+    return list(fits.values())
+
+
+def _newest(results: "Results", row: Row) -> dict[str, Any]:
+    rounds = results.rounds
+    for column in ("run", *PLACE):
+        rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
+    return cast("dict[str, Any]", rounds["fit"].iloc[-1])
+
+
+def only(fits: list[Found], test: Callable[[Found], bool]) -> Found | None:
+    """The first fit of which this is true."""
+    return next((fit for fit in fits if test(fit)), None)
+
+
+def total(cut: Cut) -> int:
+    """Bytes of all stages together."""
+    return sum(stage["total"] for stage in cut["stages"])
+
+
+def lasting(cut: Cut) -> int:
+    """Bytes of weights, gradients and optimizer state, all stages together."""
+    return sum(stage[kind] for stage in cut["stages"] for kind in LASTING)
+
+
+def activations(cut: Cut) -> int:
+    """All other bytes, as Table 1 sums them over accelerators."""
+    return total(cut) - lasting(cut)
+
+
+def of_stage(stage: Mapping[str, int]) -> int:
+    """Activations, boundary inputs, messages and buffers of one stage."""
+    return stage["total"] - sum(stage[kind] for kind in LASTING)
+
+
+def unit(model: str) -> tuple[str, int]:
+    """The unit in which Table 1 has this model's memory, and its bytes."""
+    return _UNITS.get(model, ("GB", 10**9))
+
+
+def amount(model: str, size: float, digits: int = 2) -> str:
+    """`6.26 GB`."""
+    name, factor = unit(model)
+    return f"{size / factor:.{digits}f} {name}"
+
+
+def short(parameters: float) -> str:
+    """`82M`, `1.8B`."""
+    return f"{parameters / 1e9:.2f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
+
+
+def swapped(size: Size) -> bool:
+    """Whether what is printed as activations is 12 bytes a parameter, and what is printed as that is not."""
+    twelve = 12 * size.parameters / unit(size.model)[1]
+    return abs(size.peak_activation_gb / twelve - 1) < 0.01 < abs(size.parameter_memory_gb / twelve - 1)
+
+
+def variant(fit: Found) -> str:
+    """`N=32, M=16`, `N=32, Naive-1, fused attention`."""
+    attention = fit.spec.model_args.get("attention")
+    words = "Naive-1" if fit.naive else f"M={fit.spec.M}"
+    return f"N={fit.spec.N}, {words}" + f", {attention} attention" * bool(attention)
+
+
+def heading(fit: Found) -> dict[str, str]:
+    """The first cells of a line."""
+    return {"model": model_name(fit.spec.model), "column": fit.column}

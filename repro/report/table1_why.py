@@ -1,0 +1,161 @@
+"""Why a cell of Table 1 differs from what is counted: one sentence each, computed from the counts."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from repro.paper import Size, table1, table1_claims
+from repro.report.fits import ENOUGH, MODELS, Found, activations, amount, only, short, swapped, unit
+from repro.report.style import model_name
+
+Line = dict[str, str]
+_CLOSE = 0.005  # a printed number that counting gives to half a percent is not told
+
+
+def differences(fits: list[Found]) -> list[Line]:
+    """All of them; none where nothing was counted at the paper's size."""
+    lines: list[Line] = []
+    for size in table1():
+        mine = [f for f in fits if f.spec.model == size.model and size.accelerators == f.spec.K]
+        mine = [f for f in mine if f.column == size.name and f.spec.fidelity == "counted"]
+        own = [f for f in mine if f.given and f.spec.memory and f.spec.memory < 2**40]
+        searched = only(mine, lambda f: not f.given and not f.spec.model_args)
+        if own:
+            lines += _of_column(size, own, searched)
+    return lines and [*lines, *_micro_batches(fits), *_claims()]
+
+
+def _of(fits: list[Found], size: Size) -> list[Found]:
+    """What was counted for one column."""
+    place = (size.model, size.name, "counted")
+    return [fit for fit in fits if (fit.spec.model, fit.column, fit.spec.fidelity) == place]
+
+
+def _given(fits: list[Found], size: Size) -> list[Found]:
+    """The paper's own size of one column, with each M that was counted."""
+    args = {"L": size.L} | ({"D": size.D} if size.D is not None else {})
+    return [fit for fit in _of(fits, size) if fit.spec.model_args == args and fit.spec.memory != ENOUGH]
+
+
+def _of_column(size: Size, own: list[Found], searched: Found | None) -> Iterator[Line]:
+    """`own`: the paper's size at several M."""
+    place = {"model": model_name(size.model), "column": size.name}
+    if searched is not None and (searched.best is None or searched.best["args"] != own[0].one["args"]):
+        yield place | _largest(size, own[0], searched)
+    counted = own[0].one["parameters"]
+    if abs(counted / size.parameters - 1) > _CLOSE:
+        yield place | _parameters(size, counted)
+    name, factor = unit(size.model)
+    twelve = 12 * counted / factor
+    if abs(size.parameter_memory_gb / twelve - 1) > 0.02:
+        yield place | _parameter_memory(size, counted, twelve, name)
+    yield place | _activation(size, own)
+
+
+def _largest(size: Size, own: Found, searched: Found) -> Line:
+    """Why the search ends elsewhere."""
+    cell = {"cell": "largest", "quoted": own.size(own.one)}
+    cell["counted"] = searched.size(searched.best) if searched.best else "none"
+    memory = own.spec.memory or 1
+    fullest = own.one["fullest"]
+    takes = f"{own.size(own.one)} takes {amount(size.model, fullest)} on its fullest stage here at M={own.spec.M}"
+    if fullest > memory and not own.naive:
+        return cell | {"why": f"{takes}, {fullest / memory - 1:.1%} more than there is"}
+    if fullest > memory:
+        each = activations(own.one) / own.spec.N
+        printed = _activations_of(size) * unit(size.model)[1]
+        words = (
+            f"{own.size(own.one)} keeps {amount(size.model, activations(own.one))} of activations at N={own.spec.N} in "
+            f"float32, {each / 1e6:.0f} MB an example; what is printed, {_activations_of(size):g}, is what "
+            f"{printed / each:.0f} examples keep, so it cannot be all {own.spec.N} in float32 at once"
+        )
+        return cell | {"why": words}
+    used = (size.parameter_memory_gb + size.peak_activation_gb) / (size.accelerators * size.device_memory_gb)
+    words = (
+        f"{takes}, {fullest / memory:.0%} of the memory, so there is room for a larger one; the paper's own cells come "
+        f"to {used:.0%} of its devices'"
+    )
+    return cell | {"why": words}
+
+
+def _activations_of(size: Size) -> float:
+    """As printed, but where the two memory cells are swapped."""
+    return size.parameter_memory_gb if swapped(size) else size.peak_activation_gb
+
+
+def _parameters(size: Size, counted: int) -> Line:
+    words = f"the authors' published code defines {counted:,}, {100 * (counted / size.parameters - 1):+.1f} %"
+    return {"cell": "parameters", "quoted": short(size.parameters), "counted": short(counted), "why": words}
+
+
+def _parameter_memory(size: Size, counted: int, twelve: float, name: str) -> Line:
+    """Swapped cells, or bytes a parameter that are not 12."""
+    cell = {"cell": "parameter memory", "quoted": f"{size.parameter_memory_gb:g}", "counted": f"{twelve:.2f} {name}"}
+    if swapped(size):
+        words = (
+            f"12 bytes times {counted / 1e6:.1f}M is {twelve:.2f} {name}, the number printed one row lower: the two "
+            "memory cells of this column are swapped"
+        )
+    else:
+        each = size.parameter_memory_gb * unit(size.model)[1] / size.parameters
+        words = f"printed are {each:.1f} bytes a printed parameter, not the 12 that the text says"
+    return cell | {"why": words}
+
+
+def _activation(size: Size, own: list[Found]) -> Line:
+    """How many examples a micro-batch must have had for the printed activations, if they grow evenly with them."""
+    model = size.model
+    cell = {"cell": "peak activations", "quoted": f"{size.peak_activation_gb:g}"}
+    cell["counted"] = ", ".join(f"{amount(model, activations(fit.one))} (M={fit.spec.M})" for fit in own)
+    if swapped(size):
+        cell["quoted"] += f" (in its place {_activations_of(size):g})"
+    examples = _examples(size, own)
+    if len(own) < 2:
+        return cell | {"why": f"without micro-batches activations grow with N; printed is what N={examples:.0f} keep"}
+    words = (
+        f"what is printed is reached with {examples:.1f} examples in a micro-batch, M={own[0].spec.N / examples:.0f}"
+        if examples >= 1
+        else "what is printed is less than one example takes: tensors were smaller than float32, or fewer were kept"
+    )
+    return cell | {"why": f"from the two counts; {words}"}
+
+
+def _examples(size: Size, own: list[Found]) -> float:
+    """Examples that are kept at once for the printed activations: a line through the counts, or through nothing."""
+    printed = _activations_of(size) * unit(size.model)[1]
+    mine = sorted((fit.spec.N / fit.spec.M, activations(fit.one)) for fit in own)
+    (n, low), (m, high) = (mine[0], mine[-1]) if len(mine) > 1 else ((0, 0), mine[0])
+    return n + (printed - low) * (m - n) / (high - low)
+
+
+def _micro_batches(fits: list[Found]) -> Iterator[Line]:
+    """The M that the printed activations of one model's columns point to, all together."""
+    for model in MODELS:
+        found = []
+        for size in table1():
+            own = [f for f in _given(fits, size) if not f.naive]
+            if size.model == model and len(own) > 1:
+                found.append(own[0].spec.N / _examples(size, own))
+        if found:
+            words = (
+                f"the M at which the counted activations of the paper's sizes are the printed ones; their median is "
+                f"{median(found):.0f}. The breakdown of the NeurIPS version fits M=16 alone"
+            )
+            place = {"model": model_name(model), "column": "all Pipelines", "cell": "M", "quoted": "not printed"}
+            yield place | {"counted": ", ".join(f"{M:.0f}" for M in found), "why": words}
+
+
+def _claims() -> Iterator[Line]:
+    """The text's scale-ups, from the table's own cells."""
+    sizes = {(size.model, size.name): size for size in table1()}
+    for claim in table1_claims():
+        size, base = sizes[claim.model, f"Pipeline-{claim.accelerators}"], sizes[claim.model, claim.over]
+        times = size.parameters / base.parameters
+        words = f"{short(size.parameters)} over {short(base.parameters)} is {times:.1f}"
+        by_memory = size.parameter_memory_gb * unit(claim.model)[1] / 12
+        if abs(times / claim.times - 1) > 0.05:
+            words += (
+                f"; the printed {size.parameter_memory_gb:g} GB are {short(by_memory)} parameters of 12 bytes, and "
+                f"that over {short(base.parameters)} is {by_memory / base.parameters:.1f}: the two cells never agreed"
+            )
+        place = {"model": model_name(claim.model), "column": size.name, "cell": "scale-up (text)"}
+        yield place | {"quoted": f"{claim.times:g}x", "counted": f"{times:.1f}x, from quoted cells", "why": words}
