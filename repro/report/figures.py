@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from repro.gpipe.timeline import Timeline
 from repro.harness.spec import slug
-from repro.report import bars, curves, gantt, runtime
+from repro.report import bars, curves, fits, gantt, memory_figures, runtime
 from repro.report.compare import NO_INTERVAL, Row, Setting, fidelities, ideal, matching, rows_of, settings, suffix
 from repro.report.style import model_name, save, styled
 
@@ -31,6 +31,14 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     ),
     "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
     "breakdown": (bars.breakdown, "Where the step goes; the paper's bar is NeurIPS Table 4 (section 3.1)."),
+}
+_TABLE1: dict[str, tuple[Make, str]] = {
+    "kinds": (memory_figures.kinds, "What fills each stage when it is fullest: the paper's sizes, counted."),
+    "laws": (
+        memory_figures.laws,
+        "Peak activations of the fullest stage against M, counted, and the laws with the constants that fit best.",
+    ),
+    "largest": (memory_figures.largest, "The largest model that fits, against K; right: over that of one stage."),
 }
 _SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
 _TRACED = "One traced step, the one of median length, on the clock that the stages share."
@@ -69,6 +77,10 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
         return
     if experiment == runtime.NAME:
         yield "overhead", runtime.figure(results, rows), runtime.caption(results, rows)
+        return
+    if experiment == fits.NAME:
+        for name, (make, caption) in _TABLE1.items():
+            yield name, make(results, rows), caption
         return
     for name, (make, _) in _PICTURES.items():
         yield name, make(results, rows), _caption(results, rows, name)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 _FOLDED = (
+    "table1_m",
+    "table1_printed",
     "table2_long",
     "table2_points",
     "runtime_points",

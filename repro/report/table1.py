@@ -28,6 +28,8 @@ from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
 from repro.report.table1_why import differences
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from repro.harness.results import Results
 
 
@@ -35,29 +37,42 @@ def tables(results: "Results") -> list[Table]:
     """The tables of the experiment; none if it was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    made = [main(results), why(results), printed(results), by_m(results), here(results), laws(results)]
+    made = [main(results), memory(results), why(results), printed(results), by_m(results), here(results), laws(results)]
     return [table for table in made if table is not None]
 
 
 def main(results: "Results") -> Table:
     """Table 1, one line a column of the paper's, and those that only the small scale has."""
-    from pandas import DataFrame, MultiIndex
-
     fits = found(results)
-    lines = [_line(size, fits) for size in _columns(fits)]
-    shown = DataFrame([list(line.values()) for line in lines])
-    shown.columns = MultiIndex.from_tuples(list(lines[0]))
     used = only(fits, lambda fit: not fit.naive)
     note = (
         f"Counted: the real stages and schedule on fake tensors of float32, plain attention, M={used and used.spec.M} "
-        "(not printed, so inferred; the table below has others), Naive-1 without GPipe. 12 bytes each: weights, "
-        "gradients and RMSProp's mean square. Peak activations: everything else, summed over accelerators. Quoted, "
-        "corrected: with the Transformer's two Naive-1 memory cells put in each other's place. Measured, small: "
-        "scaled-down models, trained within a limit for each stage's process; only their scale-up compares. Scale-up: "
-        "parameters over Naive-1's, or over Pipeline-1's."
+        "(not printed, so inferred; a table below has others), Naive-1 without GPipe. Measured, small: scaled-down "
+        "models, trained within a limit for each stage's process; only their ratios compare."
     )
     title = "Table 1 (v5 and NeurIPS): the largest model that fits, on 8 GB (AmoebaNet-D) and 16 GiB (Transformer) each"
-    return Table("table1", title, note, shown, experiment=NAME)
+    return Table("table1", title, note, _framed([_line(place, fits) for place in _columns(fits)]), experiment=NAME)
+
+
+def memory(results: "Results") -> Table:
+    """Table 1's memory cells, of the same models."""
+    fits = found(results)
+    note = (
+        "Sums over accelerators. 12 bytes each: weights, gradients and RMSProp's mean square of every parameter. Peak "
+        "activations: everything else. Their ratio: how much memory goes where. Quoted, corrected: the Transformer's "
+        "two Naive-1 cells put in each other's place."
+    )
+    lines = [_memory_line(place, fits) for place in _columns(fits) if place[3] is not None]
+    title = "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB (Transformer)"
+    return Table("table1_memory", title, note, _framed(lines), experiment=NAME)
+
+
+def _framed(lines: list[dict[tuple[str, str], Any]]) -> "DataFrame":
+    from pandas import DataFrame, MultiIndex
+
+    shown = DataFrame([list(line.values()) for line in lines])
+    shown.columns = MultiIndex.from_tuples(list(lines[0]))
+    return shown
 
 
 def _columns(fits: list[Found]) -> list[tuple[str, str, int, Size | None]]:
@@ -74,30 +89,43 @@ def _columns(fits: list[Found]) -> list[tuple[str, str, int, Size | None]]:
 
 def _line(place: tuple[str, str, int, Size | None], fits: list[Found]) -> dict[tuple[str, str], Any]:
     model, name, _, size = place
-    searched = [fit for fit in fits if fit.spec.model == model and not fit.given]
-    full = [fit for fit in searched if not fit.spec.model_args]
+    full = _searched(model, fits)
     counted = only(full, lambda fit: fit.column == name) if size else None
-    own = [fit for fit in searched if fit.spec.fidelity == "measured"]
+    own = [fit for fit in fits if fit.spec.model == model and fit.spec.fidelity == "measured"]
     small = only(own, lambda fit: fit.column == name)
-    best = counted.best if counted else None
     line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
     line["largest", "quoted"] = _size(size)
     line["largest", "counted"] = _largest(counted) if size else EMPTY
     line["largest", "measured, small"] = _largest(small)
     line["parameters", "quoted"] = _printed(size)
-    line["parameters", "counted"] = short(best["parameters"]) if best else EMPTY
-    line["12 bytes each", "quoted"] = f"{size.parameter_memory_gb:g}" if size else EMPTY
-    line["12 bytes each", "counted"] = amount(model, 12 * best["parameters"]) if best else EMPTY
-    line["peak activations", "quoted"] = f"{size.peak_activation_gb:g}" if size else EMPTY
-    line["peak activations", "counted"] = amount(model, activations(best)) if best else EMPTY
-    ratios = _ratios(size)
-    line["activations / parameters", "quoted"] = number(ratios[0])
-    line["activations / parameters", "quoted, corrected"] = number(ratios[1])
-    line["activations / parameters", "counted"] = number(activations(best) / lasting(best)) if best else EMPTY
-    for words, base in (("scale-up", "Naive-1"), ("over Pipeline-1", "Pipeline-1")):
-        line[words, "quoted"] = _claim(size) if base == "Naive-1" else _quoted_times(size, base)
+    line["parameters", "counted"] = short(counted.best["parameters"]) if counted and counted.best else EMPTY
+    for base in ("Naive-1", "Pipeline-1"):
+        words = f"times {base}'s"
+        line[words, "quoted"] = _claim(size, base)
         line[words, "counted"] = _times(counted, only(full, lambda fit, base=base: fit.column == base))
         line[words, "measured, small"] = _times(small, only(own, lambda fit, base=base: fit.column == base))
+    return line
+
+
+def _searched(model: str, fits: list[Found]) -> list[Found]:
+    """The searches at the paper's size, those with its own N and the M of the table first."""
+    return [fit for fit in fits if fit.spec.model == model and not fit.given and not fit.spec.model_args]
+
+
+def _memory_line(place: tuple[str, str, int, Size | None], fits: list[Found]) -> dict[tuple[str, str], Any]:
+    model, name, _, size = place
+    assert size is not None
+    counted = only(_searched(model, fits), lambda fit: fit.column == name)
+    best = counted.best if counted else None
+    ratio = size.peak_activation_gb / size.parameter_memory_gb
+    line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
+    line["12 bytes each", "quoted"] = f"{size.parameter_memory_gb:g}"
+    line["12 bytes each", "counted"] = amount(model, 12 * best["parameters"]) if best else EMPTY
+    line["peak activations", "quoted"] = f"{size.peak_activation_gb:g}"
+    line["peak activations", "counted"] = amount(model, activations(best)) if best else EMPTY
+    line["activations / parameters", "quoted"] = number(ratio)
+    line["activations / parameters", "quoted, corrected"] = number(1 / ratio if swapped(size) else ratio)
+    line["activations / parameters", "counted"] = number(activations(best) / lasting(best)) if best else EMPTY
     return line
 
 
@@ -114,26 +142,14 @@ def _printed(size: Size | None) -> str:
     return f"{size.parameters / 1e9:g}B" if size.parameters >= 1e9 else f"{size.parameters / 1e6:g}M"
 
 
-def _ratios(size: Size | None) -> tuple[float | None, float | None]:
-    """Activations over parameters as printed, and with swapped cells put right."""
-    if size is None:
-        return None, None
-    ratio = size.peak_activation_gb / size.parameter_memory_gb
-    return ratio, 1 / ratio if swapped(size) else ratio
-
-
-def _claim(size: Size | None) -> str:
+def _claim(size: Size | None, base: str) -> str:
     """What the text says, else the ratio of the printed parameters."""
-    if size is None:
+    under = next((one for one in table1() if size and (one.model, one.name) == (size.model, base)), None)
+    if size is None or under is None or size.parameters < under.parameters:
         return EMPTY
-    said = [c for c in table1_claims() if (c.model, c.accelerators) == (size.model, size.accelerators)]
-    return f"{said[0].times:g}x (text)" if said and size.name != "Naive-1" else _quoted_times(size, "Naive-1")
-
-
-def _quoted_times(size: Size | None, base: str) -> str:
-    if size is None:
-        return EMPTY
-    under = next(one for one in table1() if (one.model, one.name) == (size.model, base))
+    said = [c for c in table1_claims() if (c.model, c.accelerators, c.over) == (size.model, size.accelerators, base)]
+    if said and size.name != base:
+        return f"{said[0].times:g}x (text)"
     return f"{size.parameters / under.parameters:.1f}x"
 
 
@@ -151,7 +167,8 @@ def _largest(fit: Found | None) -> str:
 def _times(fit: Found | None, base: Found | None) -> str:
     if fit is None or fit.best is None or base is None or base.best is None:
         return EMPTY
-    return f"{fit.best['parameters'] / base.best['parameters']:.1f}x"
+    times = fit.best["parameters"] / base.best["parameters"]
+    return f"{times:.1f}x" if times >= 1 else EMPTY
 
 
 def why(results: "Results") -> Table | None:
