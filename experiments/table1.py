@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from repro.harness.sizes import AMOEBANET_SMALL, TRANSFORMER_SMALL
-from repro.harness.spec import Checkpoint, Experiment, Group, RunSpec, Scale
+from repro.harness.spec import ENOUGH, Checkpoint, Experiment, Group, RunSpec, Scale
 
 MB, MIB = 10**6, 2**20
 NAIVE = 0  # in place of K: one stage without re-materialization and without micro-batches
@@ -18,7 +18,6 @@ PRINTED: dict[str, list[dict[str, Any]]] = {
     "amoebanet-d": [{"L": L, "D": D} for L, D in ((18, 208), (18, 416), (18, 544), (36, 544), (72, 512))],
     "transformer": [{"L": L} for L in (3, 13, 103, 415, 1663)],
 }
-ENOUGH = 2**59  # bytes: where what a given size takes is asked, not whether it fits
 LAW_SIZES: dict[str, dict[str, Any]] = {"amoebanet-d": {"L": 18, "D": 208}, "transformer": {"L": 24}}
 # (N, K, M): from the first on, each of the three alone.
 LAWS = [(64, 4, 16), *((64, 4, m) for m in (1, 4, 64)), *((64, k, 16) for k in (1, 2, 8)), (32, 4, 16), (128, 4, 16)]
@@ -56,6 +55,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     groups = (
         *(Group(name=model, runs=tuple(_counted(model, scale))) for model in K_OF),
         *(Group(name=f"{model}-laws", runs=tuple(_laws(model, scale))) for model in K_OF),
+        *(Group(name=f"{model}-check", runs=runs) for model in K_OF if (runs := tuple(_checked(model, scale)))),
         *(Group(name=f"{model}-here", runs=runs) for model in K_OF if (runs := tuple(_measured(model, scale)))),
     )
     return Experiment(
@@ -107,6 +107,18 @@ def _measured(model: str, scale: Scale) -> list[RunSpec]:
         return []
     sizes = zip(K_OF[model], PRINTED[model], strict=True)
     return [_fit(model, {"L": args["L"]}, K, M, N_OF[model], MEMORY[model], "measured") for K, args in sizes]
+
+
+def _checked(model: str, scale: Scale) -> list[RunSpec]:
+    """Small models whose counted memory is held against the allocator's own events; on a CPU."""
+    if scale not in ("smoke", "laptop"):
+        return []
+    fixed = {**_small_args(model), **({"D": 32} if model == "amoebanet-d" else {"L": 6})}
+    cases: list[tuple[int, int, Checkpoint]] = [(2, 4, "always")]
+    if scale == "laptop":
+        rules: tuple[tuple[int, Checkpoint], ...] = ((1, "always"), (4, "except_last"), (8, "never"))
+        cases = [(K, M, rule) for K in (1, 2, 4) for M, rule in rules]
+    return [_fit(model, fixed, K, M, 8, ENOUGH, "measured", checkpoint=rule, transport="shm") for K, M, rule in cases]
 
 
 def _small_args(model: str) -> dict[str, Any]:

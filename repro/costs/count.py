@@ -77,7 +77,8 @@ class Counter:
         layers: as `Pipeline` takes them.
         loss: (outputs, targets) of a micro-batch -> its mean loss.
         optimizer: makes one from parameters; None: no update.
-        like: another counter, whose traces of layers that both have are used.
+        like: another counter on the same device, whose traces of layers that both have are used.
+        device: whose operators are counted: "cpu", or "cuda" where there is a GPU.
 
     Raises:
         ValueError: one line, naming a layer that cannot be built without memory.
@@ -89,11 +90,13 @@ class Counter:
         loss: Loss,
         optimizer: Optimizer | None = None,
         like: "Counter | None" = None,
+        device: str = "cpu",
     ) -> None:
         self._layers = layers
         self._loss = loss
         self._optimizer = optimizer
-        self._zoo = like._zoo if like else Zoo()
+        like = like if like and like._zoo.device == device else None
+        self._zoo = like._zoo if like else Zoo(device)
         self._passes: dict[Hashable, Pass] = like._passes if like else {}
         self._residents: dict[Hashable, Resident] = like._residents if like else {}
         self._states: dict[Hashable, tuple[int, int]] = like._states if like else {}
@@ -130,7 +133,7 @@ class Counter:
         key = (kind, inputs.key, graph, counting)
         if key not in self._passes:
             try:
-                with self._zoo.mode:
+                with self._zoo.inside():
                     module = self._zoo.modules[kind]
                     self._passes[key] = trace(module, inputs, graph=graph, counting=counting)
             except Exception as error:
@@ -147,7 +150,7 @@ class Counter:
         key = (self._loss_kind, outputs.key, wanted.key, graph)
         if key not in self._passes:
             try:
-                with self._zoo.mode:
+                with self._zoo.inside():
                     fakes = map_leaves(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets))
                     call = partial(_called, self._loss, fakes)
                     resident = flatten(fakes)[0]
@@ -177,7 +180,7 @@ class Counter:
         """As `_state`, once for each shape."""
         key = (self._optimizer_kind, parameter.shape, parameter.dtype)
         if self._optimizer is not None and key not in self._states:
-            with self._zoo.mode:
+            with self._zoo.inside():
                 self._states[key] = _state(parameter, self._optimizer)
         return self._states.get(key, (0, 0))
 
@@ -209,6 +212,7 @@ def count(
     partitioner: str = "smallest-largest",
     optimizer: Optimizer | None = None,
     messages: Messages | None = None,
+    device: str = "cpu",
 ) -> Counted:
     """Count one training step after the first, in which gradients were made and the optimizer had its state already.
 
@@ -225,13 +229,14 @@ def count(
         partitioner: as `Pipeline`.
         optimizer: makes one from parameters; None: no update.
         messages: how many are under way; by default as over gloo and NCCL.
+        device: whose operators are counted: "cpu", or "cuda" where there is a GPU.
 
     Raises:
         ValueError: one line, for any argument out of range, or naming a layer that cannot be counted.
     """
     if balance == "time":
         raise ValueError("balance='time': nothing is run here, so nothing is timed; try 'parameters' or layer counts")
-    counter = Counter(layers, loss, optimizer)
+    counter = Counter(layers, loss, optimizer, device=device)
     plan = make_schedule(schedule, stages, micro_batches, checkpoint)
     cut = choose(layers, stages, balance, partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
     ends = [0, *accumulate(cut.counts)]

@@ -1,10 +1,11 @@
-"""Layers without memory: built once for each distinct layer, on fake CPU tensors, which know shapes and no values.
+"""Layers without memory: built once for each distinct layer, on fake tensors, which know shapes and no values.
 
-Fake CUDA tensors fail where torch finds no GPU, so the CPU's it is; bytes and operations are the same but for kernels
-that only one of the two has.
+Fake CUDA tensors fail where torch finds no GPU, so they are the CPU's unless a GPU is asked for; bytes and operations
+are the same but for kernels that only one of the two has, such as dropout, which keeps bytes there and floats here.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -23,16 +24,28 @@ class Zoo:
     """Distinct layers, each built once, of as many models as one likes.
 
     Attributes:
-        mode: the fake mode that they live in.
+        device: whose operators they run.
         modules: one for each kind of layer.
+
+    Raises:
+        ValueError: for a GPU where there is none.
     """
 
-    def __init__(self) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+    def __init__(self, device: str = "cpu") -> None:
+        if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+            raise ValueError(f"device={device!r}: counting is on 'cpu', or on 'cuda' where torch can use a GPU")
+        self.device = device
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.modules: list[nn.Module] = []
         self._made: dict[Hashable, tuple[int, Layer]] = {}  # the layer too, lest its id be used again
         self._known: dict[Hashable, int] = {}
         self._functions: list[Any] = []  # lest an id be used again
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Tensors that are made here are fake ones on the device."""
+        with self._mode, torch.device(self.device) if self.device != "cpu" else nullcontext():
+            yield
 
     def same(self, function: Any) -> Hashable:
         """Equal for a loss or an optimizer that does the same."""
@@ -61,16 +74,18 @@ class Zoo:
         try:
             with torch.device("meta"):  # initial values cost nothing there
                 module = layer if isinstance(layer, nn.Module) else layer()
-            with self.mode:
-                memo: dict[int, Any] = {id(t): _faked(t) for t in (*module.parameters(), *module.buffers())}
+            with self.inside():
+                memo: dict[int, Any] = {
+                    id(t): _faked(t, self.device) for t in (*module.parameters(), *module.buffers())
+                }
                 return deepcopy(module, memo)
         except Exception as error:
             raise refusal(f"layers[{index}]", layer, "cannot be built without memory", error) from error
 
 
-def _faked(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape on the CPU without memory; called in the fake mode."""
-    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+def _faked(tensor: Tensor, device: str) -> Tensor:
+    """A tensor of the same shape without memory; called in the fake mode."""
+    fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 

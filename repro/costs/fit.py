@@ -36,6 +36,7 @@ class Step:
     schedule: str = "gpipe"
     optimizer: Optimizer | None = torch.optim.RMSprop
     messages: Messages = field(default_factory=Messages)
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class Search:
         if self._data is None:  # of the same shape for every size
             few = model.batch(1, 0)
             self._data = mini_batch(few[0], self._step.batch), mini_batch(few[1], self._step.batch)
-        self._counter = Counter(model.layers, model.loss, self._step.optimizer, self._counter)
+        self._counter = Counter(model.layers, model.loss, self._step.optimizer, self._counter, self._step.device)
         return self._counter
 
     def _between(self, sizes: Sizes) -> Count:

@@ -146,9 +146,12 @@ def _backward(ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, i
         given = dict(zip(layer.returned, grads or [None] * len(layer.returned), strict=True))
         known |= {number: mine for number, mine in given.items() if mine is not None}
         made = {number for number in layer.made if number is not None}
+        absent = {number for number, mine in given.items() if mine is None} - made  # nobody has used that output
         for step in layer.first_backward_steps if first else layer.backward_steps:
             if isinstance(step, Between):
                 ledger.pass_over(step, GRADIENTS)
+            elif step[0] in absent:
+                continue
             elif step[1] > 0 and step[0] not in known:
                 known[step[0]] = ledger.begin(step[1], ACTIVATIONS)
             elif step[1] < 0 and step[0] not in made:

@@ -230,12 +230,12 @@ class Pipeline:
         Raises:
             MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes; the others are told.
         """
-        with memory.peak_memory(self.device, self._resident(inputs, targets, optimizer), limit) as peak:
+        with memory.peak_memory(self.device, self.resident(inputs, targets, optimizer), limit) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
 
-    def _resident(self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
-        """What lies in memory already; a list of it would keep gradients alive that the step lets go of."""
+    def resident(self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
+        """What lies in this stage's memory between steps; a list of it would keep alive what a step lets go of."""
         yield from self.module.parameters()
         yield from self.module.buffers()
         yield from (p.grad for p in self.module.parameters() if p.grad is not None)

@@ -6,18 +6,18 @@ memory is a result here.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from repro.harness.spec import RunSpec
+from repro.harness.spec import ENOUGH, RunSpec
 
 if TYPE_CHECKING:
     from repro.costs.fit import Search
     from repro.harness.measure import Job
     from repro.harness.workers import Outcome
-    from repro.methods import Method
+    from repro.methods.own import Own
 
 Line = dict[str, Any]
 _last: "Search | None" = None  # of this process: whose traces the next one uses
@@ -31,8 +31,8 @@ class Crew(Protocol):
         ...
 
 
-def counted(spec: RunSpec) -> Line:
-    """Count: in one process, for all stages."""
+def counted(spec: RunSpec, device: str) -> Line:
+    """Count: in one process, for all stages, the operators of this device."""
     global _last
     from repro.costs.families import families
     from repro.costs.fit import Search, Step
@@ -43,7 +43,7 @@ def counted(spec: RunSpec) -> Line:
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     under_way = Messages(0, 0) if spec.transport == "shm" else Messages()
-    step = Step(spec.K, spec.M, spec.N, spec.checkpoint, spec.schedule, optimizer, under_way)
+    step = Step(spec.K, spec.M, spec.N, spec.checkpoint, spec.schedule, optimizer, under_way, device)
     assert spec.memory is not None
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
     sizes = families(spec.model, spec.arguments, None)
@@ -56,23 +56,29 @@ def counted(spec: RunSpec) -> Line:
     return line(cuts, peaks, balance, time.perf_counter() - began, model.unit, model.labels)
 
 
-def attempt(spec: RunSpec, method: "Method", batch: tuple[Any, Any]) -> list[int]:
-    """Train one size within the memory; peak bytes of each stage.
+def attempt(spec: RunSpec, method: "Own", batch: tuple[Any, Any]) -> Line:
+    """Train one size within the memory: peak bytes of each stage, and where that is cheap also what its allocator says.
 
-    Two steps: before the first there are no gradients, and the optimizer has no state.
+    Two steps: before the first there are no gradients, and the optimizer has no state. A given size is small enough for
+    a third one under torch's profiler.
 
     Raises:
         MemoryError, torch.OutOfMemoryError: on the stage that needs more.
     """
     method.peak_bytes(*batch, limit=spec.memory)
-    peaks = method.peak_bytes(*batch, limit=spec.memory)
-    assert peaks is not None
-    return peaks
+    found: Line = {"peak_bytes": method.peak_bytes(*batch, limit=spec.memory)}
+    if spec.memory == ENOUGH and spec.transport == "shm":
+        from repro.harness import allocator
+
+        before = method.resident(*batch)
+        peak = allocator.measure(lambda: method.train_step(*batch))
+        found["allocator_bytes"] = method.gather([before + peak.visible, before + peak.everything])
+    return found
 
 
 def line(
     fit: Mapping[str, Any],
-    peaks: list[int] | None,
+    peaks: Sequence[int] | None,
     balance: list[int],
     seconds: float,
     unit: str,
@@ -154,9 +160,10 @@ class _Climb:
         outcome = self.crew.measure(replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline)
         if outcome.status != "oom":
             self._done(outcome)
-        peaks = outcome.metrics["peak_bytes"] if outcome.status == "done" else None
+        ran = outcome.metrics.get("fit", {}) if outcome.status == "done" else {}
+        peaks = ran.get("peak_bytes")
         counts = {"counted_bytes": [stage["total"] for stage in cut["stages"]], "parameters": cut["parameters"]}
         entry = {"args": cut["args"], "status": outcome.status, "reason": outcome.reason, "peak_bytes": peaks}
-        self.tried.append(entry | counts)
+        self.tried.append({"allocator_bytes": None} | ran | entry | counts)
         self.tell(f"{self.job.spec.grown(cut['args'])}: {'trains' if peaks else 'out of memory: ' + outcome.reason}")
         return peaks is not None

@@ -55,7 +55,10 @@ class Size(_Recorded):
 
 
 class Tried(_Recorded):
-    """A size that was trained within a memory, or that ran out of it."""
+    """A size that was trained within a memory, or that ran out of it.
+
+    `allocator_bytes` are of tensors, and of these and kernels' workspace, for each stage.
+    """
 
     args: dict[str, Any]
     parameters: Count
@@ -63,6 +66,7 @@ class Tried(_Recorded):
     reason: str
     peak_bytes: list[int] | None
     counted_bytes: list[int]
+    allocator_bytes: list[list[int]] | None
 
 
 class Fitted(_Recorded):

@@ -151,20 +151,22 @@ def _check(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
 def _fit(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     """Count the largest model that fits; or, measured, train one size within the memory."""
     from repro.harness import fits
+    from repro.methods.own import Own
 
     spec = job.spec
     if spec.fidelity == "counted":
-        return {"metrics": fits.counted(spec), "timeline": []}
+        return {"metrics": fits.counted(spec, job.device), "timeline": []}
     started = time.perf_counter()
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
-    method = make(spec.library, _setup(job, model, batch[0], rank, groups))
+    method = Own(_setup(job, model, batch[0], rank, groups))
     try:
-        peaks = fits.attempt(spec, method, batch)
+        found = fits.attempt(spec, method, batch)
     finally:
         method.close()
     seconds = time.perf_counter() - started
-    return {"metrics": fits.line({}, peaks, list(method.balance), seconds, model.unit, model.labels), "timeline": []}
+    line = fits.line(found, found["peak_bytes"], list(method.balance), seconds, model.unit, model.labels)
+    return {"metrics": line, "timeline": []}
 
 
 def _setup(job: Job, model: "Model", inputs: Any, rank: int, groups: list[Any]) -> Setup:

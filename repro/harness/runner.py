@@ -201,7 +201,8 @@ class GroupRun:
         self.story.run(run)
         known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
-        job = Job(run.spec, cut, not known, self.plan.machine.device, self.allow_nonfinite)
+        device = "cpu" if run.spec.fidelity == "counted" else self.plan.machine.device  # the same on every machine
+        job = Job(run.spec, cut, not known, device, self.allow_nonfinite)
         self.crew.ready()
         began = time.monotonic()
         outcome = self._once(job, DEADLINES[self.plan.scale])

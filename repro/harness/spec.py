@@ -32,6 +32,7 @@ TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
+ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
 MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON

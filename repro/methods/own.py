@@ -61,6 +61,11 @@ class Own:
         """Peak memory per stage of this replica; see `Method`."""
         return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
 
+    def resident(self, inputs: Tree, targets: Tree) -> int:
+        """Bytes that are there before a step, gradients aside: weights, buffers, optimizer state, the mini-batch."""
+        gradients = sum(p.grad.nbytes for p in self.module.parameters() if p.grad is not None)
+        return sum(t.nbytes for t in self._pipe.resident(inputs, targets, self._optimizer)) - gradients
+
     def close(self) -> None:
         """See `Method`."""
         self._pipe.close()

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Cut = Mapping[str, Any]  # of `repro.costs.fit.Cut.plain`
 NAME = "table1"
-ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
 MODELS = ("amoebanet-d", "transformer")
 _UNITS = {"transformer": ("GiB", 2**30)}  # Table 1's; AmoebaNet's are decimal
 LASTING = ("parameters", "gradients", "optimizer")

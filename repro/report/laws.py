@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from repro.harness.spec import ENOUGH
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
-from repro.report.fits import ENOUGH, NAME, Found, found, of_stage
+from repro.report.fits import NAME, Found, found, of_stage
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, percent
 
@@ -32,7 +33,7 @@ class Point:
 
 def points(results: "Results", model: str, checkpoint: str) -> list[Point]:
     """The counted curves of one model."""
-    fits = found(results, model=model, checkpoint=checkpoint, memory=ENOUGH)
+    fits = found(results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted")
     return [Point(f.spec.K, f.spec.M, f.spec.N, max(map(of_stage, f.one["stages"]))) for f in fits]
 
 
@@ -71,7 +72,7 @@ def laws(results: "Results") -> Table | None:
             some = points(results, model, "always" if law.recomputes else "never")
             if len(some) > len(_AXES):
                 lines.append(_judged(model, law, some))
-        lines += _gradients(model, found(results, model=model, memory=ENOUGH))
+        lines += _gradients(model, found(results, model=model, memory=ENOUGH, fidelity="counted"))
     if not lines:
         return None
     note = (

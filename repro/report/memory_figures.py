@@ -6,10 +6,11 @@ A marker tells the fidelity; lines without markers are a law or a proportion.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from repro.harness.spec import ENOUGH
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.compare import Row
-from repro.report.fits import ENOUGH, MODELS, Cut, Found, found, unit
+from repro.report.fits import MODELS, Cut, Found, found, unit
 from repro.report.laws import axis, constants, points, said
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 _FOLDED = (
+    "table1_check",
     "table1_m",
     "table1_printed",
     "table2_long",

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from statistics import median
 
+from repro.harness.spec import ENOUGH
 from repro.paper import Size, table1, table1_claims
-from repro.report.fits import ENOUGH, MODELS, Found, activations, amount, only, short, swapped, unit
+from repro.report.fits import MODELS, Found, activations, amount, only, short, swapped, unit
 from repro.report.style import model_name
 
 Line = dict[str, str]

@@ -5,12 +5,12 @@ from itertools import product
 
 import pytest
 import torch
-from allocator import measure
 from torch import nn
 
 from repro.costs import Counted, Counter, Messages, count, mini_batch
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.microbatch import flatten
+from repro.harness.allocator import measure
 from repro.models import build
 
 MODELS = {

@@ -17,9 +17,9 @@ from typing import Any
 
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.gpipe import shm
+from repro.gpipe.memory import TorchDispatchMode
 
 OPERATOR, MESSAGE = "visible operator", "message "
 
