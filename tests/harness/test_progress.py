@@ -28,7 +28,15 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path):
 
 
 def test_a_ratio_names_its_baseline():
-    row = {"run": "x", "step_s": 0.5, "size": "", "throughput": 16.0, "unit": "examples/s", "K": 2, "bubble_idle_over_total": 0.25}
+    row = {
+        "run": "x",
+        "step_s": 0.5,
+        "size": "",
+        "throughput": 16.0,
+        "unit": "examples/s",
+        "K": 2,
+        "bubble_idle_over_total": 0.25,
+    }
     row |= {"speedup_vs_k1": 1.5, "ci_low": 1.4, "ci_high": 1.6}
     text = "  x: 0.5 s/step, 16 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and re-materialization"
     assert result_line(row) == f"{text}, bubble 0.25 of the total"

@@ -1,0 +1,161 @@
+"""A fit as a run: counted, and measured by training one size after the other until the next one is too large."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import spec
+
+from repro.harness import fits
+from repro.harness.formats import Line, damage
+from repro.harness.measure import Job, check
+from repro.harness.spec import ENOUGH, RunSpec
+from repro.harness.teams import Local
+from repro.harness.workers import Outcome, Workers
+
+SIZES = {"d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
+MIB = 2**20
+
+
+def fit(K: int = 1, **changed: object) -> RunSpec:
+    usual = {"M": 8, "task": "fit", "balance": "memory", "memory": MIB, "fidelity": "measured", "model_args": SIZES}
+    return spec(K, **{**usual, **changed})
+
+
+def cut(size: int) -> dict[str, object] | None:
+    if size < 1:
+        return None
+    stages = [{"at": "B0", "total": 10 * size}]
+    return {"args": {"L": size}, "parameters": size, "fullest": 10 * size, "balance": [size], "stages": stages}
+
+
+@dataclass
+class Fake:
+    """Counts ten bytes a size, and trains sizes up to `real`."""
+
+    real: int
+    jobs: list[Job] = field(default_factory=list)
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        self.jobs.append(job)
+        if job.spec.fidelity == "counted":
+            largest = (job.spec.memory or 0) // 10
+            found = {"largest": cut(largest), "next": cut(largest + 1)}
+            return Outcome("done", metrics=fits.line(found, None, [largest], 0.1, "x/s", {}))
+        size = job.spec.model_args["L"]
+        assert job.balance == (size,)
+        if size > self.real:
+            return Outcome("oom", "stage 0: MemoryError")
+        found = {"peak_bytes": [10 * size]}
+        return Outcome("done", metrics=fits.line(found, [10 * size], [size], 0.1, "x/s", {}))
+
+
+@pytest.mark.parametrize(
+    ("real", "tried"),
+    [(5, [5, 6]), (7, [5, 6, 7, 8]), (3, [5, 4, 3]), (0, [5, 4, 3, 2, 1])],
+    ids="as up down none".split(),
+)
+def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried: list[int]):
+    said: list[str] = []
+    outcome = fits.search(Fake(real), Job(fit(memory=55)), 1.0, said.append)
+    assert outcome.status == "done"
+    found = outcome.metrics["fit"]
+    assert [one["args"]["L"] for one in found["tried"]] == tried
+    assert (found["largest"] or {"args": {"L": 0}})["args"]["L"] == real
+    assert found["next"]["args"]["L"] == real + 1
+    assert found["counted"]["args"]["L"] == 5
+    assert outcome.metrics["peak_bytes"] == ([10 * real] if real else None)
+    assert len(said) == len(tried)
+    assert damage(Line, {"round": "x", **outcome.metrics}) == ""
+
+
+def test_a_size_that_fails_otherwise_ends_the_search():
+    class Broken(Fake):
+        def measure(self, job: Job, deadline: float) -> Outcome:
+            outcome = super().measure(job, deadline)
+            return outcome if job.spec.fidelity == "counted" else Outcome("failed", "no such layer")
+
+    outcome = fits.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None)
+    assert (outcome.status, outcome.reason) == ("failed", "no such layer")
+
+
+@pytest.mark.filterwarnings("default")  # torch's own, about its process groups
+def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
+    with Workers(Local(2, tmp_path / "logs")) as crew:
+        outcome = fits.search(crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None)
+        given = fit(2, model_args={**SIZES, "L": 4}, memory=ENOUGH, transport="shm")
+        whole = fits.search(crew, Job(given), 60, lambda _: None)
+    found = outcome.metrics["fit"]
+    assert outcome.status == "done"
+    assert max(outcome.metrics["peak_bytes"]) <= MIB
+    assert found["counted"] == found["largest"]
+    assert outcome.metrics["peak_bytes"] == pytest.approx(found["tried"][0]["counted_bytes"], rel=0.01)
+    assert found["next"]["args"]["L"] == found["largest"]["args"]["L"] + 1
+    over = found["tried"][-1]
+    assert (over["status"], over["args"]) == ("oom", found["next"]["args"])
+    assert over["reason"].startswith("stage ")
+    assert f"{MIB:,} are allowed" in over["reason"]
+    assert not (tmp_path / "logs").exists(), "that a size does not fit is no trouble"
+    (tried,) = whole.metrics["fit"]["tried"]
+    for counted, (visible, everything) in zip(tried["counted_bytes"], tried["allocator_bytes"], strict=True):
+        assert counted == pytest.approx(visible, rel=0.1)  # 5 KiB of random state beside a tiny model
+        assert everything >= visible
+
+
+def test_counting_gives_the_same_line_as_the_command(capsys: pytest.CaptureFixture[str]):
+    import json
+
+    from repro.cli import main
+
+    line = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop"), "cpu")
+    words = [
+        "fit",
+        "transformer",
+        "--memory",
+        "1MiB",
+        "--stages",
+        "2",
+        "--batch",
+        "8",
+        "--micro-batches",
+        "8",
+        "--json",
+    ]
+    assert main([*words, "--model-args", *(f"{name}={value}" for name, value in SIZES.items())]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert line["fit"] == {"largest": told["largest"], "next": told["next"]}
+    assert damage(Line, {"round": "x", **line}) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"memory": None}, "memory = None with task = 'fit'"),
+        ({"memory": 0}, "memory = 0: allowed is 1 or more"),
+        ({"balance": "time"}, "balance = 'time' with task = 'fit'"),
+        ({"fidelity": "simulated"}, "fidelity = 'simulated' with task = 'fit'"),
+        ({"task": "train"}, "balance = 'memory' with task = 'train'"),
+        ({"task": "train", "balance": "time", "memory": None, "fidelity": "counted"}, "fidelity = 'counted'"),
+        ({"D": 2, "M": 4}, "D = 2 with task = 'fit'"),
+    ],
+)
+def test_half_a_fit_is_one_line(changed: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        fit(**changed)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_grown_is_said_before_anything_starts():
+    check(fit(fidelity="counted"))
+    with pytest.raises(ValueError, match="a measured fit grows one argument"):
+        check(fit(model="amoebanet-d", model_args={}))
+    with pytest.raises(ValueError, match="model='transformr'"):
+        check(fit(model="transformr"))
+
+
+def test_a_run_without_a_memory_keeps_its_id():
+    assert "memory" not in spec(2, 4).plain()
+    assert fit().plain()["memory"] == MIB
+    assert fit(8, fidelity="counted", model_args={}).devices == 1
+    assert fit(8).devices == 8
