@@ -186,10 +186,15 @@ def result_line(row: dict[str, Any]) -> str:
 def _fitted(row: dict[str, Any]) -> str:
     if row["parameters"] != row["parameters"]:
         return row["size"]
+    found = "" if row["size"] == "as given" else "largest "
     return (
-        f"largest {row['size']}, {row['parameters'] / 1e6:,.1f} million parameters, "
-        f"{row['peak_gib_max']:.3g} GiB on the fullest stage ({row['fidelity']})"
+        f"{found}{row['size']}, {row['parameters'] / 1e6:,.1f} million parameters, "
+        f"{_memory(row['peak_gib_max'])} on the fullest stage ({row['fidelity']})"
     )
+
+
+def _memory(gib: float) -> str:
+    return f"{gib:.3g} GiB" if gib >= 1 else f"{1024 * gib:.3g} MiB"
 
 
 def gantt(timeline: "Timeline", width: int) -> Text:

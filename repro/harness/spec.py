@@ -178,9 +178,8 @@ class RunSpec(Frozen):
         return 1 if self.fidelity == "counted" else self.K * self.D
 
     def grown(self, arguments: Mapping[str, Any]) -> str:
-        """Of the arguments of a model that a fit has found, those that it chose; all where none was left to it."""
-        chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
-        return assigned(chosen or arguments) or "this size"
+        """Of the arguments of a model that a fit has found, those that it chose."""
+        return assigned({name: value for name, value in arguments.items() if name not in self.model_args}) or "as given"
 
     def plain(self) -> dict[str, Any]:
         """As recorded and hashed: JSON, without what does not concern this run."""

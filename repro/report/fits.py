@@ -65,10 +65,9 @@ class Found:
         return one
 
     def size(self, cut: Cut) -> str:
-        """`(18, 416)`, `L=13`, or what else was chosen."""
-        if self.spec.model == "amoebanet-d":
-            return f"({cut['args']['L']}, {cut['args']['D']})"
-        return self.spec.grown({name: cut["args"][name] for name in ("L",) if name in cut["args"]} or cut["args"])
+        """`(18, 416)`, or `L=13`."""
+        args = cut["args"]
+        return f"({args['L']}, {args['D']})" if self.spec.model == "amoebanet-d" else f"L={args['L']}"
 
 
 def found(results: "Results", **wanted: Any) -> list[Found]:

@@ -135,7 +135,7 @@ def test_version_and_engine_change_the_id_of_timed_runs_alone():
     for name in HERE:
         elsewhere = {**HERE, name: "other"}
         assert spec().run_id(1, elsewhere) != spec().run_id(1, HERE)
-        counted = spec(fidelity="counted")
+        counted = spec(fidelity="simulated")
         assert counted.run_id(1, elsewhere) == counted.run_id(1, HERE)
 
 
