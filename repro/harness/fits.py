@@ -12,21 +12,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repro.harness.spec import ENOUGH, RunSpec
+from repro.harness.workers import Outcome
 
 if TYPE_CHECKING:
     from repro.costs.fit import Search
     from repro.harness.measure import Job
-    from repro.harness.workers import Outcome
     from repro.methods.own import Own
 
 Line = dict[str, Any]
+Count = Callable[[RunSpec, str], Line]  # of a fit, on "cpu" or "cuda"
 _last: "Search | None" = None  # of this process: whose traces the next one uses
 
 
 class Crew(Protocol):
     """What measures a job; `repro.harness.workers.Workers`."""
 
-    def measure(self, job: "Job", deadline: float) -> "Outcome":
+    def measure(self, job: "Job", deadline: float) -> Outcome:
         """Measure one run once, within `deadline` seconds."""
         ...
 
@@ -91,7 +92,7 @@ def line(
     return {**nothing, **found, "unit": unit, "labels": dict(labels)}
 
 
-def search(crew: Crew, job: "Job", deadline: float, tell: Callable[[str], object]) -> "Outcome":
+def search(crew: Crew, job: "Job", deadline: float, tell: Callable[[str], object], count: Count = counted) -> Outcome:
     """Measure a fit; what became of it, and every size that was tried.
 
     Args:
@@ -99,14 +100,15 @@ def search(crew: Crew, job: "Job", deadline: float, tell: Callable[[str], object
         job: the fit.
         deadline: in seconds, of each size.
         tell: takes a line about each.
+        count: counts in this process, since the crew's are started afresh after each size that was too large.
     """
-    return _Climb(crew, job, deadline, tell).run()
+    return _Climb(crew, job, deadline, tell, count).run()
 
 
 class _Stopped(Exception):
     """A size neither trained nor ran out of memory."""
 
-    def __init__(self, outcome: "Outcome") -> None:
+    def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
         self.outcome = outcome
 
@@ -119,37 +121,31 @@ class _Climb:
     job: "Job"
     deadline: float
     tell: Callable[[str], object]
+    count: Count
     tried: list[dict[str, Any]] = field(default_factory=list)
 
-    def run(self) -> "Outcome":
+    def run(self) -> Outcome:
         """Bracket the largest size that trains."""
         try:
-            first = self._count(self.job.spec.memory)
-            fit = first.metrics["fit"]
+            first = self._counted(self.job.spec.memory)
+            fit = first["fit"]
             size, above = fit["largest"], fit["next"]
             while size is not None and not self._trains(size):
-                size, above = self._count(size["fullest"] - 1).metrics["fit"]["largest"], size
+                size, above = self._counted(size["fullest"] - 1)["fit"]["largest"], size
             while above is not None and not self._known(above) and self._trains(above):
-                size, above = above, self._count(above["fullest"]).metrics["fit"]["next"]
+                size, above = above, self._counted(above["fullest"])["fit"]["next"]
         except _Stopped as stopped:
             return stopped.outcome
+        except ValueError as error:  # it cannot be counted
+            return Outcome("failed", str(error))
         peaks = next((tried["peak_bytes"] for tried in self.tried if size and tried["args"] == size["args"]), None)
         found = {"largest": size, "next": above, "tried": self.tried, "counted": fit["largest"]}
         balance = (size or above or {"balance": [0]})["balance"]
-        seconds = first.metrics["setup_s"]
-        return replace(
-            first, metrics=line(found, peaks, balance, seconds, first.metrics["unit"], first.metrics["labels"])
-        )
+        return Outcome("done", metrics=line(found, peaks, balance, first["setup_s"], first["unit"], first["labels"]))
 
-    def _count(self, memory: int | None) -> "Outcome":
+    def _counted(self, memory: int | None) -> Line:
         """The largest size counted to fit into so much memory, and the next one up."""
-        spec = self.job.spec.model_copy(update={"fidelity": "counted", "memory": memory})
-        return self._done(self.crew.measure(replace(self.job, spec=spec), self.deadline))
-
-    def _done(self, outcome: "Outcome") -> "Outcome":
-        if outcome.status != "done":
-            raise _Stopped(outcome)
-        return outcome
+        return self.count(self.job.spec.model_copy(update={"fidelity": "counted", "memory": memory}), self.job.device)
 
     def _known(self, cut: Mapping[str, Any]) -> bool:
         return any(tried["args"] == cut["args"] for tried in self.tried)
@@ -158,8 +154,8 @@ class _Climb:
         """Whether this size trains within the memory."""
         spec = self.job.spec.model_copy(update={"model_args": cut["args"]})
         outcome = self.crew.measure(replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline)
-        if outcome.status != "oom":
-            self._done(outcome)
+        if outcome.status not in ("done", "oom"):
+            raise _Stopped(outcome)
         ran = outcome.metrics.get("fit", {}) if outcome.status == "done" else {}
         peaks = ran.get("peak_bytes")
         counts = {"counted_bytes": [stage["total"] for stage in cut["stages"]], "parameters": cut["parameters"]}

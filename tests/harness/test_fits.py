@@ -1,6 +1,6 @@
 """A fit as a run: counted, and measured by training one size after the other until the next one is too large."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,21 @@ def cut(size: int) -> dict[str, object] | None:
     return {"args": {"L": size}, "parameters": size, "fullest": 10 * size, "balance": [size], "stages": stages}
 
 
+def count(spec: RunSpec, device: str) -> fits.Line:
+    """Ten bytes a size."""
+    assert (spec.fidelity, device) == ("counted", "cpu")
+    largest = (spec.memory or 0) // 10
+    found = {"largest": cut(largest), "next": cut(largest + 1)}
+    return fits.line(found, None, [largest], 0.1, "x/s", {})
+
+
 @dataclass
 class Fake:
-    """Counts ten bytes a size, and trains sizes up to `real`."""
+    """Trains sizes up to `real`."""
 
     real: int
-    jobs: list[Job] = field(default_factory=list)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        self.jobs.append(job)
-        if job.spec.fidelity == "counted":
-            largest = (job.spec.memory or 0) // 10
-            found = {"largest": cut(largest), "next": cut(largest + 1)}
-            return Outcome("done", metrics=fits.line(found, None, [largest], 0.1, "x/s", {}))
         size = job.spec.model_args["L"]
         assert job.balance == (size,)
         if size > self.real:
@@ -58,7 +60,7 @@ class Fake:
 )
 def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried: list[int]):
     said: list[str] = []
-    outcome = fits.search(Fake(real), Job(fit(memory=55)), 1.0, said.append)
+    outcome = fits.search(Fake(real), Job(fit(memory=55)), 1.0, said.append, count)
     assert outcome.status == "done"
     found = outcome.metrics["fit"]
     assert [one["args"]["L"] for one in found["tried"]] == tried
@@ -73,11 +75,13 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
 def test_a_size_that_fails_otherwise_ends_the_search():
     class Broken(Fake):
         def measure(self, job: Job, deadline: float) -> Outcome:
-            outcome = super().measure(job, deadline)
-            return outcome if job.spec.fidelity == "counted" else Outcome("failed", "no such layer")
+            return Outcome("failed", "no such layer")
 
-    outcome = fits.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None)
+    outcome = fits.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
     assert (outcome.status, outcome.reason) == ("failed", "no such layer")
+    outcome = fits.search(Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None)
+    assert outcome.status == "failed"
+    assert "layers[1] (_Goes) cannot be counted: RuntimeError: layer two is broken" in outcome.reason
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
