@@ -27,7 +27,7 @@ CHECKED: dict[str, tuple[tuple[int, Checkpoint], ...]] = {
     "transformer": ((4, "always"), (8, "never")),
 }
 DEVIATIONS = (
-    "M is not printed for this table. Counted is M=16: the breakdown of the NeurIPS version fits it alone (K=2, early "
+    "M is not printed for this table. Counted is M=16: the breakdown of the NeurIPS version fits it (K=2, early "
     "recompute, 4.1 % bubble), and so do this table's own activation cells, which makes it an inferred setting: what "
     "follows from it is fitted, not reproduced. Beside it stand M=8, 32 and 128 (one image a micro-batch, as in "
     "torchgpipe's memory test).",
@@ -36,8 +36,9 @@ DEVIATIONS = (
     "Parameter memory is weights, gradients and RMSProp's mean square, 12 bytes a parameter as the paper says; it does "
     "not say which three. If they are weights and two slots of an RMSProp with momentum, gradients (4 bytes a "
     "parameter) belong to its activations.",
-    "Counted are tensors of float32 on the operators that a CPU would run; what kernels take for themselves, and what "
-    "an allocator leaves unused between tensors, is not seen.",
+    "Counted are tensors of float32 on the operators that a CPU would run, where dropout keeps a float and not a byte "
+    "for each element; what kernels take for themselves, and what an allocator leaves unused between tensors, is not "
+    "seen.",
     "Attention is plain matrix products and a softmax, which keep T x T weights for each head: 128 MiB a sequence and "
     "layer; fused attention beside it does not.",
     "Stages are cut as evenly by memory as can be; the paper says only that its partitions have similar cost.",

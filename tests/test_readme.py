@@ -12,7 +12,7 @@ from repro.cli import main
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-PLANS = re.findall(r"repro run ((?:sweep|table2)[^#\n]*)", TEXT)
+PLANS = re.findall(r"repro run ((?:sweep|table1|table2)[^#\n]*)", TEXT)
 
 
 def test_the_example_runs(tmp_path):
@@ -43,7 +43,10 @@ def test_its_verbs_exist(capsys):
     assert set(re.findall(r"\.venv/bin/repro (\w+)", TEXT)) <= known
 
 
-@pytest.mark.parametrize("table", ["table2", "table2_speedup", "peers_checks", "peers_speed", "peers_speed_emulated"])
+SHOWN = ["table1", "table1_laws", "table2", "table2_speedup", "peers_checks", "peers_speed", "peers_speed_emulated"]
+
+
+@pytest.mark.parametrize("table", SHOWN)
 def test_its_tables_are_those_of_the_reference_report(table):
     (block,) = re.findall(rf"<!-- {table} -->\n(.*?)<!-- /{table} -->", TEXT, flags=re.S)
     assert block.strip() == (ROOT / f"plots/reference/{table}.md").read_text(encoding="utf-8").strip()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FOLDED = (
     "table1_check",
-    "table1_m",
+    "table1_varied",
     "table1_printed",
     "table2_long",
     "table2_points",
@@ -95,11 +95,12 @@ def animate(results_dir: Path, plots_dir: Path) -> Path:
 
 
 def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:
-    """One section for Table 2, run or not, and one for every other experiment with results."""
+    """One section for Table 2, run or not, and one for every experiment with results; the paper's tables first."""
     found = {folder.path.name: folder.about() for folder in results.folders}
     about = {"table2": texts.ABOUT_TABLE2} | {name: one for name, one in found.items() if one}
     names = dict.fromkeys(["table2", *(row["experiment"] for row in rows_of(results))])
-    sections = [_section(results, name, about.get(name, {}), tables, drawn) for name in names]
+    ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")  # the others as they were
+    sections = [_section(results, name, about.get(name, {}), tables, drawn) for name in ordered]
     return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 NOT_RUN = "not run"
 EMPTY = "-"
+_SENTENCE = 48  # characters of a cell from which on it may take several lines
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,18 @@ class Table:
         return "\n".join(["\\begin{table}", "\\centering", body.rstrip(), caption, "\\end{table}", ""])
 
     def html(self) -> str:
-        """A table element; intervals are set small and missing cells grey."""
+        """A table element; intervals are set small, missing cells grey, and sentences on several lines."""
+        from pandas import option_context
+
         shown = self.shown.fillna(EMPTY)
-        markup = shown.to_html(index=False, border=0, escape=True, classes=self.name)
+        with option_context("display.max_colwidth", None):
+            markup = shown.to_html(index=False, border=0, escape=True, classes=self.name)
         markup = re.sub(r"<td>(-?[\d.]+) (\[.*?\])( ~)?</td>", r"<td><b>\1</b>\3 <small>\2</small></td>", markup)
         missing = (
             rf"<td>({EMPTY}|{NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running)(.*?)</td>"
         )
-        return re.sub(missing, r'<td class="missing">\1\2</td>', markup)
+        markup = re.sub(missing, r'<td class="missing">\1\2</td>', markup)
+        return re.sub(rf"<td>(.{{{_SENTENCE},}})</td>", r'<td class="words">\1</td>', markup)
 
     def write(self, directory: Path) -> list[Path]:
         """Write csv, md and tex into `directory`."""

@@ -39,7 +39,7 @@ def _given(fits: list[Found], size: Size) -> list[Found]:
 
 def _of_column(size: Size, own: list[Found], searched: Found | None) -> Iterator[Line]:
     """`own`: the paper's size at several M."""
-    place = {"model": model_name(size.model), "column": size.name}
+    place = {"column": f"{model_name(size.model)}, {size.name}"}
     if searched is not None and (searched.best is None or searched.best["args"] != own[0].one["args"]):
         yield place | _largest(size, own[0], searched)
     counted = own[0].one["parameters"]
@@ -106,18 +106,20 @@ def _activation(size: Size, own: list[Found]) -> Line:
     """How many examples a micro-batch must have had for the printed activations, if they grow evenly with them."""
     model = size.model
     cell = {"cell": "peak activations", "quoted": f"{size.peak_activation_gb:g}"}
-    cell["counted"] = ", ".join(f"{amount(model, activations(fit.one))} (M={fit.spec.M})" for fit in own)
+    cell["counted"] = amount(model, activations(own[0].one))
     if swapped(size):
-        cell["quoted"] += f" (in its place {_activations_of(size):g})"
+        cell["quoted"] += f" ({_activations_of(size):g})"
     examples = _examples(size, own)
     if len(own) < 2:
         return cell | {"why": f"without micro-batches activations grow with N; printed is what N={examples:.0f} keep"}
     words = (
-        f"what is printed is reached with {examples:.1f} examples in a micro-batch, M={own[0].spec.N / examples:.0f}"
+        f"on the line through both what is printed is reached with {examples:.1f} examples in a micro-batch, "
+        f"M={own[0].spec.N / examples:.0f}"
         if examples >= 1
         else "what is printed is less than one example takes: tensors were smaller than float32, or fewer were kept"
     )
-    return cell | {"why": f"from the two counts; {words}"}
+    both = " and ".join(f"{amount(model, activations(fit.one))} at M={fit.spec.M}" for fit in own)
+    return cell | {"why": f"counted are {both}; {words}"}
 
 
 def _examples(size: Size, own: list[Found]) -> float:
@@ -139,9 +141,9 @@ def _micro_batches(fits: list[Found]) -> Iterator[Line]:
         if found:
             words = (
                 f"the M at which the counted activations of the paper's sizes are the printed ones; their median is "
-                f"{median(found):.0f}. The breakdown of the NeurIPS version fits M=16 alone"
+                f"{median(found):.0f}. The breakdown of the NeurIPS version fits M=16 at K=2"
             )
-            place = {"model": model_name(model), "column": "all Pipelines", "cell": "M", "quoted": "not printed"}
+            place = {"column": f"{model_name(model)}, all Pipelines", "cell": "M", "quoted": "not printed"}
             yield place | {"counted": ", ".join(f"{M:.0f}" for M in found), "why": words}
 
 
@@ -158,5 +160,5 @@ def _claims() -> Iterator[Line]:
                 f"; the printed {size.parameter_memory_gb:g} GB are {short(by_memory)} parameters of 12 bytes, and "
                 f"that over {short(base.parameters)} is {by_memory / base.parameters:.1f}: the two cells never agreed"
             )
-        place = {"model": model_name(claim.model), "column": size.name, "cell": "scale-up (text)"}
-        yield place | {"quoted": f"{claim.times:g}x", "counted": f"{times:.1f}x, from quoted cells", "why": words}
+        place = {"column": f"{model_name(claim.model)}, {size.name}", "cell": "scale-up (text)"}
+        yield place | {"quoted": f"{claim.times:g}x", "counted": "-", "why": f"from quoted cells: {words}"}
