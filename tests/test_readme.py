@@ -12,7 +12,7 @@ from repro.cli import main
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-PLANS = re.findall(r"repro run ((?:sweep|table1|table2)[^#\n]*)", TEXT)
+PLANS = re.findall(r"repro run ((?:sweep|table2)[^#\n]*)", TEXT)
 
 
 def test_the_example_runs(tmp_path):
