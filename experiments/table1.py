@@ -87,6 +87,7 @@ def _counted(model: str, scale: Scale) -> list[RunSpec]:
     runs += [_fit(model, {}, NAIVE, M, FEWER[model], memory)]
     if model == "transformer":
         runs += [_fit(model, {"attention": "fused"}, K, M, N, memory) for K in K_OF[model]]
+        runs += [_fit(model, {}, K, M, N, 16000 * MB) for K in pipelines]  # were 16 G decimal
     sizes = list(zip(K_OF[model], PRINTED[model], strict=True))
     runs += [_fit(model, args, K, M, N, memory) for K, args in sizes]
     return runs + [_fit(model, args, K, N, N, memory) for K, args in sizes[1:]]  # one example a micro-batch

@@ -4,6 +4,7 @@ Fake CUDA tensors fail where torch finds no GPU, so they are the CPU's unless a 
 are the same but for kernels that only one of the two has, such as dropout, which keeps bytes there and floats here.
 """
 
+import logging
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one pla
 from repro.gpipe.layers import Layer
 from repro.gpipe.microbatch import Tree, map_leaves
 
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what fails is told by `refusal`
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)
 
 
@@ -93,10 +95,11 @@ def refusal(where: str, layer: object, what: str, error: Exception) -> ValueErro
     """One line about a layer, or the loss, that does not work on fake tensors."""
     name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
     reason = " ".join(str(error).split())[:160]
-    return ValueError(
-        f"{where} ({name}) {what}: {type(error).__name__}: {reason}; counting needs shapes that do not depend "
-        "on the data, and layers of torch operators alone"
-    )
+    kind = type(error).__name__
+    hint = "; does it work on a real mini-batch?"
+    if kind.startswith(("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")):
+        hint = "; counting needs shapes that do not depend on the data, and layers of torch operators alone"
+    return ValueError(f"{where} ({name}) {what}: {kind}: {reason}{hint}")
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:

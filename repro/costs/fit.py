@@ -6,7 +6,7 @@ As Table 1 of arXiv:1811.06965v5 does, over (L, D) of AmoebaNet and L of the Tra
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -16,13 +16,15 @@ from repro.costs.between import Between, Unlike
 from repro.costs.count import Counter, Optimizer
 from repro.costs.fake import mini_batch
 from repro.costs.families import Sizes
+from repro.costs.trace import Boundary
 from repro.costs.walk import Messages, StageMemory, Task, walk
-from repro.gpipe.microbatch import Tree
+from repro.gpipe.microbatch import Tree, unwrapped
 from repro.gpipe.schedule import Schedule, make_schedule
 from repro.models import Model
 
-_SAMPLES = (8, 16, 24)  # which sizes of a ladder are traced; AmoebaNet-D with D=128 has a cell of its own kind
-Count = Callable[[Mapping[str, Any]], Counter | Between]  # arguments of a model -> what counts it
+_SAMPLES = (8, 15, 25)  # which sizes of a ladder are traced; AmoebaNet-D with D=128 has a cell of its own kind
+_BEYOND = 3  # layers that are looked at behind the first one that does not fit
+Count = Callable[[Mapping[str, Any]], "Tasks"]  # arguments of a model -> the stages that it can be cut into
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,6 @@ class Search:
         self._step = step
         self._memory = memory
         self._schedule = make_schedule(step.schedule, step.stages, step.micro_batches, step.checkpoint)
-        self._data: tuple[Tree, Tree] | None = None
         self._counter: Counter | None = like._counter if like else None
         self._hint = like._hint if like else 0
 
@@ -112,14 +113,29 @@ class Search:
         return self._chosen([(sizes, self._exact) for sizes in families])
 
     def _chosen(self, ladders: Iterable[tuple[Sizes, Count]]) -> Fit:
-        """The best of the ladders, looked for with their own ways to count, and then traced."""
-        tops = [(sizes, self._top(sizes, count), count) for sizes, count in ladders]
-        fitting = [(count(sizes[top]).parameters, sizes, top) for sizes, top, count in tops if top >= 0]
+        """The best of the ladders, looked for with their own ways to count, and then traced.
+
+        Raises:
+            ValueError: one line, if no size has as many layers as there are stages.
+        """
+        fitting: list[tuple[int, Sizes, int]] = []
+        lowest: list[Fit] = []
+        short = 0
+        for sizes, count in ladders:
+            top = self._top(sizes, count)
+            counter = count(sizes[top]).counter if top >= 0 else None
+            if counter is not None and len(counter) >= self._step.stages:
+                fitting.append((counter.parameters, sizes, top))
+            elif top + 1 < len(sizes):
+                lowest.append(Fit(None, self.cut(sizes[top + 1])))
+            else:
+                short = max(short, len(counter or ()))
         if fitting:
             _, sizes, top = max(fitting, key=lambda found: found[0])
             return Fit(self.cut(sizes[top]), self.cut(sizes[top + 1]) if top + 1 < len(sizes) else None)
-        smallest = [Fit(None, self.cut(sizes[0])) for sizes, _, _ in tops]
-        return min(smallest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
+        if not lowest:
+            raise ValueError(f"stages={self._step.stages}: the model has {short} layers; choose at most {short} stages")
+        return min(lowest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
 
     def _holds(self, found: Fit) -> bool:
         """Whether what was traced is on its side of the limit."""
@@ -133,8 +149,8 @@ class Search:
         """
 
         def fits(index: int) -> bool:
-            counter = count(sizes[index])
-            return len(counter) < self._step.stages or self._tasks(counter).pack(self._memory) is not None
+            tasks = count(sizes[index])
+            return len(tasks.counter) < self._step.stages or tasks.pack(self._memory) is not None
 
         low, high, step = min(self._hint, len(sizes) - 1), len(sizes), 1
         if fits(low):
@@ -154,26 +170,19 @@ class Search:
 
     def cut(self, args: Mapping[str, Any]) -> Cut | None:
         """The model of this size, cut as evenly by memory as can be; None if it has fewer layers than stages."""
-        counter = self._exact(args)
-        if len(counter) < self._step.stages:
+        tasks = self._exact(args)
+        if len(tasks.counter) < self._step.stages:
             return None
-        tasks = self._tasks(counter)
         balance = tasks.evenest()
         found = tuple(tasks.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise([0, *accumulate(balance)])))
-        return Cut(dict(args), counter.parameters, balance, found)
+        return Cut(dict(args), tasks.counter.parameters, balance, found)
 
-    def _tasks(self, counter: Counter | Between) -> "_Tasks":
-        assert self._data is not None
-        return _Tasks(counter, self._schedule, *self._data, self._step.messages)
-
-    def _exact(self, args: Mapping[str, Any]) -> Counter:
+    def _exact(self, args: Mapping[str, Any]) -> "Tasks":
         """A size that is traced."""
         model = self._build(**args)
-        if self._data is None:  # of the same shape for every size
-            few = model.batch(1, 0)
-            self._data = mini_batch(few[0], self._step.batch), mini_batch(few[1], self._step.batch)
+        inputs, targets = (mini_batch(few, self._step.batch) for few in model.batch(1, 0))
         self._counter = Counter(model.layers, model.loss, self._step.optimizer, self._counter, self._step.device)
-        return self._counter
+        return Tasks(self._counter, self._schedule, inputs, targets, self._step.messages)
 
     def _between(self, sizes: Sizes) -> Count:
         """Sizes that follow from three that are traced; where that saves nothing, or cannot be, all are."""
@@ -184,25 +193,28 @@ class Search:
         if len(grown) != 1 or any(type(one[grown[0]]) is not int for one in samples):
             return self._exact
         try:
-            counters = [self._exact(sample) for sample in samples]
+            traced = [self._exact(sample) for sample in samples]
         except ValueError:  # not every size can be built
             return self._exact
+        counters = [tasks.counter for tasks in traced if isinstance(tasks.counter, Counter)]
         if len(set(map(len, counters))) > 1 or len({one.kinds for one in counters}) == 1:
             return self._exact  # more of the same layers, or the same
+        if len({Boundary.of((unwrapped(tasks.inputs), unwrapped(tasks.targets))).key for tasks in traced}) > 1:
+            return self._exact  # it is the data that grows
         at = [sample[grown[0]] for sample in samples]
-        known: dict[int, Between] = {}
+        known: dict[int, Tasks] = {}
 
-        def count(args: Mapping[str, Any]) -> Between:
+        def count(args: Mapping[str, Any]) -> Tasks:
             size = args[grown[0]]
             if size not in known:
-                known[size] = Between(counters, at, size)
+                known[size] = replace(traced[0], counter=Between(counters, at, size))
             return known[size]
 
         return count
 
 
 @dataclass(frozen=True)
-class _Tasks:
+class Tasks:
     """The stages that a model can be cut into."""
 
     counter: Counter | Between
@@ -218,7 +230,7 @@ class _Tasks:
     def pack(self, memory: int) -> tuple[int, ...] | None:
         """Fill one stage after the other as far as memory goes; layers of each, None if some are left over.
 
-        A stage of more layers never takes less, so what this cannot cut, nothing can.
+        A stage of more layers seldom takes less, and then because a narrower tensor crosses behind it: see `_filled`.
         """
         K, counts = self.schedule.stages, [1]
         start = 0
@@ -235,7 +247,7 @@ class _Tasks:
         return tuple(counts[1:])
 
     def _filled(self, j: int, start: int, most: int, memory: int, guess: int) -> int:
-        """How many layers fit into stage j; the guess is tried first."""
+        """How many layers fit into stage j; the guess is tried first, and a few beyond what does not fit last."""
 
         def fits(count: int) -> bool:
             return self.memory(j, range(start, start + count)).total <= memory
@@ -248,7 +260,7 @@ class _Tasks:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        return next((more for more in range(min(most, low + _BEYOND), low, -1) if fits(more)), low)
 
     def evenest(self) -> tuple[int, ...]:
         """The cut whose fullest stage is as empty as can be, to one part in a thousand."""

@@ -24,11 +24,13 @@ def parse_bytes(field: str, text: str) -> tuple[int, str]:
     if unit.lower() not in UNITS:
         what = f"the unit {unit!r} is not known" if unit else "it has no unit"
         raise ValueError(f"{field} = {text!r}: {what}; allowed are {known}; try {number}GB or {number}GiB")
+    if unit.endswith("b") and unit != unit.lower():
+        raise ValueError(f"{field} = {text!r}: {unit} is bits; allowed are {known}; try {number}{unit[:-1]}B")
     name, factor = UNITS[unit.lower()]
-    size = int(float(number) * factor)
-    if not 0 < size < 2**60:
+    size = float(number) * factor  # inf, if it must be
+    if not 1 <= size < 2**60:
         raise ValueError(f"{field} = {text!r}: allowed is more than nothing and less than an exbibyte; try 8GB")
-    return size, name
+    return int(size), name
 
 
 def in_unit(size: float, unit: str) -> str:

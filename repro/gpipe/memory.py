@@ -15,6 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private: the one p
 
 from repro.gpipe.microbatch import flatten
 
+OVER_LIMIT = "are allowed"  # what the errors of a limit say, and no others
+OVER_GPU_LIMIT = "allowed; Of the allocated memory"  # torch's own words, where a process has a share of its own
+
 
 class LiveBytes(TorchDispatchMode):
     """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
@@ -45,7 +48,7 @@ class LiveBytes(TorchDispatchMode):
         weakref.finalize(storage, self._gone, key, size)
         self.began(key, size)
         if self._limit is not None and self.now > self._limit:
-            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} are allowed")
+            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {OVER_LIMIT}")
 
     def _gone(self, key: int, size: int) -> None:
         self._seen.discard(key)
@@ -102,8 +105,10 @@ def _capped(device: torch.device, limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    torch.cuda.empty_cache()  # what the allocator keeps in reserve counts too
-    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / torch.cuda.mem_get_info(device)[1]), device)
+    total = torch.cuda.mem_get_info(device)[1]
+    if limit < total:
+        torch.cuda.empty_cache()  # what the allocator keeps in reserve counts too
+        torch.cuda.set_per_process_memory_fraction(limit / total, device)
     try:
         yield
     finally:

@@ -5,31 +5,26 @@ trained within the memory and the next one up has not. Every size is trained by 
 memory is a result here.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from repro.gpipe import memory
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.harness.workers import Outcome
 
 if TYPE_CHECKING:
     from repro.costs.fit import Search
     from repro.harness.measure import Job
+    from repro.harness.runner import Measurer
     from repro.methods.own import Own
 
 Line = dict[str, Any]
 Count = Callable[[RunSpec, str], Line]  # of a fit, on "cpu" or "cuda"
 _last: "Search | None" = None  # of this process: whose traces the next one uses
-
-
-class Crew(Protocol):
-    """What measures a job; `repro.harness.workers.Workers`."""
-
-    def measure(self, job: "Job", deadline: float) -> Outcome:
-        """Measure one run once, within `deadline` seconds."""
-        ...
 
 
 def counted(spec: RunSpec, device: str) -> Line:
@@ -92,7 +87,9 @@ def line(
     return {**nothing, **found, "unit": unit, "labels": dict(labels)}
 
 
-def search(crew: Crew, job: "Job", deadline: float, tell: Callable[[str], object], count: Count = counted) -> Outcome:
+def search(
+    crew: "Measurer", job: "Job", deadline: float, tell: Callable[[str], object], count: Count = counted
+) -> Outcome:
     """Measure a fit; what became of it, and every size that was tried.
 
     Args:
@@ -103,6 +100,12 @@ def search(crew: Crew, job: "Job", deadline: float, tell: Callable[[str], object
         count: counts in this process, since the crew's are started afresh after each size that was too large.
     """
     return _Climb(crew, job, deadline, tell, count).run()
+
+
+def over_its_limit(outcome: Outcome) -> bool:
+    """Whether a stage ran into the limit that it was given: not the machine out of memory, nor /dev/shm."""
+    told = f"{memory.OVER_LIMIT}|{memory.OVER_GPU_LIMIT}"
+    return outcome.status == "oom" and re.search(told, outcome.reason) is not None
 
 
 class _Stopped(Exception):
@@ -117,7 +120,7 @@ class _Stopped(Exception):
 class _Climb:
     """Up and down the sizes; a cut is as `repro.costs.fit.Cut.plain` gives it."""
 
-    crew: Crew
+    crew: "Measurer"
     job: "Job"
     deadline: float
     tell: Callable[[str], object]
@@ -131,7 +134,7 @@ class _Climb:
             fit = first["fit"]
             size, above = fit["largest"], fit["next"]
             while size is not None and not self._trains(size):
-                size, above = self._counted(size["fullest"] - 1)["fit"]["largest"], size
+                size, above = self._smaller(size), size
             while above is not None and not self._known(above) and self._trains(above):
                 size, above = above, self._counted(above["fullest"])["fit"]["next"]
         except _Stopped as stopped:
@@ -143,9 +146,18 @@ class _Climb:
         balance = (size or above or {"balance": [0]})["balance"]
         return Outcome("done", metrics=line(found, peaks, balance, first["setup_s"], first["unit"], first["labels"]))
 
-    def _counted(self, memory: int | None) -> Line:
-        """The largest size counted to fit into so much memory, and the next one up."""
-        return self.count(self.job.spec.model_copy(update={"fidelity": "counted", "memory": memory}), self.job.device)
+    def _counted(self, size: int | None) -> Line:
+        """The largest size counted to fit into so many bytes, and the next one up."""
+        return self.count(self.job.spec.model_copy(update={"fidelity": "counted", "memory": size}), self.job.device)
+
+    def _smaller(self, cut: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The next size down: cuts are even to a thousandth, so the same size may be counted to need a bit less."""
+        size = cut["fullest"]
+        while True:
+            size = size * 998 // 1000 - 1
+            found = self._counted(size)["fit"]["largest"] if size > 0 else None
+            if found is None or not self._known(found):
+                return found
 
     def _known(self, cut: Mapping[str, Any]) -> bool:
         return any(tried["args"] == cut["args"] for tried in self.tried)
@@ -154,7 +166,7 @@ class _Climb:
         """Whether this size trains within the memory."""
         spec = self.job.spec.model_copy(update={"model_args": cut["args"]})
         outcome = self.crew.measure(replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline)
-        if outcome.status not in ("done", "oom"):
+        if outcome.status != "done" and not over_its_limit(outcome):
             raise _Stopped(outcome)
         ran = outcome.metrics.get("fit", {}) if outcome.status == "done" else {}
         peaks = ran.get("peak_bytes")

@@ -31,8 +31,8 @@ class FitOptions:
     """the model, where it is not named first"""
     stages: int = 1
     """K"""
-    micro_batches: int = 32
-    """M, at most the batch; smaller micro-batches take less memory"""
+    micro_batches: int | None = None
+    """M, at most the batch; by default 16, as in our Table 1; smaller micro-batches take less memory"""
     batch: int | None = None
     """mini-batch N; by default Table 1's: 128 images, 32 sequences"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
@@ -74,7 +74,7 @@ def _step(options: FitOptions, model: str) -> "Step":
         if not 1 <= value <= most:
             raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
     optimizer = None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
-    M = options.micro_batches
+    M = min(16, batch) if options.micro_batches is None else options.micro_batches
     if not 1 <= M <= batch:
         raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
     return Step(options.stages, M, batch, options.checkpoint, options.schedule, optimizer)
@@ -100,15 +100,19 @@ def _told(step: "Step", memory: int, unit: str, found: "Fit") -> str:
         "counted: tensors alone, of the types that the model is built with"
     ]
     if (best := found.best) is None:
-        lines.append("nothing fits, not even the smallest size")
+        lines.append("nothing fits")
     else:
         lines += [f"largest: {_name(best)}; layers {_counts(best.balance)}", "", *_table(best, unit), ""]
     if (above := found.above) is not None:
-        more = 100 * (above.fullest / memory - 1)
+        more = above.fullest / memory - 1
+        size = "one size up" if best else "the smallest"
+        share = f"{more:.1%} more than there is" if more < 10 else f"{more + 1:,.0f} times what there is"
+        help_ = "more stages" + " or smaller micro-batches" * (step.micro_batches < step.batch)
         lines.append(
-            f"one size up, {_name(above)}, takes {shown(above.fullest)} on its fullest stage: {more:.1f} % more "
-            "than there is; or more stages, or smaller micro-batches"
+            f"{size}, {_name(above)}, takes {shown(above.fullest)} on its fullest stage: {share}; {help_} would help"
         )
+    elif best is not None:
+        lines.append("the largest size that is looked at; larger ones, if there are, may fit too")
     return "\n".join(lines)
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from repro.gpipe import NonFiniteError, Timeline, breakdown, make_schedule
 from repro.gpipe.launch import TIMEOUT
 from repro.gpipe.microbatch import split
-from repro.harness.spec import TIMED, RunSpec
+from repro.harness.spec import ENOUGH, TIMED, RunSpec
 from repro.methods import Method, Setup, make
 from repro.models import build
 
@@ -157,6 +157,8 @@ def _fit(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     if spec.fidelity == "counted":
         return {"metrics": fits.counted(spec, job.device), "timeline": []}
     started = time.perf_counter()
+    if job.device == "cuda" and spec.memory != ENOUGH:
+        _check_room(spec)
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
     method = Own(_setup(job, model, batch[0], rank, groups))
@@ -167,6 +169,16 @@ def _fit(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     line = fits.line(found, found["peak_bytes"], list(method.balance), seconds, model.unit, model.labels)
     return {"metrics": line, "timeline": []}
+
+
+def _check_room(spec: RunSpec) -> None:
+    """Raise a one-line ValueError where stages that share a GPU could not all have their memory."""
+    here = math.ceil(spec.K / torch.cuda.device_count())
+    total = torch.cuda.mem_get_info(0)[1]
+    if here * (spec.memory or 0) > total:
+        raise ValueError(
+            f"memory = {spec.memory}: {here} stage(s) share a GPU of {total} bytes here; use more GPUs, or larger ones"
+        )
 
 
 def _setup(job: Job, model: "Model", inputs: Any, rank: int, groups: list[Any]) -> Setup:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -85,14 +85,15 @@ class Session:
     def _group(self, plan: Plan, group: str, crew: Measurer) -> None:
         measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
         try:
-            measuring.rounds()
+            for _ in measuring.rounds():
+                self._publish(plan, measuring.done)
+                measuring.done.clear()
         except (KeyboardInterrupt, OSError) as stop:
             with suppress(Exception):  # nothing may hide why it stops
                 measuring.interrupted(str(stop.strerror) if isinstance(stop, OSError) else "stopped by the user")
                 self._publish(plan, measuring.done)
             raise
         self.failed += measuring.failed
-        self._publish(plan, measuring.done)
 
     def _publish(self, plan: Plan, runs: list[PlannedRun]) -> None:
         """Tell and mirror the runs of a group that have all their rounds now."""
@@ -144,8 +145,8 @@ class GroupRun:
     _old: dict[str, list[str]] = field(default_factory=dict)
     _open: dict[str, PlannedRun] = field(default_factory=dict)
 
-    def rounds(self) -> None:
-        """Measure and record them all; a run that fails is left out of the rounds that follow."""
+    def rounds(self) -> Iterator[None]:
+        """Measure and record them one after the other; a run that fails is left out of the rounds that follow."""
         planned = self.plan.fresh_rounds(self.group)
         self._open = {run.id: run for members in planned for run in members}
         for run in self._open.values():
@@ -155,7 +156,11 @@ class GroupRun:
                 return
             self.story.round(self.plan, self.group, number, len(planned))
             # Every other round runs backwards, so that a slow drift of the machine favours no run.
-            self._round(number, members if number % 2 else members[::-1])
+            members = members if number % 2 else members[::-1]
+            # Fits are not divided by each other: each is kept as soon as it is there.
+            for part in [[run] for run in members] if members[0].spec.task == "fit" else [members]:
+                self._round(number, part)
+                yield
 
     def interrupted(self, reason: str) -> None:
         """Say so in the status of every run that still misses a round."""

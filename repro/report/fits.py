@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.harness.spec import RunSpec
-from repro.paper import Size
+from repro.harness.spec import ENOUGH, RunSpec
+from repro.paper import Size, table1
 from repro.report.compare import PLACE, Row, rows_of
 from repro.report.style import model_name
 
@@ -18,6 +18,8 @@ Cut = Mapping[str, Any]  # of `repro.costs.fit.Cut.plain`
 NAME = "table1"
 MODELS = ("amoebanet-d", "transformer")
 _UNITS = {"transformer": ("GiB", 2**30)}  # Table 1's; AmoebaNet's are decimal
+BATCH = {"amoebanet-d": 128, "transformer": 32}  # N of Table 1
+M = 16  # of the counted columns: inferred, see experiments/table1.py
 LASTING = ("parameters", "gradients", "optimizer")
 
 
@@ -77,7 +79,8 @@ def found(results: "Results", **wanted: Any) -> list[Found]:
         spec = results.specs[row["run"]]
         if spec.task == "fit" and row["status"] == "done" and all(getattr(spec, k) == v for k, v in wanted.items()):
             line = _newest(results, row)
-            fits[row["run"]] = Found(
+            place = "/".join(str(row[column]) for column in PLACE)
+            fits[f"{place}/{row['run']}"] = Found(
                 row, spec, line["largest"], line["next"], line.get("tried", []), line.get("counted")
             )
     return list(fits.values())
@@ -137,11 +140,32 @@ def swapped(size: Size) -> bool:
     return abs(size.peak_activation_gb / twelve - 1) < 0.01 < abs(size.parameter_memory_gb / twelve - 1)
 
 
+def searched(model: str, fits: list[Found]) -> list[Found]:
+    """What was counted of Table 1's columns: at the paper's N and M=16; Naive-1 without micro-batches."""
+    mine = [f for f in fits if f.spec.model == model and f.spec.fidelity == "counted" and not f.given]
+    mine = [f for f in mine if BATCH[model] == f.spec.N and not f.spec.model_args and (f.naive or f.spec.M == M)]
+    return [f for f in mine if f.spec.memory == device_memory(model)]
+
+
+def device_memory(model: str) -> int:
+    """Bytes of each of the paper's accelerators, in the unit in which Table 1 seems to have this model's memory."""
+    return next(size.device_memory_gb for size in table1() if size.model == model) * unit(model)[1]
+
+
+def given(fits: list[Found], size: Size) -> list[Found]:
+    """The paper's own size of one column, with each M that was counted."""
+    args = {"L": size.L} | ({"D": size.D} if size.D is not None else {})
+    wanted = (size.model, size.name, "counted", args)
+    mine = [f for f in fits if (f.spec.model, f.column, f.spec.fidelity, f.spec.model_args) == wanted]
+    return [fit for fit in mine if fit.spec.memory != ENOUGH and BATCH[size.model] == fit.spec.N]
+
+
 def variant(fit: Found) -> str:
     """`N=32, M=16`, `N=32, Naive-1, fused attention`."""
     attention = fit.spec.model_args.get("attention")
     words = "Naive-1" if fit.naive else f"M={fit.spec.M}"
-    return f"N={fit.spec.N}, {words}" + f", {attention} attention" * bool(attention)
+    decimal = fit.spec.memory != device_memory(fit.spec.model)
+    return f"N={fit.spec.N}, {words}" + f", {attention} attention" * bool(attention) + ", decimal GB" * decimal
 
 
 def heading(fit: Found) -> dict[str, str]:

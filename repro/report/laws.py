@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from repro.harness.spec import ENOUGH
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
+from repro.report.compare import PLACE
 from repro.report.fits import NAME, Found, found, of_stage
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, percent
@@ -32,15 +33,27 @@ class Point:
 
 
 def points(results: "Results", model: str, checkpoint: str) -> list[Point]:
-    """The counted curves of one model."""
-    fits = found(results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted")
+    """The counted curves of one model, of the size that was counted most often."""
+    fits = curves(results, model, checkpoint)
     return [Point(f.spec.K, f.spec.M, f.spec.N, max(map(of_stage, f.one["stages"]))) for f in fits]
 
 
+def curves(results: "Results", model: str, checkpoint: str) -> list[Found]:
+    """The fits behind them, of one place."""
+    sets: dict[str, list[Found]] = {}
+    for fit in found(results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted"):
+        sets.setdefault(repr([fit.spec.model_args, *(fit.row[column] for column in PLACE)]), []).append(fit)
+    return max(sets.values(), key=len, default=[])
+
+
 def axis(some: list[Point], name: str) -> list[Point]:
-    """The points that differ from the first one in this variable alone."""
+    """The most points that differ in this variable alone."""
     others = [other for other in _AXES if other != name]
-    return [p for p in some if all(getattr(p, other) == getattr(some[0], other) for other in others)]
+
+    def along(base: Point) -> list[Point]:
+        return [p for p in some if all(getattr(p, other) == getattr(base, other) for other in others)]
+
+    return max(map(along, some), key=len, default=[])
 
 
 def constants(law: MemoryLaw, some: list[Point]) -> list[float]:
@@ -70,15 +83,16 @@ def laws(results: "Results") -> Table | None:
     for model in ("amoebanet-d", "transformer"):
         for law in MEMORY_LAWS:
             some = points(results, model, "always" if law.recomputes else "never")
-            if len(some) > len(_AXES):
+            if all(len(axis(some, name)) > 2 for name in _AXES):  # more than a law has constants
                 lines.append(_judged(model, law, some))
-        lines += _gradients(model, found(results, model=model, memory=ENOUGH, fidelity="counted"))
+        lines += _gradients(model, curves(results, model, "always"))
     if not lines:
         return None
     note = (
         "Peak activations of the fullest stage (activations, boundary inputs, messages, buffers), counted. Constants "
         "are fitted to the points that are judged, over one variable with the others fixed, then over all. A law holds "
-        f"where it is nowhere off by more than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}."
+        f"over a variable where it is nowhere off by more than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all "
+        "together, where layers that are no part of L count too, is shown and not judged."
     )
     return Table("table1_laws", "Laws of memory against counts", note, DataFrame(lines).fillna(EMPTY), experiment=NAME)
 
@@ -104,9 +118,8 @@ def _verdict(worst: dict[str, float]) -> str:
     return "; ".join(f"{word} over {' and '.join(names)}" for word, names in words.items() if names)
 
 
-def _gradients(model: str, fits: list[Found]) -> list[dict[str, str]]:
+def _gradients(model: str, some: list[Found]) -> list[dict[str, str]]:
     """Whether more micro-batches need more memory for gradients."""
-    some = [fit for fit in fits if fit.spec.checkpoint == "always"]
     if not some:
         return []
     over = axis([Point(f.spec.K, f.spec.M, f.spec.N, _held(f)) for f in some], "M")

@@ -10,7 +10,7 @@ from repro.harness.spec import ENOUGH
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.compare import Row
-from repro.report.fits import MODELS, Cut, Found, found, unit
+from repro.report.fits import MODELS, Cut, Found, device_memory, found, unit
 from repro.report.laws import axis, constants, points, said
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
 
@@ -157,9 +157,10 @@ def _curves(results: "Results", model: str) -> dict[str, dict[int, float]]:
     """Name -> K -> parameters; of Pipelines alone."""
     curves: dict[str, dict[int, float]] = {}
     for fit in found(results, model=model):
-        if fit.given or fit.naive or fit.best is None:
+        other = fit.spec.memory != device_memory(model)
+        if fit.given or fit.naive or fit.best is None or (other and fit.spec.fidelity == "counted"):
             continue
-        small = "small, " if fit.spec.memory != _memory(model) else ""
+        small = "small, " if other else ""
         fused = ", fused" if fit.spec.model_args.get("attention") == "fused" else ""
         words = f"{fit.spec.fidelity}, {small}M={fit.spec.M}{fused}"
         curves.setdefault(words, {})[fit.spec.K] = fit.best["parameters"]
@@ -167,11 +168,6 @@ def _curves(results: "Results", model: str) -> dict[str, dict[int, float]]:
         cells = [size for size in table1() if size.model == model and size.name != "Naive-1"]
         curves["quoted"] = {size.accelerators: float(size.parameters) for size in cells}
     return {words: curve for words, curve in curves.items() if 1 in curve}
-
-
-def _memory(model: str) -> int:
-    factor = unit(model)[1]
-    return next(size.device_memory_gb * factor for size in table1() if size.model == model)
 
 
 def _largest_panel(

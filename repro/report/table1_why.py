@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from statistics import median
 
-from repro.harness.spec import ENOUGH
 from repro.paper import Size, table1, table1_claims
-from repro.report.fits import MODELS, Found, activations, amount, only, short, swapped, unit
+from repro.report.fits import MODELS, Found, M, activations, amount, given, only, searched, short, swapped, unit
 from repro.report.style import model_name
 
 Line = dict[str, str]
@@ -16,32 +15,20 @@ def differences(fits: list[Found]) -> list[Line]:
     """All of them; none where nothing was counted at the paper's size."""
     lines: list[Line] = []
     for size in table1():
-        mine = [f for f in fits if f.spec.model == size.model and size.accelerators == f.spec.K]
-        mine = [f for f in mine if f.column == size.name and f.spec.fidelity == "counted"]
-        own = [f for f in mine if f.given and f.spec.memory and f.spec.memory < 2**40]
-        searched = only(mine, lambda f: not f.given and not f.spec.model_args)
-        if own:
-            lines += _of_column(size, own, searched)
-    return lines and [*lines, *_micro_batches(fits), *_claims()]
+        own = given(fits, size)
+        if own and (own[0].naive or own[0].spec.M == M):
+            lines += _of_column(size, own, fits)
+    return lines and [*lines, *_micro_batches(fits), *_claims(fits)]
 
 
-def _of(fits: list[Found], size: Size) -> list[Found]:
-    """What was counted for one column."""
-    place = (size.model, size.name, "counted")
-    return [fit for fit in fits if (fit.spec.model, fit.column, fit.spec.fidelity) == place]
-
-
-def _given(fits: list[Found], size: Size) -> list[Found]:
-    """The paper's own size of one column, with each M that was counted."""
-    args = {"L": size.L} | ({"D": size.D} if size.D is not None else {})
-    return [fit for fit in _of(fits, size) if fit.spec.model_args == args and fit.spec.memory != ENOUGH]
-
-
-def _of_column(size: Size, own: list[Found], searched: Found | None) -> Iterator[Line]:
+def _of_column(size: Size, own: list[Found], fits: list[Found]) -> Iterator[Line]:
     """`own`: the paper's size at several M."""
     place = {"column": f"{model_name(size.model)}, {size.name}"}
-    if searched is not None and (searched.best is None or searched.best["args"] != own[0].one["args"]):
-        yield place | _largest(size, own[0], searched)
+    ours = only(searched(size.model, fits), lambda fit: fit.column == size.name)
+    if ours is not None and (ours.best is None or ours.best["args"] != own[0].one["args"]):
+        line = _largest(size, own[0], ours)
+        line["why"] += _decimal(own[0], ours, fits)
+        yield place | line
     counted = own[0].one["parameters"]
     if abs(counted / size.parameters - 1) > _CLOSE:
         yield place | _parameters(size, counted)
@@ -49,13 +36,14 @@ def _of_column(size: Size, own: list[Found], searched: Found | None) -> Iterator
     twelve = 12 * counted / factor
     if abs(size.parameter_memory_gb / twelve - 1) > 0.02:
         yield place | _parameter_memory(size, counted, twelve, name)
-    yield place | _activation(size, own)
+    if own[0].naive or len(own) > 1:
+        yield place | _activation(size, own)
 
 
-def _largest(size: Size, own: Found, searched: Found) -> Line:
+def _largest(size: Size, own: Found, ours: Found) -> Line:
     """Why the search ends elsewhere."""
     cell = {"cell": "largest", "quoted": own.size(own.one)}
-    cell["counted"] = searched.size(searched.best) if searched.best else "none"
+    cell["counted"] = ours.size(ours.best) if ours.best else "none"
     memory = own.spec.memory or 1
     fullest = own.one["fullest"]
     takes = f"{own.size(own.one)} takes {amount(size.model, fullest)} on its fullest stage here at M={own.spec.M}"
@@ -66,7 +54,7 @@ def _largest(size: Size, own: Found, searched: Found) -> Line:
         printed = _activations_of(size) * unit(size.model)[1]
         words = (
             f"{own.size(own.one)} keeps {amount(size.model, activations(own.one))} of activations at N={own.spec.N} in "
-            f"float32, {each / 1e6:.0f} MB an example; what is printed, {_activations_of(size):g}, is what "
+            f"float32, {amount(size.model, each)} an example; the paper's {_activations_of(size):g} is what "
             f"{printed / each:.0f} examples keep, so it cannot be all {own.spec.N} in float32 at once"
         )
         return cell | {"why": words}
@@ -76,6 +64,17 @@ def _largest(size: Size, own: Found, searched: Found) -> Line:
         f"to {used:.0%} of its devices'"
     )
     return cell | {"why": words}
+
+
+def _decimal(own: Found, ours: Found, fits: list[Found]) -> str:
+    """Where the search ends if the same number of GB is meant in the other unit."""
+    same = {"memory", "fidelity"}
+    others = [f for f in fits if f.spec.model_dump(exclude=same) == ours.spec.model_dump(exclude=same)]
+    other = only(others, lambda fit: fit.spec.memory != ours.spec.memory and fit.spec.fidelity == "counted")
+    if other is None or other.best is None:
+        return ""
+    end = "there, as the paper's" if other.best["args"] == own.one["args"] else f"at {other.size(other.best)}"
+    return f"; were the unit decimal ({(other.spec.memory or 0) / 1e9:g} GB), the search would end {end}"
 
 
 def _activations_of(size: Size) -> float:
@@ -110,7 +109,7 @@ def _activation(size: Size, own: list[Found]) -> Line:
     if swapped(size):
         cell["quoted"] += f" ({_activations_of(size):g})"
     examples = _examples(size, own)
-    if len(own) < 2:
+    if own[0].naive:
         return cell | {"why": f"without micro-batches activations grow with N; printed is what N={examples:.0f} keep"}
     words = (
         f"on the line through both what is printed is reached with {examples:.1f} examples in a micro-batch, "
@@ -135,8 +134,8 @@ def _micro_batches(fits: list[Found]) -> Iterator[Line]:
     for model in MODELS:
         found = []
         for size in table1():
-            own = [f for f in _given(fits, size) if not f.naive]
-            if size.model == model and len(own) > 1:
+            own = given(fits, size) if size.model == model and size.name != "Naive-1" else []
+            if len(own) > 1 and _examples(size, own) > 0:
                 found.append(own[0].spec.N / _examples(size, own))
         if found:
             words = (
@@ -147,7 +146,7 @@ def _micro_batches(fits: list[Found]) -> Iterator[Line]:
             yield place | {"counted": ", ".join(f"{M:.0f}" for M in found), "why": words}
 
 
-def _claims() -> Iterator[Line]:
+def _claims(fits: list[Found]) -> Iterator[Line]:
     """The text's scale-ups, from the table's own cells."""
     sizes = {(size.model, size.name): size for size in table1()}
     for claim in table1_claims():
@@ -161,4 +160,9 @@ def _claims() -> Iterator[Line]:
                 f"that over {short(base.parameters)} is {by_memory / base.parameters:.1f}: the two cells never agreed"
             )
         place = {"column": f"{model_name(claim.model)}, {size.name}", "cell": "scale-up (text)"}
-        yield place | {"quoted": f"{claim.times:g}x", "counted": "-", "why": f"from quoted cells: {words}"}
+        pair = [only(searched(claim.model, fits), lambda f, n=n: f.column == n) for n in (size.name, base.name)]
+        ours, naive = (fit.best if fit else None for fit in pair)
+        counted = f"{ours['parameters'] / naive['parameters']:.1f}x" if ours and naive else "-"
+        if not naive:
+            words += "; counted there is none, since no Naive-1 fits at the paper's N in float32"
+        yield place | {"quoted": f"{claim.times:g}x", "counted": counted, "why": f"from quoted cells: {words}"}

@@ -44,11 +44,14 @@ class Fake:
 
     real: int
 
+    def ready(self) -> None:
+        return None
+
     def measure(self, job: Job, deadline: float) -> Outcome:
         size = job.spec.model_args["L"]
         assert job.balance == (size,)
         if size > self.real:
-            return Outcome("oom", "stage 0: MemoryError")
+            return Outcome("oom", "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed")
         found = {"peak_bytes": [10 * size]}
         return Outcome("done", metrics=fits.line(found, [10 * size], [size], 0.1, "x/s", {}))
 
@@ -82,6 +85,32 @@ def test_a_size_that_fails_otherwise_ends_the_search():
     outcome = fits.search(Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None)
     assert outcome.status == "failed"
     assert "layers[1] (_Goes) cannot be counted: RuntimeError: layer two is broken" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    "reason", ["died (SIGKILL, probably out of memory)", "MemoryError: no 9 bytes of shared memory"]
+)
+def test_a_machine_out_of_memory_is_no_result(reason: str):
+    class Full(Fake):
+        def measure(self, job: Job, deadline: float) -> Outcome:
+            return Outcome("oom", reason)
+
+    outcome = fits.search(Full(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
+    assert (outcome.status, outcome.reason) == ("oom", reason)
+
+
+def test_a_size_that_is_counted_again_is_not_tried_again():
+    """A cut is even to a thousandth, so the same size may come out a bit smaller."""
+
+    def uneven(spec: RunSpec, device: str) -> fits.Line:
+        line = count(spec, device)
+        if (spec.memory or 0) > 40:
+            line["fit"]["largest"] = cut(5)
+        return line
+
+    outcome = fits.search(Fake(4), Job(fit(memory=55)), 1.0, lambda _: None, uneven)
+    assert outcome.metrics["fit"]["largest"] == cut(4)
+    assert [one["args"]["L"] for one in outcome.metrics["fit"]["tried"]] == [5, 4]
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
