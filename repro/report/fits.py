@@ -8,6 +8,7 @@ from repro.harness.spec import ENOUGH, RunSpec
 from repro.paper import Size, table1
 from repro.report.compare import PLACE, Row, rows_of
 from repro.report.style import model_name
+from repro.report.table import EMPTY, NOT_RUN
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -171,3 +172,29 @@ def variant(fit: Found) -> str:
 def heading(fit: Found) -> dict[str, str]:
     """The first cells of a line."""
     return {"model": model_name(fit.spec.model), "column": fit.column}
+
+
+def found_size(fit: Found | None) -> str:
+    """The size, or what the smallest one takes where none fits."""
+    if fit is None:
+        return NOT_RUN
+    if fit.best is None:
+        if fit.above is None or not fit.spec.memory:
+            return "none"
+        return f"none ({fit.size(fit.above)}: {fit.above['fullest'] / fit.spec.memory:.0%})"
+    return fit.size(fit.best)
+
+
+def times(fit: Found | None, base: Found | None) -> str:
+    """How many times the parameters of another column."""
+    if fit is None or fit.best is None or base is None or base.best is None:
+        return EMPTY
+    times = fit.best["parameters"] / base.best["parameters"]
+    return f"{times:.1f}x" if times >= 1 else EMPTY
+
+
+def as_printed(size: Size | None) -> str:
+    """With the digits that the paper prints."""
+    if size is None:
+        return EMPTY
+    return f"{size.parameters / 1e9:g}B" if size.parameters >= 1e9 else f"{size.parameters / 1e6:g}M"
