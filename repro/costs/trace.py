@@ -32,11 +32,20 @@ class Between:
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: its name, the multiply-adds counted as two operations each, the bytes that it reads and writes."""
+    """One operator: its name, the multiply-adds counted as two operations each, the bytes that it reads and writes.
+
+    Of what it is given it is taken to read all, also where it looks only some of it up.
+    """
 
     name: str
     flops: int
-    nbytes: int
+    read: int
+    written: int
+
+    @property
+    def nbytes(self) -> int:
+        """Read and written together."""
+        return self.read + self.written
 
 
 @dataclass(frozen=True)
@@ -193,8 +202,8 @@ class Recorder(LiveBytes):
         packet = func._overloadpacket
         flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
         fills = func.name().startswith(("aten::empty", "aten::new_empty"))
-        moved = 0 if fills else sum(t.nbytes for t in (*ins, *(written or outs)))
-        self.ops.append(Op(func.name().removeprefix("aten::"), int(flops), moved))
+        moved = (0, 0) if fills else (sum(t.nbytes for t in ins), sum(t.nbytes for t in written or outs))
+        self.ops.append(Op(func.name().removeprefix("aten::"), int(flops), *moved))
 
 
 def trace(

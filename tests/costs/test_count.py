@@ -90,8 +90,10 @@ def test_operations_are_known_by_hand():
     assert layer.parameters == 72
     assert sum(op.flops for op in layer.forward) == 2 * 4 * 8 * 8
     assert sum(op.flops for op in layer.backward) == 2 * 2 * 4 * 8 * 8
-    moved = 4 * (4 * 8 + 8 * 8 + 8 + 4 * 8)  # inputs, weight, bias, outputs
-    assert sum(op.nbytes for op in layer.forward) == moved
+    read, written = 4 * (4 * 8 + 8 * 8 + 8), 4 * 4 * 8  # inputs, weight and bias; outputs
+    assert sum(op.read for op in layer.forward) == read
+    assert sum(op.written for op in layer.forward) == written
+    assert sum(op.nbytes for op in layer.forward) == read + written
     assert layer.output == 4 * 4 * 8
 
 
