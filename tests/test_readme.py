@@ -52,6 +52,15 @@ def test_its_tables_are_those_of_the_reference_report(table):
     assert block.strip() == (ROOT / f"plots/reference/{table}.md").read_text(encoding="utf-8").strip()
 
 
+def test_what_it_says_of_table_1_is_in_the_reference():
+    found = (ROOT / "plots/reference/table1_varied.md").read_text(encoding="utf-8")
+    rows = {line.split("|")[2].strip(): line for line in found.splitlines() if line.startswith("| Transformer")}
+    for setting, sizes in (("N=32, M=16", (13, 111, 447, 1791)), ("N=32, M=16, decimal GB", (103, 415, 1663))):
+        assert all(f" L={size}:" in rows[setting] for size in sizes), setting
+    assert "L=103, 415 and 1663" in " ".join(TEXT.split())
+    assert "111, 447 and 1791" in TEXT
+
+
 def test_its_links_and_pictures_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert target.startswith("https://") or (ROOT / target).exists(), target

@@ -15,8 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private: the one p
 
 from repro.gpipe.microbatch import flatten
 
-OVER_LIMIT = "are allowed"  # what the errors of a limit say, and no others
-OVER_GPU_LIMIT = "allowed; Of the allocated memory"  # torch's own words, where a process has a share of its own
+_OVER = "are allowed"  # what the errors of a limit say, and no others
+_OVER_ON_GPU = "allowed; Of the allocated memory"  # torch's own words, where a process has a share of its own
+
+
+def over_limit(reason: str) -> bool:
+    """Whether it was a limit that ended in this out-of-memory error, and not the machine, nor /dev/shm."""
+    return _OVER in reason or _OVER_ON_GPU in reason
 
 
 class LiveBytes(TorchDispatchMode):
@@ -48,7 +53,7 @@ class LiveBytes(TorchDispatchMode):
         weakref.finalize(storage, self._gone, key, size)
         self.began(key, size)
         if self._limit is not None and self.now > self._limit:
-            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {OVER_LIMIT}")
+            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {_OVER}")
 
     def _gone(self, key: int, size: int) -> None:
         self._seen.discard(key)

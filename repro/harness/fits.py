@@ -5,7 +5,6 @@ trained within the memory and the next one up has not. Every size is trained by 
 memory is a result here.
 """
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,7 +51,7 @@ def counted(spec: RunSpec, device: str) -> Line:
     return line(cuts, peaks, balance, time.perf_counter() - began, model.unit, model.labels)
 
 
-def attempt(spec: RunSpec, method: "Own", batch: tuple[Any, Any]) -> Line:
+def attempt(spec: RunSpec, method: "Own", batch: tuple[Any, Any], device: str) -> Line:
     """Train one size within the memory: peak bytes of each stage, and where that is cheap also what its allocator says.
 
     Two steps: before the first there are no gradients, and the optimizer has no state. A given size is small enough for
@@ -63,7 +62,7 @@ def attempt(spec: RunSpec, method: "Own", batch: tuple[Any, Any]) -> Line:
     """
     method.peak_bytes(*batch, limit=spec.memory)
     found: Line = {"peak_bytes": method.peak_bytes(*batch, limit=spec.memory)}
-    if spec.memory == ENOUGH and spec.transport == "shm":
+    if spec.memory == ENOUGH and device == "cpu":
         from repro.harness import allocator
 
         before = method.resident(*batch)
@@ -100,12 +99,6 @@ def search(
         count: counts in this process, since the crew's are started afresh after each size that was too large.
     """
     return _Climb(crew, job, deadline, tell, count).run()
-
-
-def over_its_limit(outcome: Outcome) -> bool:
-    """Whether a stage ran into the limit that it was given: not the machine out of memory, nor /dev/shm."""
-    told = f"{memory.OVER_LIMIT}|{memory.OVER_GPU_LIMIT}"
-    return outcome.status == "oom" and re.search(told, outcome.reason) is not None
 
 
 class _Stopped(Exception):
@@ -166,7 +159,7 @@ class _Climb:
         """Whether this size trains within the memory."""
         spec = self.job.spec.model_copy(update={"model_args": cut["args"]})
         outcome = self.crew.measure(replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline)
-        if outcome.status != "done" and not over_its_limit(outcome):
+        if outcome.status != "done" and not memory.over_limit(outcome.reason):
             raise _Stopped(outcome)
         ran = outcome.metrics.get("fit", {}) if outcome.status == "done" else {}
         peaks = ran.get("peak_bytes")

@@ -163,7 +163,7 @@ def _fit(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     batch = model.batch(spec.N, spec.seed)
     method = Own(_setup(job, model, batch[0], rank, groups))
     try:
-        found = fits.attempt(spec, method, batch)
+        found = fits.attempt(spec, method, batch, job.device)
     finally:
         method.close()
     seconds = time.perf_counter() - started

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from repro.gpipe import health
+from repro.gpipe import health, memory
 from repro.gpipe.board import INTERVAL, Failure, Watch, board, last_seen, post_death, posted, running
 from repro.gpipe.here import here, named
 from repro.gpipe.launch import initialise
@@ -91,7 +91,7 @@ class Workers:
             return outcome
         if "SIGKILL" in outcome.reason and oom_kills() > kills:
             outcome = replace(outcome, status="oom")
-        self._trouble |= outcome.status != "oom" or job.spec.task != "fit"  # of which it is a result
+        self._trouble |= not memory.over_limit(outcome.reason)  # which is a result, of a fit
         self._stop()
         return replace(outcome, log=str(self.team.logs or ""))
 

@@ -68,7 +68,7 @@ class MemoryLaw:
     name: str
     source: str
     recomputes: bool
-    terms: Callable[[int, int, int], tuple[float, ...]]
+    terms: Callable[[float, float, float], tuple[float, ...]]
 
 
 MEMORY_LAWS = (

@@ -74,13 +74,16 @@ class Found:
 
 
 def found(results: "Results", **wanted: Any) -> list[Found]:
-    """The fits of Table 1's experiment whose specs have these values, each once, in the order of the plan."""
+    """The fits of Table 1's experiment whose specs have these values, in the order of the plan.
+
+    A count comes out the same everywhere, so it is there once; what was measured, once for each machine and scale.
+    """
     fits: dict[str, Found] = {}
     for row in rows_of(results, experiment=NAME):
         spec = results.specs[row["run"]]
         if spec.task == "fit" and row["status"] == "done" and all(getattr(spec, k) == v for k, v in wanted.items()):
             line = _newest(results, row)
-            place = "/".join(str(row[column]) for column in PLACE)
+            place = "/".join(str(row[column]) for column in PLACE) if spec.fidelity == "measured" else ""
             fits[f"{place}/{row['run']}"] = Found(
                 row, spec, line["largest"], line["next"], line.get("tried", []), line.get("counted")
             )
@@ -99,19 +102,9 @@ def only(fits: list[Found], test: Callable[[Found], bool]) -> Found | None:
     return next((fit for fit in fits if test(fit)), None)
 
 
-def total(cut: Cut) -> int:
-    """Bytes of all stages together."""
-    return sum(stage["total"] for stage in cut["stages"])
-
-
-def lasting(cut: Cut) -> int:
-    """Bytes of weights, gradients and optimizer state, all stages together."""
-    return sum(stage[kind] for stage in cut["stages"] for kind in LASTING)
-
-
 def activations(cut: Cut) -> int:
-    """All other bytes, as Table 1 sums them over accelerators."""
-    return total(cut) - lasting(cut)
+    """Bytes of all stages together but weights, gradients and optimizer state, as Table 1 sums accelerators."""
+    return sum(map(of_stage, cut["stages"]))
 
 
 def of_stage(stage: Mapping[str, int]) -> int:
@@ -189,8 +182,8 @@ def times(fit: Found | None, base: Found | None) -> str:
     """How many times the parameters of another column."""
     if fit is None or fit.best is None or base is None or base.best is None:
         return EMPTY
-    times = fit.best["parameters"] / base.best["parameters"]
-    return f"{times:.1f}x" if times >= 1 else EMPTY
+    ratio = fit.best["parameters"] / base.best["parameters"]
+    return f"{ratio:.1f}x" if ratio >= 1 else EMPTY
 
 
 def as_printed(size: Size | None) -> str:

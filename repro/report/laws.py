@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from repro.harness.spec import ENOUGH
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
-from repro.report.compare import PLACE
-from repro.report.fits import NAME, Found, found, of_stage
+from repro.report.fits import MODELS, NAME, Found, found, of_stage
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, percent
 
@@ -39,10 +38,10 @@ def points(results: "Results", model: str, checkpoint: str) -> list[Point]:
 
 
 def curves(results: "Results", model: str, checkpoint: str) -> list[Found]:
-    """The fits behind them, of one place."""
+    """The fits behind them."""
     sets: dict[str, list[Found]] = {}
     for fit in found(results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted"):
-        sets.setdefault(repr([fit.spec.model_args, *(fit.row[column] for column in PLACE)]), []).append(fit)
+        sets.setdefault(repr(fit.spec.model_args), []).append(fit)
     return max(sets.values(), key=len, default=[])
 
 
@@ -64,7 +63,7 @@ def constants(law: MemoryLaw, some: list[Point]) -> list[float]:
     return list(nnls(rows, [1.0] * len(some))[0])
 
 
-def said(law: MemoryLaw, fitted: list[float], K: int, M: int, N: int) -> float:
+def said(law: MemoryLaw, fitted: list[float], K: float, M: float, N: float) -> float:
     """Bytes by the law."""
     return sum(c * term for c, term in zip(fitted, law.terms(K, M, N), strict=True))
 
@@ -80,7 +79,7 @@ def laws(results: "Results") -> Table | None:
     from pandas import DataFrame
 
     lines = []
-    for model in ("amoebanet-d", "transformer"):
+    for model in MODELS:
         for law in MEMORY_LAWS:
             some = points(results, model, "always" if law.recomputes else "never")
             if all(len(axis(some, name)) > 2 for name in _AXES):  # more than a law has constants
@@ -125,12 +124,12 @@ def _gradients(model: str, some: list[Found]) -> list[dict[str, str]]:
     over = axis([Point(f.spec.K, f.spec.M, f.spec.N, _held(f)) for f in some], "M")
     one = sum(stage["parameters"] for stage in some[0].one["stages"])
     held = max(point.size for point in over)
-    verdict = "does not hold" if held <= one else "holds"
     words = (
-        f"{verdict}: with M from {min(p.M for p in over)} to {max(p.M for p in over)} at most {held / 2**20:,.0f} MiB "
-        f"are there at the peak, and one gradient for each parameter takes {one / 2**20:,.0f}: those of every "
-        "micro-batch are added to the same"
+        f"with M from {min(p.M for p in over)} to {max(p.M for p in over)} at most {held / 2**20:,.0f} MiB are there "
+        f"at the peak, and one gradient for each parameter takes {one / 2**20:,.0f}"
     )
+    added = ": those of every micro-batch are added to the same"
+    words = f"does not hold: {words}{added}" if held <= one else f"holds: {words}"
     law = "more micro-batches need more gradient memory"
     return [{"model": model_name(model), "law": law, "source": "some summaries", "verdict": words}]
 

@@ -124,7 +124,7 @@ def _law_panel(axes: "Axes", results: "Results", model: str) -> None:
         laws_here = [law for law in MEMORY_LAWS if law.recomputes == (checkpoint == "always")]
         for line, law in zip(_LINES, laws_here, strict=False):
             fitted = constants(law, some)
-            ys = [said(law, fitted, some[0].K, M, some[0].N) / factor for M in dense]  # pyright: ignore[reportArgumentType]
+            ys = [said(law, fitted, some[0].K, M, some[0].N) / factor for M in dense]
             axes.plot(dense, ys, line, color=colour, linewidth=1.1, label=law.name)
     axes.set(xscale="log", xlabel="M micro-batches", ylabel=f"peak activations of a stage ({name})")
     _plain_log(axes)

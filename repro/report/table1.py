@@ -16,6 +16,7 @@ from repro.report.fits import (
     activations,
     amount,
     as_printed,
+    device_memory,
     found,
     found_size,
     given,
@@ -65,10 +66,10 @@ def _naive(model: str, fits: list[Found]) -> str:
     less = only([fit for fit in fits if fit.spec.model == model], lambda fit: fit.naive and BATCH[model] > fit.spec.N)
     if not (most and most.best and less and less.best) or less.spec.fidelity != "counted":
         return ""
-    times = most.best["parameters"] / less.best["parameters"]
+    ratio = most.best["parameters"] / less.best["parameters"]
     return (
         f" Naive-1 of {model_name(model)} hardly fits at N={BATCH[model]} in float32; over one of N={less.spec.N}, "
-        f"{less.size(less.best)}, {most.column} has {times:.1f} times the parameters."
+        f"{less.size(less.best)}, {most.column} has {ratio:.1f} times the parameters."
     )
 
 
@@ -111,7 +112,7 @@ def _line(place: tuple[str, str, int, Size | None], fits: list[Found]) -> dict[t
     full = searched(model, fits)
     counted = only(full, lambda fit: fit.column == name) if size else None
     own = [fit for fit in fits if fit.spec.model == model and fit.spec.fidelity == "measured" and not fit.given]
-    own = [fit for fit in own if (fit.spec.memory or 0) < 2**30]
+    own = [fit for fit in own if fit.spec.memory != device_memory(model)]
     small = only(own, lambda fit: fit.column == name)
     line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
     line["largest", "quoted"] = _size(size)

@@ -38,11 +38,11 @@ def printed(results: "Results") -> Table | None:
     ]
     if not lines:
         return None
+    theirs = [peer.values["model_memory_gib"] or 0 for peer in torchgpipe("amoebanetd_memory")]
     note = (
         "Each of the paper's sizes counted at N=128 (AmoebaNet-D) or 32 (Transformer). Peak activations: all stages "
         "together. torchgpipe's are of its own cell, M=128, cut as it published, from its allocator's cache on Tesla "
-        "P40s, which keeps more than tensors take; its model memory is 12 bytes a parameter, "
-        "0.91 to 20.62 GiB."
+        f"P40s, which keeps more than tensors take; its model memory is {min(theirs):g} to {max(theirs):g} GiB."
     )
     return Table("table1_printed", "The paper's sizes, counted", note, DataFrame(lines), experiment=NAME)
 
@@ -84,7 +84,10 @@ def by_m(results: "Results") -> Table | None:
     if not lines:
         return None
     rows = [{"model": model_name(model), "setting": words, **cells} for (model, words), cells in lines.items()]
-    note = "Counted on 8 GB (AmoebaNet-D) and 16 GiB (Transformer) a stage. All but Naive-1 with re-materialization."
+    note = (
+        "Counted on 8 GB (AmoebaNet-D) and 16 GiB (Transformer; decimal: 16 GB) a stage, all but Naive-1 with "
+        "re-materialization."
+    )
     title = "The largest model against what the paper does not print"
     return Table("table1_varied", title, note, DataFrame(rows).fillna(EMPTY), experiment=NAME)
 
