@@ -11,6 +11,7 @@ from repro.gpipe.launch import launch
 from repro.gpipe.microbatch import Whole
 from repro.gpipe.outcome import EvaluationResult, StepResult
 from repro.gpipe.pipeline import Pipeline
+from repro.gpipe.profile import LinkSpeed
 from repro.gpipe.replay import replay
 from repro.gpipe.schedule import Action, Schedule, make_schedule
 from repro.gpipe.timeline import Span, Timeline
@@ -18,6 +19,7 @@ from repro.gpipe.timeline import Span, Timeline
 __all__ = [
     "Action",
     "EvaluationResult",
+    "LinkSpeed",
     "NonFiniteError",
     "Pipeline",
     "Schedule",

@@ -8,7 +8,8 @@ from repro.gpipe.errors import one_of
 from repro.gpipe.mailbox import Outbox
 from repro.gpipe.message import TensorMeta
 from repro.gpipe.profile import LinkSpeed
-from repro.gpipe.transport import ACTIVATION, GRADIENT, TRANSPORTS, Link, connect
+from repro.gpipe.throttle import BusyOutbox, Throttled, refuse_impossible
+from repro.gpipe.transport import ACTIVATION, GRADIENT, STAMPS, TRANSPORTS, Link, connect
 from repro.gpipe.wire import Wire
 
 _SMALL, _LARGE = 2**12, 2**20  # bytes of the messages that are timed
@@ -22,32 +23,44 @@ class Links:
         wire: of this stage; its neighbours must make theirs at the same point.
         device: where tensors live here.
         transport: one of `transport.TRANSPORTS`.
+        throttle: what each link is to be no faster than, the same on every stage; None leaves them as they are.
 
     Raises:
-        ValueError: if the transport does not exist or cannot be had here.
+        ValueError: if the transport does not exist or cannot be had here, or links cannot be throttled here.
     """
 
-    def __init__(self, wire: Wire, device: torch.device, transport: str) -> None:
+    def __init__(self, wire: Wire, device: torch.device, transport: str, throttle: LinkSpeed | None = None) -> None:
         one_of("transport", transport, TRANSPORTS)
-        if transport != "auto" and device.type != "cpu":
-            raise ValueError(f"transport={transport!r}: is for stages on the CPU, this one is on {device}; try 'auto'")
+        served = {"shm": ["cpu"], "gloo": ["cpu", "cuda"]}.get(transport, [device.type])
+        if device.type not in served:
+            what = " or a GPU" if "cuda" in served else ""
+            raise ValueError(
+                f"transport='{transport}': is for stages on the CPU{what}, this one is on {device}; try 'auto'"
+            )
+        if throttle is not None:
+            refuse_impossible(throttle, wire, device)
         self.wire = wire
         self.before = wire.rank - 1 if wire.rank else None
         self.after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
-        self.outbox = Outbox()
+        # Where tensors are on the CPU, sending them takes the processor that computes.
+        self._overlap = throttle.overlap if throttle else device.type == "cuda"
+        self.outbox = BusyOutbox() if throttle and not throttle.overlap else Outbox()
         self.closed = False
         self._device = device
         self._all: list[Link] = []
 
         def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
             made = connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport)
-            self._all.append(made)
             # NCCL makes a communicator when it is first used, and both ends wait for each other: here, in no schedule.
             greeting = torch.zeros(1, dtype=torch.uint8, device=device)
             if outgoing:
                 self.outbox.send(made, [greeting])
             else:
                 made.irecv(TensorMeta.of(greeting))()
+            if throttle is not None:
+                stamps = connect(wire, neighbour, tag + STAMPS, device, outgoing=outgoing, transport=transport)
+                made = Throttled(made, stamps, throttle)
+            self._all.append(made)
             return made
 
         if self.before is not None:
@@ -87,6 +100,6 @@ class Links:
             took[len(message)] = min(took[len(message)], (time.perf_counter() - start) / 2)
         self.flush()
         if self.after is None:
-            return LinkSpeed()
+            return LinkSpeed(overlap=self._overlap)
         slope = max(took[_LARGE] - took[_SMALL], 1e-9) / (_LARGE - _SMALL)
-        return LinkSpeed(max(0.0, took[_SMALL] - slope * _SMALL), 1.0 / slope)
+        return LinkSpeed(max(0.0, took[_SMALL] - slope * _SMALL), 1.0 / slope, self._overlap)

@@ -9,7 +9,6 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -60,7 +59,11 @@ class Pipeline:
             "never".
         schedule: a name in `repro.gpipe.schedule.SCHEDULES`.
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and gloo otherwise; "shm"
-            and "gloo" insist. GPUs use NCCL if each stage has its own, else pinned host memory.
+            and "gloo" insist. GPUs use NCCL if each stage has its own, else, and with "gloo", pinned host memory.
+        throttle: makes every link between neighbours, each direction one, no faster than this, to emulate a slow
+            network between stages on the CPU of one Linux host. A link carries one message at a time, and the message
+            arrives `latency` later; without `overlap` its sender does not compute before it is on its way.
+            Small messages of the runtime itself (announcements, descriptions, losses) are not throttled.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
@@ -83,6 +86,7 @@ class Pipeline:
         checkpoint: str = "always",
         schedule: str = "gpipe",
         transport: str = "auto",
+        throttle: LinkSpeed | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
         sample: Tree | None = None,
@@ -105,10 +109,11 @@ class Pipeline:
         alike = {"stages": stages, "replicas": replicas, "layers": len(entries), "micro_batches": micro_batches}
         alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
         alike |= {"checkpoint": checkpoint, "seed": seed, "schedule": schedule, "transport": transport}
+        alike |= {"throttle": throttle, "allow_nonfinite": allow_nonfinite}
         if stages * replicas > 1:
-            refuse_unlike(self._all.rank, alike | {"allow_nonfinite": allow_nonfinite})
+            refuse_unlike(self._all.rank, alike)
         wire = Wire(stages, self.rank, self.replica)
-        links = Links(wire, self.device, transport)
+        links = Links(wire, self.device, transport, throttle)
         self.cut = choose(
             entries,
             stages,
@@ -192,7 +197,7 @@ class Pipeline:
         times = recorder.began + self._offset, recorder.ended + self._offset
         if not trace:
             return StepResult(loss, *times)
-        own = [replace(s, start=s.start + self._offset, end=s.end + self._offset) for s in own]
+        own = [s._replace(start=s.start + self._offset, end=s.end + self._offset) for s in own]
         timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
         return StepResult(loss, *times, timeline)
 
@@ -325,5 +330,7 @@ class Pipeline:
             found = measure(layers, sample, self.device, recompute=recompute, seed=seed)
         gathered = self._all.all_gather((found, links.speed()))
         speeds = [speed for _, speed in gathered]
-        slowest = LinkSpeed(max(s.latency for s in speeds), min(s.bytes_per_second for s in speeds))
+        slowest = LinkSpeed(
+            max(s.latency for s in speeds), min(s.bytes_per_second for s in speeds), all(s.overlap for s in speeds)
+        )
         return gathered[0][0], slowest

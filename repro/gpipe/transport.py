@@ -26,6 +26,7 @@ from repro.gpipe.message import TensorMeta, dense, elements
 from repro.gpipe.wire import Wire, wait
 
 ACTIVATION, GRADIENT = 1, 2  # gloo's tags; see also wire.CONTROL
+STAMPS = 3  # to be added to one of them: of what goes ahead of throttled messages
 TRANSPORTS = ("auto", "shm", "gloo")
 TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
 _INLINE = 2**20  # bytes up to which the compute thread copies itself: waking another one would take as long
@@ -199,16 +200,17 @@ def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgo
     Args:
         wire: of this stage.
         neighbour: the other stage, j-1 or j+1.
-        tag: ACTIVATION or GRADIENT.
+        tag: ACTIVATION or GRADIENT, or STAMPS more.
         device: where tensors live here.
         outgoing: whether we send.
-        transport: "auto" takes the fastest that there is; "shm" and "gloo" insist, for tensors on the CPU.
+        transport: "auto" takes the fastest that there is; "shm" insists, for tensors on the CPU, and so does "gloo",
+            which tensors of a GPU reach through pinned host memory.
 
     Raises:
         ValueError: at both ends, if they share no memory and "shm" insists on it.
     """
     peer = wire.world_rank(neighbour)
-    if device.type == "cuda" and "nccl" in dist.get_backend_config():
+    if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():
         here = wire.world_rank(wire.rank)
         pair = (here, peer) if outgoing else (peer, here)
         return Nccl(peer, nccl_pairs(dist.get_world_size())[pair], device)

@@ -85,7 +85,7 @@ def test_a_transport_that_does_not_exist():
         Pipeline([torch.nn.Linear(1, 1)], 1, 1, transport="smh", device="cpu")
 
 
-@pytest.mark.parametrize("transport", ["shm", "gloo"])
-def test_transports_of_the_cpu_are_not_for_other_devices(transport):
-    with pytest.raises(ValueError, match=f"transport='{transport}': is for stages on the CPU, this one is on meta"):
+@pytest.mark.parametrize(("transport", "served"), [("shm", "the CPU"), ("gloo", "the CPU or a GPU")])
+def test_transports_are_not_for_devices_that_they_do_not_serve(transport, served):
+    with pytest.raises(ValueError, match=f"transport='{transport}': is for stages on {served}, this one is on meta"):
         Links(Wire(1, 0), torch.device("meta"), transport)

@@ -99,10 +99,11 @@ class Odd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
+        # In float64, since Look's sum of all members cancels and strides decide the order in which it is added up.
+        self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return oddities(self.linear(x))
+        return oddities(self.linear(x.double()))
 
 
 class Look(nn.Module):

@@ -1,0 +1,111 @@
+"""What the stage processes of `test_throttle.py` run; at module level so that spawned processes can import it."""
+
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from scenarios import batch, head, train
+from torch import nn
+from transports import Kill
+
+from repro.gpipe import LinkSpeed, Pipeline, breakdown, shm
+from repro.gpipe.links import Links
+from repro.gpipe.wire import Wire
+from repro.models import build
+
+CPU = torch.device("cpu")
+F, B = 0.01, 0.02  # seconds of each layer
+MESSAGE = 4000  # bytes of one micro-batch of one example
+LATENCY, SECONDS = 0.02, 0.04  # of a message, and of its bytes
+FAR = LinkSpeed(LATENCY)
+NARROW = LinkSpeed(bytes_per_second=MESSAGE / SECONDS)
+BUSY = LinkSpeed(bytes_per_second=MESSAGE / SECONDS, overlap=False)
+STEPS = [(2, 1, FAR), (3, 1, FAR), (2, 4, FAR), (2, 4, NARROW), (2, 4, BUSY)]
+
+BITS = [("gpipe", "always", 4), ("gpipe-late", "except_last", 4), ("1f1b", "never", 4)]
+SLOW = [LinkSpeed(2e-3, 1e6), LinkSpeed(1e-3, 1e6, overlap=False)]
+TRANSPORTS = ("shm", "gloo")
+
+MEASURED = LinkSpeed(0.01, 2e7, overlap=False)
+
+
+def everything() -> dict:
+    """Weights, step times, what is measured of links and follows from it, and refusals, of up to three stages."""
+    rank = dist.get_rank()
+    results: dict = {"weights": {case: bits(*case) for case in BITS}}
+    results["steps"] = {case: step(*case) for case in STEPS if rank < case[0]}
+    if rank < 2:
+        results["speed"] = speed()
+        results["cuts"] = [cut(None), cut(LinkSpeed(bytes_per_second=2e7))]
+        results["refused"] = [refused(*case) for case in impossible(rank)]
+    return results
+
+
+def bits(schedule: str, checkpoint: str, M: int) -> dict:
+    """What a training leaves, with and without a throttle, over every transport."""
+    found: dict = {"free": train("nested", 3, M, checkpoint, schedule)}
+    for transport in TRANSPORTS:
+        for throttle in SLOW:
+            how: dict = {"transport": transport, "throttle": throttle}
+            found[transport, throttle] = train("nested", 3, M, checkpoint, schedule, **how)
+    return found
+
+
+def step(K: int, M: int, throttle: LinkSpeed) -> tuple[float, dict[str, float]]:
+    """Of the quickest of a few steps of K timed layers: seconds, and the shares of the breakdown."""
+    model = build("timed", L=K, forward_s=F, backward_s=B, elements=MESSAGE // 4)
+    pipe = Pipeline(model.layers, K, M, throttle=throttle, device="cpu")
+    timelines = []
+    for _ in range(4):
+        pipe.barrier()
+        timeline = pipe.train_step(*model.batch(M, 0), model.loss, trace=True).timeline
+        assert timeline is not None
+        timelines.append(timeline)
+    pipe.close()
+    best = min(timelines[1:], key=lambda timeline: timeline.step_time)
+    return best.step_time, breakdown(best, pipe.schedule)
+
+
+def speed() -> LinkSpeed:
+    """What is measured of a throttled link between two stages."""
+    links = Links(Wire(2, dist.get_rank()), CPU, "auto", MEASURED)
+    found = links.speed()
+    links.close()
+    return found
+
+
+def cut(throttle: LinkSpeed | None) -> tuple[int, ...]:
+    """Where four equal layers, whose middle boundary is by far the widest, are cut by time."""
+    model = build("timed", L=4, elements=[1000, 200_000, 10, 10])
+    how: dict = {"balance": "time", "sample": model.batch(1, 0)[0], "throttle": throttle}
+    pipe = Pipeline(model.layers, 2, 1, device="cpu", **how)
+    pipe.close()
+    return pipe.balance
+
+
+def impossible(rank: int) -> list[tuple]:
+    """Throttles that cannot be had on this rank, each with the host that the rank believes itself on."""
+    return [(0.02, "here"), (FAR, f"host {rank}"), ([FAR, NARROW][rank], "here")]
+
+
+def refused(throttle: LinkSpeed, host: str) -> str:
+    """What is said to that."""
+    with mock.patch.object(shm, "host", return_value=host):
+        try:
+            Pipeline([head, head], 2, 2, device="cpu", throttle=throttle)
+        except ValueError as error:
+            return str(error)
+    return "accepted"
+
+
+def killed() -> None:
+    """A training whose second stage is killed while the first one waits for its message."""
+    pipe = Pipeline([head, Kill], 2, 2, device="cpu", balance=[1, 1], throttle=LinkSpeed(0.1))
+    pipe.train_step(*batch(), nn.functional.mse_loss)
+
+
+def long_wait() -> float:
+    """The loss of an evaluation whose messages take longer than silence may."""
+    model = build("timed", L=2, forward_s=0.0, backward_s=0.0)
+    pipe = Pipeline(model.layers, 2, 1, device="cpu", throttle=LinkSpeed(5.0))
+    return pipe.evaluate(*model.batch(1, 0), model.loss).loss
