@@ -4,6 +4,7 @@ Layers are built, timed and dropped one after the other, so that no process ever
 """
 
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -25,6 +26,7 @@ class LinkSpeed:
     Attributes:
         latency: seconds of each message.
         bytes_per_second: beyond that.
+        overlap: whether a stage can compute while it sends.
 
     Raises:
         ValueError: if the latency is negative or the speed is not positive.
@@ -32,6 +34,7 @@ class LinkSpeed:
 
     latency: float = 0.0
     bytes_per_second: float = math.inf
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency < math.inf:
@@ -66,12 +69,16 @@ class Profile:
         """Seconds of one micro-batch on a stage made of layers a to b-1, as the partitioners take it.
 
         A stage is charged for F, R and B of its layers and for what it sends: activations forward unless it ends
-        the model, gradients back unless it begins it. What it receives is charged to the sender.
+        the model, gradients back unless it begins it. What it receives is charged to the sender. Where it computes
+        while it sends, only a message that takes longer than F, or R and B, counts, and in their place: so fast at
+        most does one micro-batch follow the other.
         """
-        total = [0.0, *accumulate(map(sum, zip(self.forward, self.recompute, self.backward, strict=True)))]
+        F = [0.0, *accumulate(self.forward)]
+        RB = [0.0, *accumulate(map(sum, zip(self.recompute, self.backward, strict=True)))]
         onward = [link.seconds(size) for size in self.activation_bytes] + [0.0]
         back = [0.0] + [link.seconds(size) for size in self.gradient_bytes]
-        return lambda a, b: total[b] - total[a] + onward[b - 1] + back[a]
+        both: Callable[[float, float], float] = max if link.overlap else operator.add
+        return lambda a, b: both(F[b] - F[a], onward[b - 1]) + both(RB[b] - RB[a], back[a])
 
 
 def measure(

@@ -5,8 +5,10 @@ waiting time (`breakdown`) all use it. Pure.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
+from repro.gpipe import collector
 from repro.gpipe.timeline import Span, Timeline
 
 if TYPE_CHECKING:
@@ -17,54 +19,78 @@ class DeadlockError(ValueError):
     """A schedule in which every stage waits for another one."""
 
 
+class Crossing(NamedTuple):
+    """What a message takes to the neighbouring stage.
+
+    A link, one direction between two stages, carries one message at a time.
+
+    Attributes:
+        seconds: for which it occupies the link.
+        latency: seconds from then until it is there.
+        blocking: whether the sender computes nothing while its message occupies the link.
+    """
+
+    seconds: float = 0.0
+    latency: float = 0.0
+    blocking: bool = False
+
+
+@collector.paused()
 def replay(
     schedule: "Schedule",
     duration: "Callable[[Action], float]",
-    transfer: float | Callable[[int, int], float] = 0.0,
+    transfer: "float | Callable[[Action, int], Crossing]" = 0.0,
+    ready: Sequence[float] | None = None,
 ) -> Timeline:
     """Run every action as early as its stage's order and its neighbour's message allow.
 
     Args:
         schedule: what each rank does, in order.
         duration: seconds that an action takes.
-        transfer: seconds from the end of an action to the arrival of its message, or a function of the sending and
-            the receiving stage.
+        transfer: seconds from the end of an action to the arrival of its message, or what the message of an action
+            takes to a stage.
+        ready: when each stage can begin, in seconds; by default at 0.
 
     Raises:
         DeadlockError: if some actions can never start; the message names the ones that block.
     """
-    return walk(schedule.ranks, schedule.needs, duration, transfer)
-
-
-def walk(
-    ranks: "Sequence[Sequence[Action]]",
-    needs: "Callable[[Action], Action | None]",
-    duration: "Callable[[Action], float]",
-    transfer: float | Callable[[int, int], float] = 0.0,
-) -> Timeline:
-    """`replay` for bare lists of actions: `needs` names the action whose message another one waits for."""
-    delay = transfer if callable(transfer) else lambda _source, _target: transfer
-    ends: dict[Action, float] = {}
+    ranks, needs = schedule.ranks, schedule.needs
+    crossing = transfer if callable(transfer) else None
+    delay = 0.0 if callable(transfer) else transfer
+    arrivals: dict[Action, float] = {}
+    free: dict[tuple[int, int], float] = {}  # (from, to) -> when the link can carry the next message
     spans: list[Span] = []
-    clock = [0.0] * len(ranks)
+    clock = [*ready] if ready is not None else [0.0] * len(ranks)
     at = [0] * len(ranks)
     todo = set(range(len(ranks)))
-    waiting: dict[Action, list[int]] = {}
+    waiting: dict[Action, int] = {}
     while todo:
         rank = todo.pop()
-        while at[rank] < len(ranks[rank]):
-            action = ranks[rank][at[rank]]
+        now, position, actions = clock[rank], at[rank], ranks[rank]
+        while position < len(actions):
+            action = actions[position]
             need = needs(action)
-            if need is not None and need not in ends:
-                waiting.setdefault(need, []).append(rank)
-                break
-            arrival = 0.0 if need is None else ends[need] + delay(need.stage, action.stage)
-            start = max(clock[rank], arrival)
-            clock[rank] = ends[action] = start + duration(action)
-            spans.append(Span(action.kind, action.stage, action.micro_batch, start, clock[rank], action.step))
-            at[rank] += 1
-            todo.update(waiting.pop(action, ()))
+            if need is not None:
+                if need not in arrivals:
+                    waiting[need] = rank
+                    break
+                now = max(now, arrivals[need])
+            kind, stage, micro_batch, step = action
+            start, now = now, now + duration(action)
+            spans.append(Span(kind, stage, micro_batch, start, now, step))
+            position += 1
+            target = schedule.receiver(action) if crossing else None
+            if crossing is None or target is None:
+                arrivals[action] = now + delay
+            else:
+                seconds, latency, blocking = crossing(action, target)
+                gone = free[stage, target] = max(now, free.get((stage, target), 0.0)) + seconds
+                arrivals[action] = gone + latency
+                now = gone if blocking else now
+            if action in waiting:
+                todo.add(waiting.pop(action))
+        clock[rank], at[rank] = now, position
     if waiting:
-        stuck = ", ".join(f"{ranks[r][at[r]]} waits for {need}" for need, rs in waiting.items() for r in rs)
+        stuck = ", ".join(f"{ranks[rank][at[rank]]} waits for {need}" for need, rank in waiting.items())
         raise DeadlockError(f"the schedule deadlocks: {stuck}")
-    return Timeline(tuple(sorted(spans, key=lambda s: (s.start, s.stage, s.end))), len(ranks))
+    return Timeline(tuple(sorted(spans, key=attrgetter("start", "stage", "end"))), len(ranks))

@@ -7,8 +7,9 @@ Sources: Figure 2 (c) and section 2.3 of arXiv:1811.06965v5.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
+from repro.gpipe import collector
 from repro.gpipe.errors import one_of
 from repro.gpipe.replay import replay
 
@@ -16,8 +17,7 @@ Checkpoint = Literal["always", "except_last", "never"]
 CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """One thing a stage has to do: kind "F", "R" or "B", on stage j, for micro-batch i, in an optimizer step."""
 
     kind: str
@@ -58,6 +58,11 @@ class Schedule:
         if action.kind == "B" or (action.kind == "R" and not self.early):
             return Action("B", j + 1, i, step) if j + 1 < self.stages else None
         return None
+
+    def receiver(self, action: Action) -> int | None:
+        """The neighbouring stage that gets what this action makes, or None."""
+        target = action.stage + {"F": 1, "B": -1}.get(action.kind, self.stages)
+        return target if 0 <= target < self.stages else None
 
     def recomputed(self, stage: int) -> frozenset[int]:
         """The micro-batches that this stage forwards without keeping inner activations."""
@@ -161,6 +166,7 @@ def check(schedule: Schedule) -> None:
     replay(schedule, lambda _action: 1.0)
 
 
+@collector.paused()
 def make_schedule(name: str, stages: int, micro_batches: int, checkpoint: str = "always") -> Schedule:
     """Build a schedule.
 

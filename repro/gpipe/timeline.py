@@ -5,7 +5,7 @@ Pure: no torch, no clock. Sources: bubble of section 2.3 of arXiv:1811.06965v5, 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
@@ -14,8 +14,7 @@ _LATEST = 1e9  # seconds, thirty years: a clock that shows more is none
 _COLOURS = {"F": "thread_state_running", "R": "thread_state_runnable", "B": "rail_animation", "U": "good"}
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """One thing that a stage did.
 
     Attributes:

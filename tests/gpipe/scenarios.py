@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, Whole
+from repro.gpipe import LinkSpeed, Pipeline, Whole
 from repro.gpipe.wire import Wire
 
 N, WIDTH, STEPS = 10, 6, 3
@@ -73,10 +73,11 @@ def train(
     schedule: str,
     device: str | None = "cpu",
     transport: str = "auto",
+    throttle: LinkSpeed | None = None,
 ) -> dict:
     """A few steps; loss, evaluation and this stage's weights and last gradients."""
     layers = {"nested": nested, "noisy": noisy}[model]()
-    how: dict = {"checkpoint": checkpoint, "schedule": schedule, "transport": transport}
+    how: dict = {"checkpoint": checkpoint, "schedule": schedule, "transport": transport, "throttle": throttle}
     pipe = Pipeline(layers, stages, micro_batches, **how, device=device, seed=7)
     optimizer = torch.optim.SGD(list(pipe.parameters()), lr=0.5, momentum=0.9)
     inputs, targets = batch()

@@ -54,7 +54,7 @@ def test_time():
 
 def test_time_counts_what_is_sent():
     """2+1 would be even without the ten bytes behind layer 1."""
-    measured = profile([1.0, 2.0, 3.0], [1, 10], LinkSpeed(latency=0.5, bytes_per_second=1.0))
+    measured = profile([1.0, 2.0, 3.0], [1, 10], LinkSpeed(latency=0.5, bytes_per_second=1.0, overlap=False))
     cut = chosen("time", 2, layers=[nn.ReLU] * 3, measured=measured)
     assert cut.counts == (1, 2)
     assert cut.costs == (4.5, 15.0)

@@ -121,12 +121,20 @@ def test_a_stage_pays_for_its_layers_and_for_what_it_sends():
     profile = Profile((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), (100, 300), (50, 0))
     free = profile.cost(LinkSpeed())
     assert [free(0, 1), free(1, 2), free(0, 3)] == [4.0, 8.0, 28.0]
-    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
+    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0, overlap=False))
     assert cost(0, 3) == 28.0
     assert cost(0, 1) == 4.0 + 1.5
     assert cost(1, 2) == 8.0 + 3.5 + 1.0
     assert cost(1, 3) == 24.0 + 1.0
     assert cost(2, 3) == 16.0, "no gradient crosses, so no message does"
+
+
+def test_where_sending_takes_no_time_of_its_own_only_a_slower_message_counts():
+    profile = Profile((1.0, 2.0, 4.0), (1.0, 2.0, 4.0), (2.0, 4.0, 8.0), (100, 300), (50, 0))
+    cost = profile.cost(LinkSpeed(latency=0.5, bytes_per_second=100.0))
+    assert cost(0, 1) == 1.5 + 3.0, "F takes 1.0 and its message 1.5"
+    assert cost(1, 2) == 3.5 + 6.0
+    assert cost(1, 3) == 6.0 + 18.0
 
 
 @pytest.mark.parametrize(

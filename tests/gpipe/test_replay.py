@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.breakdown import PARTS, breakdown
-from repro.gpipe.replay import DeadlockError, replay, walk
-from repro.gpipe.schedule import Action, make_schedule
+from repro.gpipe.replay import Crossing, DeadlockError, replay
+from repro.gpipe.schedule import Action, Schedule, make_schedule
 from repro.gpipe.timeline import Span, Timeline
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
@@ -36,15 +36,30 @@ def test_early_recompute_hides_in_the_bubble(K, M):
 
 def test_transfer_delays_only_what_crosses():
     timeline = replay(
-        make_schedule("gpipe", 2, 1, "never"), lambda a: UNIT[a.kind], lambda j, k: 0.5 if k > j else 0.25
+        make_schedule("gpipe", 2, 1, "never"), lambda a: UNIT[a.kind], lambda a, j: Crossing(0.5 if j else 0.25)
     )
     assert timeline.step_time == 1 + 0.5 + 1 + 2 + 0.25 + 2
 
 
+def test_a_link_carries_one_message_at_a_time():
+    """F takes 1 second and its message 3, so the second one waits for the first; latency passes beside."""
+    forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
+    timeline = replay(forwards, lambda _a: 1.0, lambda _a, _j: Crossing(3.0, latency=0.5))
+    assert [s.start for s in timeline.on(1)] == [1 + 3 + 0.5, 1 + 6 + 0.5, 1 + 9 + 0.5]
+    assert [s.start for s in timeline.on(0)] == [0, 1, 2]
+
+
+def test_a_blocking_link_keeps_its_sender():
+    forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
+    timeline = replay(forwards, lambda _a: 1.0, lambda _a, _j: Crossing(3.0, latency=0.5, blocking=True))
+    assert [s.start for s in timeline.on(0)] == [0, 4, 8]
+    assert [s.start for s in timeline.on(1)] == [4.5, 8.5, 12.5]
+
+
 def test_a_stuck_schedule_is_named():
-    ranks = [[Action("F", 0, 0), Action("B", 0, 0)], [Action("F", 1, 1), Action("B", 1, 0)]]
+    ranks = ((Action("F", 0, 0), Action("B", 0, 0)), (Action("F", 1, 1), Action("B", 1, 0)))
     with pytest.raises(DeadlockError, match="F1 on stage 1 waits for F1 on stage 0"):
-        walk(ranks, make_schedule("gpipe", 2, 2).needs, lambda _a: 1.0)
+        replay(Schedule("stuck", 2, 2, "never", ranks), lambda _a: 1.0)
 
 
 def test_breakdown_of_the_paper_pie():

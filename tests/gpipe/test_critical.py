@@ -1,0 +1,128 @@
+"""Critical paths, by hand and by property: what they name, that they abut, and that they sum to the step."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.gpipe.critical import by_kind, by_stage, critical_path, delays, gaps
+from repro.gpipe.replay import replay
+from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.timeline import Span, Timeline
+
+UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
+SHORT = {"setup": "s", "transfer": "t", "gap": "g"}
+schedules = st.builds(
+    make_schedule, st.sampled_from(list(SCHEDULES)), st.integers(1, 5), st.integers(1, 6), st.sampled_from(CHECKPOINTS)
+)
+
+
+def drawn(legs):
+    """`F0@0 F0@1 ...`: kind, micro-batch, stage."""
+    return " ".join(f"{SHORT.get(leg.kind, leg.kind)}{leg.micro_batch}@{leg.stage}" for leg in legs)
+
+
+def holds(legs, timeline):
+    """They cover the step from its start to its end, each beginning where the one before ends."""
+    assert legs[0].start == timeline.start
+    assert legs[-1].end == timeline.start + timeline.step_time
+    assert all(a.end == b.start for a, b in pairwise(legs))
+    assert all(leg.seconds > 0 for leg in legs)
+    assert sum(leg.seconds for leg in legs) == pytest.approx(timeline.step_time)
+
+
+def test_down_the_pipe_and_back():
+    schedule = make_schedule("gpipe", 2, 2, "never")
+    timeline = replay(schedule, lambda a: UNIT[a.kind])
+    assert drawn(critical_path(timeline, schedule)) == "F0@0 F0@1 F1@1 B1@1 B1@0 B0@0"
+
+
+def test_a_slow_stage_has_the_path_to_itself():
+    schedule = make_schedule("gpipe", 3, 3, "never")
+    timeline = replay(schedule, lambda a: UNIT[a.kind] * (5 if a.stage == 1 else 1))
+    assert drawn(critical_path(timeline, schedule)) == "F0@0 F0@1 F1@1 F2@1 F2@2 B2@2 B2@1 B1@1 B0@1 B0@0"
+
+
+def test_messages_on_their_way_are_transfer_and_nothing_else_is():
+    schedule = make_schedule("gpipe", 2, 2, "never")
+    timeline = replay(schedule, lambda a: UNIT[a.kind], transfer=0.5)
+    legs = critical_path(timeline, schedule)
+    assert drawn(legs) == "F0@0 t0@1 F0@1 F1@1 B1@1 t1@0 B1@0 B0@0"
+    assert by_kind(legs) == {"F": 3, "R": 0, "B": 6, "U": 0, "setup": 0, "transfer": 1, "gap": 0}
+    assert by_stage(legs, 2)[0]["transfer"] == by_stage(legs, 2)[1]["transfer"] == 0.5
+    assert delays(timeline, schedule) == {(0, 1): 0.5, (1, 0): 0.5}
+
+
+def test_a_message_under_way_when_the_stage_became_free_is_what_it_waited_for():
+    """F1 of stage 0 ends at 2 and arrives at 5; stage 1 is free from 4.9 on, when F1 had long been sent."""
+    schedule = make_schedule("gpipe", 2, 2, "never")
+    timeline = replay(schedule, lambda a: 1.0 if a.stage == 0 else 0.9, transfer=3.0)
+    assert drawn(critical_path(timeline, schedule)) == "F0@0 F1@0 t1@1 F1@1 B1@1 t1@0 B1@0 B0@0"
+
+
+def test_setup_update_and_what_the_runtime_takes():
+    """Stage 1 updates last: it waited until stage 0, whose B ended last, had agreed."""
+    schedule = make_schedule("gpipe", 2, 1, "never")
+    spans = [
+        *(Span("setup", 0, -1, 10.0, 11.0), Span("setup", 1, -1, 10.5, 11.0)),
+        *(Span("F", 0, 0, 11.25, 12.0), Span("F", 1, 0, 12.5, 13.0)),
+        *(Span("B", 1, 0, 13.25, 14.0), Span("B", 0, 0, 14.5, 16.0)),
+        *(Span("U", 0, -1, 16.5, 17.0), Span("U", 1, -1, 17.5, 18.0)),
+    ]
+    timeline = Timeline(tuple(spans), 2)
+    legs = critical_path(timeline, schedule)
+    holds(legs, timeline)
+    assert drawn(legs) == "s-1@0 g0@0 F0@0 t0@1 F0@1 g0@1 B0@1 t0@0 B0@0 g-1@1 U-1@1"
+    assert by_kind(legs)["gap"] == 0.25 + 0.25 + 1.5
+    assert gaps(timeline, schedule) == {("F", 1): 0.25}
+
+
+def test_an_update_that_agrees_on_nothing_follows_its_own_stage():
+    schedule = make_schedule("gpipe", 2, 1, "never")
+    walked = replay(schedule, lambda a: UNIT[a.kind])  # stage 1 is done at 4, stage 0 at 6
+    timeline = Timeline((*walked.spans, Span("U", 1, -1, 4.0, 9.0)), 2)
+    assert drawn(critical_path(timeline, schedule)) == "F0@0 F0@1 B0@1 U-1@1"
+
+
+def test_ties_go_to_the_stage_itself():
+    schedule = make_schedule("gpipe", 2, 2, "never")
+    timeline = replay(schedule, lambda _a: 1.0)  # F1 of stage 1 could begin when F0 there and F1 before it ended
+    assert drawn(critical_path(timeline, schedule)).startswith("F0@0 F0@1 F1@1")
+
+
+@given(schedule=schedules, data=st.data())
+def test_legs_abut_and_sum_to_the_step(schedule, data):
+    seconds = st.floats(0, 10, allow_subnormal=False)
+    costs = {action: data.draw(seconds) for rank in schedule.ranks for action in rank}
+    costs[schedule.ranks[0][0]] += 1.0  # a step takes some time
+    transfer = data.draw(seconds)
+    timeline = replay(schedule, costs.__getitem__, transfer)
+    legs = critical_path(timeline, schedule)
+    holds(legs, timeline)
+    assert by_kind(legs)["gap"] == pytest.approx(0, abs=1e-9)
+    assert sum(sum(kinds.values()) for kinds in by_stage(legs, schedule.stages)) == pytest.approx(timeline.step_time)
+    if not transfer:
+        assert by_kind(legs)["transfer"] == 0
+    assert all(delay == pytest.approx(transfer) for delay in delays(timeline, schedule).values())
+
+
+@given(schedule=schedules, data=st.data())
+def test_spans_anywhere_end_and_still_abut(schedule, data):
+    """Clocks that disagree, spans that overlap or are missing: no schedule could have made these."""
+    moment = st.floats(-5, 5, allow_subnormal=False)
+    spans = []
+    for rank in schedule.ranks:
+        for a in rank:
+            start, end = sorted((data.draw(moment), data.draw(moment)))
+            spans.append(Span(a.kind, a.stage, a.micro_batch, start, end))
+    timeline = Timeline(tuple(spans[data.draw(st.integers(0, 1)) :]), schedule.stages)
+    legs = critical_path(timeline, schedule)
+    if timeline.step_time:
+        holds(legs, timeline)
+    else:
+        assert legs == ()
+
+
+def test_nothing():
+    assert critical_path(Timeline((), 2), make_schedule("gpipe", 2, 1)) == ()
