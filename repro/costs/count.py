@@ -62,12 +62,21 @@ class Counted:
 
 @dataclass(frozen=True)
 class Resident:
-    """Bytes of one layer that stay, and what the optimizer takes besides while it updates one of its parameters."""
+    """Bytes of one layer.
+
+    Attributes:
+        parameters: stay.
+        buffers: stay.
+        optimizer: its state, stays.
+        update: what the optimizer takes besides while it updates one of the parameters.
+        updated: what it moves for all of them: parameters and its state read and written, gradients read.
+    """
 
     parameters: int
     buffers: int
     optimizer: int
     update: int
+    updated: int
 
 
 class Counter:
@@ -167,22 +176,26 @@ class Counter:
             module = self._zoo.modules[kind]
             statistics = Statistics(module)  # which has buffers of its own during a step
             statistics.restore()
-            states = [self._state(p) for p in module.parameters() if p.requires_grad]
+            trained = [p for p in module.parameters() if p.requires_grad and self._optimizer is not None]
+            states = [self._state(p) for p in trained]
+            state = sum(held for held, _ in states)
             self._residents[key] = Resident(
                 sum(p.nbytes for p in module.parameters()),
                 sum(b.nbytes for b in module.buffers()) + statistics.nbytes,
-                sum(state for state, _ in states),
+                state,
                 max((update for _, update in states), default=0),
+                3 * sum(p.nbytes for p in trained) + 2 * state,
             )
         return self._residents[key]
 
     def _state(self, parameter: nn.Parameter) -> tuple[int, int]:
         """As `_state`, once for each shape."""
         key = (self._optimizer_kind, parameter.shape, parameter.dtype)
-        if self._optimizer is not None and key not in self._states:
+        if key not in self._states:
+            assert self._optimizer is not None
             with self._zoo.inside():
                 self._states[key] = _state(parameter, self._optimizer)
-        return self._states.get(key, (0, 0))
+        return self._states[key]
 
     def cost(self, index: int, part: Tree) -> LayerCost:
         """One layer's costs on a micro-batch."""

@@ -264,7 +264,9 @@ def _traced(
     before = len(recorder.events)
     if root is not None and root.requires_grad:
         root.backward()
-    backward, ops_backward = tuple(recorder.events[before:]), tuple(recorder.ops[first_op:])
+    backward = tuple(recorder.events[before:])
+    # The first operator made the root's gradient, which is the trace's and not the layer's.
+    ops_backward = tuple(recorder.ops[first_op + 1 :])
     gradients = frozenset(added)
     return Pass(forward, numbers, out, ended, backward, tuple(given), tuple(made), gradients, ops, ops_backward, result)
 

@@ -1,0 +1,189 @@
+"""Roofline times against closed forms: layers whose operations and bytes are known by hand."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from repro.costs import Counter, Device, Terms, mini_batch
+from repro.costs.device import load
+from repro.costs.roofline import LayerTime, head, layers, operator_seconds, profile
+from repro.costs.trace import Op
+from repro.gpipe.profile import LinkSpeed
+from repro.models import build
+
+N, W = 16, 8  # examples of a micro-batch, width of a layer
+X = torch.zeros(N, W)
+
+
+def machine(matmul: float, memory: float, launch: float = 0.5, other: float = 1e12) -> Device:
+    """So slow that its times are easily written down."""
+    return Device.measured(
+        "slow",
+        title="made up",
+        precision="float32",
+        date="2026-11-21",
+        source="made up",
+        matmul_flops=matmul,
+        other_flops=other,
+        bytes_per_second=memory,
+        launch_s=launch,
+        memory=2**30,
+        link=LinkSpeed(0.0, 1.0),
+    )
+
+
+def linear() -> nn.Module:
+    return nn.Linear(W, W)
+
+
+def counter(made: list, optimizer=torch.optim.RMSprop) -> Counter:
+    return Counter(made, nn.functional.mse_loss, optimizer)
+
+
+def test_an_operator_takes_what_its_work_or_its_bytes_take_and_a_launch():
+    op = Op("mm", flops=1000, read=300, written=100)
+    assert operator_seconds(op, machine(100, 400)) == Terms(matmul=10.0, memory=0.0, launch=0.5)
+    assert operator_seconds(op, machine(1000, 100)) == Terms(matmul=1.0, memory=3.0, launch=0.5)
+    assert operator_seconds(op, machine(1000, 100)).total == 4.5
+    other = Op("add.Tensor", flops=0, read=80, written=40)
+    assert operator_seconds(other, machine(1, 60)) == Terms(memory=2.0, launch=0.5)
+    assert operator_seconds(other, machine(1, 60, other=2)) == Terms(memory=5.0, launch=0.5)  # ten float32
+    assert operator_seconds(Op("empty.memory_format", 0, 0, 0), machine(1, 1)) == Terms()
+
+
+def test_a_linear_layer_by_hand():
+    """y = x W' + b; B makes dx and dW, sums db, and adds both gradients to those that are there."""
+    x, weight, bias = 4 * N * W, 4 * W * W, 4 * W  # bytes; y, dx and dy are as large as x
+    flops = 2 * N * W * W
+    fast = machine(matmul=1e12, memory=1.0)  # all of it bytes
+    time = layers(counter([linear] * 3), X, fast)[1]
+    assert time.forward.matmul == pytest.approx(flops / 1e12)
+    assert time.forward.memory == pytest.approx(x + weight + bias + x)
+    assert time.forward.launch == 0.5
+    moved = (x + weight + x) + (x + x + weight) + (x + bias) + 3 * bias + 3 * weight
+    assert time.backward.memory == pytest.approx(moved)
+    assert time.backward.matmul == pytest.approx(2 * flops / 1e12)
+    assert time.backward.launch == 5 * 0.5
+    slow = machine(matmul=1.0, memory=1e12)  # all of it work
+    time = layers(counter([linear] * 3), X, slow)[1]
+    assert (time.forward.matmul, time.backward.matmul) == (flops, 2 * flops)
+    assert time.forward.memory == 0
+    assert (time.activation_bytes, time.gradient_bytes, time.parameters) == (x, x, W * W + W)
+
+
+def test_a_relu_is_its_bytes_and_a_launch():
+    time = layers(counter([linear, nn.ReLU, linear]), X, machine(1.0, 1.0))[1]
+    x = 4 * N * W
+    assert time.forward == Terms(memory=2 * x, launch=0.5)
+    assert time.backward == Terms(memory=3 * x, launch=0.5)  # dy and y are read, dx is written
+    assert (time.update, time.parameters) == (0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "copies"),
+    [(None, 0), (torch.optim.SGD, 3), (partial(torch.optim.SGD, momentum=0.9), 5), (torch.optim.Adagrad, 5)],
+)
+def test_an_update_moves_parameters_gradients_and_state(optimizer, copies: int):
+    """Parameters read and written, gradients read, and every copy of state read and written; Adagrad counts steps."""
+    time = layers(counter([linear] * 2, optimizer), X, machine(1.0, 1.0))[0]
+    steps = 2 * 2 * 4 if optimizer is torch.optim.Adagrad else 0
+    assert time.update == copies * 4 * (W * W + W) + steps
+
+
+def test_frozen_parameters_are_not_updated():
+    frozen = linear().requires_grad_(False)
+    assert layers(counter([frozen, linear]), X, machine(1.0, 1.0))[0].update == 0
+
+
+def test_ends_are_the_embedding_and_the_last_layer_and_an_embedding_reads_rows():
+    words = torch.zeros(N, 3, dtype=torch.int64)
+    made = [partial(nn.Embedding, 1000, W), linear, nn.ReLU, linear]
+    times = layers(Counter(made, nn.functional.mse_loss), words, machine(1.0, 1.0))
+    assert [time.end for time in times] == [True, False, False, True]
+    assert times[0].forward.memory == 2 * 4 * N * 3 * W  # not its table of 1000 rows
+
+
+def test_the_loss_is_told_apart():
+    made = counter([linear] * 2)
+    loss = head(made, X, X, machine(1.0, 1.0))
+    x = 4 * N * W
+    assert loss.forward == Terms(memory=2 * x + 4, launch=0.5)
+    assert loss.backward == Terms(memory=3 * x + 4, launch=0.5)
+    assert loss.end
+    assert (loss.update, loss.activation_bytes, loss.parameters) == (0.0, 0, 0)
+
+
+def made_up(scale: float, *, end: bool) -> LayerTime:
+    return LayerTime(Terms(scale, 2 * scale, 3 * scale), Terms(4 * scale, 5 * scale, 6 * scale), 1.0, 10, 5, 1, end)
+
+
+TIMES = (made_up(1, end=True), made_up(10, end=False), made_up(100, end=True))
+LOSS = made_up(1000, end=True)
+
+
+def test_a_profile_sums_the_terms_that_are_wanted():
+    whole = profile(TIMES, LOSS)
+    assert whole.forward == whole.recompute == (6, 60, 6600)
+    assert whole.backward == (15, 150, 16500)
+    assert whole.activation_bytes == (10, 10)
+    assert whole.gradient_bytes == (5, 5)
+    assert profile(TIMES, LOSS, recompute=False).recompute == (0, 0, 0)
+    parts = [profile(TIMES, LOSS, terms=(term,)) for term in ("matmul", "memory", "launch")]
+    assert parts[0].forward == (1, 10, 1100)
+    assert tuple(map(sum, zip(*(part.backward for part in parts), strict=True))) == whole.backward
+
+
+def test_a_profile_without_ends_keeps_their_places():
+    inner = profile(TIMES, LOSS, ends=False)
+    assert (inner.forward, inner.backward) == ((0, 60, 0), (0, 150, 0))
+    assert len(inner.activation_bytes) == 2
+
+
+def test_an_unknown_term_is_one_line():
+    with pytest.raises(ValueError, match=r"^terms: no term 'flops': allowed are matmul, memory, launch"):
+        profile(TIMES, LOSS, terms=("matmul", "flops"))
+
+
+def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_parameter_and_token():
+    """Besides its parameters only the attention multiplies: 2 T d for each layer and token. An embedding looks up."""
+    L, d, V, T = 48, 2048, 32000, 1024
+    model = build("transformer", L=L)
+    inputs, targets = model.batch(1, 0)
+    made = Counter(model.layers, model.loss, torch.optim.RMSprop)
+    tpu = load("tpu-v3")
+    times, loss = layers(made, mini_batch(inputs, 2), tpu), head(made, inputs, targets, tpu)
+    parameters = sum(time.parameters for time in times)
+    assert parameters == 131_104_000 + 50_358_272 * L
+    matrices = L * (4 * d * d + 2 * d * 8192) + d * V
+    assert matrices == pytest.approx(parameters - V * d, rel=1e-3)  # the rest are biases and norms
+    work = 2 * T * 2 * (matrices + L * 2 * T * d)  # two sequences
+    assert sum(time.forward.matmul for time in times) == pytest.approx(work / tpu.matmul_flops)
+    assert sum(time.backward.matmul for time in times) == pytest.approx(2 * work / tpu.matmul_flops)
+    assert [index for index, time in enumerate(times) if time.end] == [0, L + 1]
+    assert loss.forward.matmul == 0 < loss.forward.memory
+
+
+@pytest.mark.slow
+def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
+    """Multiply-adds of one image, counted apart for torchgpipe's network, 15.170e9 in all.
+
+    Ours is the authors' network: stem of 32 filters and stem cells of D/4 and D/2, where torchgpipe has D/4, D/2 and
+    D. So the first layers differ, up to the second normal cell, and nothing behind them but 1001 classes for 1000.
+    """
+    normal, first, second, reduction = 0.706, 0.552, 0.655, 1.037
+    same = [*[normal] * 4, reduction, first, second, *[normal] * 4, reduction, first, second, *[normal] * 4, 0.004]
+    model = build("amoebanet-d", L=18, D=256)
+    inputs, _ = model.batch(1, 0)
+    made = Counter(model.layers, model.loss)
+    tpu = load("tpu-v2")
+    times = layers(made, mini_batch(inputs, 1), tpu)
+    found = [time.forward.matmul * tpu.matmul_flops / 2e9 for time in times]
+    assert found[5:] == pytest.approx(same, abs=6e-4)
+    theirs = [0.022, 0.421, 0.575, 0.527, 0.655]
+    assert 15.170 - sum(found) == pytest.approx(sum(theirs) - sum(found[:5]), abs=6e-3)
+    assert sum(found) == pytest.approx(14.194, abs=1e-3)
+    assert [index for index, time in enumerate(times) if time.end] == [23]
+    # The skip travels too: 802,816 numbers behind each of the first normal cells' pairs.
+    assert times[5].activation_bytes == 4 * 2 * 802_816
