@@ -12,7 +12,16 @@ __all__ = ["Method", "Setup", "make"]
 
 
 def make(library: str, setup: Setup) -> Method:
-    """The method of that library on this process; peers are imported only here."""
+    """The method of that library on this process; peers are imported only here.
+
+    Raises:
+        ValueError: for a peer with throttled links, which it does not have.
+    """
+    if library != "repro" and setup.throttle is not None:
+        raise ValueError(
+            f"throttle = {setup.throttle} with library {library!r}: only links of library='repro' can be throttled; "
+            "leave it out"
+        )
     return _MAKERS[library](setup)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe import EvaluationResult, LinkSpeed, StepResult
 from repro.gpipe.balance import choose
 from repro.gpipe.layers import Layer, as_layers
 from repro.gpipe.microbatch import Tree
@@ -32,6 +32,7 @@ class Setup:
         checkpoint: which micro-batches are recomputed.
         schedule: a name in `repro.gpipe.schedule.SCHEDULES`; ours alone.
         transport: as `repro.gpipe.Pipeline` takes it; ours alone.
+        throttle: of the links between stages, as `repro.gpipe.Pipeline` takes it; ours alone, peers are refused.
         seed: of initial weights, and of what is random inside layers.
         optimizer: makes it for this process's parameters; None leaves gradients where they are.
         group: the K processes, for a library that wants a process group.
@@ -49,6 +50,7 @@ class Setup:
     checkpoint: str = "always"
     schedule: str = "gpipe"
     transport: str = "auto"
+    throttle: LinkSpeed | None = None
     seed: int = 0
     optimizer: MakeOptimizer | None = None
     group: dist.ProcessGroup | None = None

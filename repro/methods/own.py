@@ -28,6 +28,7 @@ class Own:
             checkpoint=setup.checkpoint,
             schedule=setup.schedule,
             transport=setup.transport,
+            throttle=setup.throttle,
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,

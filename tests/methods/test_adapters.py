@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 from fakes import examined, setup, two_stages
 
-from repro.gpipe import launch
+from repro.gpipe import LinkSpeed, launch
 from repro.methods import make
 
 
@@ -54,3 +54,13 @@ def test_a_peer_does_not_cut_by_time_itself():
     assert setup(balance="uniform").counts() == (2, 2)
     with pytest.raises(ValueError, match=r"^balance = 'time' with a peer library: .*library='repro'.*$"):
         setup(balance="time").counts()
+
+
+def test_only_our_own_links_can_be_throttled():
+    with pytest.raises(ValueError, match=r"^throttle=0\.5: must be a LinkSpeed"):  # so it gets there
+        make("repro", setup(stages=1, balance=(4,), throttle=0.5))
+    for peer in ("torch", "torchgpipe"):
+        with pytest.raises(
+            ValueError, match=rf"^throttle = LinkSpeed\(.*library '{peer}': only links of .*'repro' can.*$"
+        ):
+            make(peer, setup(throttle=LinkSpeed(0.001)))

@@ -1,8 +1,10 @@
 """Each model gives the same outputs and gradients cut into two stages as in one piece."""
 
+from functools import partial
+
 import pytest
 import torch
-from pipelined import MODELS, M, N, everything
+from pipelined import MODELS, M, N, batch, doubled, everything
 from torch import nn
 
 from repro.gpipe import launch
@@ -20,8 +22,9 @@ def ran():
 @pytest.mark.parametrize("name", MODELS)
 def test_pipelined_as_not(ran, name):
     model = build(name, **MODELS[name])
-    inputs, targets = model.batch(N, 0)
-    whole = nn.Sequential(*(gpipe_layers.build(f, n, 1, torch.device("cpu")) for n, f in enumerate(model.layers)))
+    inputs, targets = batch(model, N)
+    layers = [partial(doubled, layer) for layer in model.layers]
+    whole = nn.Sequential(*(gpipe_layers.build(f, n, 1, torch.device("cpu")) for n, f in enumerate(layers)))
     total = 0.0
     for x, y in zip(inputs.split(N // M), targets.split(N // M), strict=True):
         loss = model.loss(whole(x), y) / M

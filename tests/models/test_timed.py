@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe import launch
 from repro.models import build
-from repro.models.timed import TimedLayer, wait_until
+from repro.models.timed import TimedLayer, TimedSGD
 
 
 def seconds(action) -> float:
@@ -16,21 +16,8 @@ def seconds(action) -> float:
     return time.perf_counter() - start
 
 
-def test_waits_as_long_as_asked():
-    # Never shorter; longer only by what a busy machine adds.
-    took = [seconds(lambda: wait_until(time.perf_counter() + 0.02)) for _ in range(5)]
-    assert min(took) >= 0.02
-    assert min(took) < 0.03
-
-
-def test_waiting_leaves_the_core_to_others():
-    start = time.process_time()
-    wait_until(time.perf_counter() + 0.1)
-    assert time.process_time() - start < 0.03
-
-
 def test_forward_and_backward_take_their_own_time():
-    layer = TimedLayer(0.01, 0.03)
+    layer = TimedLayer(0.01, 0.03, 16)
     x = torch.randn(4, 16, requires_grad=True)
     forward, backward = [], []
     for _ in range(5):
@@ -43,7 +30,7 @@ def test_forward_and_backward_take_their_own_time():
 
 
 def test_it_passes_on_what_it_gets():
-    layer = TimedLayer(0.0, 0.0)
+    layer = TimedLayer(0.0, 0.0, 5)
     x = torch.randn(3, 5, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a: layer.double()(a), (x,))
     output = layer(x)
@@ -54,15 +41,72 @@ def test_it_passes_on_what_it_gets():
 
 
 def test_the_first_layer_waits_backward_though_its_input_needs_no_gradient():
-    layer = TimedLayer(0.0, 0.02)
+    layer = TimedLayer(0.0, 0.02, 2)
     output = layer(torch.zeros(2, 2)).sum()
     assert seconds(output.backward) >= 0.02
 
 
 def test_a_library_that_recomputes_on_demand_recomputes_it_too():
-    layer = TimedLayer(0.02, 0.0)
+    layer = TimedLayer(0.02, 0.0, 2)
     output = checkpoint(layer, torch.zeros(2, 2, requires_grad=True), use_reentrant=False).sum()
     assert seconds(output.backward) >= 0.02
+
+
+def test_the_gradient_is_passed_on_too_and_not_copied():
+    """A copy, of a large message, would begin when B's time is over."""
+    x, gradient = torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3)
+    TimedLayer(0.0, 0.0, 3)(x).backward(gradient)
+    assert x.grad is not None
+    assert x.grad.data_ptr() == gradient.data_ptr()
+
+
+def test_each_boundary_may_have_its_own_width():
+    model = build("timed", L=3, forward_s=0.0, backward_s=0.0, elements=[5, 2, 7])
+    x = model.batch(4, 0)[0].requires_grad_()
+    assert x.shape == (4, 5)
+    values = [x]
+    for factory in model.layers:
+        values.append(factory()(values[-1]))
+    assert [v.shape[1] for v in values] == [5, 5, 2, 7]
+    assert torch.equal(values[1], x)
+    assert not values[2].any()
+    assert not values[3].any()
+    values[3].sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.zeros(4, 5))
+
+
+def test_a_width_that_changes_takes_no_time_of_its_own():
+    layer = TimedLayer(0.03, 0.03, 1_000_000)
+    x = torch.zeros(1, 500_000, requires_grad=True)
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        output = layer(x)
+        middle = time.perf_counter()
+        torch.autograd.backward([output], [torch.zeros(1, 1).expand(1, 1_000_000)])
+        took.append((middle - start, time.perf_counter() - middle))
+    for quickest in map(min, zip(*took, strict=True)):
+        assert 0.03 <= quickest < 0.04
+
+
+def test_nothing_sleeps_that_takes_no_time(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: 1 / 0)
+    layer = TimedLayer(0.0, 0.0, 3)
+    layer(torch.zeros(2, 3, requires_grad=True)).sum().backward()
+    TimedSGD(layer.parameters()).step()
+
+
+def test_an_update_takes_the_time_of_its_layers_together():
+    model = build("timed", L=3, update_s=[0.01, 0.0, 0.02])
+    layers = [factory() for factory in model.layers]
+    other = torch.nn.Linear(2, 1)  # has no time of its own
+    optimizer = TimedSGD([*(p for layer in layers for p in layer.parameters()), *other.parameters()], lr=0.5)
+    before = other.weight.detach().clone()
+    other.weight.grad = torch.ones(1, 2)
+    assert 0.03 <= min(seconds(optimizer.step) for _ in range(3)) < 0.04
+    torch.testing.assert_close(other.weight.detach(), before - 1.5)
+    assert seconds(TimedSGD(layers[1].parameters()).step) < 0.01
 
 
 def test_one_duration_per_layer_and_the_message_size():
@@ -84,6 +128,10 @@ def test_one_duration_per_layer_and_the_message_size():
     [
         ({"L": 0}, "^L=0: .*1 or more"),
         ({"elements": 0}, "^elements=0: .*1 or more"),
+        ({"L": 2, "elements": [1, 0]}, r"^elements=\[1, 0\]: .*1 or more"),
+        ({"L": 2, "elements": [1]}, r"^elements=\[1\]: .*L=2 numbers"),
+        ({"elements": 1.5}, "^elements=1.5: .*valid integer"),
+        ({"update_s": -1.0}, "^update_s=-1.0: .*0 or more"),
         ({"L": 3, "forward_s": [1.0, 2.0]}, r"^forward_s=\[1.0, 2.0\]: .*L=3 numbers"),
         ({"backward_s": -1.0}, "^backward_s=-1.0: .*0 or more"),
         ({"forward_s": "fast"}, "^forward_s='fast': .*valid number"),
