@@ -1,4 +1,4 @@
-"""The `repro` command: list, plan, run, report, fit, doctor.
+"""The `repro` command: list, plan, run, report, why, fit, simulate, calibrate, doctor.
 
 Listing and planning import no torch. A user's mistake is one line on stderr and exit status 2; a run that failed
 gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or skipped.
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
 
-from repro.harness import fitting, signals
+from repro.harness import calibrating, explaining, fitting, signals, simulating
 from repro.harness.flags import mistake, parse, parse_with
 from repro.harness.mistakes import near
 from repro.harness.spec import SCALES, Experiment, Scale
@@ -120,13 +120,16 @@ def _dispatch(given: list[str]) -> int:
         "plan": (PlanOptions, _plan),
         "run": (RunOptions, _run),
         "report": (ReportOptions, _report),
+        "why": (explaining.WhyOptions, explaining.main),
         "fit": (fitting.FitOptions, fitting.main),
+        "simulate": (simulating.SimulateOptions, simulating.main),
+        "calibrate": (calibrating.CalibrateOptions, calibrating.main),
         "doctor": (DoctorOptions, _doctor),
     }
     if not given or given[0] in ("-h", "--help"):
         print("usage: repro VERB ...\n\nGPipe (arXiv:1811.06965), reproduced.\n")
         for verb, (options, _) in verbs.items():
-            print(f"  repro {verb:8}{(options.__doc__ or '').partition(chr(10))[0]}")
+            print(f"  repro {verb:10}{(options.__doc__ or '').partition(chr(10))[0]}")
         print("\n`repro VERB --help` shows a verb's options, `repro run NAME --help` an experiment's as well.")
         return 0 if given else 2
     if given[0] not in verbs:
@@ -142,16 +145,16 @@ def _list(arguments: list[str]) -> int:
 
     from repro.harness import catalog
 
-    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, caption_justify="left")
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in ("name", "v5", "NeurIPS", *SCALES, "needs"):
         table.add_column(column, justify="right" if column in SCALES else "left", no_wrap=column != "needs")
     for name in catalog.names():
         built = [catalog.find(name).build(scale) for scale in SCALES]
-        minutes = [f"{m:g} min" if (m := e.minutes.get(s)) else "-" for s, e in zip(SCALES, built, strict=True)]
+        minutes = [f"{e.minutes.get(s, 0):g}'" if s in e.minutes else "-" for s, e in zip(SCALES, built, strict=True)]
         about = built[0]
         table.add_row(name, about.paper or "-", about.neurips or "-", *minutes, about.needs)
     Console(highlight=False).print(table)
-    print("\n`repro plan NAME` shows an experiment's runs, `repro run NAME` measures them.")
+    print("\n9' are 9 minutes. `repro plan NAME` shows an experiment's runs, `repro run NAME` measures them.")
     return 0
 
 

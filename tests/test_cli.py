@@ -117,6 +117,9 @@ def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture
         (["run", "table2", "--scale", "node"], ["scale = 'node'", "GPUs", "--scale laptop"]),
         (["run", "mine.py"], ["mine.py", "no such file"]),
         (["run", "table2", "--spec", "spec.json"], ["--spec spec.json", "table2", "drop one"]),
+        (["why"], ["run: name it once", "repro report"]),
+        (["why", "transformer-K2"], ["run = 'transformer-K2'", "no run below results", "repro run NAME"]),
+        (["why", "x", "--jsn"], ["--jsn", "did you mean '--json'"]),
         (["list", "--all"], ["--all", "repro list --help"]),
     ],
 )
@@ -198,14 +201,14 @@ def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: p
 def test_list_has_the_paper_s_numbering_needs_and_minutes(capfd: pytest.CaptureFixture[str]):
     assert main(["list"]) == 0
     told = capfd.readouterr().out
-    for words in ("NeurIPS", "v5", "table2", "Table 2", "6 min", "8 devices", "sweep"):
+    for words in ("NeurIPS", "v5", "table2", "Table 2", "9'", "8 devices", "sweep"):
         assert words in told
 
 
 def test_plan_counts_estimates_and_names_what_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert main(["plan", "table2", "--scale", "laptop", "--only", "K=2,M=4", "--results", str(tmp_path)]) == 0
     told = capfd.readouterr().out
-    assert "6 to measure in 5 rounds, about 3 min" in told
+    assert "24 to measure in 5 rounds, about" in told
     assert "added as baselines of the ratios" in told
     assert main(["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out
@@ -222,7 +225,7 @@ def test_everything_leaves_out_what_has_no_time_of_its_own(tmp_path: Path, capfd
 def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
     assert main(["--help"]) == 0
     told = capfd.readouterr().out
-    for verb in ("list", "plan", "run", "report", "doctor"):
+    for verb in ("list", "plan", "run", "report", "fit", "simulate", "calibrate", "doctor"):
         assert f"repro {verb} " in told
     with pytest.raises(SystemExit) as stop:
         main(["run", "sweep", "--help"])
@@ -232,6 +235,12 @@ def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
     for flag in (*flags, "numbers of stages"):
         assert flag in told
     assert " ".join(told.replace("│", " ").split()).count("which is code and is run") == 1  # a model's
+    for verb, flag in (("simulate", "--link-gbps"), ("calibrate", "--smallest")):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        told = " ".join(capfd.readouterr().out.replace("│", " ").split())
+        assert flag in told
+        assert "which is code and is run" in told
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "which is code and is run" in " ".join(capfd.readouterr().out.split())

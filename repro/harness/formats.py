@@ -18,6 +18,7 @@ def _moment(text: str) -> str:
 
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
 Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]  # of a run, which is a folder, or a group
 Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
@@ -78,12 +79,94 @@ class Fitted(_Recorded):
     tried: list[Tried] = []
 
 
+class LinkRecord(_Recorded):
+    """Between two stages; no bytes_per_second: without bounds."""
+
+    latency: Amount
+    bytes_per_second: Annotated[float, Field(gt=0)] | None
+    overlap: bool = True
+
+
+class Tables(_Recorded):
+    """Seconds: a row for each size, a number for each layer."""
+
+    forward: list[list[Amount]]
+    recompute: list[list[Amount]]
+    backward: list[list[Amount]]
+
+
+class Calibration(Tables):
+    """Seconds that layers took here, see `repro.harness.calibration`; alone: while the other processes waited."""
+
+    sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    alone: Tables | None = None
+    update: list[Amount]
+    activations: list[Amount]
+    gradients: list[Amount]
+    link: LinkRecord
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "Calibration":
+        L = len(self.update)
+        both = (self, self.alone) if self.alone else (self,)
+        tables = [table for one in both for table in (one.forward, one.recompute, one.backward)]
+        if any(len(table) != len(self.sizes) or any(len(row) != L for row in table) for table in tables):
+            raise ValueError("tables differ in size")
+        if len(self.activations) != L - 1 or len(self.gradients) != L - 1 or self.sizes != sorted(set(self.sizes)):
+            raise ValueError("sizes or boundaries do not fit the layers")
+        return self
+
+
+class CalibrationFile(_Recorded):
+    """What `repro calibrate MODEL` writes."""
+
+    model: Annotated[str, Field(min_length=1, max_length=200)]
+    model_args: dict[str, Any]
+    K: Annotated[int, Field(ge=1)]
+    device: str
+    date: str
+    unit: str
+    calibration: Calibration
+
+
+class Stages(_Recorded):
+    """What one micro-batch costs on each stage, see `repro.simulate.StageCosts`."""
+
+    forward: Annotated[list[Amount], Field(min_length=1)]
+    recompute: list[Amount]
+    backward: list[Amount]
+    update: list[Amount]
+    setup: list[Amount]
+    activations: list[Amount]
+    gradients: list[Amount]
+    link: LinkRecord
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "Stages":
+        K = len(self.forward)
+        if any(len(part) != K for part in (self.recompute, self.backward, self.update, self.setup)):
+            raise ValueError("stages differ in number")
+        if any(len(part) != K - 1 for part in (self.activations, self.gradients)):
+            raise ValueError("boundaries differ in number")
+        return self
+
+
+class Modelled(_Recorded):
+    """What a cost model said: N (0: not even micro-batches of one example fit), stages, seconds of causes together."""
+
+    batch: Count
+    stages: Stages
+    rungs: dict[str, Amount]
+
+
 class Line(_Recorded):
-    """One line of metrics.jsonl: a run in a round; one of checks, or of a fit, has no steps."""
+    """One line of metrics.jsonl: a run in a round; one of checks, a fit, or of what fits no memory, has no steps."""
 
     round: str
     checks: dict[str, Finding] = {}
     fit: Fitted | None = None
+    modelled: Modelled | None = None
+    calibration: Calibration | None = None
     step_s: list[Seconds]
     loss: list[float | None]
     bubble_idle_over_total: Numbers
@@ -97,7 +180,8 @@ class Line(_Recorded):
 
     @model_validator(mode="after")
     def _steps(self) -> "Line":
-        if not self.checks and self.fit is None and not (self.step_s and self.loss):
+        untimed = self.checks or self.fit or self.calibration or (self.modelled and not self.modelled.batch)
+        if not untimed and not (self.step_s and (self.loss or self.modelled)):
             raise ValueError("step_s or loss is empty")
         return self
 

@@ -132,13 +132,16 @@ def installed(package: str) -> str:
         return ""
 
 
+_RESULTS = (":!results", ":!plots")  # what is being measured changes these, and no number
+
+
 @cache
 def commit() -> str:
-    """Short commit of this code, `+dirty` when tracked files were changed, `unknown` outside git."""
+    """Short commit of this code, `+dirty` when tracked files but results were changed, `unknown` outside git."""
     short = _git("rev-parse", "--short=10", "HEAD")
     if not short:
         return "unknown"
-    return short + ("+dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    return short + ("+dirty" if _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS) else "")
 
 
 def environment(machine: Machine) -> dict[str, object]:

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,12 @@ import torch.distributed as dist
 from repro.gpipe import NonFiniteError, Timeline, breakdown, make_schedule
 from repro.gpipe.launch import TIMEOUT
 from repro.gpipe.microbatch import split
+from repro.harness import modelled
+from repro.harness.sources import link_speed
 from repro.harness.spec import ENOUGH, TIMED, RunSpec
 from repro.methods import Method, Setup, make
 from repro.models import build
+from repro.models.timed import TimedSGD
 
 if TYPE_CHECKING:
     from repro.models import Model
@@ -46,6 +49,7 @@ class Job:
         memory: whether to read peak memory too.
         device: "cpu" or "cuda".
         allow_nonfinite: record a run whose loss or gradients are inf or nan, instead of failing it.
+        costs: of an emulated run with a device's profile what its stages are to wait, as `StageCosts.plain` gives it.
     """
 
     spec: RunSpec
@@ -53,6 +57,7 @@ class Job:
     memory: bool = True
     device: str = "cpu"
     allow_nonfinite: bool = False
+    costs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,9 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
     processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
     if rank >= processes:
         return None
-    tasks = {"train": _train, "check": _check, "fit": _fit}
-    found = tasks[job.spec.task](job, rank, groups)
+    tasks = {"train": _train, "check": _check, "fit": _fit, "calibrate": _calibrate}
+    task = _simulate if job.spec.fidelity == "simulated" else tasks[job.spec.task]
+    found = task(job, rank, groups)
     for group in groups:  # not after an error, which closed connections would hide behind errors of the neighbours
         dist.destroy_process_group(group)
     return found if rank == 0 else None
@@ -97,14 +103,15 @@ def check(spec: RunSpec) -> None:
                 "such as L"
             )
         return
-    if spec.fidelity not in TIMED:
-        raise ValueError(f"fidelity = '{spec.fidelity}': workers run 'measured' and 'emulated'; choose one of these")
     model = build(spec.model, **spec.arguments)
-    waits = model.labels.get("compute") == "timed wait"
-    if waits != (spec.fidelity == "emulated"):
+    if spec.modelled:
+        modelled.check(spec, model)
+    elif spec.fidelity not in TIMED:
+        raise ValueError(f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; choose one")
+    elif (waits := modelled.waits(model)) != (spec.fidelity == "emulated"):
         raise ValueError(
             f"fidelity = '{spec.fidelity}': the layers of {spec.model} {'wait' if waits else 'compute'}, so allowed is "
-            f"'{'emulated' if waits else 'measured'}'; set that"
+            f"'{'emulated' if waits else 'measured'}' or 'simulated'; set that"
         )
     spec.fit(len(model.layers))
 
@@ -113,25 +120,41 @@ def _train(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     """Warm up, time the steps, read the memory."""
     started = time.perf_counter()
     spec = job.spec
-    model = build(spec.model, **spec.arguments)
+    stand_in = modelled.Emulation.of(job.costs, spec) if job.costs else None
+    model = stand_in.model if stand_in else build(spec.model, **spec.arguments)
     inputs, targets = model.batch(spec.N, spec.seed)
     if spec.D > 1:
         inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
-    method = make(spec.library, _setup(job, model, inputs, rank, groups))
+    setup = _setup(job, model, inputs, rank, groups)
+    if stand_in:
+        setup = replace(setup, balance="uniform", throttle=stand_in.throttle)
+    method = make(spec.library, setup)
     try:
         for _ in range(spec.warmup):
             _refuse_nonfinite(method.train_step(inputs, targets).loss, job)
         gc.collect()
         gc.freeze()  # else a collection inside a step would walk all that torch has made, for either library
-        setup = time.perf_counter() - started
+        prepared = time.perf_counter() - started
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
-        return _metrics(model, spec, method.balance, steps, peaks, setup)
+        return _metrics(model, spec, method.balance, steps, peaks, prepared)
     finally:
         gc.unfreeze()
         method.close()
+
+
+def _simulate(job: Job, _rank: int, _groups: list[Any]) -> dict[str, Any]:
+    """Lay the schedule on a virtual clock, in this process alone."""
+    return modelled.simulated(job.spec, job.device)
+
+
+def _calibrate(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
+    """Time the layers, on all stages' processes at once."""
+    from repro.harness import calibration
+
+    return calibration.run(job.spec, rank, device_of(job.device, rank))
 
 
 def _check(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
@@ -196,8 +219,9 @@ def _setup(job: Job, model: "Model", inputs: Any, rank: int, groups: list[Any]) 
         schedule=spec.schedule,
         transport=spec.transport,
         seed=spec.seed,
-        device=_device(job.device, rank),
-        optimizer=partial(OPTIMIZERS[spec.optimizer], lr=spec.lr),
+        device=device_of(job.device, rank),
+        optimizer=partial(TimedSGD if modelled.waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
+        throttle=link_speed(spec.link),
         group=groups[0] if groups else None,
         allow_nonfinite=job.allow_nonfinite,
     )
@@ -259,7 +283,7 @@ def _metrics(
     }
 
 
-def _device(kind: str, rank: int) -> torch.device:
+def device_of(kind: str, rank: int) -> torch.device:
     """This rank's device; ranks of one host take its GPUs in turn."""
     if kind == "cpu":
         return torch.device("cpu")

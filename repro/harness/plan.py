@@ -25,8 +25,8 @@ _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", 
 class PlannedRun:
     """One run of a plan.
 
-    `status` is a status word with its `reason`; `have` and `missing` count its finished and outstanding rounds;
-    `added` says that only other runs' ratios need it.
+    `status` is a status word with its `reason`; `have` and `missing` count its finished and outstanding rounds, of
+    `wanted`; `added` says that only other runs' ratios need it.
     """
 
     id: str
@@ -38,6 +38,7 @@ class PlannedRun:
     missing: int = 0
     added: bool = False
     bases: tuple[str, ...] = ()
+    wanted: int = 0
 
     @property
     def label(self) -> str:
@@ -54,9 +55,8 @@ class Plan:
     machine: Machine
     folder: Folder
     runs: tuple[PlannedRun, ...]
-    rounds: int
     notes: tuple[str, ...]
-    seconds_per_run: float
+    pace: Mapping[str, float]  # group -> seconds for one run in one round
     force: bool = False
     accumulate: bool = False
     command: str = ""
@@ -78,12 +78,15 @@ class Plan:
     @property
     def open(self) -> int:
         """How many measurements (a run in a round) are outstanding."""
-        return sum(len(members) for group in self.experiment.groups for members in self.fresh_rounds(group.name))
+        return sum(self._open(group.name) for group in self.experiment.groups)
 
     @property
     def seconds(self) -> float:
         """Estimated seconds for them."""
-        return self.open * self.seconds_per_run
+        return sum(self._open(group.name) * self.pace[group.name] for group in self.experiment.groups)
+
+    def _open(self, group: str) -> int:
+        return sum(map(len, self.fresh_rounds(group)))
 
 
 def make(
@@ -106,7 +109,7 @@ def make(
         machine: where.
         results: the results folder.
         only: filters such as "K=2,M=4"; see `select`.
-        rounds: rounds of every group, the experiment's own number by default.
+        rounds: rounds of every group, by default the group's or the experiment's own number.
         force: measure what is done again.
         accumulate: keep the runs that were recorded with other parameters of the experiment in its table.
         command: what a user types after ./run_all.sh to measure this.
@@ -117,7 +120,6 @@ def make(
         raise ValueError(f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}")
     folder = Folder.of(results, machine, scale, experiment.name)
     chosen = select(experiment, only)
-    rounds = rounds or experiment.rounds
     runs: list[PlannedRun] = []
     markers = folder.markers()
     recorded = cache(lambda run: {line["round"] for line in folder.lines(run, markers)})
@@ -125,14 +127,15 @@ def make(
         ids = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
         wanted = {name for name, run in ids.items() if run in chosen}
         needed = wanted | {b for name in wanted for b in _bases(name, ids)}
+        many = rounds or group.rounds or experiment.rounds
         runs += [
-            _planned(name, group.name, ids, machine, recorded, folder.pictured, rounds, name not in wanted, force)
+            _planned(name, group.name, ids, machine, recorded, folder.pictured, many, name not in wanted, force)
             for name in ids
             if name in needed
         ]
     pace = _pace(experiment, scale, machine, markers)
     notes = _notes(runs)
-    return Plan(experiment, scale, machine, folder, tuple(runs), rounds, notes, pace, force, accumulate, command)
+    return Plan(experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command)
 
 
 def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
@@ -202,9 +205,15 @@ def _planned(
     # What only accompanies others has bases of its own only where they were asked for.
     bases = () if added else tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
     have = len(set.intersection(*(recorded(run) for run in (name, *bases))))
-    wanted = rounds if spec.task == "train" else 1  # all else comes out the same every time
+    wanted = _wanted(spec, rounds)
     missing = wanted if force and not added else max(0, wanted - have, 0 if pictured(name) else 1)
-    return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases)
+    return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases, wanted)
+
+
+def _wanted(spec: RunSpec, rounds: int) -> int:
+    """In how many of a group's rounds a run takes part."""
+    timed = spec.task in ("train", "calibrate") and spec.fidelity in TIMED
+    return rounds if timed else 1  # all else comes out the same every time
 
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
@@ -245,16 +254,21 @@ def price(plans: Iterable[Plan]) -> str:
     )
 
 
-def _pace(experiment: Experiment, scale: Scale, machine: Machine, markers: Markers) -> float:
-    """Seconds for one run in one round: as in recorded rounds, else from the experiment's own estimate."""
-    seen = []
+def _pace(experiment: Experiment, scale: Scale, machine: Machine, markers: Markers) -> dict[str, float]:
+    """Seconds for one run in one round of each group: as in recorded rounds, else from the experiment's estimate."""
+    seen: dict[str, list[float]] = {}
     for marker in markers.values():
         seconds = (datetime.fromisoformat(marker["ended"]) - datetime.fromisoformat(marker["started"])).total_seconds()
-        seen.append(max(0.0, seconds) / max(1, len(marker["runs"])))  # clocks may be set back
-    if seen:
-        return statistics.median(seen)
-    possible = sum(not _obstacle(run, machine) for group in experiment.groups for run in group.runs)
-    return 60 * experiment.minutes.get(scale, 0.0) / max(1, possible * experiment.rounds)
+        pace = max(0.0, seconds) / max(1, len(marker["runs"]))  # clocks may be set back
+        seen.setdefault(marker["group"], []).append(pace)
+    possible = sum(
+        _wanted(run, group.rounds or experiment.rounds)
+        for group in experiment.groups
+        for run in group.runs
+        if not _obstacle(run, machine)
+    )
+    guess = 60 * experiment.minutes.get(scale, 0.0) / max(1, possible)
+    return {g.name: statistics.median(seen[g.name]) if g.name in seen else guess for g in experiment.groups}
 
 
 def _parse(text: str) -> dict[str, list[str]]:

@@ -65,7 +65,7 @@ class Story:
     def begin(self, plans: Iterable[Plan]) -> None:
         """Start the live line."""
         members = [
-            (run.id, plan.seconds_per_run)
+            (run.id, plan.pace[group.name])
             for plan in plans
             for group in plan.experiment.groups
             for round_ in plan.fresh_rounds(group.name)
@@ -101,19 +101,21 @@ class Story:
 
     def extremes(self, rows: Sequence[Mapping[Any, Any]]) -> None:
         """What somebody who must choose K and M wants to know of a group: its fastest points and its leanest."""
-        if len(rows) < 2:
+        known = [row for row in rows if row["throughput"] == row["throughput"]]
+        if len(known) < 2 or len({row["N"] for row in rows}) > 1:  # nothing to choose between
             return
+        rows = known
         fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
         if alone := [row for row in rows if row["K"] == 1]:
             fastest.append(("fastest on one stage", max(alone, key=lambda row: row["throughput"])))
-        leanest = min(rows, key=lambda row: row["peak_gib_max"])
         parts = [
             f"{word}: K={row['K']}, M={row['M']} at {row['throughput']:.3g} {row['unit']}" for word, row in fastest
         ]
-        parts.append(
-            f"smallest peak: K={leanest['K']}, M={leanest['M']} with {1024 * leanest['peak_gib_max']:.3g} MiB a stage"
-        )
-        self.say(f"  {'; '.join(parts)} (N={leanest['N']}, re-materialization {leanest['remat']})")
+        if weighed := [row for row in rows if row["peak_gib_max"] == row["peak_gib_max"]]:
+            leanest = min(weighed, key=lambda row: row["peak_gib_max"])
+            size = _memory(leanest["peak_gib_max"])
+            parts.append(f"smallest peak: K={leanest['K']}, M={leanest['M']} with {size} a stage")
+        self.say(f"  {'; '.join(parts)} (N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
 
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""
@@ -150,19 +152,22 @@ def summary(plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> Table:
-    """The runs of a plan, one line each."""
+    """The runs of a plan, one line each; recompute and fidelity where they are not the same for all."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", no_wrap=True)
     for name in ("K", "M", "N"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("recompute", "rounds", "status"):
+    named = {"recompute": "checkpoint", "fidelity": "fidelity"}
+    varied = [name for name, field in named.items() if len({getattr(run.spec, field) for run in plan.runs}) > 1]
+    for name in (*varied, "rounds", "status"):
         table.add_column(name, overflow="fold")
     for group in plan.experiment.groups:
         for run in plan.group(group.name):
             spec = run.spec
-            rounds = f"{run.have} of {plan.rounds}" if run.status != "skipped" else "-"
+            rounds = f"{run.have} of {run.wanted}" if run.status != "skipped" else "-"
             label = f"{run.label}, as baseline" if run.added else run.label
-            table.add_row(run.id, str(spec.K), str(spec.M), str(spec.N), spec.checkpoint, rounds, label)
+            also = [getattr(spec, named[name]) for name in varied]
+            table.add_row(run.id, str(spec.K), str(spec.M), str(spec.N), *also, rounds, label)
     return table
 
 
@@ -171,7 +176,7 @@ def result_line(row: dict[str, Any]) -> str:
     if row["size"]:
         return f"  {row['run']}: {_fitted(row)}"
     if row["step_s"] != row["step_s"]:
-        return f"  {row['run']}: nothing was timed; see the report"
+        return f"  {row['run']}: done; the report shows what came of it"
     text = f"  {row['run']}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
         low, high = row["ci_low"], row["ci_high"]

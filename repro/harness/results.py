@@ -30,6 +30,7 @@ COLUMNS = [
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
     *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks", "fit"),
+    *("modelled", "calibration"),
 ]
 
 
@@ -125,14 +126,14 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "round": line["round"],
         "step_s": step,
-        "throughput": spec.N / step,
+        "throughput": ((line.get("modelled") or {}).get("batch") or spec.N) / step,
         "bubble_idle_over_total": _median(line["bubble_idle_over_total"]),
         "bubble_idle_over_work": _median(line["bubble_idle_over_work"]),
         "loss": _median(line["loss"][-1:]),
         "setup_s": line["setup_s"],
         "breakdown": line["breakdown"],
         "checks": line.get("checks", {}),
-        "fit": line.get("fit"),
+        **{name: line.get(name) for name in ("fit", "modelled", "calibration")},
     }
 
 
@@ -167,8 +168,14 @@ def _row(
         "balance": tuple(last["balance"]) if last else None,
         "labels": last.get("labels", {}),
         "library": spec.library,
+        **_batch(last.get("modelled")),
         **_size(spec, last.get("fit")),
     }
+
+
+def _batch(modelled: Mapping[str, Any] | None) -> dict[str, int]:
+    """N where a cost model chose it."""
+    return {"N": modelled["batch"]} if modelled else {}
 
 
 def _size(spec: RunSpec, fit: Mapping[str, Any] | None) -> dict[str, Any]:

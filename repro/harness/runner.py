@@ -206,7 +206,7 @@ class GroupRun:
         self.story.run(run)
         known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
-        device = "cpu" if run.spec.fidelity == "counted" else self.plan.machine.device  # the same on every machine
+        device = "cpu" if run.spec.modelled or run.spec.fidelity == "counted" else self.plan.machine.device
         job = Job(run.spec, cut, not known, device, self.allow_nonfinite)
         self.crew.ready()
         began = time.monotonic()
@@ -219,6 +219,10 @@ class GroupRun:
             from repro.harness import fits
 
             return fits.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
+        if job.spec.fidelity == "emulated" and job.spec.modelled:
+            from repro.harness import modelled
+
+            return modelled.emulate(self.crew, job, deadline)
         return self.crew.measure(job, deadline)
 
     def _after(self, run: PlannedRun, *, last: bool) -> None:

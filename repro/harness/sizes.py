@@ -21,6 +21,20 @@ TRANSFORMER: dict[Scale, dict[str, Any]] = {
     "node": {"L": 48},
     "paper": {"L": 48},
 }
+
+
+def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, dict[str, Any]]:
+    """What is simulated and emulated at each scale: the paper's size but in continuous integration."""
+    return {scale: smoke if scale == "smoke" else paper for scale in AMOEBANET}
+
+
+MODELLED_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], AMOEBANET["paper"])
+MODELLED_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], TRANSFORMER["paper"])
+# Transformer-48 with half of Table 1's widths: at those the weights of half the model alone fill a TPUv3 core.
+NARROW = _at_paper_size({**TRANSFORMER["smoke"], "d": 16, "H": 32}, {"L": 48, "d": 1024, "H": 4096, "heads": 16})
+# The models of Table 3.
+TABLE3_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], {"L": 18, "D": 128, "image": 224})
+TABLE3_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], {"L": 24})
 # Of which L and D are left to grow until 64 MiB (24 MiB for the Transformer) are full.
 AMOEBANET_SMALL: dict[str, Any] = {"L": 3, "image": 64, "num_classes": 10}
 TRANSFORMER_SMALL: dict[str, Any] = {"d": 128, "H": 512, "heads": 4, "V": 512, "T": 32}

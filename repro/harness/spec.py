@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from repro.harness import rules
 from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
 from repro.harness.private import expanded, portable
@@ -25,13 +26,15 @@ BalanceRule = Literal["time", "parameters", "uniform", "memory"]
 Optimizer = Literal["sgd", "rmsprop", "adam"]
 Library = Literal["repro", "torch", "torchgpipe"]
 Transport = Literal["auto", "shm", "gloo"]
-Task = Literal["train", "check", "fit"]
+Task = Literal["train", "check", "fit", "calibrate"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
+Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]
 ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
 MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
 _MOST_ARGUMENTS = 2**14  # values in model_args
@@ -50,6 +53,14 @@ class Frozen(BaseModel):
             raise ValueError(one_line(error, type(self), data)) from None
 
 
+class Link(Frozen):
+    """Between neighbouring stages: seconds of latency, bytes per second, whether a stage computes while it sends."""
+
+    latency: Seconds = 0.0
+    bytes_per_second: Factor
+    overlap: Annotated[bool, Field(strict=True)] = True
+
+
 class RunSpec(Frozen):
     """One point of a sweep, in the paper's letters: K stages, M micro-batches, a mini-batch of N, D replicas.
 
@@ -60,7 +71,14 @@ class RunSpec(Frozen):
     stages. The task "check" times nothing but holds the library against the unsplit model (`repro.methods.checks`).
     The task "fit" times nothing either: it looks for the largest model, grown in what model_args do not fix
     (`repro.costs.families`), of which every stage stays within `memory` bytes, cut as evenly by memory as can be:
-    counted on fake tensors, or measured, by training one size after the other.
+    counted on fake tensors, or measured, by training one size after the other. The task "calibrate" times the layers,
+    on K processes at once, for `repro.simulate`.
+
+    A simulated run lays the schedule on a virtual clock, with what layers cost on the device `profile` (a name in
+    `repro.costs.device`, or a file), or with the waits of layers that wait; with `memory` it takes the largest N, up to
+    the one that is given, of which every stage stays within it. An emulated run with a profile has K stages wait as
+    long, `stretch` seconds for one of the device's. `link` slows messages down; where a profile has one it stands in
+    for that.
 
     Values are bounded far above what any run needs, so that no spec costs memory or time before anything is measured:
     K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, model_args by 2^14 plain values and 2^16 characters.
@@ -87,14 +105,19 @@ class RunSpec(Frozen):
     transport: Transport = "auto"
     task: Task = "train"
     memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
+    profile: str | None = Field(default=None, min_length=1, max_length=200)
+    link: Link | None = None
+    stretch: Factor | None = None
 
-    @field_validator("model")
+    @field_validator("model", "profile")
     @classmethod
-    def _check_model(cls, model: str) -> str:
-        if not model.isprintable():
-            raise ValueError(f"model = {short(model)}: allowed are letters, digits and signs that can be printed")
-        portable("model", model)
-        return model
+    def _check_name(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and not name.isprintable():
+            raise ValueError(
+                f"{info.field_name} = {short(name)}: allowed are letters, digits and signs that can be printed"
+            )
+        written = portable(str(info.field_name), name)
+        return written if info.field_name == "profile" else name
 
     @field_validator("model_args")
     @classmethod
@@ -128,9 +151,7 @@ class RunSpec(Frozen):
                 f"balance = {short(list(self.balance))} has {len(self.balance)} entries for K = {self.K} stages: "
                 "give one layer count per stage, or balance='time'"
             )
-        if self.library != "repro":
-            self._check_peer()
-        self._check_fit()
+        rules.check(self)
         if self.task == "check" and (self.D > 1 or self.N % self.M):
             raise ValueError(
                 f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = {self.M}, D 1; "
@@ -138,44 +159,20 @@ class RunSpec(Frozen):
             )
         return self
 
-    def _check_peer(self) -> None:
-        """Raise a one-line ValueError for what the peer libraries are not asked to do."""
-        wanted = {"D": (1,), "schedule": ("gpipe",), "checkpoint": ("always", "never")}
-        wanted |= {"trace": (False,), "transport": ("auto",)}
-        for field, allowed in wanted.items():
-            if (value := getattr(self, field)) not in allowed:
-                words = " or ".join(repr(one) for one in allowed)
-                raise ValueError(
-                    f"{field} = {value!r} with library = '{self.library}': allowed is {words}; "
-                    "set that, or library='repro'"
-                )
-
-    def _check_fit(self) -> None:
-        """Raise a one-line ValueError where only some of what makes up a search for the largest model is given."""
-        fits = self.task == "fit"
-        wanted: dict[str, bool] = {
-            "balance": (self.balance == "memory") == fits,
-            "memory": (self.memory is None) != fits,
-        }
-        wanted |= {"fidelity": fits or self.fidelity != "counted"}
-        wanted |= {"D": self.D == 1, "library": self.library == "repro"} if fits else {}
-        if fits:
-            wanted["fidelity"] = self.fidelity in ("counted", "measured")
-        if wrong := [field for field, fine in wanted.items() if not fine]:
-            raise ValueError(
-                f"{wrong[0]} = {getattr(self, wrong[0])!r} with task = '{self.task}': a fit has a memory in bytes, "
-                "balance='memory', D=1 and library='repro' and is counted or measured, and nothing else has; set that"
-            )
-
     @property
     def arguments(self) -> dict[str, Any]:
         """What the model's builder is called with: `model_args` with `~` expanded."""
         return expanded(self.model_args)
 
     @property
+    def modelled(self) -> bool:
+        """Whether a cost model says what the layers take, and not a clock."""
+        return self.fidelity == "simulated" or (self.fidelity == "emulated" and self.profile is not None)
+
+    @property
     def devices(self) -> int:
-        """How many devices, or processes, the run computes on at once; one counts for all stages."""
-        return 1 if self.fidelity == "counted" else self.K * self.D
+        """How many devices, or processes, the run computes on at once; one counts or simulates all stages."""
+        return 1 if self.fidelity in ("counted", "simulated") else self.K * self.D
 
     def grown(self, arguments: Mapping[str, Any]) -> str:
         """Of the arguments of a model that a fit has found, those that it chose."""
@@ -210,10 +207,11 @@ class RunSpec(Frozen):
 
 
 class Group(Frozen):
-    """Runs that will be divided by each other; one round measures each of them once."""
+    """Runs that will be divided by each other; one round measures each once. `rounds`: not as many as elsewhere."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     runs: tuple[RunSpec, ...] = Field(min_length=1)
+    rounds: Positive | None = None
 
     @model_validator(mode="after")
     def _no_twins(self) -> "Group":

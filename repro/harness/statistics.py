@@ -14,22 +14,22 @@ ROUND_KEY = ["machine", "scale", "experiment", "round"]
 
 
 def ratio(rounds: "DataFrame", run: str, baseline: str) -> tuple[float, float, float, int]:
-    """How many times faster `run` steps than `baseline`: (median, low, high, n).
+    """How many times the throughput of `baseline` a `run` has: (median, low, high, n).
 
-    The ratio baseline step time / run step time is taken inside each round that measured both, the median is over
-    those n rounds, and low..high is its 95 % bootstrap interval. Without a common round all three are NaN; with fewer
-    than `MIN_ROUNDS` the interval is NaN.
+    At the same N that is baseline step time / run step time. The ratio is taken inside each round that measured both,
+    the median is over those n rounds, and low..high is its 95 % bootstrap interval. Without a common round all three
+    are NaN; with fewer than `MIN_ROUNDS` the interval is NaN.
 
     Args:
-        rounds: `Results.rounds`, one line per run and round with `step_s` in seconds.
+        rounds: `Results.rounds`, one line per run and round with `throughput` in examples per second.
         run: id of the run.
         baseline: id of the run that it is divided by.
     """
-    columns = [*ROUND_KEY, "step_s"]
+    columns = [*ROUND_KEY, "throughput"]
     ours = rounds.loc[rounds["run"] == run, columns]
     base = rounds.loc[rounds["run"] == baseline, columns]
     both = ours.merge(base, on=ROUND_KEY, suffixes=("", "_base"))
-    ratios = [float(x) for x in both["step_s_base"] / both["step_s"]]
+    ratios = [float(x) for x in both["throughput"] / both["throughput_base"]]
     return (*interval(ratios), len(ratios))
 
 

@@ -15,6 +15,7 @@ from repro.paper.quoted import (
     Size,
     Source,
     TranslationModel,
+    Utilisation,
     breakdown,
     figure,
     figures,
@@ -26,6 +27,7 @@ from repro.paper.quoted import (
     table5,
     torchgpipe,
     translation_models,
+    utilisation,
 )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Size",
     "Source",
     "TranslationModel",
+    "Utilisation",
     "breakdown",
     "figure",
     "figures",
@@ -50,4 +53,5 @@ __all__ = [
     "table5",
     "torchgpipe",
     "translation_models",
+    "utilisation",
 ]

@@ -122,6 +122,15 @@ class Share(Quoted):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Utilisation(Quoted):
+    """How busy K devices are with M micro-batches, in percent of K x step time."""
+
+    K: int
+    M: int
+    percent: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Point(Quoted):
     """One point of a figure; what x and y are is in `figure_axes`."""
 
@@ -197,6 +206,11 @@ def translation_models() -> list[TranslationModel]:
 def breakdown() -> list[Share]:
     """The step breakdown; model, K and M are not printed, `update` is 100 minus the printed rest."""
     return _rows("breakdown", Share)
+
+
+def utilisation() -> list[Utilisation]:
+    """What a lecture's slides print as M/(M+K-1), for K=4 and 8; not of the paper, and two points do not fit."""
+    return _rows("utilisation", Utilisation)
 
 
 def figures() -> list[str]:

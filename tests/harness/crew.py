@@ -20,9 +20,11 @@ from repro.harness.workers import Outcome
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
 
 
+SPEC_SIZES = {"L": 2, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
+
+
 def spec(K: int = 1, M: int = 1, **changed: Any) -> RunSpec:
-    sizes = {"L": 2, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
-    return RunSpec(**{"model": "transformer", "model_args": sizes, "K": K, "M": M, "N": 8, **changed})
+    return RunSpec(**{"model": "transformer", "model_args": SPEC_SIZES, "K": K, "M": M, "N": 8, **changed})
 
 
 def experiment(*runs: RunSpec, rounds: int = 2, version: int = 1) -> Experiment:

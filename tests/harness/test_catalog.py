@@ -32,10 +32,11 @@ def test_every_experiment_builds_at_every_scale():
 def test_table2_is_the_paper_s_grid_with_one_mini_batch_per_model():
     for scale in SCALES:
         made = catalog.find("table2").build(scale)
-        assert [group.name for group in made.groups] == ["amoebanet-d", "transformer"]
-        for group in made.groups:
+        assert [group.name for group in made.groups][:2] == ["amoebanet-d", "transformer"]
+        for group in made.groups[:2]:
+            assert {run.fidelity for run in group.runs} == {"measured"}
             assert [(run.K, run.M) for run in group.runs] == [(K, M) for K in (1, 2, 4, 8) for M in (1, 4, 32)]
-            assert len({run.N for run in group.runs}) == 1
+        assert all(len({run.N for run in group.runs}) == 1 for group in made.groups)
     amoebanet = catalog.find("table2").build("paper").groups[0].runs[0]
     assert amoebanet.model_args == {"L": 18, "D": 256, "image": 224}
 

@@ -9,7 +9,7 @@ from repro.harness.statistics import interval, ratio
 def rounds(**times: list[float]) -> pd.DataFrame:
     """One line per run and round; run name -> step seconds by round, NaN for a round without it."""
     lines = [
-        {"machine": "m", "scale": "s", "experiment": "e", "run": run, "round": f"g-{n}", "step_s": seconds}
+        {"machine": "m", "scale": "s", "experiment": "e", "run": run, "round": f"g-{n}", "throughput": 6 / seconds}
         for run, values in times.items()
         for n, seconds in enumerate(values)
         if not math.isnan(seconds)

@@ -15,6 +15,7 @@ from repro.paper import (
     theory,
     torchgpipe,
     translation_models,
+    utilisation,
 )
 
 TABLE2 = {
@@ -47,6 +48,7 @@ def test_the_transformer_row_fits_the_early_form_within_1_3_percent():
 
 def test_every_number_says_where_it_stands():
     everything = [*table1(), *table2(), *table3(), *table4(), *table5(), *breakdown(), *translation_models()]
+    everything += utilisation()
     everything += [point for name in figures() for point in figure(name)]
     assert all(row.fidelity == "quoted" and str(row.source) for row in everything)
 
@@ -80,6 +82,14 @@ def test_the_breakdown_fills_the_step_and_says_what_was_inferred():
     shares = {share.part: share for share in breakdown()}
     assert sum(share.percent for share in shares.values()) == pytest.approx(100)
     assert {part for part, share in shares.items() if share.source.reading == "subtracted"} == {"update"}
+
+
+def test_two_points_of_the_slides_are_not_of_their_own_formula():
+    points = {(point.K, point.M): point for point in utilisation()}
+    assert [point.percent for point in points.values()] == [50, 73, 84, 91, 95, 31, 53, 70, 82, 90]
+    off = {at for at, p in points.items() if abs(p.percent - 100 * (1 - theory.bubble_over_total(*at))) > 1}
+    assert off == {(4, 4), (8, 4)} == {at for at, point in points.items() if point.note}
+    assert str(points[4, 4].source) == "slides on GPipe (lecture notes, secondary)"
 
 
 def test_torchgpipe_s_rows_repeat_the_paper_s():

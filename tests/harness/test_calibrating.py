@@ -1,0 +1,105 @@
+"""`repro calibrate`: this machine as a profile, a model's layers as a file, and what is said of mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from repro.cli import main
+from repro.costs import bench, device
+from repro.gpipe.profile import LinkSpeed
+from repro.harness import calibrating, machine
+from repro.harness.formats import CalibrationFile
+from repro.harness.machine import Machine
+from repro.harness.outside import read
+from repro.simulate import Calibration
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
+HERE = calibrating.Here(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
+SIZES = ["L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
+
+
+def rates(scale: float, link: LinkSpeed) -> bench.Rates:
+    return bench.Rates({"a": scale, "b": 3 * scale, "c": 2 * scale}, {"relu": scale}, 10 * scale, 1e-6 * scale, link)
+
+
+def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
+    slow, fast = LinkSpeed(1e-3, 1e6), LinkSpeed(1e-6, 1e9)
+    made = calibrating.profile([rates(10, fast), rates(20, slow), rates(30, LinkSpeed())], HERE, 2**30)
+    assert made.matmul_flops == 40  # of medians 20, 40, 60
+    assert (made.other_flops, made.bytes_per_second) == (20, 200)
+    assert made.launch_s == pytest.approx(20e-6)
+    assert made.link == slow
+    assert "median of a, b, c" in made.figures["matmul_flops"].source
+    made.save(tmp_path / "device.json")
+    assert device.load(tmp_path / "device.json") == made
+
+
+def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
+    found = [rates(1e9, LinkSpeed(1e-5, 1e9)), rates(1e9, LinkSpeed())]
+    monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: found)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    assert main(["calibrate", "--results", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    (path,) = tmp_path.glob("*/device.json")
+    assert device.load(path).matmul_flops == 2e9
+    for words in ("K=2 processes at once", "2.00 GFLOP/s", "median of the above", f"--device {path}"):
+        assert words in told
+
+
+def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
+    """And `repro simulate` takes the file."""
+    path = tmp_path / "own.json"
+    words = ["calibrate", "transformer", "--model-args", *SIZES, "--K", "2", "--N", "6", "--smallest", "2"]
+    assert main([*words, "--output", str(path), "--results", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    for said in ("F of each layer (ms)", "B of each layer (ms)", "n=2", "n=4", "n=4 alone", "`repro calibrate` alone"):
+        assert said in told
+    file = read(path, CalibrationFile)
+    assert file.model_args == {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
+    found = Calibration.from_plain(file.calibration.model_dump())
+    assert found.sizes == (2, 4)
+    assert found.alone is not None
+    assert [len(table) for table in found.alone] == [2, 2, 2]
+    assert all(seconds > 0 for table in found.alone for row in table for seconds in row)
+    assert main(["simulate", "--calibration", str(path), "--K", "2", "--M", "1", "2", "--N", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["fidelity"], answer["model"], len(answer["points"])) == ("simulated", "transformer", 2)
+
+
+def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
+    from repro.harness import layer_times
+    from repro.harness.spec import RunSpec
+
+    args = {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
+    spec = RunSpec(model="transformer", model_args=args, K=2, M=1, N=4, task="calibrate")
+    made = calibrating.profile([rates(1e6, LinkSpeed(0, 1e9)), rates(1e6, LinkSpeed())], HERE, 2**30)
+    limits = layer_times.roofline(spec, 4, made)
+    assert limits.recompute == limits.forward
+    assert all(seconds > 0 for seconds in limits.forward)
+    double = layer_times.roofline(spec, 8, made)
+    assert sum(double.backward) > sum(limits.backward)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--K", "1"], ["--K 1", "2 to 1024"]),
+        (["--output", "x.txt"], ["--output x.txt", "try x.txt.json"]),
+        (["transformr"], ["model='transformr'", "did you mean"]),
+        (["transformer", "--model", "transformer"], ["name it once"]),
+        (["transformer", "--N", "2"], ["--smallest 3", "1 to N = 2"]),
+        (["transformer", "--smallest", "0"], ["--smallest 0"]),
+        (["timed", "--N", "4"], ["fidelity = 'measured'", "wait"]),
+        (["--stags", "2"], ["--stags", "repro calibrate"]),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_starts(arguments, words, tmp_path: Path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["calibrate", *arguments]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not list(tmp_path.iterdir())

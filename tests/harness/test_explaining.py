@@ -1,0 +1,119 @@
+"""`repro why` on records with known numbers: what it finds, what it tells, and what it says of mistakes."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.cli import main
+from repro.harness.explaining import find
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
+from recorded import experiment, fill  # pyright: ignore[reportMissingImports]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("results")
+    fill(path, experiment())
+    fill(path, experiment(name="again", Ms=(4,)))
+    fill(path / "reference", experiment())
+    return path
+
+
+def run_of(results: Path, K: int, M: int) -> Path:
+    """The folder of a run of table2."""
+    (path,) = results.glob(f"*/laptop/table2/transformer-K{K}-M{M}-*")
+    return path
+
+
+@pytest.mark.filterwarnings("error")
+def test_it_tells_the_story(results, capsys):
+    assert main(["why", str(run_of(results, 2, 4))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "measured: K=2, M=4, N=32, schedule gpipe, re-materialization always",
+        "step 200.0 ms, the median step of the newest of 5 rounds; bubble 17.5% of K x step (idle/total)",
+        "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
+        "stage 1 20.0% 5.0% 10.0% 35.0%",
+        "unchanged 200.0 1.00x replayed: +0.0% of the recorded step",
+        "M quadrupled 177.5 1.13x",
+        "of K x step: M=16 instead of 4 at the same N would give about 1.13x; keeping all activations",
+    ):
+        assert words in told
+
+
+def test_for_programs_it_is_one_object(results, capsys):
+    spec = run_of(results, 2, 4) / "spec.json"
+    assert main(["why", "--json", "--run", str(spec)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["run"], told["fidelity"], told["K"], told["M"]) == (spec.parent.name, "measured", 2, 4)
+    assert told["step_s"] == pytest.approx(0.2)
+    assert told["replayed_s"] == pytest.approx(0.2)
+    assert sum(sum(kinds.values()) for kinds in told["critical_path"]) == pytest.approx(0.2)
+    assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in told["changes"]
+
+
+def test_a_run_copied_out_of_its_experiment_is_enough(results, tmp_path, capsys):
+    shutil.copytree(run_of(results, 2, 4), tmp_path / "copy")
+    assert main(["why", str(tmp_path / "copy")]) == 0
+    assert "step 200.0 ms; bubble" in capsys.readouterr().out
+
+
+def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path):
+    spec = run_of(results, 2, 1) / "spec.json"
+    assert (results / "reference" / spec.relative_to(results)).exists()
+    assert find(spec.parent.name, results) == find("transformer-K2-M1", results) == spec
+    fill(tmp_path / "reference", experiment())
+    assert find("transformer-K2-M1", tmp_path) == tmp_path / "reference" / spec.relative_to(results)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("transformer-K2", ["run = 'transformer-K2': 2 ids begin so", "transformer-K2-M1-", "give more of one"]),
+        ("transformer-K2-M4", ["recorded 2 times", "table2/transformer-K2-M4", "again/", "name one of these folders"]),
+        ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
+        ("zzz", ["run = 'zzz'", "there is transformer-K1-M1-", "and 1 others"]),
+        (
+            "transformer-K4-M1",
+            ["has no timeline: its status is skipped (needs 4 devices)", "such as transformer-K1-M1"],
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(run, words, results, capsys):
+    assert main(["why", run, "--results", str(results)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    for word in words:
+        assert word in error
+
+
+def test_timelines_that_tell_nothing_are_one_line(results, tmp_path, capsys):
+    shutil.copytree(run_of(results, 2, 4), tmp_path / "run")
+    spec = tmp_path / "run" / "spec.json"
+    fields = json.loads(spec.read_text())
+    for changed, words in (
+        ({"M": 2}, "they are not of one run; measure it again with --force"),
+        ({"K": 1}, "stages 0 to 0"),
+        ({"K": 0}, "spec.json: K = 0"),
+    ):
+        spec.write_text(json.dumps(fields | changed))
+        assert main(["why", str(spec)]) == 2
+        assert words in capsys.readouterr().err
+    spec.write_text(json.dumps(fields | {"trace": False}))
+    (tmp_path / "run" / "timeline.parquet").write_bytes(b"PAR1")
+    assert main(["why", str(spec)]) == 2
+    assert "timeline.parquet: no table that can be read" in capsys.readouterr().err
+    (tmp_path / "run" / "timeline.parquet").unlink()
+    assert main(["why", str(spec)]) == 2
+    assert "timed without spans" in capsys.readouterr().err
+
+
+def test_it_is_named_once(capsys):
+    for arguments in ([], ["a", "--run", "b"]):
+        assert main(["why", *arguments]) == 2
+        assert "run: name it once" in capsys.readouterr().err

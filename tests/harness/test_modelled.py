@@ -1,0 +1,204 @@
+"""Runs that a cost model times: simulated in one process, emulated by real ones that wait as long."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import SPEC_SIZES, Crew, spec
+
+from repro.gpipe import Timeline, make_schedule
+from repro.gpipe.profile import LinkSpeed
+from repro.harness import measure, modelled, sources
+from repro.harness.formats import Line, damage
+from repro.harness.measure import Job
+from repro.harness.spec import Link, RunSpec
+from repro.harness.teams import Local
+from repro.harness.workers import Outcome, Workers
+from repro.models import build
+from repro.paper import theory
+from repro.simulate import StageCosts, simulate
+
+TIMED = {"L": 4, "forward_s": 0.25, "backward_s": 0.5, "elements": 16}
+
+
+def waiting(K: int, M: int, **changed: Any) -> RunSpec:
+    return RunSpec(
+        **{"model": "timed", "model_args": TIMED, "K": K, "M": M, "N": M, "fidelity": "simulated", **changed}
+    )
+
+
+def device(K: int = 2, M: int = 4, **changed: Any) -> RunSpec:
+    return spec(K, M, **{"fidelity": "simulated", "profile": "tpu-v2", **changed})
+
+
+def line(spec: RunSpec) -> dict[str, Any]:
+    measure.check(spec)
+    found = modelled.simulated(spec, "cpu")
+    assert not damage(Line, found["metrics"] | {"round": "x"})
+    if found["timeline"]:
+        assert Timeline.from_rows(found["timeline"], spec.K).step_time == pytest.approx(found["metrics"]["step_s"][0])
+    return found["metrics"]
+
+
+def test_layers_that_wait_give_the_closed_form():
+    found = line(waiting(4, 6))
+    assert found["step_s"] == [pytest.approx(theory.step_time(4, 6, "early", 0.25, 0.25, 0.5))]
+    assert found["bubble_idle_over_total"] == [pytest.approx(theory.bubble(4, 6, "early", 0.25, 0.25, 0.5))]
+    assert found["balance"] == [1, 1, 1, 1]
+    assert found["modelled"]["batch"] == 6
+    halves = line(waiting(2, 6))
+    assert halves["step_s"] == [pytest.approx(theory.step_time(2, 6, "early", 0.5, 0.5, 1.0))]
+
+
+def test_a_link_slows_messages_down():
+    """Sixteen float32 numbers: 64 bytes, half a second each way; with M=1 both are waited for."""
+    found = line(waiting(2, 1, link=Link(bytes_per_second=128)))
+    assert found["step_s"] == [pytest.approx(0.5 + 0.5 + 0.5 + 0.5 + 1.0 + 0.5 + 1.0)]
+    assert found["breakdown"]["transfer"] > 0
+
+
+def test_a_device_s_causes_add_up_to_its_step():
+    found = line(device())
+    rungs = list(found["modelled"]["rungs"].values())
+    assert list(found["modelled"]["rungs"]) == list(sources.RUNGS)
+    assert all(0 < low <= high for low, high in zip(rungs, [*rungs[1:], found["step_s"][0]], strict=True))
+    costs = StageCosts.from_plain(found["modelled"]["stages"])
+    assert simulate(make_schedule("gpipe", 2, 4), costs).step_time == pytest.approx(found["step_s"][0])
+    assert len(found["peak_bytes"]) == 2
+    assert found["labels"]["device"] == "tpu-v2"
+
+
+def test_recompute_is_left_out_where_nothing_is_recomputed():
+    always, never = (line(device(1, 1, checkpoint=checkpoint))["step_s"][0] for checkpoint in ("always", "never"))
+    assert 0.6 < never / always < 0.8
+
+
+def test_the_largest_mini_batch_that_fits():
+    some = line(device(2, 2, N=64, memory=2**20))
+    more = line(device(2, 2, N=64, memory=2**21))
+    assert 2 <= some["modelled"]["batch"] < more["modelled"]["batch"] <= 64
+    assert max(some["peak_bytes"]) <= 2**20 < max(more["peak_bytes"]) <= 2**21
+    assert line(device(2, 2, N=64, memory=2**40))["modelled"]["batch"] == 64
+
+
+def test_where_nothing_fits_there_is_no_step():
+    found = line(device(2, 2, memory=2**10))
+    assert found["modelled"]["batch"] == 0
+    assert found["step_s"] == []
+    assert max(found["peak_bytes"]) > 2**10
+
+
+def test_balance_by_parameters_is_another_cut():
+    by_time, by_parameters = (line(device(2, 2, balance=rule))["balance"] for rule in ("time", "parameters"))
+    assert sum(by_time) == sum(by_parameters) == len(build("transformer", **SPEC_SIZES).layers)
+    assert line(device(2, 2, balance=(1, 3)))["balance"] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"profile": None},
+            "profile = None with fidelity = 'simulated': layers that compute need a device; one of h100",
+        ),
+        ({"profile": "tpu-v5"}, "tpu-v"),
+        ({"model": "timed", "model_args": TIMED}, "say what they take"),
+        ({"K": 9, "N": 12}, "K = 9 stages"),
+    ],
+)
+def test_what_has_no_costs_is_refused_in_one_line(changed: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as error:
+        line(device(**changed))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"fidelity": "measured"}, "profile = 'tpu-v2' with fidelity = 'measured'"),
+        ({"stretch": 2.0}, "stretch = 2.0 with fidelity = 'simulated'"),
+        ({"D": 2}, "D = 2 with fidelity = 'simulated'"),
+        ({"task": "check"}, "task"),
+        ({"fidelity": "emulated", "memory": 5}, "memory"),
+        ({"N": 10}, "N = 10 .* multiple of M = 4; try N=8"),
+        ({"fidelity": "measured", "profile": None, "task": "calibrate", "D": 2}, "D = 2"),
+        ({"fidelity": "measured", "profile": None, "task": "calibrate", "link": {"bytes_per_second": 5}}, "link"),
+        ({"fidelity": "emulated", "profile": None, "task": "calibrate"}, "fidelity = 'emulated'"),
+        ({"link": {"bytes_per_second": 0}}, "more than 0"),
+        ({"link": {"bytes_per_second": 5, "speed": 3}}, "speed"),
+        ({"profile": "a\nb"}, "profile"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_one_line(changed: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as error:
+        device(**changed)
+    assert "\n" not in str(error.value)
+
+
+def test_messages_shrink_and_links_with_them():
+    """The largest of 1 MiB is cut down to 64 KiB, one sixteenth; what a message takes stays."""
+    link = LinkSpeed(1e-3, 2.0**20)
+    costs = StageCosts((0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 0.0), link)
+    stand_in = modelled.Emulation(costs, examples=4)
+    inputs, _ = stand_in.model.batch(4, 0)
+    widths = [layer.keywords.get("elements", layer.args[2]) for layer in stand_in.model.layers]  # pyright: ignore
+    assert inputs.nbytes == modelled.MESSAGE
+    assert [4 * 4 * width for width in widths[:2]] == [2**16, 2**14]
+    assert stand_in.throttle is not None
+    assert stand_in.throttle.seconds(2**16) == pytest.approx(link.seconds(2**20))
+    free = modelled.Emulation(StageCosts.uniform(2), examples=1)
+    assert free.throttle is None
+
+
+def test_an_emulation_is_simulated_first():
+    crew = Crew()
+    run = device(fidelity="emulated", stretch=2.0)
+
+    def simulated(job: Job, _deadline: float) -> Outcome:
+        crew.jobs.append(job)
+        if job.spec.fidelity == "simulated":
+            return Outcome("done", metrics=modelled.simulated(job.spec, "cpu")["metrics"])
+        metrics = {"balance": [1, 1], "labels": {"compute": "timed wait"}}
+        return Outcome("done", metrics=metrics)
+
+    crew.measure = simulated  # pyright: ignore[reportAttributeAccessIssue]
+    found = modelled.emulate(crew, Job(run), 10)
+    first, second = crew.jobs
+    assert (first.spec.fidelity, first.spec.stretch, second.spec) == ("simulated", None, run)
+    once = modelled.simulated(first.spec, "cpu")["metrics"]
+    costs = StageCosts.from_plain(second.costs)
+    assert costs.forward == pytest.approx([2 * s for s in once["modelled"]["stages"]["forward"]])
+    assert found.metrics["balance"] == once["balance"]
+    assert found.metrics["labels"].items() >= {"compute": "timed wait", "device": "tpu-v2"}.items()
+
+
+def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
+    """Two processes; F of a stage takes about ten milliseconds. The margin is for a loaded machine."""
+    run = device(fidelity="emulated", stretch=1.0, steps=2, profile=str(slow(tmp_path)))
+    with Workers(Local(2, tmp_path / "logs")) as crew:
+        found = modelled.emulate(crew, Job(run), 120)
+    assert found.status == "done", found.reason
+    costs = StageCosts.from_plain(found.metrics["modelled"]["stages"])
+    expected = simulate(make_schedule("gpipe", 2, 4), costs).step_time
+    assert 0.05 < expected < 1
+    assert expected * 0.999 <= min(found.metrics["step_s"]) <= 1.5 * expected
+    assert not damage(Line, found.metrics | {"round": "x"})
+
+
+def slow(folder: Path) -> Path:
+    """A device on which this model takes a fifth of a second."""
+    from repro.costs import Device
+
+    figures: dict[str, Any] = {"matmul_flops": 1e8, "other_flops": 1e9, "bytes_per_second": 1e9, "launch_s": 1e-6}
+    made = Device.measured(
+        "slow",
+        title="A slow one",
+        precision="float32",
+        date="2026-11-21",
+        source="made up",
+        memory=2**30,
+        link=LinkSpeed(1e-3, 1e7),
+        **figures,
+    )
+    made.save(folder / "slow.json")
+    return folder / "slow.json"
