@@ -60,14 +60,14 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
         for row in sorted(setting.rows, key=lambda row: (row["K"], row["M"])):
             shares = _shares(results, row)
             if shares is not None:
-                parts = {part: 100 * share for part, share in _drawable(shares).items()}
+                parts = {part: 100 * share for part, share in drawable(shares).items()}
                 bars.append((f"K={row['K']}, M={row['M']}, {row['fidelity']}", parts))
         panels += [(setting.wide, bars)] * bool(bars)
     if len(panels) == 1:
         return None
     figure, axes = grid(len(panels), 1, [0.5 + 0.27 * len(bars) + 0.2 * title.count("\n") for title, bars in panels])
     for (panel,), (title, bars) in zip(axes, panels, strict=True):
-        _stack(panel, bars)
+        stack(panel, bars)
         panel.set_title(title)
     axes[-1][0].set_xlabel("share of K x step time (%)")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
@@ -91,14 +91,14 @@ def _shares(results: "Results", row: Row) -> dict[str, float] | None:
     return split(timeline, schedule)
 
 
-def _drawable(parts: dict[str, float]) -> dict[str, float]:
+def drawable(parts: dict[str, float]) -> dict[str, float]:
     """The same shares with none below 0: where an unequal cut shortens the wait, that is less bubble."""
     kept = {part: max(0.0, share) for part, share in parts.items()}
     kept["bubble"] += 1 - sum(kept.values())
     return kept
 
 
-def _stack(axes: "Axes", bars: list[tuple[str, dict[str, float]]]) -> None:
+def stack(axes: "Axes", bars: list[tuple[str, dict[str, float]]]) -> None:
     """One horizontal bar of parts in percent for each (name, parts), the first on top."""
     left = [0.0] * len(bars)
     for part, colour in PARTS.items():

@@ -37,8 +37,11 @@ _WHERE_SEVERAL = (
     "warmup",
     "steps",
 )  # named only where the settings differ in them
+_RUNNING = ("stretch", "steps", "warmup", "trace", "transport")
 ITSELF = "itself"
 NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
+MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no difference shown."
+IDEAL = "Ideal (simulated): the same schedule replayed with equal stages, F:R:B = 1:1:2 and free transfers."
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def over_k2m1(results: "Results", row: Row) -> Ratio:
 def over(results: "Results", row: Row, **changed: Any) -> Ratio:
     """Throughput over the same run with another K, M, library or seed, in common rounds of its own place."""
     name = ", ".join(f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items())
-    name += f", N={row['N']}, re-materialization {row['remat']}"
+    name += f", {_batch(results, row)}, re-materialization {row['remat']}"
     place = {column: row[column] for column in PLACE}
     specs = {other["run"]: results.specs[other["run"]] for other in matching(rows_of(results), place)}
     base = baseline(specs[row["run"]], specs, **changed)
@@ -161,8 +164,15 @@ def settings(results: "Results", rows: list[Row]) -> list[Setting]:
     ]
 
 
+def settled(results: "Results", rows: list[Row]) -> list[tuple[Setting, Row]]:
+    """Each row with the setting that it belongs to."""
+    return [(setting, row) for setting in settings(results, rows) for row in setting.rows]
+
+
 def _key(results: "Results", row: Row) -> str:
     spec = results.specs[row["run"]].model_dump(mode="json", exclude={"K", "M", "fidelity"})
+    if spec["profile"]:  # how an emulation is run changes nothing of what it and its simulation model
+        spec |= dict.fromkeys(_RUNNING)
     spec["balance"] = spec["balance"] if isinstance(spec["balance"], str) else "given"
     return canonical({"spec": spec, **{column: row[column] for column in PLACE}})
 
@@ -173,7 +183,7 @@ def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
     labels = next((row["labels"] for row in rows if row["labels"]), {})
     spec = results.specs[row["run"]]
     parts = [where(results, row), *(f"{name}={value}" for name, value in spec.model_args.items())]
-    parts += [f"N={row['N']}", f"remat {row['remat']}"]
+    parts += [_batch(results, row), f"remat {row['remat']}"]
     parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (row["D"] > 1)
     parts += [f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"] * (
         spec.balance != "time"
@@ -181,6 +191,13 @@ def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
     parts += [f"{field} {getattr(spec, field)}" for field in also]
     new = {name: value for name, value in labels.items() if spec.model_args.get(name) != value}
     return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())])
+
+
+def _batch(results: "Results", row: Row) -> str:
+    """`N=32`, or that each run took the largest that fits."""
+    spec = results.specs[row["run"]]
+    largest = spec.memory is not None and spec.fidelity == "simulated"
+    return "the largest N that fits" if largest else f"N={row['N']}"
 
 
 def where(results: "Results", row: Row) -> str:

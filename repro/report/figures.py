@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING
 
 from repro.gpipe.timeline import Timeline
 from repro.harness.spec import slug
-from repro.report import bars, curves, fits, gantt, memory_figures, runtime
+from repro.report import (
+    bars,
+    breakdown,
+    bubble,
+    bubble_figures,
+    curves,
+    fits,
+    gantt,
+    memory_figures,
+    runtime,
+    simulator,
+    table2_figures,
+    table2_runs,
+    table3,
+    table3_figures,
+)
 from repro.report.compare import NO_INTERVAL, Row, Setting, fidelities, ideal, matching, rows_of, settings, suffix
 from repro.report.style import model_name, save, styled
 
@@ -40,17 +55,34 @@ _TABLE1: dict[str, tuple[Make, str]] = {
     ),
     "largest": (memory_figures.largest, "The largest model that fits, against K; right: over that of one stage."),
 }
+_OWN = {table3.NAME: table3_figures, breakdown.NAME: breakdown, bubble.NAME: bubble_figures}  # instead of the usual
+_TABLE2: dict[str, tuple[Make, str]] = {
+    "bars": (
+        table2_figures.bars,
+        "Table 2 as bars, throughput over K=2, M=1: quoted, the best evidence there is for each cell (measured small, "
+        "else emulated or simulated at the paper's size), and the ideal at one mini-batch.",
+    ),
+    "protocols": (
+        table2_figures.protocols,
+        "Table 2 under other protocols, simulated at the paper's size, each over its own K=2, M=1. No pipeline at one "
+        "mini-batch is above the plain ideal but by recomputing early.",
+    ),
+}
 _SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
 _TRACED = "One traced step, the one of median length, on the clock that the stages share."
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure on disk: `stem`.png and `stem`.svg, the experiment it belongs to, what it shows."""
+    """A figure on disk: `stem`.png and `stem`.svg, the experiment it belongs to, what it shows.
+
+    The page shows a `folded` one only when it is asked for.
+    """
 
     stem: Path
     experiment: str
     caption: str
+    folded: bool = False
 
 
 def draw_all(results: "Results", directory: Path) -> list[Drawn]:
@@ -64,8 +96,13 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     save(figure, stem)
-                    drawn.append(Drawn(stem, experiment, caption))
+                    drawn.append(Drawn(stem, experiment, caption, _folded(stem.name)))
     return drawn
+
+
+def _folded(name: str) -> bool:
+    """Whether another picture shows it too: Table 2 as points, and timelines that were not measured."""
+    return name == "table2_cells" or (name.startswith("table2_figure2") and name.endswith(suffix("emulated")))
 
 
 def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[tuple[str, "Figure | None", str]]:
@@ -78,13 +115,32 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
     if experiment == runtime.NAME:
         yield "overhead", runtime.figure(results, rows), runtime.caption(results, rows)
         return
+    if experiment == simulator.NAME:
+        yield "error", simulator.figure(results, rows), simulator.CAPTION
+        return
     if experiment == fits.NAME:
         for name, (make, caption) in _TABLE1.items():
             yield name, make(results, rows), caption
         return
+    if experiment in _OWN:
+        yield from _OWN[experiment].pictures(results, rows)
+        return
+    if experiment == table2_runs.NAME:
+        for name, (make, caption) in _TABLE2.items():
+            yield name, make(results, rows), caption
+        rows = table2_runs.fixed(rows)
     for name, (make, _) in _PICTURES.items():
-        yield name, make(results, rows), _caption(results, rows, name)
-    yield from timelines(results, rows)
+        shown = _shown(rows, name, experiment)
+        yield name, make(results, shown), _caption(results, shown, name)
+    yield from timelines(results, _shown(rows, "timelines", experiment))
+
+
+def _shown(rows: list[Row], name: str, experiment: str) -> list[Row]:
+    """Of Table 2's three fidelities those that a picture of every setting is not too long with."""
+    if experiment != table2_runs.NAME:
+        return rows
+    hidden = {"memory": ("emulated", "simulated"), "breakdown": ("emulated",), "timelines": ("simulated",)}
+    return [row for row in rows if row["fidelity"] not in hidden.get(name, ())]
 
 
 def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:

@@ -27,8 +27,12 @@ _FOLDED = (
     "table1_printed",
     "table2_long",
     "table2_points",
+    "table3_points",
+    "breakdown_points",
+    "bubble_points",
     "runtime_points",
     "peers_points",
+    "simulator_points",
 )  # what the tables before them hold too, at length
 
 
@@ -42,7 +46,7 @@ class Section:
     numbering: str
     commands: list[str]
     tables: list[dict[str, Any]]
-    figures: list[dict[str, str]]
+    figures: list[dict[str, Any]]
     trace: str
     deviations: list[str]
     missing: list[str]
@@ -124,7 +128,7 @@ def _section(results: "Results", name: str, about: dict[str, Any], tables: list[
 def _shown(table: Table) -> dict[str, Any]:
     from markupsafe import Markup
 
-    folded = table.name.startswith(_FOLDED) or not table.experiment
+    folded = table.folded or table.name.startswith(_FOLDED) or not table.experiment
     return {
         "name": table.name,
         "title": table.title,
@@ -134,14 +138,14 @@ def _shown(table: Table) -> dict[str, Any]:
     }
 
 
-def _picture(drawn: Drawn) -> dict[str, str]:
+def _picture(drawn: Drawn) -> dict[str, Any]:
     """The figure's SVG for inlining, with ids that are its own on the page."""
     from markupsafe import Markup
 
     text = drawn.stem.parent.joinpath(f"{drawn.stem.name}.svg").read_text(encoding="utf-8")
     svg = text[text.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawn.stem.name}-", svg)
-    return {"name": drawn.stem.name, "caption": drawn.caption, "svg": Markup(svg)}
+    return {"name": drawn.stem.name, "caption": drawn.caption, "svg": Markup(svg), "folded": drawn.folded}
 
 
 def _commands(results: "Results", name: str) -> list[str]:

@@ -14,8 +14,9 @@ from repro.gpipe.schedule import make_schedule
 from repro.harness.statistics import interval, ratio
 from repro.paper import theory
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where
+from repro.report.rounds import rounds_of, spread_numbers
 from repro.report.style import MARKERS, PARTS, grid, ticks
-from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
+from repro.report.table import NOT_RUN, Table, framed, number, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,14 +71,16 @@ def known_durations(results: "Results") -> Table:
         "would wait without the runtime."
     )
     title = "Stages of known duration: the runtime against arithmetic"
-    return _table("runtime_known_durations", title, note, pairs)
+    return framed("runtime_known_durations", title, note, pairs, NAME)
 
 
 def _known(results: "Results", row: Row) -> tuple[dict[Any, str], dict[Any, Any]]:
     """One run as shown and as numbers."""
     best = optimum(results, row)
     overhead = _excess(results, row)
-    shares = {part: interval([line["breakdown"].get(part, nan) for line in _rounds(results, row)])[0] for part in PARTS}
+    shares = {
+        part: interval([line["breakdown"].get(part, nan) for line in rounds_of(results, row)])[0] for part in PARTS
+    }
     about = _about(results, row, "F (ms)", f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}")
     times = {
         ("step (ms)", "emulated"): 1e3 * row["step_s"],
@@ -95,7 +98,7 @@ def _known(results: "Results", row: Row) -> tuple[dict[Any, str], dict[Any, Any]
     shown = {key: number(value, 1) for key, value in times.items()}
     shown |= {("overhead (%)", "emulated"): _spread(overhead)}
     shown |= {key: percent(value) for key, value in parts.items()}
-    return about | shown, about | times | _numbers("overhead (%)", "emulated", overhead) | parts
+    return about | shown, about | times | spread_numbers("overhead (%)", "emulated", overhead) | parts
 
 
 def engine_overhead(results: "Results") -> Table:
@@ -110,7 +113,7 @@ def engine_overhead(results: "Results") -> Table:
         f"spans of one stage; the goal is at most {SPAN_GOAL}. {_MARKS}"
     )
     title = "Engine overhead: microseconds per action and per span"
-    return _table("runtime_engine_overhead", title, note, [_overhead(results, pair) for pair in pairs.values()])
+    return framed("runtime_engine_overhead", title, note, [_overhead(results, pair) for pair in pairs.values()], NAME)
 
 
 def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str], dict[Any, Any]]:
@@ -119,7 +122,9 @@ def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str]
     spec = results.specs[row["run"]]
     actions = len(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint).ranks[0])
     steps = {
-        trace: {line["round"]: 1e6 * line["step_s"] for line in _rounds(results, pair[trace])} if trace in pair else {}
+        trace: {line["round"]: 1e6 * line["step_s"] for line in rounds_of(results, pair[trace])}
+        if trace in pair
+        else {}
         for trace in (True, False)
     }
     common = steps[True].keys() & steps[False].keys()
@@ -137,7 +142,7 @@ def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str]
     shown = {key: _spread(spread) for key, spread in spreads.items()}
     numbers: dict[Any, Any] = {}
     for (group, name), spread in spreads.items():
-        numbers |= _numbers(group, name, spread)
+        numbers |= spread_numbers(group, name, spread)
     return about | shown, about | numbers
 
 
@@ -197,7 +202,7 @@ def _excess_parts(results: "Results", row: Row) -> dict[str, float]:
     return {
         part: statistics.fmean(
             100 * (line["breakdown"][part] * line["step_s"] / best.step_s - best.shares[part])
-            for line in _rounds(results, row)
+            for line in rounds_of(results, row)
         )
         for part in PARTS
     }
@@ -245,16 +250,10 @@ def _messages(results: "Results", rows: list[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (where(results, row), _bytes(results, row), _transport(results, row)))
 
 
-def _rounds(results: "Results", row: Row) -> list[Row]:
-    """The recorded rounds of a run."""
-    place = {column: row[column] for column in (*PLACE, "run")}
-    return matching(cast("list[Row]", results.rounds.to_dict("records")), place)
-
-
 def _excess(results: "Results", row: Row) -> Spread:
     """Overhead in percent of the optimum step."""
     best = optimum(results, row).step_s
-    return interval([100 * (line["step_s"] / best - 1) for line in _rounds(results, row)])
+    return interval([100 * (line["step_s"] / best - 1) for line in rounds_of(results, row)])
 
 
 def _bytes(results: "Results", row: Row) -> int:
@@ -281,20 +280,3 @@ def _about(results: "Results", row: Row, name: str, value: str) -> dict[Any, str
 def _spread(spread: Spread) -> str:
     middle, low, high = spread
     return number(middle) if low != low else f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _numbers(group: str, name: str, spread: Spread) -> dict[Any, float]:
-    middle, low, high = spread
-    return {(group, name): middle, (group, f"{name}: low"): low, (group, f"{name}: high"): high}
-
-
-def _table(name: str, title: str, note: str, pairs: list[tuple[dict[Any, Any], dict[Any, Any]]]) -> Table:
-    """The table of these lines, (as shown, as numbers); one that says what to run where there are none."""
-    from pandas import DataFrame, MultiIndex
-
-    if not pairs:
-        shown = DataFrame([{"run": "none", "status": f"{NOT_RUN}: ./run_all.sh {NAME}"}])
-        return Table(name, title, note, shown, experiment=NAME)
-    shown, data = (DataFrame([list(line.values()) for line in lines]) for lines in zip(*pairs, strict=True))
-    shown.columns, data.columns = (MultiIndex.from_tuples(list(line)) for line in pairs[0])
-    return Table(name, title, note, shown.fillna(EMPTY), data, NAME)

@@ -1,6 +1,7 @@
 """A table as a value, and its three files: csv (numbers), md and tex (as shown)."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -25,6 +26,7 @@ class Table:
         shown: the cells as text; columns may be pairs (group, name).
         data: the same as plain numbers for the csv file; `shown` where left out.
         experiment: the one it belongs to, if any.
+        folded: whether the page shows it only when it is asked for.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Table:
     shown: "DataFrame"
     data: "DataFrame | None" = None
     experiment: str = ""
+    folded: bool = False
 
     def markdown(self) -> str:
         """GitHub's table syntax with title and note."""
@@ -79,6 +82,30 @@ class Table:
             paths.append(directory / f"{self.name}.{kind}")
             paths[-1].write_text(text, encoding="utf-8")
         return paths
+
+
+def framed(
+    name: str,
+    title: str,
+    note: str,
+    pairs: Sequence[tuple[Mapping[Any, Any], Mapping[Any, Any]]],
+    experiment: str,
+    *,
+    folded: bool = False,
+) -> Table:
+    """The table of these lines, (as shown, as numbers), keyed by (group, name); without any it says what to run."""
+    from pandas import DataFrame, MultiIndex
+
+    if not pairs:
+        shown = DataFrame([{"run": "none", "status": f"{NOT_RUN}: ./run_all.sh {experiment}"}])
+        return Table(name, title, note, shown, experiment=experiment)
+    frames = []
+    for lines in zip(*pairs, strict=True):
+        keys = list(dict.fromkeys(key for line in lines for key in line))
+        frames.append(DataFrame([[line.get(key) for key in keys] for line in lines]))
+        frames[-1].columns = MultiIndex.from_tuples(keys)
+    shown, data = frames
+    return Table(name, title, note, shown.fillna(EMPTY), data, experiment, folded)
 
 
 def number(value: Any, digits: int = 2, unit: str = "") -> str:

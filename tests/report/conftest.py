@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from modelled import fill_modelled
 from recorded import experiment, fill
 
 from repro.harness.record import load
@@ -33,3 +34,12 @@ def mixed(results: Results) -> Results:
 @pytest.fixture(scope="session")
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load(tmp_path_factory.mktemp("empty"))
+
+
+@pytest.fixture(scope="session")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Table 2 measured small, and simulated and emulated with known numbers."""
+    path = tmp_path_factory.mktemp("modelled")
+    fill(path, experiment())
+    fill_modelled(path)
+    return load(path)

@@ -1,9 +1,12 @@
 """A small results folder with known numbers, written through the harness's own record."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from repro.gpipe.breakdown import breakdown
 from repro.gpipe.replay import replay
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule import Schedule, make_schedule
 from repro.gpipe.timeline import Span, Timeline
 from repro.harness.machine import Machine
 from repro.harness.record import Folder, Measured
@@ -75,3 +78,42 @@ def fill(results: Path, plan: Experiment) -> None:
     for name, run in runs.items():
         status = ("done", "", len(DRIFT)) if name in done else ("skipped", f"needs {run.K} devices", 0)
         folder.set_status(name, *status)
+
+
+def line(timeline: Timeline, schedule: Schedule, **changed: Any) -> dict[str, Any]:
+    """What is recorded of a run whose step this is."""
+    return {
+        "step_s": [timeline.step_time],
+        "loss": [],
+        "bubble_idle_over_total": [timeline.bubble_over_total],
+        "bubble_idle_over_work": [timeline.bubble_over_work],
+        "breakdown": breakdown(timeline, schedule),
+        "peak_bytes": None,
+        "balance": [1] * timeline.stages,
+        "setup_s": 0.1,
+        "unit": "examples/s",
+        "labels": {},
+    } | changed
+
+
+def fill_with(
+    results: Path, plan: Experiment, made: Callable[[RunSpec, int], Measured | None], rounds: int = 1
+) -> None:
+    """Record `made(run, round)` of every run of a plan at the laptop's scale; runs without one stay planned."""
+    folder = Folder.of(results, MACHINE, "laptop", plan.name)
+    listed: dict[str, tuple[str, RunSpec]] = {}
+    for group in plan.groups:
+        for run in group.runs:
+            listed[run.run_id(plan.version, MACHINE.identity)] = (group.name, run)
+    folder.declare(plan, listed, MACHINE.identity, accumulate=False)
+    for group in plan.groups:
+        for number in range(rounds):
+            found = {
+                name: measured
+                for name, (where, run) in listed.items()
+                if where == group.name and (measured := made(run, number)) is not None
+            }
+            if found:
+                folder.commit_round(group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+                for name in found:
+                    folder.set_status(name, "done", "", rounds)

@@ -166,7 +166,7 @@ def test_the_animation_is_small_and_ends_complete(tmp_path):
 
 def test_a_negative_share_is_taken_off_the_bubble():
     parts = {"computation": 0.5, "bubble": 0.4, "imbalance": -0.1, "transfer": 0.2}
-    drawn = bars._drawable(parts)
+    drawn = bars.drawable(parts)
     assert drawn == {"computation": 0.5, "bubble": pytest.approx(0.3), "imbalance": 0, "transfer": 0.2}
 
 

@@ -6,8 +6,10 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
+from pandas import DataFrame
 
 from repro.report import page
+from repro.report.table import Table
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,13 @@ def test_the_trace_has_every_timeline_as_a_process(written):
 
 def test_the_page_is_the_same_again(written, folder, tmp_path):
     assert page.write(folder, tmp_path).read_bytes() == written.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["table3_points_simulated", "breakdown_points", "bubble_points_emulated"])
+def test_one_line_a_point_is_folded_where_other_tables_have_it(name):
+    shown = DataFrame({"K": [1]})
+    assert page._shown(Table(name, "", "", shown, experiment=name.partition("_")[0]))["folded"]
+    assert not page._shown(Table("bubble_at_4k", "", "", shown, experiment="bubble"))["folded"]
 
 
 def test_without_results_the_page_says_what_to_run(tmp_path):

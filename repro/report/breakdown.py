@@ -1,0 +1,206 @@
+"""The breakdown of a step (NeurIPS version of arXiv:1811.06965, Table 4): the paper's pie beside ours, part by part.
+
+The paper prints neither model nor K nor M. Its text says two partitions; M=16 is inferred from the pie's own bubble,
+so that row is fitted and proves nothing.
+"""
+
+from collections.abc import Iterator
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any
+
+from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER
+from repro.harness.spec import canonical
+from repro.paper import breakdown as paper_breakdown
+from repro.paper import theory
+from repro.report.bars import drawable, stack
+from repro.report.compare import Row, fidelities, rows_of, where
+from repro.report.rounds import parts
+from repro.report.style import PARTS, grid, model_name
+from repro.report.table import EMPTY, NOT_RUN, Table, framed, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from repro.harness.results import Results
+
+NAME = "breakdown"
+K, M = 2, 16
+CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
+PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
+SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
+Column = tuple[str, str]  # (model and where, fidelity), as shown
+_ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")  # the pie's, then ours
+
+
+def tables(results: "Results") -> list[Table]:
+    """Both; none if the experiment was never planned."""
+    return [main(results), by_m(results)] if rows_of(results, experiment=NAME) else []
+
+
+def quoted() -> dict[str, float]:
+    """The pie, as shares of the step."""
+    return {share.part: share.percent / 100 for share in paper_breakdown()}
+
+
+def columns(results: "Results", micro_batches: int = M) -> dict[Column, Row]:
+    """The runs at K=2 and this M: model and fidelity -> row; the place is named where a pair comes from several."""
+    rows = [row for row in rows_of(results, experiment=NAME, K=K) if row["M"] == micro_batches]
+    pairs = [(row["model"], row["fidelity"]) for row in rows]
+    found: dict[Column, Row] = {}
+    for row, pair in zip(rows, pairs, strict=True):
+        name = model_name(row["model"]) + (f" ({where(results, row)})" if pairs.count(pair) > 1 else "")
+        found[name, row["fidelity"]] = row
+    order = fidelities(rows)
+    return dict(sorted(found.items(), key=lambda pair: (order.index(pair[0][1]), pair[0][0])))
+
+
+def at_papers_size(results: "Results", row: Row) -> bool:
+    """Whether a run is of a model of Table 2 at its full size, which the pie may be of."""
+    args = results.specs[row["run"]].model_args
+    return canonical({"args": args}) == canonical({"args": SIZES.get(row["model"])})
+
+
+def main(results: "Results") -> Table:
+    """One line a part: quoted, each run's share, and what a simulation at the paper's size says of the quoted."""
+    runs = columns(results)
+    shares = {column: parts(results, row) for column, row in runs.items()}
+    judged = {
+        name: shares[name, fidelity]
+        for (name, fidelity), row in runs.items()
+        if fidelity == "simulated" and at_papers_size(results, row) and shares[name, fidelity]
+    }
+    devices = dict.fromkeys(
+        f"{name} on the profile {results.specs[row['run']].profile}, N={row['N']}"
+        for (name, fidelity), row in runs.items()
+        if fidelity == "simulated"
+    )
+    note = (
+        f"Shares of K x step at K={K}, M={M}, median over rounds. K is from the text, M={M} from the pie's own bubble, "
+        "so the bubble row is fitted and proves nothing. The model of the pie is not printed either. "
+        + (f"Simulated: {'; '.join(devices)}. " if devices else "")
+        + "Emulated: the same costs, real processes that wait; the runtime's own time is in transfer. Measured: "
+        "scaled-down models on this machine, which can show a trend. Consistent: a simulation at the paper's size "
+        f"within {100 * CLOSE:g} points; a slice of at most twice that is too small to tell. Transfer is "
+        "no slice of the pie."
+    )
+    title = "Where the time of a step goes (NeurIPS Table 4, not in v5)"
+    pairs = [_line(part, runs, shares, judged) for part in _ORDER]
+    return framed("breakdown", title, note, pairs, NAME)
+
+
+def _line(
+    part: str,
+    runs: dict[Column, Row],
+    shares: dict[Column, dict[str, float]],
+    judged: dict[str, dict[str, float]],
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    printed = quoted().get(part, nan)
+    about = {("", "part"): PART_WORDS.get(part, part)}
+    shown: dict[Any, Any] = about | {("quoted", "pie"): percent(printed)}
+    data: dict[Any, Any] = about | {("quoted", "pie"): printed}
+    for (name, fidelity), row in runs.items():
+        value = shares[name, fidelity].get(part, nan)
+        word = NOT_RUN if row["status"] == "planned" else row["status"]
+        shown[fidelity, name] = percent(value) if row["status"] == "done" else word
+        data[fidelity, name] = value
+    for name, found in judged.items():
+        shown["simulated against quoted", name] = verdict(part, found[part], printed)
+        data["simulated against quoted", name] = found[part] - printed
+    shown["", "why"] = _why(part, judged)
+    return shown, data
+
+
+def verdict(part: str, share: float, printed: float) -> str:
+    """`+1.4 points, consistent`; the bubble's is fitted."""
+    if isnan(printed) or isnan(share):
+        return EMPTY
+    off = f"{100 * (share - printed):+.1f} points"
+    if part == "setup":
+        return f"{off}, not modelled"
+    if printed <= 2 * CLOSE and part != "bubble":
+        return f"{off}, too small a slice to tell"
+    if part == "bubble":
+        return f"{off}, fitted"
+    return f"{off}, consistent" if abs(share - printed) <= CLOSE else f"{off}, not consistent"
+
+
+def _why(part: str, judged: dict[str, dict[str, float]]) -> str:
+    """What is behind a line's differences, from the numbers themselves."""
+    pie = quoted()
+    if not judged:
+        return EMPTY
+    if part in ("computation", "recompute"):
+        rest = pie[part] / (1 - pie["setup"])
+        ratio = ", ".join(f"{name} {found['recompute'] / found['computation']:.3f}" for name, found in judged.items())
+        if part == "computation":
+            return f"simulated steps have no set-up; without it the pie has {percent(rest)}"
+        return (
+            f"recompute over computation: quoted {pie['recompute'] / pie['computation']:.3f}, simulated {ratio}; "
+            "F:R:B = 1:1:2 gives 0.333"
+        )
+    return {
+        "imbalance": "depends on the model and on the cut; the pie's are not printed",
+        "bubble": f"M={M} was chosen to fit: early recompute gives {percent(theory.bubble(K, M, 'early'))} of a "
+        "step without set-up, update and imbalance",
+        "setup": "in no profile, so simulated steps have none",
+        "update": _times(pie["update"], {name: found["update"] for name, found in judged.items()}),
+        "transfer": "no slice of the pie",
+    }[part]
+
+
+def _times(printed: float, ours: dict[str, float]) -> str:
+    """How far apart small slices are as a factor, which points hide."""
+    factors = ", ".join(f"{name} {printed / share:.0f}" for name, share in ours.items() if share)
+    return f"quoted (by subtraction) over simulated: {factors}; of so small a slice a tolerance in points asks little"
+
+
+def by_m(results: "Results") -> Table:
+    """The simulated runs for M = 8, 16, 32 beside the pie."""
+    rows = rows_of(results, experiment=NAME, fidelity="simulated", K=K)
+    Ms = sorted({row["M"] for row in rows})
+    found = {
+        (name, m): parts(results, row)
+        for m in Ms
+        for (name, fidelity), row in columns(results, m).items()
+        if fidelity == "simulated"
+    }
+    names = dict.fromkeys(name for name, _ in found)
+    pairs = []
+    for part in _ORDER:
+        about = {("", "part"): PART_WORDS.get(part, part)}
+        values = {("quoted", "pie"): quoted().get(part, nan)}
+        values |= {
+            (f"{name}, simulated", f"M={m}"): found[name, m].get(part, nan)
+            for name in names
+            for m in Ms
+            if (name, m) in found
+        }
+        pairs.append((about | {key: percent(value) for key, value in values.items()}, about | values))
+    note = f"Simulated shares of K x step at K={K}. The paper's M is not printed: only the bubble tells M={M} apart."
+    title = "Where the time of a step goes, simulated, by M"
+    return framed("breakdown_by_m", title, note, pairs, NAME, folded=True)
+
+
+def pictures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+    """Name, figure and caption of each."""
+    hidden = any(parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values())
+    caption = f"Where a step at K={K}, M={M} goes, beside the pie of NeurIPS Table 4, whose K and M are not printed."
+    shortened = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
+    yield "parts", figure(results), caption + shortened * hidden
+
+
+def figure(results: "Results") -> "Figure | None":
+    """One bar a run, under the pie's."""
+    pie = {part: 100 * share for part, share in quoted().items()}
+    bars = [("quoted: NeurIPS Table 4", pie)]
+    for (name, fidelity), row in columns(results).items():
+        shares = parts(results, row)
+        if shares:
+            bars.append((f"{fidelity}: {name}", {part: 100 * share for part, share in drawable(shares).items()}))
+    if len(bars) == 1:
+        return None
+    made, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
+    stack(axes, bars)
+    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}; of quoted both are inferred")
+    made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    return made

@@ -1,0 +1,147 @@
+"""The bubble as curves, utilisation beside a lecture's points, and one slow stage as a timeline."""
+
+import textwrap
+from collections.abc import Iterator
+from math import isnan
+from typing import TYPE_CHECKING, Any, Literal
+
+from repro.gpipe.timeline import Timeline
+from repro.paper import theory, utilisation
+from repro.report import gantt
+from repro.report.bubble import TIMED, Points, fits, odd, points
+from repro.report.bubble_slow import caption, factor, middle, position, walked
+from repro.report.compare import Row
+from repro.report.rounds import step_over
+from repro.report.style import MARKERS, QUOTED, grid, k_colour, legend, ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from repro.harness.results import Results
+
+_FORMS: tuple[tuple[str, Literal["--", ":"]], ...] = (
+    ("plain: (K-1)/(M+K-1)", "--"),
+    ("early recompute", ":"),
+)
+_FACES = {"simulated": "none", "emulated": None, "measured": None}  # simulated lies on the early curve: hollow
+
+
+def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+    """Name, figure and caption of each; of several places the one with the most runs is drawn."""
+    done = {row["run"] for row in rows}
+    found = max(points(results), key=lambda one: sum(row["run"] in done for row in _all(one)), default=None)
+    if found is None:
+        return
+    yield (
+        "curves",
+        curves(found),
+        "Idle/total against M: the paper's form, that of early recompute, and what clocks show; the vertical line is "
+        "M=4K, where the paper calls the bubble almost negligible. Emulated and measured idle time holds set-up and "
+        "the runtime too.",
+    )
+    words = "Utilisation, 1 minus idle/total. Quoted: printed on slides of a lecture on GPipe, not in the paper."
+    yield "utilisation", utilised(found), f"{words} {odd()}"
+    for fidelity in TIMED:
+        row = middle(found, fidelity)
+        timeline = walked(results, row) if row else None
+        if row is not None and timeline is not None:
+            base = found.equal.get(fidelity, {}).get((row["K"], row["M"]))
+            over = step_over(results, row, base)[0]
+            yield f"slow_{fidelity}", _slow(results, row, timeline), caption(results, row, over)
+
+
+def _all(one: Points) -> list[Row]:
+    return [row for found in one.equal.values() for row in found.values()]
+
+
+def _slow(results: "Results", row: Row, timeline: Timeline) -> "Figure":
+    """A step in which all wait for one stage."""
+    forward = results.specs[row["run"]].model_args["forward_s"]
+    stage = forward.index(max(forward))
+    at = f"{position(row['K'], stage)}; K={row['K']}, M={row['M']}"
+    words = f"One stage takes {factor(results, row):g} times as long: {at}"
+    return gantt.draw(timeline, textwrap.fill(words, 84), row["fidelity"])
+
+
+def curves(one: Points) -> "Figure | None":
+    """One panel a K."""
+    Ks = sorted({K for found in one.equal.values() for K, _ in found})
+    if not any(row["status"] == "done" for row in _all(one)):
+        return None
+    figure, axes = grid((len(Ks) + 1) // 2, 2, 2.7)
+    panels = [panel for line in axes for panel in line]
+    for panel in panels[len(Ks) :]:
+        panel.set_visible(False)
+    for panel, K in zip(panels, Ks, strict=False):
+        _curve(panel, one, K)
+    legend(figure, _present(one), *_FORMS)
+    return figure
+
+
+def _present(one: Points) -> list[str]:
+    return [name for name, found in one.equal.items() if any(row["status"] == "done" for row in found.values())]
+
+
+def _curve(axes: "Axes", one: Points, K: int) -> None:
+    Ms = sorted({M for found in one.equal.values() for k, M in found if k == K})
+    dense = _dense(Ms[0], Ms[-1])
+    colour = k_colour(K)
+    axes.plot(dense, [100 * theory.bubble_over_total(K, M) for M in dense], "--", color=colour, linewidth=1.1)
+    axes.plot(dense, [100 * theory.bubble(K, M, "early") for M in dense], ":", color=colour, linewidth=1.4)
+    for fidelity in (*TIMED, "measured"):
+        shares = {M: 100 * one.idle(fidelity, K, M) for M in Ms}
+        _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity, colour)
+    axes.axvline(4 * K, color="#888888", linewidth=0.9)
+    axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8, color="#555555", va="top")
+    axes.set_xscale("log", base=2)
+    ticks(axes, Ms)
+    axes.set_ylim(0, 100)
+    axes.set(title=f"K={K}", xlabel="M micro-batches", ylabel="idle/total (%)")
+
+
+def _dense(first: int, last: int) -> list[int]:
+    return sorted({first, last, *(round(2 ** (n / 4)) for n in range(80) if first <= round(2 ** (n / 4)) <= last)})
+
+
+def _markers(axes: "Axes", shares: dict[int, float], fidelity: str, colour: str) -> None:
+    face = _FACES[fidelity] or colour
+    size = {"simulated": 8, "measured": 5}.get(fidelity, 4.5)
+    style: dict[str, Any] = (
+        {"color": "#222222", "mfc": "#222222"} if fidelity == "measured" else {"color": colour, "mfc": face}
+    )
+    axes.plot(list(shares), list(shares.values()), MARKERS[fidelity], markersize=size, linestyle="", **style)
+
+
+def utilised(one: Points) -> "Figure | None":
+    """The slides' points for K=4 and 8, the curves they are said to be on, and ours."""
+    figure, (panels,) = grid(1, 2, 3.5)
+    Ks = sorted({point.K for point in utilisation()})
+    for panel, K in zip(panels, Ks, strict=True):
+        _utilised(panel, one, K)
+    plain = ("plain: M/(M+K-1)", _FORMS[0][1])
+    legend(figure, ["quoted", *(name for name in _present(one) if name in TIMED)], plain, _FORMS[1])
+    return figure
+
+
+def _utilised(axes: "Axes", one: Points, K: int) -> None:
+    printed = [point for point in utilisation() if point.K == K]
+    Ms = [point.M for point in printed]
+    dense = _dense(Ms[0], Ms[-1])
+    colour = k_colour(K)
+    axes.plot(dense, [100 * (1 - theory.bubble_over_total(K, M)) for M in dense], "--", color=colour, linewidth=1.1)
+    axes.plot(dense, [100 * (1 - theory.bubble(K, M, "early")) for M in dense], ":", color=colour, linewidth=1.4)
+    for fidelity in TIMED:
+        shares = {M: 100 * (1 - one.idle(fidelity, K, M)) for M in Ms}
+        _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity, colour)
+    axes.plot(Ms, [point.percent for point in printed], MARKERS["quoted"], color=QUOTED, markersize=5, linestyle="")
+    for point in printed:
+        if not fits(point):
+            axes.plot(point.M, point.percent, "o", mfc="none", mec="#222222", markersize=13, linestyle="")
+            own = 100 * (1 - theory.bubble_over_total(K, point.M))
+            words = f"printed {point.percent:g} %;\nits formula gives {own:.0f} %"
+            axes.annotate(words, (point.M, point.percent), (14, -4), textcoords="offset points", fontsize=8, va="top")
+    axes.set_xscale("log", base=2)
+    ticks(axes, Ms)
+    axes.set_ylim(0, 100)
+    axes.set(title=f"K={K}", xlabel="M micro-batches", ylabel="utilisation (%)")

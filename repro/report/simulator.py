@@ -1,0 +1,266 @@
+"""Is the simulator right? Simulated steps over measured and emulated ones of the same rounds: a table and a figure.
+
+A simulated step has its costs from layers that were timed in the same round, alone and on all processes at once, and
+its cut from the run that it is held against; nothing is fitted to a step.
+"""
+
+import statistics
+from dataclasses import dataclass, replace
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any, cast
+
+from repro.gpipe.schedule import make_schedule
+from repro.gpipe.timeline import Timeline
+from repro.harness.statistics import interval
+from repro.report.compare import NO_INTERVAL, PLACE, Row, matching, rows_of, where
+from repro.report.style import MARKERS, grid, model_name, ticks
+from repro.report.table import EMPTY, Table, number
+from repro.simulate import Calibration, settle, simulate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from repro.harness.results import Results
+    from repro.harness.spec import RunSpec
+
+NAME = "simulator"
+GOAL, GOAL_KNOWN = 7.0, 1.5  # percent: with layers timed here, and with stages of known duration
+WAYS = ("mixed", "together", "alone")  # how the layers' seconds are had; of known durations none
+_PARTS = ("F", "R", "B", "rest")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8B5E00")
+_TITLE = "Is the simulator right? Simulated steps over measured and emulated ones"
+_NOTE = (
+    "Error: the simulated step over the measured, or emulated, one of the same round, minus 1; median over rounds, "
+    f"[low, high]: bootstrap 95 % interval, {NO_INTERVAL}. Simulated: the run's schedule and cut on a virtual clock. "
+    "Its layers take what they took in that round, timed together (on K processes at once), alone (in turn), or mixed: "
+    "between the two by the part of the other stages that computes meanwhile, found on the simulated step itself in "
+    "three iterations. Nothing is fitted to a measured step. Stages that wait have known durations. Parts: the newest "
+    "round's error with its share in work of each kind, simulated minus measured busy time over K x measured step; "
+    "rest: idle time, update and set-up. "
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run that the simulator is judged on.
+
+    Attributes:
+        row: the run.
+        errors: way -> simulated over real minus 1, in percent, of every round that has both.
+        simulated_s: the simulated step of the way that counts: median over these rounds.
+        parts: F, R, B, rest -> what it adds to the error of the newest round, in percent; empty without a timeline.
+    """
+
+    row: Row
+    errors: dict[str, list[float]]
+    simulated_s: float
+    parts: dict[str, float]
+
+    @property
+    def counts(self) -> str:
+        """The way that the goal is for: mixed, where layers were timed alone too."""
+        return next((way for way in ("known", *WAYS) if self.errors.get(way)), "")
+
+    @property
+    def error(self) -> tuple[float, float, float]:
+        """Median and interval of the way that counts."""
+        return interval(self.errors.get(self.counts, []))
+
+    @property
+    def name(self) -> str:
+        """For readers."""
+        model = model_name(self.row["model"]) if self.counts != "known" else "known durations"
+        return f"{model}, K={self.row['K']}, M={self.row['M']}"
+
+
+def cells(results: "Results") -> list[Cell]:
+    """The measured and emulated runs of the experiment, done or not."""
+    found = [
+        _cell(results, row)
+        for row in rows_of(results, experiment=NAME)
+        if results.specs[row["run"]].task == "train" and row["fidelity"] != "simulated"
+    ]
+    return sorted(found, key=lambda cell: (cell.row["fidelity"] != "measured", cell.row["model"], cell.row["M"]))
+
+
+def _cell(results: "Results", row: Row) -> Cell:
+    """One run beside what was timed, or simulated, in its rounds."""
+    place = {column: row[column] for column in (*PLACE, "group")}
+    lines = matching(cast("list[Row]", results.rounds.to_dict("records")), place)
+    spec = results.specs[row["run"]]
+    errors: dict[str, list[float]] = {}
+    steps: list[float] = []
+    last: Timeline | None = None
+    for line in matching(lines, {"run": row["run"]}):
+        others = matching(lines, {"round": line["round"]})
+        if row["fidelity"] == "emulated":
+            found = dict(
+                [("known", other["step_s"]) for other in lines if other["modelled"]][:1]
+            )  # in any round the same
+        else:
+            timed = next((other["calibration"] for other in others if other["calibration"]), None)
+            drawn = simulated(Calibration.from_plain(timed), spec, row["balance"]) if timed else {}
+            found = {way: timeline.step_time for way, timeline in drawn.items()}
+            last = next(iter(drawn.values()), None)
+        for way, seconds in found.items():
+            errors.setdefault(way, []).append(100 * (seconds / line["step_s"] - 1))
+        steps += [*found.values()][:1]
+    real = results.timeline(row) if last else None
+    parts = split(real, last) if real and last else {}
+    return Cell(row, errors, statistics.median(steps) if steps else nan, parts)
+
+
+def simulated(calibration: Calibration, spec: "RunSpec", balance: tuple[int, ...]) -> dict[str, Timeline]:
+    """A step with each way to have its costs, the one that counts first; together alone where no other was timed."""
+    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    examples = spec.N // spec.M
+
+    def costs(source: Calibration, together: Any = None) -> Any:
+        return source.stages(balance, examples, spec.checkpoint, together)
+
+    found = {"together": simulate(schedule, costs(calibration))}
+    if calibration.alone is not None:
+        F, R, B = calibration.alone
+        alone = replace(calibration, forward=F, recompute=R, backward=B, alone=None)
+        mixed = settle(schedule, lambda together: costs(calibration, together))
+        found = {"mixed": simulate(schedule, mixed), **found, "alone": simulate(schedule, costs(alone))}
+    return found
+
+
+def split(real: Timeline, drawn: Timeline) -> dict[str, float]:
+    """The error of a simulated step by kind of work, in percent; the parts add up to it."""
+    whole = real.stages * real.step_time
+    parts = {kind: 100 * (drawn.busy(kinds=kind) - real.busy(kinds=kind)) / whole for kind in "FRB"}
+    return parts | {"rest": 100 * (drawn.step_time / real.step_time - 1) - sum(parts.values())}
+
+
+def tables(results: "Results") -> list[Table]:
+    """The table, with status words where runs are missing; none if the experiment was never planned."""
+    from pandas import DataFrame, MultiIndex
+
+    found = cells(results)
+    if not found:
+        return []
+    pairs = [_line(results, cell) for cell in found]
+    shown, data = (DataFrame([list(line.values()) for line in lines]) for lines in zip(*pairs, strict=True))
+    shown.columns, data.columns = (MultiIndex.from_tuples(list(line)) for line in pairs[0])
+    note = _NOTE + " ".join([*_medians(results, found), *_worst(found)])
+    return [Table(NAME, _TITLE, note, shown.fillna(EMPTY), data, NAME)]
+
+
+def _line(results: "Results", cell: Cell) -> tuple[dict[Any, str], dict[Any, Any]]:
+    """One cell as shown and as numbers."""
+    row = cell.row
+    model = model_name(row["model"]) if row["fidelity"] == "measured" else "known durations"
+    about = {"where": where(results, row), "model": model, **{key: str(row[key]) for key in ("K", "M", "N")}}
+    judged = len(cell.errors.get(cell.counts, []))
+    about |= {"rounds": str(judged) if judged else row["status"] if row["status"] != "done" else "no calibration"}
+    texts: dict[Any, str] = {("", key): value for key, value in about.items()}
+    numbers: dict[Any, Any] = dict(texts)
+    for name in ("measured", "emulated", "simulated"):
+        seconds = cell.simulated_s if name == "simulated" else row["step_s"] if row["fidelity"] == name else nan
+        texts["step (ms)", name] = number(1e3 * seconds, 1)
+        numbers["step (ms)", name] = 1e3 * seconds
+    for way in ("known", *WAYS):
+        middle, low, high = interval(cell.errors.get(way, []))
+        column = "error over emulated (%)" if way == "known" else "error over measured (%)"
+        texts[column, way] = _signed(middle) if isnan(low) else f"{middle:+.1f} [{low:+.1f}, {high:+.1f}]"
+        numbers |= {(column, way): middle, (column, f"{way}: low"): low, (column, f"{way}: high"): high}
+    for part in _PARTS:
+        value = cell.parts.get(part, nan)
+        texts["parts (%)", part], numbers["parts (%)", part] = _signed(value), value
+    return texts, numbers
+
+
+def _signed(value: float) -> str:
+    return EMPTY if isnan(value) else f"{value:+.1f}"
+
+
+def _medians(results: "Results", found: list[Cell]) -> list[str]:
+    """How near the goals are, for each place."""
+    said = []
+    places = dict.fromkeys(where(results, cell.row) for cell in found)
+    for place in places:
+        here = [cell for cell in found if where(results, cell.row) == place]
+        prefix = f"{place}: " if len(places) > 1 else ""
+        judged = [cell for cell in here if cell.counts not in ("", "known")]
+        if judged:
+            ways = [f"{way} {_typical(judged, way):.1f} %" for way in WAYS if not isnan(_typical(judged, way))]
+            typical = statistics.median(abs(cell.error[0]) for cell in judged)
+            single = statistics.median(abs(e) for cell in judged for e in cell.errors[judged[0].counts])
+            verdict = "reached" if max(typical, single) <= GOAL else "reached by medians alone"
+            verdict = "missed" if typical > GOAL else verdict
+            inside = sum(abs(cell.error[0]) <= GOAL for cell in judged)
+            said.append(
+                f"{prefix}Median of |error| over {len(judged)} measured cells: {', '.join(ways)}; the goal of "
+                f"{GOAL:g} % is {verdict} ({judged[0].counts}), {inside} of {len(judged)} cells are within it; in a "
+                f"single round the median is {single:.1f} %, so much do steps of one run differ."
+            )
+        known = [abs(cell.error[0]) for cell in here if cell.counts == "known"]
+        if known:
+            verdict = "reached" if max(known) <= GOAL_KNOWN else "missed"
+            said.append(
+                f"{prefix}Known durations: |error| {max(known):.2f} %, the goal of {GOAL_KNOWN:g} % is {verdict}."
+            )
+    return said
+
+
+def _typical(judged: list[Cell], way: str) -> float:
+    """Median over cells of the size of their error."""
+    known = [abs(statistics.median(cell.errors[way])) for cell in judged if cell.errors.get(way)]
+    return statistics.median(known) if known else nan
+
+
+def _worst(found: list[Cell]) -> list[str]:
+    """The cell that is furthest off, and where that sits, which is all that is known of it."""
+    judged = [cell for cell in found if cell.counts not in ("", "known") and cell.parts]
+    if not judged:
+        return []
+    cell = max(judged, key=lambda cell: abs(cell.error[0]))
+    part = max(_PARTS, key=lambda part: abs(cell.parts[part]))
+    words = "idle time, update and set-up" if part == "rest" else f"the time of {part}"
+    return [
+        f"Furthest off: {cell.name}, {cell.error[0]:+.1f} %; in its newest round {sum(cell.parts.values()):+.1f} %, "
+        f"most of it in {words} ({cell.parts[part]:+.1f} %)."
+    ]
+
+
+def figure(results: "Results", rows: list[Row]) -> "Figure | None":
+    """Error of each measured cell as a dot with its interval, a colour a model, and the goal as a band."""
+    runs = {(*(row[column] for column in PLACE), row["run"]) for row in rows}
+    judged = [
+        cell
+        for cell in cells(results)
+        if cell.counts not in ("", "known") and (*(cell.row[c] for c in PLACE), cell.row["run"]) in runs
+    ]
+    if not judged:
+        return None
+    drawn, ((axes,),) = grid(1, 1, 3.2)
+    axes.axhspan(-GOAL, GOAL, color="#DDDDDD", alpha=0.6, linewidth=0, label=f"goal: within {GOAL:g} %")
+    axes.axhline(0, color="#222222", linewidth=0.8)
+    names = dict.fromkeys(f"{model_name(c.row['model'])}, {where(results, c.row)}" for c in judged)
+    for index, name in enumerate(names):
+        some = [c for c in judged if f"{model_name(c.row['model'])}, {where(results, c.row)}" == name]
+        at = [judged.index(cell) for cell in some]
+        spreads = [cell.error for cell in some]
+        low, high = ([abs(s[0] - s[k]) for s in spreads] for k in (1, 2))
+        colour = _COLOURS[index % len(_COLOURS)]
+        middles = [s[0] for s in spreads]
+        axes.errorbar(at, middles, [low, high], fmt=MARKERS["simulated"], color=colour, capsize=3, label=name)
+        before = [
+            (a, statistics.median(c.errors["together"])) for a, c in zip(at, some, strict=True) if c.counts == "mixed"
+        ]
+        axes.plot(*zip(*before, strict=True) if before else ([], []), "x", color=colour, alpha=0.7)
+    axes.plot([], [], "x", color="#444444", label="layers timed together only")
+    ticks(axes, list(range(len(judged))), [f"K={c.row['K']}\nM={c.row['M']}" for c in judged])
+    axes.set_xlim(-0.6, len(judged) - 0.4)
+    axes.grid(axis="x", visible=False)
+    axes.set(ylabel="simulated over measured, minus 1 (%)")
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return drawn
+
+
+CAPTION = (
+    "Error of the simulated step over the measured one of the same round (simulated), median over rounds, "
+    f"{NO_INTERVAL}; a cross: with layers timed on all processes at once only."
+)

@@ -1,0 +1,82 @@
+"""What the runtime itself costs at up to K=8: emulated steps of Table 2 against the same steps on a virtual clock."""
+
+from math import isnan
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from repro.gpipe.schedule import make_schedule
+from repro.harness.statistics import interval
+from repro.report.compare import NO_INTERVAL
+from repro.report.style import model_name
+from repro.report.table import Table, number
+from repro.report.table2_runs import MODELS, NAME, Protocol, places, protocol
+from repro.simulate import StageCosts, simulate
+
+if TYPE_CHECKING:
+    from repro.harness.results import Results
+
+
+def tables(results: "Results") -> list[Table]:
+    """One line a cell; nothing before anything was emulated."""
+    from pandas import DataFrame
+
+    found = [protocol(results, model, "emulated") for model in MODELS]
+    lines = [line for some in found if some for at in places(some.model) if (line := _line(some, *at))]
+    if not lines:
+        return []
+    worst = max(lines, key=lambda line: line["more"])
+    least = min(lines, key=lambda line: line["more"])
+    note = (
+        "Emulated: K processes of the real engine, schedule and messages, of which each stage waits as long as it is "
+        "modelled to compute, on a clock stretched so many times. Simulated: the same stage costs and link laid on a "
+        "virtual clock. Both in seconds of the modelled device, that is, over the stretch. More: emulated over "
+        f"simulated, minus 1, of each round; the median and its bootstrap 95 % interval, {NO_INTERVAL}. All processes "
+        "share the cores of one machine, so at K above their number it also holds what they wait for each other; "
+        "messages are cut down to 64 KiB. What a wait ends late the next one that begins at once makes good, so "
+        "lateness of timers is not in it, nor all of what waiting for a core adds. "
+        f"From {_percent(least['more'])} % ({_where(least)}) to "
+        f"{_percent(worst['more'])} % ({_where(worst)})."
+    )
+    shown = DataFrame([_shown(line) for line in lines])
+    title = "Table 2 emulated against simulated: what the runtime costs"
+    return [Table("table2_emulated", title, note, shown, DataFrame(lines), NAME)]
+
+
+def _line(some: Protocol, K: int, M: int) -> dict[str, Any] | None:
+    """One cell as plain numbers; None where it was not emulated."""
+    row = some.rows.get((K, M))
+    costs = some.modelled(K, M)
+    if row is None or costs is None:
+        return None
+    spec = some.results.specs[row["run"]]
+    stretch = spec.stretch or 1.0
+    schedule = make_schedule(spec.schedule, K, M, spec.checkpoint)
+    should = simulate(schedule, StageCosts.from_plain(costs["stages"])).step_time
+    steps = some.steps(K, M)
+    more, low, high = interval([step / should - 1 for step in steps])
+    line = {"model": some.model, "K": K, "M": M, "N": row["N"], "stretch": stretch, "rounds": len(steps)}
+    line |= {"simulated": should / stretch, "emulated": median(steps) / stretch}
+    return line | {"more": more, "low": low, "high": high, "lost": median(steps) - should}
+
+
+def _shown(line: dict[str, Any]) -> dict[str, str]:
+    percent = f"{_percent(line['more'])} %"
+    if not isnan(line["low"]):
+        percent += f" [{_percent(line['low'])}, {_percent(line['high'])}]"
+    return {
+        "model": model_name(line["model"]),
+        **{name: str(line[name]) for name in ("K", "M", "N", "rounds")},
+        "stretch": f"{line['stretch']:g}",
+        "step simulated (s)": number(line["simulated"], 3),
+        "step emulated (s)": number(line["emulated"], 3),
+        "more": percent,
+        "more, real ms a step": number(1e3 * line["lost"], 1),
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.{1 if abs(share) < 1 else 0}f}"
+
+
+def _where(line: dict[str, Any]) -> str:
+    return f"{model_name(line['model'])}, K={line['K']}, M={line['M']}"

@@ -1,0 +1,103 @@
+"""Table 2 with simulated and emulated runs of known numbers, written through the harness's own record.
+
+A controlled step is the uniform pipeline's, from K=8 on 1.25 times as long (the softmax), so predictions are known. By
+memory each N doubles with K and M, and the step has a fixed part, so that small batches lose.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from recorded import MACHINE
+
+from repro.gpipe.schedule import make_schedule
+from repro.gpipe.timeline import Timeline
+from repro.harness.record import Folder, Measured
+from repro.harness.spec import Experiment, Group, RunSpec
+from repro.simulate import StageCosts, simulate
+
+KS, MS = (1, 2, 4, 8), (1, 4, 32)
+ENDS = 1.25  # times the step at K=8
+FIXED = 0.01  # seconds of each step by memory
+OVERHEAD = 1.05  # emulated over simulated
+STRETCH = 2.0
+PROFILES = {"amoebanet-d": "tpu-v2", "transformer": "tpu-v3"}
+NAMES = {
+    "amoebanet-d": ("simulated", "by-memory", "by-parameters", "emulated"),
+    "transformer": ("simulated", "by-memory", "narrow-by-memory", "emulated"),
+}
+
+
+def plan() -> Experiment:
+    groups = tuple(Group(name=f"{model}-{name}", runs=_runs(model, name)) for model in NAMES for name in NAMES[model])
+    return Experiment(
+        name="table2", title="Throughput", question="?", paper="Table 2", neurips="Table 2", rounds=5, groups=groups
+    )
+
+
+def _runs(model: str, name: str) -> tuple[RunSpec, ...]:
+    args: dict[str, Any] = {"L": 8} | ({"d": 64} if name.startswith("narrow") else {})
+    more: dict[str, Any] = {"model": model, "model_args": args, "N": 32, "profile": PROFILES[model]}
+    more |= {"fidelity": "emulated", "stretch": STRETCH} if name == "emulated" else {"fidelity": "simulated"}
+    more |= {"memory": 2**30} if name.endswith("by-memory") else {}
+    more |= {"balance": "parameters"} if name == "by-parameters" else {}
+    Ks = KS if name == "simulated" else KS[1:]
+    runs = [RunSpec(K=K, M=M, **more) for K in Ks for M in MS]
+    if name == "simulated":
+        runs += [RunSpec(K=1, M=M, checkpoint="never", **more) for M in MS]
+    return tuple(runs)
+
+
+def costs(K: int, M: int, N: int = 32, slower: float = 1.0) -> StageCosts:
+    """Of N examples of 4 ms each."""
+    F = slower * N / (K * M) / 1000
+    return StageCosts.uniform(K, F, F, 2 * F)
+
+
+def batch(group: str, K: int, M: int) -> int:
+    """N by memory; of the Transformer nothing fits at K=2, M=4."""
+    return 0 if (group, K, M) == ("transformer-by-memory", 2, 4) else K * M // 2
+
+
+def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
+    """A line of metrics.jsonl and its spans."""
+    K, M, emulated = spec.K, spec.M, spec.fidelity == "emulated"
+    N = batch(group, K, M) if spec.memory else spec.N
+    slower = ENDS if K == 8 else 1.0
+    stages = costs(K, M, N or 1, slower).scaled(STRETCH if emulated else 1.0)
+    spans = simulate(make_schedule("gpipe", K, M, spec.checkpoint), stages)
+    step = OVERHEAD * spans.step_time if emulated else spans.step_time + FIXED * bool(spec.memory)
+    plain = simulate(make_schedule("gpipe", K, M, spec.checkpoint), costs(K, M, N or 1)).step_time
+    rungs = {"imbalance": plain} | dict.fromkeys(("ends", "memory-bound", "launch", "transfer"), slower * plain)
+    metrics = {
+        "step_s": [step] if N else [],
+        "loss": [1.0] if emulated else [],
+        "bubble_idle_over_total": [spans.bubble_over_total if N else None],
+        "bubble_idle_over_work": [spans.bubble_over_work if N else None],
+        "breakdown": {},
+        "peak_bytes": [2**30] * K,
+        "balance": [8 // K] * K,
+        "setup_s": 0.1,
+        "unit": "images/s",
+        "labels": {"device": spec.profile},
+        "modelled": {"batch": N, "stages": stages.plain(), "rungs": rungs if N else {}},
+    }
+    return metrics, spans if N and (K, M) in ((2, 1), (8, 4)) else None
+
+
+def fill_modelled(results: Path) -> None:
+    """Record one round of everything simulated and five of everything emulated."""
+    made = plan()
+    folder = Folder.of(results, MACHINE, "laptop", made.name)
+    listed = {run.run_id(1, MACHINE.identity): (group.name, run) for group in made.groups for run in group.runs}
+    folder.declare(made, listed, MACHINE.identity, accumulate=True)
+    for group in made.groups:
+        own = {name: run for name, (at, run) in listed.items() if at == group.name}
+        rounds = 5 if group.name.endswith("emulated") else 1
+        measured = {}
+        for name, run in own.items():
+            metrics, spans = line(group.name, run)
+            measured[name] = Measured(metrics, spans.to_rows() if spans else [])
+        for _ in range(rounds):
+            folder.commit_round(group.name, measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+        for name in own:
+            folder.set_status(name, "done", "", rounds)

@@ -1,0 +1,149 @@
+"""The bubble's tables and pictures: theory beside the virtual clock, and an emulation that is a tenth longer."""
+
+from typing import Any
+
+import pytest
+from recorded import fill_with, line
+
+from repro.gpipe.schedule import make_schedule
+from repro.harness.modelled import simulated
+from repro.harness.record import Measured, load
+from repro.harness.results import Results
+from repro.harness.spec import Experiment, Group, RunSpec
+from repro.paper import theory
+from repro.report import bubble, bubble_figures, bubble_slow, figures
+from repro.report.compare import rows_of
+from repro.report.style import styled
+from repro.report.table import Table
+from repro.simulate import StageCosts, simulate
+
+F = 0.01
+
+
+def spec(K: int, M: int, slow: int | None = None, **changed: Any) -> RunSpec:
+    forward: Any = [F * (1.5 if j == slow else 1) for j in range(K)] if slow is not None else F
+    backward: Any = [2 * f for f in forward] if slow is not None else 2 * F
+    args = {"L": K, "forward_s": forward, "backward_s": backward, "elements": 16}
+    given: dict[str, Any] = {"fidelity": "simulated"} | changed
+    return RunSpec(model="timed", model_args=args, K=K, M=M, N=M, balance="uniform", **given)
+
+
+def groups(fidelity: Any) -> tuple[Group, ...]:
+    plain = [spec(K, M, fidelity=fidelity) for K, M in ((2, 1), (2, 8), (4, 4), (4, 16), (8, 4))]
+    slow = [spec(4, 16, stage, fidelity=fidelity) for stage in (0, 2, 3)]
+    return Group(name=fidelity, runs=tuple(plain)), Group(
+        name=f"slow-{fidelity}", runs=(spec(4, 16, fidelity=fidelity), *slow)
+    )
+
+
+def made(run: RunSpec, number: int) -> Measured | None:
+    """Simulated as the harness does it; emulated a tenth longer, half a hundredth more each round."""
+    if run.fidelity == "simulated":
+        found = simulated(run, "cpu")
+        return Measured(found["metrics"], found["timeline"])
+    if run.K == 8:
+        return None
+    forward = run.model_args["forward_s"]
+    times = [f * (1.1 + 0.005 * number) for f in (forward if isinstance(forward, list) else [forward] * run.K)]
+    schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
+    timeline = simulate(schedule, StageCosts(tuple(times), tuple(times), tuple(2 * f for f in times)))
+    return Measured(line(timeline, schedule, loss=[1.0]), timeline.to_rows())
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    path = tmp_path_factory.mktemp("results")
+    late = Group(name="late", runs=tuple(spec(K, 4 * K, schedule="gpipe-late") for K in (2, 4)))
+    plan = Experiment(
+        name="bubble", title="Idle", question="?", groups=(*groups("simulated"), late, *groups("emulated"))
+    )
+    fill_with(path, plan, made, rounds=5)
+    return load(path)
+
+
+def lines(table: Table) -> list[Any]:
+    assert table.data is not None
+    return table.data.to_dict("records")
+
+
+def test_theory_and_both_clocks_stand_side_by_side(results):
+    table = bubble.main(results)
+    found = {(one["", "K"], one["", "M"]): one for one in lines(table)}
+    for (K, M), one in found.items():
+        assert one["theory", "plain"] == pytest.approx((K - 1) / (M + K - 1))
+        assert one["theory", "early"] == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
+        assert one["simulated", "idle/total"] == pytest.approx(one["theory", "early"])
+    assert found[4, 16]["emulated", "idle/total"] == pytest.approx(9 / 73)
+    assert found[4, 16]["emulated", "step over early"] == pytest.approx(1.11)
+    assert found[4, 16]["emulated", "above early"] == pytest.approx(0, abs=1e-6)
+    assert dict(zip(found, table.shown["", "M"], strict=True))[2, 1] == "1 (naive)"
+    assert dict(zip(found, table.shown["", "M"], strict=True))[4, 16] == "16 (M=4K)"
+    assert dict(zip(found, table.shown["emulated", "idle/total"], strict=True))[8, 4] == "not run"
+
+
+def test_at_4k_the_bubble_is_not_negligible(results):
+    table = bubble.at_4k(results)
+    two, four = lines(table)
+    assert [round(100 * one["theory", "plain"], 1) for one in (two, four)] == [11.1, 15.8]
+    assert [round(100 * one["theory", "early"], 1) for one in (two, four)] == [8.6, 12.3]
+    for one in (two, four):
+        assert one["simulated", "late"] == pytest.approx(one["theory", "plain"])
+        assert one["", "negligible?"] == "no"
+    assert table.shown["", "negligible?"].tolist()[0] == "no: 8.6%; 5% only from M=15 on, 7.5 K"
+
+
+@pytest.mark.parametrize("K", [2, 4, 8, 16])
+def test_enough_is_the_least_m_with_so_small_a_bubble(K):
+    M = bubble.enough(K)
+    assert theory.bubble(K, M, "early") <= bubble.NEGLIGIBLE < theory.bubble(K, M - 1, "early")
+
+
+def test_the_slides_points_are_held_against_their_own_formula(results):
+    table = bubble.utilised(results)
+    words = {(one["", "K"], one["", "M"]): one["quoted", "is"] for one in table.shown.to_dict("records")}
+    assert {at for at, word in words.items() if word != "its formula"} == {(4, 4), (8, 4)}
+    assert words[4, 4] == "not its formula, -7.1 points"
+    assert "31 % at K=8, M=4, where it gives 36 %" in table.note
+    at = next(one for one in lines(table) if (one["", "K"], one["", "M"]) == (4, 16))
+    assert at["simulated", "1 - idle/total"] == pytest.approx(64 / 73)
+
+
+def test_a_slow_stage_lies_between_the_mean_and_the_slowest(results):
+    table = bubble_slow.slow(results)
+    assert table.shown["", "slow stage"].tolist() == ["first (stage 0)", "middle (stage 2)", "last (stage 3)"]
+    for one in lines(table):
+        assert one["bounds", "mean"] == pytest.approx(1.125)
+        assert 1.125 < one["simulated", "step over step"] < 1.5
+        assert one["emulated", "step over step"] == pytest.approx(one["simulated", "step over step"])
+        assert one["emulated", "rounds"] == 5
+
+
+def test_filling_takes_k_minus_1_forwards(results):
+    for one in lines(bubble_slow.fill(results)):
+        K = one["", "K"]
+        assert one["simulated", "of the step"] == pytest.approx(one["theory", "of the step"])
+        assert one["simulated", "ms"] == pytest.approx(1e3 * (K - 1) * F)
+        if K < 8:
+            assert 1.1e3 * (K - 1) * F <= one["emulated", "ms"] <= 1.13e3 * (K - 1) * F
+
+
+def test_pictures_are_its_own_and_few(results):
+    done = rows_of(results, status="done")
+    with styled():
+        found = {name: figure for name, figure, _ in figures._pictures(results, done, "bubble")}
+        assert list(found) == ["curves", "utilisation", "slow_simulated", "slow_emulated"]
+        curves: Any = found["curves"]
+        panel = next(axes for axes in curves.axes if axes.get_title("left") == "K=4")
+        hollow = next(drawn for drawn in panel.get_lines() if drawn.get_marker() == "^")
+        assert list(hollow.get_ydata()) == pytest.approx([36, 100 * 9 / 73])
+        assert any(text.get_text() == "M=4K=16" for text in panel.texts)
+        printed: Any = found["utilisation"]
+        assert [axes.texts[0].get_text() for axes in printed.axes] == [
+            "printed 50 %;\nits formula gives 57 %",
+            "printed 31 %;\nits formula gives 36 %",
+        ]
+
+
+def test_nothing_planned_no_tables(nothing):
+    assert bubble.tables(nothing) == bubble_slow.tables(nothing) == []
+    assert list(bubble_figures.pictures(nothing, [])) == []

@@ -1,0 +1,243 @@
+"""Table 2: fidelities side by side, protocols, predictions whose causes add up, what the runtime costs."""
+
+import json
+from math import isnan, nan
+from typing import Any
+
+import pytest
+from modelled import ENDS, FIXED, OVERHEAD, batch, costs
+from test_tables import cell
+
+from repro.gpipe.schedule import make_schedule
+from repro.paper import theory
+from repro.report import figures, page, table2, table2_emulated, table2_predictions, table2_protocols, table2_why
+from repro.report.compare import rows_of
+from repro.report.style import styled
+from repro.report.table2_figures import HATCHES, bars, best, protocols
+from repro.report.table2_runs import fixed, protocol
+from repro.simulate import simulate
+
+
+@pytest.fixture(scope="module")
+def made(modelled):
+    return {table.name: table for table in table2.tables(modelled)}
+
+
+def step(K, M, N=32):
+    slower = ENDS if K == 8 else 1.0
+    return simulate(make_schedule("gpipe", K, M, "always"), costs(K, M, N, slower)).step_time
+
+
+def test_one_line_a_model_and_m_with_each_fidelity_in_its_column(made):
+    shown = made["table2"].shown
+    assert len(shown) == 6
+    assert cell(made["table2"], "Transformer", 4, "K=2", "measured").startswith("1.60 [")
+    assert cell(made["table2"], "Transformer", 4, "K=2", "simulated") == "1.47"
+    assert cell(made["table2"], "Transformer", 4, "K=8", "simulated") == f"{step(2, 1) / step(8, 4):.2f}"
+    assert cell(made["table2"], "Transformer", 4, "K=8", "emulated").startswith(f"{step(2, 1) / step(8, 4):.2f} [")
+    assert cell(made["table2"], "AmoebaNet-D", 4, "K=4", "measured") == "not run"
+    assert "Simulated: AmoebaNet-D (L=8), N=32 on tpu-v2" in made["table2"].note
+
+
+def test_two_measured_settings_of_a_model_keep_their_lines(modelled):
+    again = modelled.rows[modelled.rows["fidelity"] == "measured"]
+    rows = modelled.rows.copy()
+    rows.loc[again.index[again["M"] == 4], "scale"] = "smoke"
+    found = table2.table2(type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)).shown
+    titles = list(found["", "model"])
+    assert titles.count("AmoebaNet-D") == 3
+    assert {title.split(",")[0] for title in titles} == {"AmoebaNet-D", "Transformer (laptop", "Transformer (smoke"}
+
+
+def test_speedup_is_also_over_one_stage_that_keeps_everything(made):
+    assert cell(made["table2_speedup"], "Transformer", 4, "K=2", "simulated") == "1.68"
+    assert cell(made["table2_speedup"], "Transformer", 4, "K=2", "simulated, over K=1 without recompute") == "1.26"
+    assert "emulated" not in {name for _, name in made["table2_speedup"].shown.columns}
+
+
+def test_what_was_only_planned_makes_no_column(modelled):
+    rows = modelled.rows.copy()
+    rows.loc[rows["fidelity"] == "emulated", "status"] = "planned"
+    found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    assert "emulated" not in {name for _, name in table2.table2(found).shown.columns}
+    assert table2_emulated.tables(found) == []
+
+
+def test_by_memory_is_a_ratio_of_throughput_with_its_n(modelled, made):
+    some = protocol(modelled, "amoebanet-d", "by memory")
+    base, many = batch("", 2, 1), batch("", 4, 32)
+    expected = (many / (step(4, 32, many) + FIXED)) / (base / (step(2, 1, base) + FIXED))
+    assert some.ratio(4, 32) == pytest.approx(expected)
+    assert some.N(4, 32) == many
+    row = next(r for r in rows_of(modelled, group="amoebanet-d-by-memory", K=4, M=32))
+    assert row["speedup_vs_k2m1"] == pytest.approx(expected)
+    shown = made["table2_protocols"].shown
+    line = shown[(shown["", "model"] == "Transformer") & (shown["", "K"] == 2) & (shown["", "M"] == 4)].iloc[0]
+    assert line["simulated", "by memory"] == "nothing fits"
+    assert line["simulated", "N by memory"] == "-"
+    assert line["simulated", "its N"] == "4"
+
+
+def test_the_seven_cells_are_found_by_arithmetic(made):
+    found = {model: table2_protocols.above(model) for model in ("amoebanet-d", "transformer")}
+    assert found == {
+        "amoebanet-d": [(4, 1), (8, 1)],
+        "transformer": [(2, 4), (4, 1), (4, 4), (8, 1), (8, 4)],
+    }
+    shown = made["table2_beyond"].shown.set_index("cell")
+    assert len(shown) == 7
+    assert shown.loc["Transformer, K=2, M=4", "by memory"] == "nothing fits"
+    assert "not even one example" in shown.loc["Transformer, K=2, M=4", "what it explains"]
+    assert shown.loc["Transformer, K=8, M=4", "by memory"].endswith("N=16: reached")
+    said = shown.loc["Transformer, K=8, M=4", "what it explains"]
+    assert said.startswith("a batch would explain it: N grows from 1 to")
+    assert "other cells that the paper prints do not fit" in said
+    assert shown.loc["AmoebaNet-D, K=4, M=1", "what it explains"].startswith("no batch is needed: one N gives 1.08")
+
+
+def test_a_cell_that_no_batch_reaches_says_how_far_it_is(modelled):
+    rows = modelled.rows.copy()
+    rows.loc[rows["group"] == "amoebanet-d-by-memory", "throughput"] = 1.0
+    found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    table = table2_protocols.tables(found)[1].shown.set_index("cell")
+    assert table.loc["AmoebaNet-D, K=8, M=1", "by memory"] == "1.00, N=4: 72% of it"
+    assert "1.38 times slower" in table.loc["AmoebaNet-D, K=8, M=1", "what it explains"]
+
+
+def test_causes_add_up_from_the_ideal_to_the_quoted(modelled):
+    found = {(p.model, p.K, p.M): p for p in table2_predictions.predictions(modelled)}
+    assert len(found) == 18
+    for one in found.values():
+        assert one.ideal + sum(one.causes.values()) == pytest.approx(one.predicted)
+        batch_added = 0 if isnan(one.others["batch"]) else one.others["batch"]
+        assert one.predicted + batch_added + one.unexplained == pytest.approx(one.quoted)
+    eight = found["transformer", 8, 32]
+    ideal = theory.speedup_over_k2m1(8, 32, "early")
+    assert eight.causes["softmax and embedding"] == pytest.approx(ideal / ENDS - ideal)
+    assert eight.predicted == pytest.approx(ideal / ENDS)
+    assert isnan(found["transformer", 2, 4].others["batch"])
+
+
+def prediction(quoted, predicted, batch_more=nan, cut=nan):
+    others = {"batch": batch_more, "cut by parameters": cut}
+    return table2_predictions.Prediction("transformer", 4, 4, quoted, predicted, predicted, {"update": 0.0}, others)
+
+
+def test_verdicts():
+    assert prediction(1.0, 1.09).verdict == "consistent"
+    assert prediction(1.0, 1.11).verdict == "not explained"
+    assert prediction(2.0, 1.0, batch_more=0.9).verdict == "batch"
+    assert prediction(2.0, 1.0, batch_more=0.6).verdict == "batch, 60% of the gap"
+    assert prediction(2.0, 1.0, batch_more=0.4).verdict == "not explained"
+    assert prediction(2.0, 1.0, batch_more=-0.9).verdict == "not explained"
+    assert prediction(1.0, 2.0, batch_more=0.9, cut=-1.0).verdict == "cut by parameters"
+    assert prediction(1.0, 2.0, cut=-3.0).verdict == "not explained"
+
+
+def test_predictions_name_their_commit_and_the_tolerance(modelled, made):
+    commits = {commit for commit in modelled.rows["commit"] if commit}
+    assert f"Recorded with the code of {', '.join(commits)}." in made["table2_predictions"].note
+    assert "within 10%" in made["table2_predictions"].note
+    verdicts = list(made["table2_predictions"].shown["verdict"])
+    assert verdicts.count("baseline") == 2
+    assert f"{verdicts.count('consistent')} of 16 cells" in made["table2_predictions"].note
+    assert made["table2_causes"].folded
+
+
+def test_the_row_of_m32_stands_over_both_bases(modelled, made):
+    row = table2_why.row(modelled, "amoebanet-d")
+    assert row["quoted"] == {2: 1.21, 4: 1.84, 8: 3.48}
+    assert table2_why.renormalised(row["quoted"])[8] == pytest.approx(3.48 / 1.21)
+    assert row[table2_why.PEER] == {2: 1.773, 4: 2.709, 8: 4.953}
+    kept, predicted = row["predicted, base without recompute"], row["and update: predicted"]
+    assert kept[2] / predicted[2] == pytest.approx(6 / 7)  # F and B of two stages instead of F, F, R while waiting, B
+    lines = made["table2_explained"].shown.set_index("of")["what the evidence says"]
+    assert "off by up to 5% and 24%" in lines["Transformer, M=32: the softmax"]
+    assert "nothing fits at K=2, M=4" in lines["Transformer, M=32: the batch"]
+    assert "0.68 to 0.70 of torchgpipe's" in lines["AmoebaNet-D, M=32: other people's"]
+
+
+def test_emulated_is_held_against_its_own_stages(made):
+    data = made["table2_emulated"].data
+    assert data is not None
+    assert len(data) == 18
+    assert data["more"].tolist() == pytest.approx([OVERHEAD - 1] * 18)
+    line = data[(data["model"] == "transformer") & (data["K"] == 8) & (data["M"] == 4)].iloc[0]
+    assert line["simulated"] == pytest.approx(step(8, 4))
+    assert line["emulated"] == pytest.approx(OVERHEAD * step(8, 4))
+
+
+def test_bars_take_the_most_real_evidence(modelled):
+    assert best(modelled, "transformer", 2, 4)[0] == "measured"
+    assert best(modelled, "transformer", 8, 4)[0] == "emulated"
+    rows = modelled.rows[modelled.rows["fidelity"] != "emulated"]
+    found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    assert best(found, "transformer", 8, 4) == ("simulated", pytest.approx(step(2, 1) / step(8, 4)))
+    assert best(found, "transformer", 3, 4)[0] == ""
+    with styled():
+        figure = bars(found, [])
+        assert figure is not None
+        hatches = [bar.get_hatch() for bar in figure.axes[1].patches if bar.get_hatch()]
+        assert hatches == [HATCHES["simulated"]] * 7  # all cells but K=2 with M=1 and 4
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert words == ["quoted", "measured", "simulated", "ideal (early recompute)"]
+
+
+def test_protocols_ring_the_cells_above_the_ideal(modelled, results):
+    assert protocols(results, []) is None
+    with styled():
+        figure: Any = protocols(modelled, [])
+        assert figure is not None
+        rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == 12]
+        assert [len(line.get_xdata()) for line in rings] == [2, 5]
+
+
+def test_varied_protocols_stay_out_of_the_pictures_of_settings(modelled):
+    rows = rows_of(modelled)
+    assert {row["group"] for row in rows} - {row["group"] for row in fixed(rows)} == {
+        "amoebanet-d-by-memory",
+        "amoebanet-d-by-parameters",
+        "transformer-by-memory",
+        "transformer-narrow-by-memory",
+    }
+
+
+@pytest.fixture(scope="module")
+def drawn(modelled, tmp_path_factory):
+    return figures.draw_all(modelled, tmp_path_factory.mktemp("figures"))
+
+
+@pytest.mark.slow
+def test_few_pictures_and_the_bars_first(drawn):
+    names = [one.stem.name for one in drawn]
+    assert names[:3] == ["table2_bars", "table2_protocols", "table2_cells"]
+    assert len(names) < 16
+    timelines = [name for name in names if "figure2" in name]
+    assert [name for name in timelines if not name.endswith("_emulated")] == [
+        "table2_figure2b_transformer-0",
+        "table2_figure2c_transformer-0",
+    ]
+    folded = {one.stem.name for one in drawn if one.folded}
+    assert folded == {"table2_cells", *(name for name in timelines if name.endswith("_emulated"))}
+
+
+@pytest.mark.slow
+def test_a_folded_picture_is_inside_details(drawn):
+    found = {one.stem.name: page._picture(one)["folded"] for one in drawn}
+    assert found["table2_cells"]
+    assert not found["table2_bars"]
+
+
+def test_the_trace_has_every_fidelity_by_name(modelled, tmp_path):
+    paths = figures.traces(modelled, tmp_path)
+    events = json.loads(paths["table2"].read_text(encoding="utf-8"))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    for fidelity in ("measured", "emulated", "simulated"):
+        assert any(name.endswith(f"({fidelity})") for name in names), fidelity
+    done = rows_of(modelled, status="done")
+    assert len(names) == len(set(names)) == sum(modelled.timeline(row) is not None for row in done)
+
+
+def test_tables_have_their_three_files(made, tmp_path):
+    for table in made.values():
+        assert [path.suffix for path in table.write(tmp_path)] == [".csv", ".md", ".tex"]

@@ -1,0 +1,179 @@
+"""Table 3's tables and pictures, from made-up costs at the paper's size and links that are slowed down."""
+
+from typing import Any
+
+import pytest
+from recorded import fill_with, line
+
+from repro.gpipe.profile import LinkSpeed
+from repro.gpipe.schedule import make_schedule
+from repro.harness.record import Measured, load
+from repro.harness.results import Results
+from repro.harness.spec import Experiment, Group, Link, RunSpec
+from repro.report import figures, table3, table3_links
+from repro.report.compare import rows_of
+from repro.report.style import styled
+from repro.report.table import Table
+from repro.simulate import FREE, StageCosts, simulate
+
+LINK = LinkSpeed(0.0, 1e9)
+SMALL = {"L": 2, "d": 8, "H": 16, "heads": 2, "V": 32, "T": 4}
+SLOWER = {None: 1.0, 1e9: 1.02, 1e8: 1.3, 2e7: 2.0}
+NOISE = (0.99, 1.0, 1.0, 1.005, 1.01)
+
+
+def modelled(model: str, args: dict[str, Any], K: int, **changed: Any) -> RunSpec:
+    given: dict[str, Any] = {"fidelity": "simulated", "profile": "p100-pcie", "optimizer": "rmsprop"} | changed
+    return RunSpec(model=model, model_args=args, K=K, M=32, N=32, **given)
+
+
+def slowed(speed: float | None) -> RunSpec:
+    link = Link(bytes_per_second=speed) if speed else None
+    return RunSpec(model="transformer", model_args=SMALL, K=2, M=32, N=128, link=link)
+
+
+def of_transformer(K: int, link: LinkSpeed = LINK) -> StageCosts:
+    """Equal stages but at K=8, where one takes twice as long."""
+    times = [0.08 / K] * K
+    times[0] *= 2 if K == 8 else 1
+    sent = (1e6,) * (K - 1)
+    return StageCosts(tuple(times), tuple(times), tuple(2 * f for f in times), sent, sent, link)
+
+
+def made(run: RunSpec, number: int) -> Measured | None:
+    if run.fidelity == "emulated":
+        return None
+    schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
+    if run.fidelity == "simulated":
+        stages = of_transformer(run.K)
+        said = {"batch": 32, "stages": stages.plain(), "rungs": {}}
+        return Measured(line(simulate(schedule, stages), schedule, modelled=said), [])
+    factor = SLOWER[run.link.bytes_per_second if run.link else None] * (NOISE[number] if run.link else 1)
+    timeline = simulate(schedule, StageCosts.uniform(2, 0.01 * factor, 0.01 * factor, 0.02 * factor))
+    return Measured(line(timeline, schedule, loss=[1.0]), [])
+
+
+def recorded(path: Any, args: dict[str, Any], rounds: int = 5) -> Results:
+    names = ("transformer", "amoebanet-d")
+    groups = [
+        Group(
+            name=f"{name}-simulated",
+            runs=tuple(modelled(name, table3.SIZES[name] if args is full else args, K) for K in (1, 2, 4, 8)),
+        )
+        for name in names[: 2 if args is full else 1]
+    ]
+    emulated = Group(
+        name="transformer-emulated",
+        runs=(modelled("transformer", table3.SIZES["transformer"], 4, fidelity="emulated", stretch=0.1),),
+    )
+    throttled = Group(name="transformer-throttled", runs=tuple(slowed(speed) for speed in SLOWER))
+    plan = Experiment(name="table3", title="Links", question="?", groups=(*groups, emulated, throttled))
+    fill_with(path, plan, made, rounds)
+    return load(path)
+
+
+full: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return recorded(tmp_path_factory.mktemp("results"), full)
+
+
+def lines(table: Table) -> dict[Any, Any]:
+    """Numbers of each (model, K)."""
+    assert table.data is not None
+    return {(one["", "model"], one["", "K"]): one for one in table.data.to_dict("records")}
+
+
+def shown(table: Table) -> dict[Any, Any]:
+    return {(one["", "model"], one["", "K"]): one for one in table.shown.to_dict("records")}
+
+
+def test_table3_judges_each_simulated_cell(results):
+    table = table3.main(results)
+    found, words = lines(table), shown(table)
+    four = found["Transformer", 4]
+    steps = {K: simulate(make_schedule("gpipe", K, 32, "always"), of_transformer(K)).step_time for K in (2, 4, 8)}
+    assert four["simulated", "over K=2"] == pytest.approx(steps[2] / steps[4])
+    assert four["simulated", "over quoted"] == pytest.approx(steps[2] / steps[4] / 1.8)
+    assert found["Transformer", 8]["ideal", "over K=2"] == pytest.approx(3.517, abs=1e-3)
+    assert words["Transformer", 4]["simulated", "against quoted"].endswith("%, consistent")
+    assert words["Transformer", 8]["simulated", "against quoted"].endswith("not consistent")
+    assert words["Transformer", 4]["emulated", "over K=2"] == "not run"
+    assert words["Transformer", 2]["simulated", "over K=2"].startswith("1")
+    assert "Transformer at K=8 is not consistent" in table.note
+    assert ("measured", "over K=2") not in table.shown.columns
+
+
+def test_the_tolerance_and_the_word_depend_on_size_and_fidelity():
+    assert table3.verdict("measured", 1.71, 1.8, papers_size=True) == "-5.0%, reproduced"
+    assert table3.verdict("simulated", 1.98, 1.8, papers_size=True) == "+10.0%, consistent"
+    assert table3.verdict("emulated", 1.5, 1.8, papers_size=True) == "-16.7%, not consistent"
+    assert table3.verdict("simulated", 1.8, 1.8, papers_size=False) == "+0.0%, another size"
+
+
+def test_another_size_is_named_and_not_judged(tmp_path):
+    table = table3.main(recorded(tmp_path, SMALL, rounds=1))
+    words = shown(table)["Transformer (laptop)", 4]
+    assert words["simulated", "against quoted"].endswith("another size")
+
+
+def test_a_free_link_takes_the_messages_out(results):
+    found = lines(table3.links(results))
+    for K in (2, 4, 8):
+        one = found["Transformer", K]
+        free = simulate(make_schedule("gpipe", K, 32, "always"), of_transformer(K, FREE)).step_time
+        assert one["free link", "step over step"] == pytest.approx(1e3 * free / one["step (ms)", "simulated"])
+        assert one["free link", "step over step"] < 1
+        assert one["transfer", "simulated"] > 0
+        slowest = max(of_transformer(K).forward)
+        assert one["message", "time over F"] == pytest.approx(1e-3 / slowest)
+
+
+def test_tpus_stand_beside_and_what_was_not_run_is_said(results):
+    table = table3.against_tpus(results)
+    four = lines(table)["AmoebaNet-D", 4]
+    assert (four["quoted", "P100"], four["quoted", "TPU"]) == (1.7, pytest.approx(1.84 / 1.21))
+    assert "was not run" in table.note
+
+
+def test_throttled_links_are_over_the_one_left_alone(results):
+    table = table3_links.throttled(results)
+    assert table.data is not None
+    found = {one["", "link"]: one for one in table.data.to_dict("records")}
+    assert list(found) == ["left alone", "1 GB/s", "100 MB/s", "20 MB/s"]
+    assert found["20 MB/s"]["measured", "step over step"] == pytest.approx(2)
+    assert found["100 MB/s"]["measured", "step over step: low"] == pytest.approx(1.3, abs=0.02)
+    assert found["1 GB/s"]["message", "KiB"] == pytest.approx(4 * 4 * 4 * 8 / 1024)
+    assert found["20 MB/s"]["message", "ms on this link"] == pytest.approx(1e3 * 512 / 2e7)
+    assert table3_links.sentences(results) == [
+        "Transformer: a link costs 10% of the step or more at 100 MB/s (1.30 [1.29, 1.31] times), less than that at "
+        "1 GB/s (1.02 [1.01, 1.03] times)."
+    ]
+
+
+def test_few_rounds_say_nothing_of_the_link(tmp_path):
+    (words,) = table3_links.sentences(recorded(tmp_path, SMALL, rounds=2))
+    assert words.startswith("Transformer: too few rounds")
+
+
+def test_pictures(results):
+    done = rows_of(results, status="done")
+    with styled():
+        found = {name: figure for name, figure, _ in figures._pictures(results, done, "table3")}
+        assert list(found) == ["bars", "throttled"]
+        bars: Any = found["bars"]
+        panel = next(axes for axes in bars.axes if axes.get_title("left") == "Transformer")
+        heights = {one.get_label(): [bar.get_height() for bar in one] for one in panel.containers}
+        assert heights["quoted"] == [1, 1.8, 3.3]
+        assert heights["ideal"] == pytest.approx([1, 1.912, 3.517], abs=1e-3)
+        assert list(heights) == ["quoted", "simulated", "ideal"]
+        throttled: Any = found["throttled"]
+        assert list(throttled.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([1, 1.02, 1.3, 2])
+
+
+def test_nothing_planned_no_tables(nothing):
+    assert table3.tables(nothing) == []
+    with styled():
+        assert all(figure is None for _, figure, _ in figures._OWN["table3"].pictures(nothing, []))
