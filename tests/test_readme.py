@@ -12,7 +12,7 @@ from repro.cli import main
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-PLANS = re.findall(r"repro run ((?:sweep|table2)[^#\n]*)", TEXT)
+PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", TEXT)
 
 
 def test_the_example_runs(tmp_path):
@@ -43,7 +43,12 @@ def test_its_verbs_exist(capsys):
     assert set(re.findall(r"\.venv/bin/repro (\w+)", TEXT)) <= known
 
 
-SHOWN = ["table1", "table1_laws", "table2", "table2_speedup", "peers_checks", "peers_speed", "peers_speed_emulated"]
+SHOWN = re.findall(r"<!-- (\w+) -->", TEXT)
+
+
+def test_it_shows_the_paper_s_tables_so_far():
+    wanted = {"table1", "table2", "table2_beyond", "table3", "breakdown", "bubble_at_4k", "simulator", "peers_checks"}
+    assert wanted <= set(SHOWN)
 
 
 @pytest.mark.parametrize("table", SHOWN)
