@@ -9,7 +9,7 @@ from repro.harness.spec import Experiment, Group, RunSpec, Scale
 AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
 TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "paper": 32}
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
-STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "node": 10, "paper": 10}
+STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 2, "node": 10, "paper": 10}
 # Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer stages wait when
 # they are emulated, so that a step of all of them together takes one or two seconds.
 TPUS = {"amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.5), "transformer": ("tpu-v3", 16 * 2**30, 32, 0.1)}
@@ -57,7 +57,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         neurips="Table 2",
         needs="any machine; 8 devices to measure every cell",
         deviations=DEVIATIONS,
-        minutes={"smoke": 1, "laptop": 9, "node": 30, "paper": 60},
+        minutes={"smoke": 1, "laptop": 6, "node": 30, "paper": 60},
         version=2,
         rounds=ROUNDS[scale],
         groups=(
@@ -107,7 +107,7 @@ def _emulated(scale: Scale, *models: tuple[str, dict[str, Any]]) -> list[Group]:
         cells = [(K, M) for K in KS[1:] for M in MS]
         stretch = TPUS[model][3]
         runs = tuple(_spec(model, args, K, M, fidelity="emulated", stretch=stretch, steps=1) for K, M in cells)
-        found.append(Group(name=f"{model}-emulated", runs=runs, rounds=2))  # waits hardly differ from round to round
+        found.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))  # waits hardly differ from round to round
     return found
 
 

@@ -120,9 +120,9 @@ def _train(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     """Warm up, time the steps, read the memory."""
     started = time.perf_counter()
     spec = job.spec
-    stand_in = modelled.Emulation.of(job.costs, spec) if job.costs else None
+    stand_in = modelled.Emulation.of(job.costs) if job.costs else None
     model = stand_in.model if stand_in else build(spec.model, **spec.arguments)
-    inputs, targets = model.batch(spec.N, spec.seed)
+    inputs, targets = model.batch(spec.M if stand_in else spec.N, spec.seed)
     if spec.D > 1:
         inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
     setup = _setup(job, model, inputs, rank, groups)

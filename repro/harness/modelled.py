@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from repro.costs import device as devices
 from repro.gpipe import Timeline, breakdown, make_schedule
-from repro.gpipe.microbatch import sizes
 from repro.gpipe.profile import LinkSpeed
 from repro.harness.private import expanded
 from repro.harness.sources import Calibrated, Roofline, Source, Waits
@@ -91,27 +90,38 @@ def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
 class Emulation:
     """What stands in for a model: one layer that waits in each stage, and a link slowed down with its messages.
 
-    Messages are cut down by one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
-    speed: what is not really sent is waited for, and counts as transfer.
+    Micro-batches have one example each, which is as large as a message. Messages are cut down by one factor for all
+    boundaries, until the largest has `MESSAGE` bytes, and so is the link's speed: what is not really sent is waited
+    for, and counts as transfer.
+
+    Raises:
+        ValueError: where gradients of a boundary are not as large as its activations, as those of a waiting layer are.
     """
 
     costs: StageCosts
-    examples: int  # in a micro-batch
+
+    def __post_init__(self) -> None:
+        for j, (onward, back) in enumerate(zip(self.costs.activations, self.costs.gradients, strict=True)):
+            if onward != back:
+                raise ValueError(
+                    f"fidelity = 'emulated': stage {j} sends {onward:g} bytes and gets {back:g} back; layers that wait "
+                    "get back what they send; try fidelity='simulated'"
+                )
 
     @classmethod
-    def of(cls, costs: Mapping[str, Any], spec: RunSpec) -> "Emulation":
+    def of(cls, costs: Mapping[str, Any]) -> "Emulation":
         """That of a job."""
-        return cls(StageCosts.from_plain(costs), sizes(spec.N, spec.M)[0])
+        return cls(StageCosts.from_plain(costs))
 
     @cached_property
     def _shrunk(self) -> float:
-        return min(1.0, MESSAGE / max(1.0, *self.costs.activations, *self.costs.gradients))
+        return min(1.0, MESSAGE / max(1.0, *self.costs.activations))
 
     @property
     def model(self) -> Model:
         """K layers."""
         sizes = [*self.costs.activations, *self.costs.activations[-1:]] or [0]
-        elements = [max(1, round(size * self._shrunk / 4 / self.examples)) for size in sizes]
+        elements = [max(1, round(size * self._shrunk / 4)) for size in sizes]
         costs = self.costs
         return build(
             "timed",

@@ -138,16 +138,22 @@ def test_fields_that_do_not_go_together_are_one_line(changed: dict[str, Any], wo
 def test_messages_shrink_and_links_with_them():
     """The largest of 1 MiB is cut down to 64 KiB, one sixteenth; what a message takes stays."""
     link = LinkSpeed(1e-3, 2.0**20)
-    costs = StageCosts((0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 0.0), link)
-    stand_in = modelled.Emulation(costs, examples=4)
-    inputs, _ = stand_in.model.batch(4, 0)
+    costs = StageCosts((0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 2.0**18), link)
+    stand_in = modelled.Emulation(costs)
+    inputs, _ = stand_in.model.batch(1, 0)
     widths = [layer.keywords.get("elements", layer.args[2]) for layer in stand_in.model.layers]  # pyright: ignore
     assert inputs.nbytes == modelled.MESSAGE
-    assert [4 * 4 * width for width in widths[:2]] == [2**16, 2**14]
+    assert [4 * width for width in widths[:2]] == [2**16, 2**14]
     assert stand_in.throttle is not None
     assert stand_in.throttle.seconds(2**16) == pytest.approx(link.seconds(2**20))
-    free = modelled.Emulation(StageCosts.uniform(2), examples=1)
+    free = modelled.Emulation(StageCosts.uniform(2))
     assert free.throttle is None
+
+
+def test_messages_that_come_back_smaller_cannot_be_emulated():
+    costs = StageCosts((0.1,) * 2, (0.1,) * 2, (0.2,) * 2, (2.0**18,), (2.0**17,))
+    with pytest.raises(ValueError, match=r"sends 262144 bytes and gets 131072 back; .*try fidelity='simulated'"):
+        modelled.Emulation(costs)
 
 
 def test_an_emulation_is_simulated_first():
