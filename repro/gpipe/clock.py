@@ -2,13 +2,15 @@
 
 import ctypes
 import math
+import os
 import threading
 import time
 from contextlib import suppress
 from functools import cache
 
 _TIMER_SLACK = 29  # prctl's PR_SET_TIMERSLACK
-_AT_ONCE = 1e-3  # seconds from one wait to the next that follows it without waiting for a message
+_AT_ONCE = 1e-4  # seconds of sleep up to which a wait follows the one before it: more was waiting for a message
+_TIMER_LATE = 1e-3  # seconds that a timer may be late; more is something else
 
 
 @cache
@@ -29,22 +31,43 @@ def wait_until(deadline: float) -> None:
 
 
 class Waits:
-    """Waits of known length in one process: what one of them ends late, the next one makes good if it begins at once.
+    """Waits of known length in one process, each ending on time: what kept it from that, the next one makes good.
 
-    A sleep ends a tenth of a millisecond late; an imitated device would not. More than a millisecond is no timer's, but
-    a core that was not to be had, and stays; so does what passes between two waits, the runtime's own time.
+    Made good is what no imitated device would suffer: the timer's lateness, up to a millisecond, and time in which this
+    thread was ready to run and had no core, since K stages share fewer than K (Linux counts it; elsewhere it stays).
+    That holds only for a wait that begins at once. What passes between two waits otherwise, the runtime's own work,
+    stays; so does all lateness where the thread slept in between, for it waited for something else.
     """
 
     def __init__(self) -> None:
-        self._woke, self._late = -math.inf, 0.0
+        self._woke, self._worked, self._queued, self._late = -math.inf, 0.0, 0.0, 0.0
 
     def begin(self) -> float:
         """The moment from which a wait counts that begins now, in seconds of time.perf_counter."""
-        now = time.perf_counter()
-        return now - self._late if now - self._woke < _AT_ONCE else now
+        now, queued = time.perf_counter(), _queued() - self._queued
+        slept = now - self._woke - queued - (time.thread_time() - self._worked)
+        return now - self._late - queued if slept < _AT_ONCE else now
 
     def until(self, deadline: float) -> None:
         """Sleep until then."""
+        queued = _queued()
         wait_until(deadline)
-        self._woke = time.perf_counter()
-        self._late = min(self._woke - deadline, _AT_ONCE)
+        self._woke, self._worked, self._queued = time.perf_counter(), time.thread_time(), _queued()
+        self._late = min(self._woke - deadline, _TIMER_LATE + self._queued - queued)
+
+
+def _queued() -> float:
+    """Seconds that this thread has been ready to run without a core; 0 where the system does not tell."""
+    file = _schedstat(threading.get_native_id())
+    return int(os.pread(file, 64, 0).split()[1]) * 1e-9 if file is not None else 0.0
+
+
+@cache
+def _schedstat(_thread: int) -> int | None:
+    """Descriptor of Linux's scheduling counts of this thread, kept for as long as the process lives."""
+    with suppress(OSError):
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        if len(os.pread(file, 64, 0).split()) == 3:
+            return file
+        os.close(file)
+    return None

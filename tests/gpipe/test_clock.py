@@ -1,6 +1,10 @@
 """Waits end on time, never early, and cost nothing."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,22 +34,64 @@ def test_a_moment_that_has_passed_is_no_sleep(monkeypatch):
     wait_until(time.perf_counter())
 
 
+class Imitated:
+    """A thread's clocks: every sleep ends 0.3 ms late, and what else happens is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.worked = self.queued = 0.0
+        monkeypatch.setattr(clock.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(clock.time, "thread_time", lambda: self.worked)
+        monkeypatch.setattr(clock.time, "sleep", lambda seconds: self.passes(seconds + 3e-4))
+        monkeypatch.setattr(clock, "_queued", lambda: self.queued)
+
+    def passes(self, asleep: float = 0.0, *, working: float = 0.0, queued: float = 0.0) -> None:
+        """Time, by what the thread did meanwhile."""
+        self.now += asleep + working + queued
+        self.worked += working
+        self.queued += queued
+
+
 def test_what_one_wait_ends_late_the_next_makes_good(monkeypatch):
-    """A clock on which every sleep ends 0.3 ms late, and 0.1 ms pass between two waits."""
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds + 3e-4
-
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(clock.time, "sleep", sleep)
+    thread = Imitated(monkeypatch)
     waits = Waits()
     for _ in range(10):
         waits.until(waits.begin() + 0.02)
-        now[0] += 1e-4
-    assert now[0] == pytest.approx(10 * (0.02 + 1e-4) + 3e-4)
-    now[0] += 0.05  # no core to be had
-    waits.until(now[0] - 0.05)
-    assert waits.begin() == pytest.approx(now[0] - 1e-3)
-    now[0] += 1.0  # it waited for a message: nothing to make good
-    assert waits.begin() == now[0]
+        thread.passes(working=1e-4)
+    assert thread.now == pytest.approx(10 * (0.02 + 1e-4) + 3e-4), "its own work stays"
+
+
+def test_a_core_that_was_not_to_be_had_is_made_good(monkeypatch):
+    thread = Imitated(monkeypatch)
+    waits = Waits()
+    waits.until(waits.begin() + 0.02)
+    for _ in range(10):
+        thread.passes(working=1e-4, queued=5e-3)
+        waits.until(waits.begin() + 0.02)
+    assert thread.now == pytest.approx(11 * 0.02 + 10 * 1e-4 + 3e-4)
+
+
+def test_who_slept_in_between_waited_for_something_else(monkeypatch):
+    thread = Imitated(monkeypatch)
+    waits = Waits()
+    waits.until(waits.begin() + 0.02)
+    thread.passes(1.0, queued=5e-3)
+    assert waits.begin() == thread.now
+    waits.until(thread.now - 0.05)  # long past: no timer is as late
+    assert waits.begin() == pytest.approx(thread.now - 1e-3)
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone counts it")
+def test_time_without_a_core_is_counted():
+    """Another process takes half of the one core that this thread may use."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        queued, start = clock._queued(), time.perf_counter()
+        while time.perf_counter() < start + 0.5:
+            pass
+        assert 0.1 < clock._queued() - queued < 0.5
+    finally:
+        other.kill()
+        other.wait()
+        os.sched_setaffinity(0, cores)
