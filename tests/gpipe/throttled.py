@@ -75,8 +75,8 @@ def speed() -> LinkSpeed:
 
 
 def cut(throttle: LinkSpeed | None) -> tuple[int, ...]:
-    """Where four equal layers, whose middle boundary is by far the widest, are cut by time."""
-    model = build("timed", L=4, elements=[1000, 200_000, 10, 10])
+    """Where four equal layers, whose boundaries take no two the same, are cut by time: 10, 40 and 0 ms throttled."""
+    model = build("timed", L=4, elements=[50_000, 200_000, 10, 10])
     how: dict = {"balance": "time", "sample": model.batch(1, 0)[0], "throttle": throttle}
     pipe = Pipeline(model.layers, 2, 1, device="cpu", **how)
     pipe.close()
