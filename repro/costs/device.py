@@ -10,7 +10,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from repro.gpipe.profile import LinkSpeed
 RATES = ("matmul_flops", "other_flops", "bytes_per_second", "link_bytes_per_second")
 AMOUNTS = ("launch_s", "memory", "link_latency_s")
 SWITCHES = ("link_overlap",)
+BASES = ("sourced", "fraction assumed", "not looked up", "assumption")  # fraction: of a sourced peak
 TEXTS = ("name", "title", "precision", "date")
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
@@ -50,6 +51,15 @@ class Figure:
     def value(self) -> float:
         """What programs attain."""
         return self.peak * self.attainable
+
+    @property
+    def basis(self) -> str:
+        """What it rests on, one of `BASES`, by how its sources begin and what they admit."""
+        if self.source.startswith("assumption"):
+            return "assumption"
+        if "not looked up" in self.source + self.attainable_source:
+            return "not looked up"
+        return "fraction assumed" if self.attainable_source.startswith("assumption") else "sourced"
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,12 @@ class Device:
             self.figures[key].value for key in ("link_latency_s", "link_bytes_per_second", "link_overlap")
         )
         return LinkSpeed(latency, speed, bool(overlap))
+
+    def with_figure(self, name: str, factor: float) -> "Device":
+        """The same device with one of `RATES` or `AMOUNTS` that many times as large, to see what depends on it."""
+        assert name not in SWITCHES, name
+        figure = self.figures[name]
+        return replace(self, figures={**self.figures, name: replace(figure, peak=factor * figure.peak)})
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a file."""

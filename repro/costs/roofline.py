@@ -5,7 +5,7 @@ a cache would save: XLA fuses operators without matrices into their neighbours, 
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
 from repro.costs.count import Counter
@@ -88,11 +88,15 @@ def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...
         ValueError: one line, naming a layer that does not work on fake tensors.
     """
     last = len(counter) - 1
+    known = dict[tuple[int, int], tuple[Terms, Terms]]()  # of layers alike, which share the very operators
     found = []
     for index, (_, behind) in enumerate(pairwise(counter.boundaries(part))):
         cost = counter.cost(index, part)
         end = index == last or any(op.name.startswith("embedding") for op in cost.forward)
-        forward, backward = _seconds(cost.forward, device), _seconds(cost.backward, device)
+        key = id(cost.forward), id(cost.backward)
+        if key not in known:
+            known[key] = _seconds(cost.forward, device), _seconds(cost.backward, device)
+        forward, backward = known[key]
         update = counter.resident(index).updated / device.bytes_per_second
         found.append(LayerTime(forward, backward, update, behind.nbytes, behind.gradients, cost.parameters, end))
     return tuple(found)
@@ -145,8 +149,8 @@ def profile(
 
 
 def _seconds(ops: Iterable[Op], device: Device) -> Terms:
-    parts = [astuple(operator_seconds(op, device)) for op in ops]
-    return Terms(*map(sum, zip(*parts, strict=True))) if parts else Terms()
+    parts = [operator_seconds(op, device) for op in ops]
+    return Terms(sum(p.matmul for p in parts), sum(p.memory for p in parts), sum(p.launch for p in parts))
 
 
 def _moved(op: Op) -> int:

@@ -151,12 +151,24 @@ class Stages(_Recorded):
         return self
 
 
+class Dependence(_Recorded):
+    """Seconds of a step with one figure of its device halved and doubled; what that figure rests on."""
+
+    basis: Annotated[str, Field(min_length=1, max_length=40)]
+    halved: Seconds
+    doubled: Seconds
+
+
 class Modelled(_Recorded):
-    """What a cost model said: N (0: not even micro-batches of one example fit), stages, seconds of causes together."""
+    """What a cost model said: N (0: not even micro-batches of one example fit), stages, seconds of causes together.
+
+    `sensitivity` is of the device's figures, where there is a device.
+    """
 
     batch: Count
     stages: Stages
     rungs: dict[str, Amount]
+    sensitivity: dict[str, Dependence] = {}
 
 
 class Line(_Recorded):

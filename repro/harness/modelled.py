@@ -44,6 +44,7 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
     costs = source.costs(max(1, n), counts, source.link)
     timeline = simulate(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint), costs)
     found = {"batch": n * spec.M, "stages": costs.plain(), "rungs": source.rungs(n) if n else {}}
+    found["sensitivity"] = source.sensitivity(n) if n else {}
     seconds = time.perf_counter() - began
     peaks = source.peaks(max(1, n), counts)
     return _recorded(spec, model, counts, timeline if n else None, peaks, found, seconds)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
-from repro.costs import Counter, Messages, Task, mini_batch, roofline
+from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
 from repro.costs.walk import micro_batch, walk
 from repro.gpipe import make_schedule
@@ -27,7 +27,13 @@ RUNGS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "launch": (roofline.TERMS, True, False),
     "transfer": (roofline.TERMS, True, True),
 }
+# Of a device, what a step is made to depend on: each in turn by each of the factors.
+FIGURES = ("matmul_flops", "other_flops", "bytes_per_second", "launch_s", "link_bytes_per_second", "link_latency_s")
+FACTORS = {"halved": 0.5, "doubled": 2.0}
 _last: Counter | None = None  # of this process: whose traces the next one uses
+
+
+Times = tuple[Sequence[LayerTime], LayerTime]  # of layers, of the loss
 
 
 def link_speed(link: Link | None) -> LinkSpeed | None:
@@ -62,6 +68,10 @@ class Source(Protocol):
 
     def rungs(self, n: int, /) -> dict[str, float]:
         """Seconds of the step with one cause after the other, where causes are known."""
+        ...
+
+    def sensitivity(self, n: int, /) -> dict[str, dict[str, Any]]:
+        """What the step depends on, where a device says it: figure -> its basis, and seconds under `FACTORS`."""
         ...
 
     def peaks(self, n: int, counts: Sequence[int], /) -> list[int] | None:
@@ -101,6 +111,10 @@ class Waits:
 
     def rungs(self, _n: int) -> dict[str, float]:
         """Nothing is known of causes."""
+        return {}
+
+    def sensitivity(self, _n: int) -> dict[str, dict[str, Any]]:
+        """There is no device."""
         return {}
 
     def peaks(self, _n: int, _counts: Sequence[int]) -> list[int] | None:
@@ -170,6 +184,10 @@ class Calibrated(_Counts):
         """Nothing is known of causes."""
         return {}
 
+    def sensitivity(self, _n: int) -> dict[str, dict[str, Any]]:
+        """There is no device."""
+        return {}
+
 
 class Roofline(_Counts):
     """Layers that compute, on a device."""
@@ -198,30 +216,52 @@ class Roofline(_Counts):
 
     def layers(self, n: int) -> Profile:
         """What each layer takes for a micro-batch of n examples."""
-        return self._profile(n)
+        return self._profile(self._times(n, self._device))
 
-    def _profile(self, n: int, terms: Sequence[str] = roofline.TERMS, *, ends: bool = True) -> Profile:
+    def _times(self, n: int, device: Device) -> Times:
+        """Layers and loss."""
         inputs, targets = (micro_batch(few, n) for few in self._few)
-        times = roofline.layers(self._counter, inputs, self._device)
-        head = roofline.head(self._counter, inputs, targets, self._device)
-        recompute = self._spec.checkpoint != "never"
-        return roofline.profile(times, head, terms=terms, ends=ends, recompute=recompute)
+        layers = roofline.layers(self._counter, inputs, device)
+        return layers, roofline.head(self._counter, inputs, targets, device)
+
+    def _profile(self, times: Times, terms: Sequence[str] = roofline.TERMS, *, ends: bool = True) -> Profile:
+        return roofline.profile(*times, terms=terms, ends=ends, recompute=self._spec.checkpoint != "never")
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         """Of the stages."""
-        inputs = micro_batch(self._few[0], n)
-        times = roofline.layers(self._counter, inputs, self._device)
-        return StageCosts.of(self.layers(n), counts, link, [time.update for time in times])
+        return self._costs(self._times(n, self._device), counts, link)
+
+    def _costs(self, times: Times, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
+        return StageCosts.of(self._profile(times), counts, link, [time.update for time in times[0]])
 
     def rungs(self, n: int) -> dict[str, float]:
         """Seconds of the step with one cause after the other; each with the best cut for what counts."""
-        schedule = make_schedule(self._spec.schedule, self._spec.K, self._spec.M, self._spec.checkpoint)
-        found = {}
+        times, found = self._times(n, self._device), {}
         for name, (terms, ends, linked) in RUNGS.items():
-            layers, link = self._profile(n, terms, ends=ends), self.link if linked else FREE
-            costs = StageCosts.of(layers, self.cut(layers, link), link)
-            found[name] = simulate(schedule, costs).step_time
+            layers, link = self._profile(times, terms, ends=ends), self.link if linked else FREE
+            found[name] = self._step(StageCosts.of(layers, self.cut(layers, link), link))
         return found
+
+    def sensitivity(self, n: int) -> dict[str, dict[str, Any]]:
+        """What the step depends on: figure -> its basis, and seconds under `FACTORS`, each with its best cut.
+
+        A link that the spec gives is no figure of the device.
+        """
+        figures = [name for name in FIGURES if self._spec.link is None or not name.startswith("link")]
+        return {
+            name: {"basis": self._device.figures[name].basis}
+            | {word: self._altered(n, self._device.with_figure(name, factor)) for word, factor in FACTORS.items()}
+            for name in figures
+        }
+
+    def _altered(self, n: int, device: Device) -> float:
+        """Seconds of the step on another device."""
+        times, link = self._times(n, device), link_speed(self._spec.link) or device.link
+        return self._step(self._costs(times, self.cut(self._profile(times), link), link))
+
+    def _step(self, costs: StageCosts) -> float:
+        schedule = make_schedule(self._spec.schedule, self._spec.K, self._spec.M, self._spec.checkpoint)
+        return simulate(schedule, costs).step_time
 
 
 def _sizes(most: int) -> list[int]:

@@ -9,7 +9,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from repro.paper import theory
-from repro.report import table2_why
+from repro.report import table2_sensitivity, table2_why
 from repro.report.compare import rows_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
@@ -81,7 +81,8 @@ def tables(results: "Results") -> list[Table]:
     found = predictions(results)
     if not found:
         return []
-    return [main(found, results), *table2_why.tables(results), causes(found)]
+    explained = [*table2_why.tables(results), causes(found), *table2_sensitivity.tables(results)]
+    return [main(found, results), *explained]
 
 
 def predictions(results: "Results") -> list[Prediction]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.costs import Device, device
-from repro.costs.device import AMOUNTS, RATES, SWITCHES, Figure, load, names
+from repro.costs.device import AMOUNTS, BASES, RATES, SWITCHES, Figure, load, names
 from repro.gpipe.profile import LinkSpeed
 
 BUILT_IN = ["h100", "h200", "p100-pcie", "tpu-v2", "tpu-v3", "v100"]
@@ -59,6 +59,27 @@ def test_a_core_is_half_a_chip_and_host_staged_messages_cross_the_bus_twice():
     to_host, to_device = 12.89e9, 12.15e9  # measured, see its source
     twice = 1 / (1 / to_host + 1 / to_device)
     assert load("p100-pcie").link.bytes_per_second == pytest.approx(twice, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["matmul_flops", "launch_s", "link_latency_s", "link_bytes_per_second"])
+def test_one_figure_changes_and_no_other(name: str):
+    found = load("v100")
+    doubled = found.with_figure(name, 2.0)
+    assert doubled.figures[name].value == pytest.approx(2 * found.figures[name].value)
+    assert {key: figure for key, figure in doubled.figures.items() if key != name} == {
+        key: figure for key, figure in found.figures.items() if key != name
+    }
+    assert doubled.with_figure(name, 0.5) == found == load("v100")
+
+
+def test_what_a_figure_rests_on_stands_in_its_sources():
+    assert Figure(1e12, "a data sheet", 0.5, "somebody measured").basis == "sourced"
+    assert Figure(1e12, "a data sheet", 0.5, "assumption: half").basis == "fraction assumed"
+    assert Figure(1e12, "assumption: as another", 0.5, "somebody measured").basis == "assumption"
+    assert Figure(1e12, "a table, not looked up", 0.5, "assumption: half").basis == "not looked up"
+    assert Figure(1e-6, "a data sheet").basis == "sourced"
+    for name in BUILT_IN:
+        assert {figure.basis for figure in load(name).figures.values()} <= set(BASES) - {"not looked up"}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from crew import SPEC_SIZES, Crew, spec
 
+from repro.costs import device as devices
 from repro.gpipe import Timeline, make_schedule
 from repro.gpipe.profile import LinkSpeed
 from repro.harness import measure, modelled, sources
@@ -68,6 +69,31 @@ def test_a_device_s_causes_add_up_to_its_step():
     assert found["labels"]["device"] == "tpu-v2"
 
 
+def test_a_step_with_each_figure_halved_and_doubled():
+    found = line(device())
+    step, some = found["step_s"][0], found["modelled"]["sensitivity"]
+    assert list(some) == list(sources.FIGURES)
+    slack = 1e-9 * step
+    for name, one in some.items():
+        low, high = (one["halved"], one["doubled"]) if name.endswith("_s") else (one["doubled"], one["halved"])
+        assert step / 2 - slack <= low <= step + slack, name
+        assert step - slack <= high <= 2 * step + slack, name
+    assert some["launch_s"]["doubled"] > step  # small operators: launches are most of it
+    assert some["launch_s"]["basis"] == "assumption"
+
+
+def test_what_is_altered_is_what_a_profile_of_its_own_would_say(tmp_path: Path):
+    devices.load("tpu-v2").with_figure("bytes_per_second", 0.5).save(tmp_path / "slow.json")
+    slow = line(device(profile=str(tmp_path / "slow.json")))
+    assert line(device())["modelled"]["sensitivity"]["bytes_per_second"]["halved"] == slow["step_s"][0]
+
+
+def test_a_link_of_the_spec_is_no_figure_of_the_device():
+    some = line(device(link=Link(bytes_per_second=1e9)))["modelled"]["sensitivity"]
+    assert list(some) == [name for name in sources.FIGURES if not name.startswith("link")]
+    assert line(waiting(2, 2))["modelled"]["sensitivity"] == {}
+
+
 def test_recompute_is_left_out_where_nothing_is_recomputed():
     always, never = (line(device(1, 1, checkpoint=checkpoint))["step_s"][0] for checkpoint in ("always", "never"))
     assert 0.6 < never / always < 0.8
@@ -84,6 +110,7 @@ def test_the_largest_mini_batch_that_fits():
 def test_where_nothing_fits_there_is_no_step():
     found = line(device(2, 2, memory=2**10))
     assert found["modelled"]["batch"] == 0
+    assert found["modelled"]["sensitivity"] == {}
     assert found["step_s"] == []
     assert max(found["peak_bytes"]) > 2**10
 

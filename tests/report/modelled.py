@@ -13,11 +13,13 @@ from repro.gpipe.schedule import make_schedule
 from repro.gpipe.timeline import Timeline
 from repro.harness.record import Folder, Measured
 from repro.harness.spec import Experiment, Group, RunSpec
+from repro.report.table2_sensitivity import FIGURES
 from repro.simulate import StageCosts, simulate
 
 KS, MS = (1, 2, 4, 8), (1, 4, 32)
 ENDS = 1.25  # times the step at K=8
 FIXED = 0.01  # seconds of each step by memory
+LATE = 0.001  # seconds of all latencies of one micro-batch
 OVERHEAD = 1.05  # emulated over simulated
 STRETCH = 2.0
 PROFILES = {"amoebanet-d": "tpu-v2", "transformer": "tpu-v3"}
@@ -53,6 +55,14 @@ def costs(K: int, M: int, N: int = 32, slower: float = 1.0) -> StageCosts:
     return StageCosts.uniform(K, F, F, 2 * F)
 
 
+def dependence(M: int, step: float) -> dict[str, dict[str, Any]]:
+    """All of a step goes with the rate of multiplication; each of M micro-batches has its latencies besides."""
+    found = {name: {"basis": "sourced", "halved": step, "doubled": step} for name in FIGURES}
+    found["matmul_flops"] |= {"halved": 2 * step, "doubled": step / 2}
+    found["link_latency_s"] |= {"basis": "assumption", "halved": step - M * LATE / 2, "doubled": step + M * LATE}
+    return found
+
+
 def batch(group: str, K: int, M: int) -> int:
     """N by memory; of the Transformer nothing fits at K=2, M=4."""
     return 0 if (group, K, M) == ("transformer-by-memory", 2, 4) else K * M // 2
@@ -79,7 +89,12 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
         "setup_s": 0.1,
         "unit": "images/s",
         "labels": {"device": spec.profile},
-        "modelled": {"batch": N, "stages": stages.plain(), "rungs": rungs if N else {}},
+        "modelled": {
+            "batch": N,
+            "stages": stages.plain(),
+            "rungs": rungs if N else {},
+            "sensitivity": dependence(M, step) if N else {},
+        },
     }
     return metrics, spans if N and (K, M) in ((2, 1), (8, 4)) else None
 
