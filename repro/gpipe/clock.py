@@ -11,6 +11,7 @@ from functools import cache
 _TIMER_SLACK = 29  # prctl's PR_SET_TIMERSLACK
 _AT_ONCE = 1e-4  # seconds of sleep up to which a wait follows the one before it: more was waiting for a message
 _TIMER_LATE = 1e-3  # seconds that a timer may be late; more is something else
+_SHARE = 0.1  # of a wait, the most by which it is shortened
 
 
 @cache
@@ -31,29 +32,34 @@ def wait_until(deadline: float) -> None:
 
 
 class Waits:
-    """Waits of known length in one process, each ending on time: what kept it from that, the next one makes good.
+    """Waits of known length in one process, one behind the other: what one ends late, later ones make good.
 
     Made good is what no imitated device would suffer: the timer's lateness, up to a millisecond, and time in which this
     thread was ready to run and had no core, since K stages share fewer than K (Linux counts it; elsewhere it stays).
-    That holds only for a wait that begins at once. What passes between two waits otherwise, the runtime's own work,
-    stays; so does all lateness where the thread slept in between, for it waited for something else.
+    No wait is shortened by more than a tenth. What passes between waits otherwise, the runtime's own work, stays; where
+    the thread slept in between it waited for something else, and nothing of before is made good.
     """
 
     def __init__(self) -> None:
-        self._woke, self._worked, self._queued, self._late = -math.inf, 0.0, 0.0, 0.0
+        self._woke, self._worked, self._queued, self._owed = -math.inf, 0.0, 0.0, 0.0
 
-    def begin(self) -> float:
-        """The moment from which a wait counts that begins now, in seconds of time.perf_counter."""
-        now, queued = time.perf_counter(), _queued() - self._queued
-        slept = now - self._woke - queued - (time.thread_time() - self._worked)
-        return now - self._late - queued if slept < _AT_ONCE else now
+    def after(self, seconds: float) -> float:
+        """The moment, on the clock of time.perf_counter, at which a wait ends that begins now."""
+        now, queued = time.perf_counter(), _queued()
+        without, self._queued = queued - self._queued, queued
+        slept = now - self._woke - without - (time.thread_time() - self._worked)
+        self._owed = self._owed + without if slept < _AT_ONCE else 0.0
+        given = min(self._owed, _SHARE * seconds)
+        self._owed -= given
+        return now + seconds - given
 
     def until(self, deadline: float) -> None:
-        """Sleep until then."""
-        queued = _queued()
+        """Sleep until a moment that `after` told."""
+        timer = _TIMER_LATE if time.perf_counter() < deadline else 0.0
         wait_until(deadline)
-        self._woke, self._worked, self._queued = time.perf_counter(), time.thread_time(), _queued()
-        self._late = min(self._woke - deadline, _TIMER_LATE + self._queued - queued)
+        self._woke, self._worked, queued = time.perf_counter(), time.thread_time(), _queued()
+        self._owed += max(0.0, min(self._woke - deadline, timer + queued - self._queued))
+        self._queued = queued
 
 
 def _queued() -> float:

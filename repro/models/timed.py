@@ -28,7 +28,7 @@ class _Wait(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, elements: int, forward_s: float, backward_s: float) -> Tensor:
-        deadline = _Wait.waits.begin() + forward_s
+        deadline = _Wait.waits.after(forward_s)
         ctx.backward_s = backward_s
         ctx.save_for_backward(x)  # as layers that compute do: some libraries recompute when it is asked for
         ctx.weight = weight.shape
@@ -39,7 +39,7 @@ class _Wait(Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         (x,) = ctx.saved_tensors  # asked for before B's own time begins
-        deadline = _Wait.waits.begin() + ctx.backward_s
+        deadline = _Wait.waits.after(ctx.backward_s)
         (gradient,) = gradients
         # A view of it is nobody else's: autograd would copy the gradient itself, and B would end that much later.
         returned = gradient.view_as(x) if gradient.shape == x.shape else gradient.new_zeros(x.shape)

@@ -55,29 +55,40 @@ def test_what_one_wait_ends_late_the_next_makes_good(monkeypatch):
     thread = Imitated(monkeypatch)
     waits = Waits()
     for _ in range(10):
-        waits.until(waits.begin() + 0.02)
+        waits.until(waits.after(0.02))
         thread.passes(working=1e-4)
     assert thread.now == pytest.approx(10 * (0.02 + 1e-4) + 3e-4), "its own work stays"
 
 
-def test_a_core_that_was_not_to_be_had_is_made_good(monkeypatch):
+def test_a_core_that_was_not_to_be_had_is_made_good_bit_by_bit(monkeypatch):
     thread = Imitated(monkeypatch)
     waits = Waits()
-    waits.until(waits.begin() + 0.02)
+    waits.until(waits.after(0.02))
+    thread.passes(working=1e-4, queued=5e-3)
+    began = thread.now
+    waits.until(waits.after(0.02))
+    assert thread.now - began == pytest.approx(0.9 * 0.02 + 3e-4), "a tenth at most"
     for _ in range(10):
-        thread.passes(working=1e-4, queued=5e-3)
-        waits.until(waits.begin() + 0.02)
-    assert thread.now == pytest.approx(11 * 0.02 + 10 * 1e-4 + 3e-4)
+        waits.until(waits.after(0.02))
+    assert thread.now == pytest.approx(12 * 0.02 + 1e-4 + 3e-4)
 
 
 def test_who_slept_in_between_waited_for_something_else(monkeypatch):
     thread = Imitated(monkeypatch)
     waits = Waits()
-    waits.until(waits.begin() + 0.02)
+    waits.until(waits.after(0.02))
     thread.passes(1.0, queued=5e-3)
-    assert waits.begin() == thread.now
-    waits.until(thread.now - 0.05)  # long past: no timer is as late
-    assert waits.begin() == pytest.approx(thread.now - 1e-3)
+    assert waits.after(0.02) == thread.now + 0.02
+
+
+def test_work_that_takes_longer_than_its_wait_stays(monkeypatch):
+    thread = Imitated(monkeypatch)
+    waits = Waits()
+    for _ in range(10):
+        deadline = waits.after(0.01)
+        thread.passes(working=0.03)
+        waits.until(deadline)
+    assert thread.now == pytest.approx(10 * 0.03)
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone counts it")
