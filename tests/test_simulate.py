@@ -197,13 +197,13 @@ def test_numbers_of_numpy_are_costs_like_any_other():
 
 @pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, 1e300, "2", None, True])
 def test_a_clock_that_cannot_be_is_refused(factor):
-    with pytest.raises(ValueError, match="^factor=.*: must be a number .*; try factor=2.0$"):
+    with pytest.raises(ValueError, match=r"^factor=.*: must be a number .*; try factor=2\.0$"):
         StageCosts.uniform(2).scaled(factor)
 
 
 @pytest.mark.parametrize("stages", [0, 1.5, "2", None, True])
 def test_equal_stages_are_of_a_number(stages):
-    with pytest.raises(ValueError, match="^stages=.*whole number"):
+    with pytest.raises(ValueError, match=r"^stages=.*whole number"):
         StageCosts.uniform(stages)
 
 

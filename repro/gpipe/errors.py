@@ -28,7 +28,8 @@ class NonFiniteError(FloatingPointError, EveryRankError):
 
 def within(value: object, least: float, most: float) -> TypeGuard[Any]:
     """Whether it is a number from `least` to `most`: of Python or NumPy, but no bool, and no NaN."""
-    return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= value <= most)
+    number: Any = value
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= number <= most)
 
 
 def shown(value: object) -> str:

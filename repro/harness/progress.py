@@ -87,7 +87,7 @@ class Story:
 
     def run(self, run: PlannedRun) -> None:
         """A run begins."""
-        self._progress.update(self._task, description=run.id, left=self._time_left())
+        self._progress.update(self._task, description=run.named, left=self._time_left())
 
     def measured(self, run: PlannedRun, outcome: "Outcome", seconds: float) -> None:
         """A run ended, well or not."""
@@ -95,7 +95,7 @@ class Story:
         self._left[run.id] -= 1
         self._progress.update(self._task, advance=1, left=self._time_left())
         if outcome.status != "done":
-            self.say(Text(f"  {run.id}: {outcome.status} ({outcome.reason})", style="bold red"))
+            self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
                 self.say(f"  its workers' output, as it was printed, private paths and all: {outcome.log}")
 
@@ -108,8 +108,10 @@ class Story:
         fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
         if alone := [row for row in rows if row["K"] == 1]:
             fastest.append(("fastest on one stage", max(alone, key=lambda row: row["throughput"])))
+        mixed = len({row["fidelity"] for row in rows}) > 1
         parts = [
-            f"{word}: K={row['K']}, M={row['M']} at {row['throughput']:.3g} {row['unit']}" for word, row in fastest
+            f"{word}: K={row['K']}, M={row['M']}{(', ' + row['fidelity'] + ',') * mixed} at {row['throughput']:.3g} {row['unit']}"
+            for word, row in fastest
         ]
         if weighed := [row for row in rows if row["peak_gib_max"] == row["peak_gib_max"]]:
             leanest = min(weighed, key=lambda row: row["peak_gib_max"])
@@ -177,7 +179,8 @@ def result_line(row: dict[str, Any]) -> str:
         return f"  {row['run']}: {_fitted(row)}"
     if row["step_s"] != row["step_s"]:
         return f"  {row['run']}: done; the report shows what came of it"
-    text = f"  {row['run']}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
+    shown = row["run"] if row["fidelity"] == "measured" else f"{row['run']} ({row['fidelity']})"
+    text = f"  {shown}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
         low, high = row["ci_low"], row["ci_high"]
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""

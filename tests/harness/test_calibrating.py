@@ -90,7 +90,7 @@ def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
         (["transformer", "--model", "transformer"], ["name it once"]),
         (["transformer", "--N", "2"], ["--smallest 3", "1 to N = 2"]),
         (["transformer", "--smallest", "0"], ["--smallest 0"]),
-        (["timed", "--N", "4"], ["fidelity = 'measured'", "wait"]),
+        (["timed", "--N", "4"], ["model = 'timed'", "wait as long as they say", "`repro simulate timed`"]),
         (["--stags", "2"], ["--stags", "repro calibrate"]),
     ],
 )
