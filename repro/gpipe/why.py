@@ -21,7 +21,7 @@ NEVER, EXCEPT_LAST = "nothing recomputed", "recompute except last"
 ALL, NEVER_IDLE = "all together", "never idle"
 MORE = {DOUBLED: 2, QUADRUPLED: 4}
 CHANGES = {  # what each assumes
-    BALANCE: "every stage takes the mean over stages, as a cut of whole layers hardly can; or as now, if that is faster",
+    BALANCE: "every stage takes the mean over stages, as whole layers hardly can; or as now, if that is faster",
     DOUBLED: "same N; half the seconds per micro-batch, which fixed costs of a micro-batch break",
     QUADRUPLED: "same N; a quarter of the seconds per micro-batch, which fixed costs of a micro-batch break",
     EARLY: "R no longer waits for the gradient",

@@ -108,16 +108,15 @@ class Story:
         fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
         if alone := [row for row in rows if row["K"] == 1]:
             fastest.append(("fastest on one stage", max(alone, key=lambda row: row["throughput"])))
-        mixed = len({row["fidelity"] for row in rows}) > 1
         parts = [
-            f"{word}: K={row['K']}, M={row['M']}{(', ' + row['fidelity'] + ',') * mixed} at {row['throughput']:.3g} {row['unit']}"
-            for word, row in fastest
+            f"{word}: K={row['K']}, M={row['M']} at {row['throughput']:.3g} {row['unit']}" for word, row in fastest
         ]
         if weighed := [row for row in rows if row["peak_gib_max"] == row["peak_gib_max"]]:
             leanest = min(weighed, key=lambda row: row["peak_gib_max"])
             size = _memory(leanest["peak_gib_max"])
             parts.append(f"smallest peak: K={leanest['K']}, M={leanest['M']} with {size} a stage")
-        self.say(f"  {'; '.join(parts)} (N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
+        kinds = "" if (found := {row["fidelity"] for row in rows}) == {"measured"} else f"{', '.join(sorted(found))}; "
+        self.say(f"  {'; '.join(parts)} ({kinds}N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
 
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""
