@@ -98,9 +98,12 @@ def _spec(path: Path) -> RunSpec:
     """The spec that a file holds; a ValueError of one line that says what to give instead where it holds none."""
     try:
         return read(path, RunSpec)
-    except ValueError as error:
-        hint = "" if path.name == "spec.json" else "; is it the spec.json of a run? Its id or folder will do as well"
-        raise ValueError(f"run = {short(str(path))}: {str(error).removeprefix(f'{path}: ')}{hint}") from None
+    except ValueError:
+        if path.suffix.lower() in (".json", ".yaml", ".yml"):
+            raise
+        raise ValueError(
+            f"run = {short(str(path))}: is no spec.json; give that of a run, its folder or its id"
+        ) from None
 
 
 def explain(path: Path, spec: RunSpec) -> "Why":
