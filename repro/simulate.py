@@ -9,10 +9,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
+from numbers import Integral
 from typing import Any
 
 from repro.gpipe.balance import check_balance
-from repro.gpipe.profile import LinkSpeed, Profile
+from repro.gpipe.errors import shown, within
+from repro.gpipe.profile import LEAST, MOST, LinkSpeed, Profile
 from repro.gpipe.replay import Crossing, replay
 from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.timeline import Span, Timeline
@@ -37,7 +39,8 @@ class StageCosts:
         setup: seconds on each stage before its first action, once a step.
 
     Raises:
-        ValueError: one line, where a list has another length or a number is none of seconds or bytes.
+        ValueError: one line, where a list has another length, something is no number of seconds or bytes, or the link
+            no `LinkSpeed`.
     """
 
     forward: tuple[float, ...]
@@ -50,24 +53,30 @@ class StageCosts:
     setup: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        K = len(self.forward)
+        K = len(_numbers("forward", self.forward))
         if not K:
-            raise ValueError("forward=(): needs the seconds of F on at least one stage")
-        wanted = {"forward": K, "recompute": K, "backward": K, "update": K, "setup": K}
-        for name, length in (wanted | {"activations": K - 1, "gradients": K - 1}).items():
-            values = getattr(self, name)
-            if not values and name in ("activations", "gradients", "update", "setup"):
-                object.__setattr__(self, name, (0.0,) * length)
-            elif len(values) != length or not all(0 <= value < math.inf for value in values):
+            raise ValueError("forward=(): needs the seconds of F on at least one stage; try forward=(1.0,)")
+        for name in (*_TIMES, *_BYTES):
+            length = K if name in _TIMES else K - 1
+            values = _numbers(name, getattr(self, name))
+            if not values and name not in _TABLES:
+                values = (0.0,) * length
+            if len(values) != length:
                 raise ValueError(
-                    f"{name}={list(values)}: needs {length} finite numbers of at least 0, one for each "
-                    f"{'stage' if length == K else 'boundary'} of K={K} stages"
+                    f"{name}={shown(list(values))}: needs {length} numbers, one for each "
+                    f"{'stage' if name in _TIMES else 'boundary'} of K={K} stages; give as many"
                 )
+            object.__setattr__(self, name, values)
+        if not isinstance(self.link, LinkSpeed):
+            raise ValueError(f"link={shown(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)")
 
     @classmethod
     def uniform(cls, stages: int, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> "StageCosts":
         """Equal stages and free messages; by default F:R:B = 1:1:2 (section 3.1, NeurIPS version)."""
-        return cls((F,) * stages, (R,) * stages, (B,) * stages)
+        if not (within(stages, 1, 2**20) and isinstance(stages, Integral)):
+            raise ValueError(f"stages={shown(stages)}: must be a whole number, 1 or more; try stages=4")
+        K = int(stages)
+        return cls((F,) * K, (R,) * K, (B,) * K)
 
     @classmethod
     def of(
@@ -86,7 +95,14 @@ class StageCosts:
             link: between two stages.
             update: seconds of each layer's update; none by default.
             setup: seconds of each stage.
+
+        Raises:
+            ValueError: one line, where counts do not sum to L or another argument is wrong.
         """
+        if len(update) not in (0, len(layers.forward)):
+            raise ValueError(
+                f"update={shown(list(update))}: needs {len(layers.forward)} numbers, one for each layer, or none"
+            )
         ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
 
         def summed(values: Sequence[float]) -> tuple[float, ...]:
@@ -110,7 +126,14 @@ class StageCosts:
         return len(self.forward)
 
     def scaled(self, factor: float) -> "StageCosts":
-        """On a clock that runs so many times slower: all seconds longer, the link slower, bytes as they are."""
+        """On a clock that runs so many times slower: all seconds longer, the link slower, bytes as they are.
+
+        Raises:
+            ValueError: one line, where the factor is no number above 0, or so large or small that a number would leave
+                its range.
+        """
+        if not within(factor, LEAST, MOST):
+            raise ValueError(f"factor={shown(factor)}: must be a number from {LEAST:g} to {MOST:g}; try factor=2.0")
         times = {name: tuple(factor * s for s in getattr(self, name)) for name in _TIMES}
         link = LinkSpeed(factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap)
         return StageCosts(**times, activations=self.activations, gradients=self.gradients, link=link)
@@ -214,6 +237,17 @@ def link_of(value: Mapping[str, Any]) -> LinkSpeed:
     """The inverse of `plain_link`."""
     speed = value["bytes_per_second"]
     return LinkSpeed(value["latency"], math.inf if speed is None else speed, value["overlap"])
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    """The seconds or bytes of a field, as a tuple of Python's numbers; a ValueError of one line where they are none."""
+    plain = getattr(values, "tolist", lambda: values)()  # NumPy's and torch's own
+    if not (isinstance(plain, list | tuple) and all(within(value, 0, MOST) for value in plain)):
+        what = "bytes" if name in _BYTES else "seconds"
+        raise ValueError(
+            f"{name}={shown(values)}: must be a list of {what}, numbers from 0 to {MOST:g}; try {name}=(1.0, 1.0)"
+        )
+    return tuple(value if isinstance(value, int | float) else float(value) for value in plain)
 
 
 _TABLES = ("forward", "recompute", "backward")

@@ -1,9 +1,12 @@
 """The simulator: closed forms where there are any, no action before its inputs, more micro-batches never hurt."""
 
+import json
 import math
 import time
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from repro.gpipe.profile import LinkSpeed, Profile
 from repro.gpipe.schedule import Action, make_schedule
 from repro.gpipe.timeline import Span, Timeline
 from repro.paper import theory
-from repro.simulate import Calibration, StageCosts, settle, simulate, together
+from repro.simulate import FREE, Calibration, StageCosts, settle, simulate, together
 
 K, M = st.integers(1, 8), st.integers(1, 20)
 SECONDS = st.floats(0.01, 10)
@@ -163,12 +166,57 @@ def test_mixed_lies_between_alone_and_together(slower, M, kind):
         (((1, 2), (1, 1), (1, 1), (5, 5)), "activations=.*needs 1 .*boundary"),
         (((1, math.nan), (1, 1), (1, 1)), "forward="),
         (((), (), ()), "forward="),
+        ((None, (1,), (1,)), r"^forward=None: must be a list of seconds, .*; try forward="),
+        (("12", (1, 1), (1, 1)), r"^forward='12': must be a list of seconds"),
+        (((1, 1), ("1", "1"), (1, 1)), r"^recompute=\('1', '1'\): must be a list"),
+        (((1, 1), (1, 1), (1, True)), r"^backward=\(1, True\): must be"),
+        (((1, 1), (1, 1), (1, None)), "^backward="),
+        (((1, 1), (1, 1), (1, -1)), "^backward="),
+        (((1, 1), (1, 1), (1, 1e308)), "^backward=.* from 0 to 1e[+]30"),
+        ((5, (1,), (1,)), "^forward=5"),
+        (((1, 1), (1, 1), (1, 1), ("4",), (4,)), r"^activations=.*must be a list of bytes"),
+        (((1,), (1,), (1,), (), (), 1e9), r"^link=1000000000.0: must be a LinkSpeed; try LinkSpeed\("),
+        (((1,), (1,), (1,), (), (), FREE, 3.0), "^update=3.0"),
     ],
 )
 def test_wrong_costs_are_one_line(arguments, words):
     with pytest.raises(ValueError, match=words) as error:
         StageCosts(*arguments)
     assert "\n" not in str(error.value)
+
+
+def test_numbers_of_numpy_are_costs_like_any_other():
+    some: Any = (np.array([1.0, 2.0]), [np.float32(1), 2], (np.int64(2), 4), np.array([8]))
+    found = StageCosts(*some)
+    assert found == StageCosts((1.0, 2.0), (1.0, 2), (2.0, 4), (8,))
+    assert json.loads(json.dumps(found.plain())) == found.plain()
+    assert simulate(make_schedule("gpipe", 2, 1), found).step_time == pytest.approx(3 + 2 + 6)
+    three: Any = np.int64(3)
+    assert StageCosts.uniform(three).stages == 3
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, 1e300, "2", None, True])
+def test_a_clock_that_cannot_be_is_refused(factor):
+    with pytest.raises(ValueError, match=r"^factor=.*: must be a number .*; try factor=2\.0$"):
+        StageCosts.uniform(2).scaled(factor)
+
+
+@pytest.mark.parametrize("stages", [0, 1.5, "2", None, True])
+def test_equal_stages_are_of_a_number(stages):
+    with pytest.raises(ValueError, match=r"^stages=.*whole number"):
+        StageCosts.uniform(stages)
+
+
+def test_the_slowest_link_of_all_still_gives_a_step():
+    """What is sent over what a link may be is finite."""
+    costs = StageCosts((1, 1), (1, 1), (1, 1), (1e30,), (1e30,), LinkSpeed(bytes_per_second=1e-30))
+    assert simulate(make_schedule("gpipe", 2, 4), costs).step_time < math.inf
+
+
+def test_updates_are_of_all_layers_or_none():
+    layers = Profile((1, 2, 3), (1, 2, 3), (2, 4, 6), (10, 20), (11, 21))
+    with pytest.raises(ValueError, match=r"^update=\[1, 2\]: needs 3 numbers"):
+        StageCosts.of(layers, (1, 2), update=(1, 2))
 
 
 @pytest.mark.parametrize("counts", [(1, 1), (0, 3), (3, 1), (4, -1)])

@@ -6,7 +6,6 @@ a fraction its source begins with the word "assumption"; what was written down f
 """
 
 import json
-import math
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from repro.gpipe.errors import shown, within
 from repro.gpipe.profile import LinkSpeed
 
 RATES = ("matmul_flops", "other_flops", "bytes_per_second", "link_bytes_per_second")
@@ -22,6 +22,18 @@ AMOUNTS = ("launch_s", "memory", "link_latency_s")
 SWITCHES = ("link_overlap",)
 BASES = ("sourced", "fraction assumed", "not looked up", "assumption")  # fraction: of a sourced peak
 TEXTS = ("name", "title", "precision", "date")
+# What anything that computes lies within, from one embedded core to far beyond what will be built: beside what is
+# slower or faster a step would take absurdly long, or no time.
+RANGES = {
+    "matmul_flops": (1e6, 1e19),  # operations a second
+    "other_flops": (1e6, 1e19),  # elements a second
+    "bytes_per_second": (1e6, 1e19),
+    "link_bytes_per_second": (1e3, 1e15),
+    "launch_s": (0.0, 1.0),
+    "link_latency_s": (0.0, 60.0),
+    "memory": (1.0, 2.0**60),  # bytes
+    **dict.fromkeys(SWITCHES, (0.0, 1.0)),
+}
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
 _LONGEST = 2000  # characters of a text in it
@@ -185,12 +197,18 @@ def load(name_or_path: str | Path) -> Device:
     known = names()
     if name_or_path in known:
         return _read(_BUILT_IN / f"{name_or_path}.json")
-    path = Path(name_or_path)
-    if path.suffix.lower() == ".json":
+    named = isinstance(name_or_path, str | Path)
+    path = Path(name_or_path) if named else None
+    if path is not None and path.suffix.lower() == ".json":
         return _read(path)
+    if path is not None and path.is_dir():
+        file = min(path.glob("*.json"), default=path / "device.json")
+        hint = f"; that is a folder, give a file in it, such as {file}"
+    else:
+        hint = _near(str(path), known) if named else "; try 'v100'"
     raise ValueError(
-        f"device={_short(str(name_or_path))}: allowed are {', '.join(known)} and the path of a .json file"
-        f"{_near(str(name_or_path), known)}"
+        f"device={shown(str(path) if named else name_or_path)}: allowed are {', '.join(known)} and the path of a "
+        f".json file{hint}"
     )
 
 
@@ -232,7 +250,7 @@ def _plain(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"a field of {_short(', '.join(found))} is there twice; take one out")
+        raise ValueError(f"a field of {shown(', '.join(found))} is there twice; take one out")
     return found
 
 
@@ -250,7 +268,7 @@ def _figure(name: str, value: Any) -> Figure:
     for key in ("peak", "attainable", "value"):
         if key in parts and type(parts[key]) is not kind:
             allowed = "true or false" if kind is bool else "a number"
-            raise ValueError(f"{name}.{key} = {_short(parts[key])}: allowed is {allowed}; correct it")
+            raise ValueError(f"{name}.{key} = {shown(parts[key])}: allowed is {allowed}; correct it")
     if name in RATES:
         return Figure(parts["peak"], parts["source"], parts["attainable"], parts["attainable_source"])
     return Figure(parts["value"], parts["source"])
@@ -267,7 +285,7 @@ def _written(name: str, figure: Figure) -> dict[str, Any]:
 
 def _fields(where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} holds {_short(value)}: allowed is an object; put its fields into braces")
+        raise ValueError(f"{where} holds {shown(value)}: allowed is an object; put its fields into braces")
     return value
 
 
@@ -276,7 +294,7 @@ def _check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None
     given, known = list(given), list(known)
     for name in given:
         if name not in known:
-            raise ValueError(f"no field {_short(where + name)}: allowed are {', '.join(known)}{_near(name, known)}")
+            raise ValueError(f"no field {shown(where + name)}: allowed are {', '.join(known)}{_near(name, known)}")
     for name in known:
         if name not in given:
             raise ValueError(f"the field {where}{name} is missing; add it")
@@ -284,16 +302,23 @@ def _check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None
 
 def _check_text(where: str, text: Any) -> None:
     if not (isinstance(text, str) and text.strip() and text.isprintable() and len(text) <= _LONGEST):
-        raise ValueError(f"{where} = {_short(text)}: allowed is one line of 1 to {_LONGEST} characters; write it so")
+        raise ValueError(f"{where} = {shown(text)}: allowed is one line of 1 to {_LONGEST} characters; write it so")
 
 
 def _check_figure(name: str, figure: Figure) -> None:
-    least = 0.0 if name in ("launch_s", "link_latency_s", *SWITCHES) else 1.0
-    if not least <= figure.peak < math.inf:
+    least, most = RANGES[name]
+    if not (within(figure.peak, least, most) or (name in SWITCHES and isinstance(figure.peak, bool))):
         part = "peak" if name in RATES else "value"
-        raise ValueError(f"{name}.{part} = {figure.peak}: allowed is a finite number from {least:g}; correct it")
-    if not 0 < figure.attainable <= 1:
-        raise ValueError(f"{name}.attainable = {figure.attainable}: allowed is a fraction in (0, 1]; try 1.0")
+        raise ValueError(
+            f"{name}.{part} = {shown(figure.peak)}: allowed is a finite number from {least:g} to {most:g}; correct it"
+        )
+    if not (within(figure.attainable, 0, 1) and figure.attainable > 0):
+        raise ValueError(f"{name}.attainable = {shown(figure.attainable)}: allowed is a fraction in (0, 1]; try 1.0")
+    if figure.value < least:
+        raise ValueError(
+            f"{name}.attainable = {figure.attainable}: leaves {figure.value:g} of the peak, allowed is {least:g} or "
+            "more; correct it"
+        )
     _check_text(f"{name}.source", figure.source)
     if name in RATES:
         _check_text(f"{name}.attainable_source", figure.attainable_source)
@@ -302,8 +327,3 @@ def _check_figure(name: str, figure: Figure) -> None:
 def _near(word: str, known: Iterable[str]) -> str:
     match = get_close_matches(word[:80], list(known), n=1)
     return f"; did you mean {match[0]!r}?" if match else "; is it written correctly?"
-
-
-def _short(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:80]}..."

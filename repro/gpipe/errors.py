@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
+from typing import Any, TypeGuard
 
 
 class EveryRankError(Exception):
@@ -22,6 +24,18 @@ class RefusedError(ValueError, EveryRankError):
 
 class NonFiniteError(FloatingPointError, EveryRankError):
     """A training step gave inf or nan: which step, layer, stage and micro-batch. It was refused and changed nothing."""
+
+
+def within(value: object, least: float, most: float) -> TypeGuard[Any]:
+    """Whether it is a number from `least` to `most`: of Python or NumPy, but no bool, and no NaN."""
+    number: Any = value
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= number <= most)
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a message: one line of at most about 80 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:

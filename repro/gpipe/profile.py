@@ -15,8 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe import rng
+from repro.gpipe.errors import shown, within
 from repro.gpipe.layers import Layer, build
 from repro.gpipe.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
+
+LEAST, MOST = 1e-30, 1e30  # of seconds, bytes and bytes per second: what is made of such numbers stays finite
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class LinkSpeed:
         overlap: whether a stage can compute while it sends.
 
     Raises:
-        ValueError: if the latency is negative or the speed is not positive.
+        ValueError: one line, if the latency is negative, the speed not positive, or one of them no number.
     """
 
     latency: float = 0.0
@@ -37,10 +40,18 @@ class LinkSpeed:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency={self.latency!r}: must be a finite number of seconds, at least 0")
-        if not self.bytes_per_second > 0:
-            raise ValueError(f"bytes_per_second={self.bytes_per_second!r}: must be more than 0; inf for a free link")
+        if not within(self.latency, 0, MOST):
+            raise ValueError(
+                f"latency={shown(self.latency)}: must be a finite number of seconds, 0 to {MOST:g}; try latency=1e-5"
+            )
+        speed = self.bytes_per_second
+        if not (within(speed, LEAST, MOST) or within(speed, math.inf, math.inf)):
+            raise ValueError(
+                f"bytes_per_second={shown(speed)}: must be a number from {LEAST:g} to {MOST:g}, or inf for a free "
+                "link; try bytes_per_second=1e9"
+            )
+        if type(self.overlap).__name__ not in ("bool", "bool_"):  # the latter is NumPy's
+            raise ValueError(f"overlap={shown(self.overlap)}: must be True or False; try overlap=True")
 
     def seconds(self, size: int) -> float:
         """Seconds of a message of `size` bytes; where there is nothing to send, none is sent."""

@@ -11,8 +11,9 @@ import tyro
 
 from repro.harness import machine
 from repro.harness.catalog import pairs
-from repro.harness.flags import parse
+from repro.harness.flags import parse_named
 from repro.harness.spec import RunSpec, slug
+from repro.harness.terminal import show, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,11 +63,8 @@ class Here(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """The verb."""
-    named = [arguments[0]] if arguments and not arguments[0].startswith("-") else []
-    options = parse(CalibrateOptions, arguments[len(named) :], " ".join(["repro calibrate", *(named or ["[MODEL]"])]))
-    if named and options.model:
-        raise ValueError("model: name it once, first or with --model; try `repro calibrate transformer`")
-    model = options.model or (named or [""])[0]
+    hint = "try `repro calibrate transformer`"
+    options = parse_named(CalibrateOptions, arguments, "calibrate", "model", hint, needed=False)
     found = machine.detect("node" if machine.gpus() else "laptop")
     K = max(2, found.count) if options.K is None else options.K
     if not 2 <= K <= 1024:
@@ -74,13 +72,9 @@ def main(arguments: list[str]) -> int:
     if options.output is not None and options.output.suffix.lower() != ".json":
         raise ValueError(f"--output {options.output}: allowed is the path of a .json file; try {options.output}.json")
     here = Here(found, K)
-    shown = _layers(options, model, here) if model else _machine(options, here)
+    shown = _layers(options, options.model, here) if options.model else _machine(options, here)
     if machine.torchrun_rank() in (None, 0):
-        from rich.console import Console
-
-        console = Console(highlight=False, markup=False, soft_wrap=True)
-        for part in shown:
-            console.print(part)
+        show(shown)
     return 0
 
 
@@ -199,19 +193,3 @@ def time_layers(plain: dict[str, Any], kind: str) -> dict[str, Any]:
 
     rank = dist.get_rank()
     return calibration.run(RunSpec(**plain), rank, measure.device_of(kind, rank))["metrics"]
-
-
-def table_of(
-    columns: tuple[str, ...], rows: list[tuple[str, ...]], left: tuple[str, ...], title: str | None = None
-) -> "RenderableType":
-    """A table for the terminal; these columns hold words, the others numbers."""
-    from rich.table import Table
-
-    table = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left", header_style="bold"
-    )
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from repro.harness.flags import parse
+from repro.harness import catalog
+from repro.harness.flags import parse_named
 from repro.harness.mistakes import near
 from repro.harness.outside import read, read_table, short
 from repro.harness.record import Folder
 from repro.harness.spec import RunSpec
+from repro.harness.terminal import show, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,21 +42,14 @@ class WhyOptions:
 
 def main(arguments: list[str]) -> int:
     """The verb."""
-    named = [arguments[0]] if arguments and not arguments[0].startswith("-") else []
-    options = parse(WhyOptions, arguments[len(named) :], " ".join(["repro why", *(named or ["[RUN]"])]))
-    if bool(named) == bool(options.run):
-        raise ValueError("run: name it once, first or with --run; `repro report` lists all in its table of runs")
-    path = find(options.run or named[0], options.results)
-    spec = read(path, RunSpec)
+    options = parse_named(WhyOptions, arguments, "why", "run", "`repro report` lists all in its table of runs")
+    path = find(options.run, options.results)
+    spec = _spec(path)
     why = explain(path, spec)
     if options.json:
         print(json.dumps(_plain(path, spec, why)))
-        return 0
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    for part in _story(path, spec, why):
-        console.print(part)
+    else:
+        show(_story(path, spec, why))
     return 0
 
 
@@ -72,9 +68,42 @@ def find(run: str, results: Path) -> Path:
     for paths in (own, committed):
         if found := _named(run, paths):
             return found
-    ids = sorted({path.parent.name for path in [*own, *committed]})
+    raise ValueError(f"run = {short(run)}: {_unknown(run, results, [*own, *committed])}")
+
+
+def _unknown(run: str, results: Path, known: list[Path]) -> str:
+    """What is wrong with a word that names no run, and what to try."""
+    below = [path for path in known if run in (path.parent.parent.name, str(path.parent.parent))]
+    if below or run in catalog.names():
+        there = f"runs of it: {_some(_told(below))}" if below else f"`repro run {run}` records some"
+        return f"is an experiment, give the id of one of its runs; {there}"
+    ids = sorted({path.parent.name for path in known})
+    if (folder := Path(run).expanduser()).is_dir():
+        inside = _some(sorted(_told([path for path in known if folder.absolute() in path.absolute().parents])))
+        return f"is a folder without a spec.json, give that of a run{f'; inside it are {inside}' * bool(inside)}"
     hint = near(run, ids) or (f"; there is {_some(ids)}" if ids else "; `repro run NAME` records some")
-    raise ValueError(f"run = {short(run)}: no run below {results} has an id that begins so, and no such path{hint}")
+    return f"no run below {results} has an id that begins so, and no such path{hint}"
+
+
+def _told(paths: list[Path]) -> list[str]:
+    """Ids for people, in order: with the fidelity where it is not "measured", since ids alone do not tell it."""
+    found = {}
+    for path in sorted(paths, key=lambda path: path.parent.name):
+        with suppress(ValueError):
+            found[path.parent.name] = read(path, RunSpec).fidelity
+    return [run if fidelity == "measured" else f"{run} ({fidelity})" for run, fidelity in found.items()]
+
+
+def _spec(path: Path) -> RunSpec:
+    """The spec that a file holds; a ValueError of one line that says what to give instead where it holds none."""
+    try:
+        return read(path, RunSpec)
+    except ValueError:
+        if path.suffix.lower() in (".json", ".yaml", ".yml"):
+            raise
+        raise ValueError(
+            f"run = {short(str(path))}: is no spec.json; give that of a run, its folder or its id"
+        ) from None
 
 
 def explain(path: Path, spec: RunSpec) -> "Why":
@@ -97,9 +126,9 @@ def _named(run: str, paths: list[Path]) -> Path | None:
     """The one among these of which `run` is the id or begins it."""
     found = [path for path in paths if path.parent.name == run]
     found = found or [path for path in paths if path.parent.name.startswith(run)]
-    ids = sorted({path.parent.name for path in found})
+    ids = {path.parent.name for path in found}
     if len(ids) > 1:
-        raise ValueError(f"run = {short(run)}: {len(ids)} ids begin so: {_some(ids)}; give more of one")
+        raise ValueError(f"run = {short(run)}: {len(ids)} ids begin so: {_some(_told(found))}; give more of one")
     if len(found) > 1:
         places = _some([str(path.parent) for path in found])
         raise ValueError(f"run = {short(run)}: recorded {len(found)} times, as {places}; name one of these folders")
@@ -148,13 +177,14 @@ def _head(path: Path, spec: RunSpec, why: "Why") -> str:
     """Which run, what it took."""
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
     rounds = len(Folder(path.parent.parent).lines(path.parent.name))
-    kept = f", the median step of the newest of {rounds} rounds" if rounds else ""
+    which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
+    kept = f", the median step of {which}" if rounds else ""
     return (
         f"{path.parent.name} in {path.parent.parent}\n"
         f"{spec.fidelity}: K={spec.K}, M={spec.M}, N={spec.N}{replicas}, schedule {spec.schedule}, "
         f"re-materialization {spec.checkpoint}\n"
-        f"step {_ms(why.timeline.step_time)} ms{kept}; bubble {why.timeline.bubble_over_total:.1%} of K x step "
-        f"(idle/total), theory {(spec.K - 1) / (spec.M + spec.K - 1):.1%}"
+        f"step {_ms(why.timeline.step_time)} ms{kept}; idle {why.timeline.bubble_over_total:.1%} of K x step, "
+        f"in theory (K-1)/(M+K-1) = {(spec.K - 1) / (spec.M + spec.K - 1):.1%}"
     )
 
 
@@ -179,27 +209,19 @@ def _story(path: Path, spec: RunSpec, why: "Why") -> list["RenderableType"]:
     base = ["unchanged", _ms(why.base_s), "1.00x", f"replayed: {why.error:+.1%} of the recorded step"]
     return [
         Text(_head(path, spec, why)),
-        Text("K x step: " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items()) + "\n"),
+        Text("K x step: " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items())),
+        Text("bubble: the part of idle for which equal stages with free messages would wait as well\n"),
         Text("Critical path: what the end of the step waited for, as shares of the step"),
-        _table(["", *kinds, "all"], [*stages, cells("all", by_kind(why.path))]),
+        table_of(["", *kinds, "all"], [*stages, cells("all", by_kind(why.path))], left=("",)),
         Text(f"\nWhat would change it: simulated with the {spec.fidelity} costs"),
-        _table(
-            ["change", "step (ms)", "gain", "what it assumes"], [base, *changes], words=("change", "what it assumes")
+        table_of(
+            ("change", "step (ms)", "gain", "what it assumes"),
+            [base, *changes],
+            left=("change", "what it assumes"),
+            wrapped=("what it assumes",),
         ),
         Text(f"\n{why.verdict}", style="bold"),
     ]
-
-
-def _table(columns: list[str], rows: list[list[str]], words: tuple[str, ...] = ("",)) -> "RenderableType":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in words else "right", no_wrap=name != "what it assumes")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _ms(seconds: float) -> str:

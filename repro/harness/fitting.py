@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from repro.harness.catalog import pairs
-from repro.harness.flags import parse
+from repro.harness.flags import parse_named
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ class FitOptions:
 
 def main(arguments: list[str]) -> int:
     """The verb."""
-    named = [arguments[0]] if arguments and not arguments[0].startswith("-") else []
-    options = parse(FitOptions, arguments[len(named) :], " ".join(["repro fit", *(named or ["[MODEL]"])]))
-    if bool(named) == bool(options.model):
-        raise ValueError("model: name it once, first or with --model; try `repro fit amoebanet-d --memory 8GB`")
-    model = options.model or named[0]
+    options = parse_named(FitOptions, arguments, "fit", "model", "try `repro fit amoebanet-d --memory 8GB`")
+    model = options.model
     from repro.costs.units import parse_bytes
 
     memory, unit = parse_bytes("--memory", options.memory)
     step = _step(options, model)
     found = _search(options, model, step, memory)
-    print(json.dumps(_plain(options, model, step, memory, found)) if options.json else _told(step, memory, unit, found))
+    if options.json:
+        print(json.dumps(_plain(options, model, step, memory, found)))
+    else:
+        print(_told(options, step, memory, unit, found))
     return 0 if found.best is not None else 1
 
 
@@ -89,15 +89,15 @@ def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit"
     return Search(partial(build, model), step, memory).largest(families(model, args, options.vary))
 
 
-def _told(step: "Step", memory: int, unit: str, found: "Fit") -> str:
+def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
     """The answer for people."""
     from repro.costs.units import in_unit
 
     shown = partial(in_unit, unit=unit)
     lines = [
         f"{step.stages} stage{'s' * (step.stages > 1)} of {shown(memory)} each; N={step.batch}, "
-        f"M={step.micro_batches}, re-materialization {step.checkpoint}, schedule {step.schedule}; "
-        "counted: tensors alone, of the types that the model is built with"
+        f"M={step.micro_batches}, re-materialization {step.checkpoint}, schedule {step.schedule}, "
+        f"optimizer {options.optimizer}; counted: tensors alone, of the types that the model is built with"
     ]
     if (best := found.best) is None:
         lines.append("nothing fits")

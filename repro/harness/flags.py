@@ -28,11 +28,25 @@ def parse(kind: type[T], arguments: list[str], prog: str, description: str | Non
             raise
     lines = [line.strip("│ ").strip() for line in heard.getvalue().splitlines()[1:]]
     said = " ".join(line for line in lines[: next((n for n, s in enumerate(lines) if s[:1] in "─╰"), None)] if line)
+    said = _of_another_kind(kind, said)
     if said.startswith("Unrecognized options:") and "--" not in said:
         said = f"{said.rstrip('.')}; names come before options, as in `repro run table2 --scale smoke`"
     flags = [f"--{name.replace('_', '-')}" for name in _fields(kind)]
     hints = [hint for word in re.findall(r"--[\w-]+", said) if word not in flags and (hint := near(word, flags))]
     raise ValueError(f"{said.rstrip('.')}{hints[0] if hints else ''}; `{prog} --help` lists what is allowed")
+
+
+def parse_named(kind: type[T], arguments: list[str], verb: str, field: str, hint: str, *, needed: bool = True) -> T:
+    """Parse the options of a verb of which one, `field`, may also stand first, without its flag.
+
+    Raises a ValueError of one line, which ends with `hint`, where it is there twice, or is needed and not there.
+    """
+    first = arguments[:1] if arguments and not arguments[0].startswith("-") else []
+    options: Any = parse(kind, arguments[len(first) :], " ".join(["repro", verb, *(first or [f"[{field.upper()}]"])]))
+    given = getattr(options, field)
+    if (first and given) or (needed and not first and not given):
+        raise ValueError(f"{field}: name it once, first or with --{field}; {hint}")
+    return dataclasses.replace(options, **{field: first[0]}) if first else options
 
 
 def parse_with(
@@ -64,6 +78,15 @@ def mistake(error: ValueError | OSError) -> str:
     where = "the disk" if error.filename is None else error.filename
     said = error.strerror or type(error).__name__
     return f"{where}: {said}; {remedy} choose another folder with --results (for `repro report` also --plots)"
+
+
+def _of_another_kind(kind: type, said: str) -> str:
+    """Our words for a text where a number is due, instead of tyro's; any others as they are."""
+    wrong = re.match(r"Error parsing (--[\w-]+): .*'([^']*)'[]]?\.?$", said)
+    types = {f"--{field.name.replace('_', '-')}": str(field.type) for field in dataclasses.fields(kind)}
+    due = types.get(wrong[1], "") if wrong else ""
+    allowed = "a whole number" if "int" in due else "a number" if "float" in due else ""
+    return f"{wrong[1]} {wrong[2]}: allowed is {allowed}" if wrong and allowed else said
 
 
 def _fields(kind: type) -> list[str]:

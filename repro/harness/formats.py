@@ -1,6 +1,7 @@
 """What recorded files must hold: read once, so that a damaged file is left out and not met later as a crash."""
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -83,7 +84,7 @@ class LinkRecord(_Recorded):
     """Between two stages; no bytes_per_second: without bounds."""
 
     latency: Amount
-    bytes_per_second: Annotated[float, Field(gt=0)] | None
+    bytes_per_second: Annotated[float, Field(ge=1e-30, le=1e30)] | None
     overlap: bool = True
 
 
@@ -245,6 +246,15 @@ def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:
     except ValidationError as error:
         return in_words(error)
     return ""
+
+
+def misfit(run: str, line: Mapping[str, Any]) -> str:
+    """What a line says of another number of stages than the run's id does, in a few words; empty when nothing."""
+    K = re.search(r"-K(\d+)-M\d", run)  # what comes before it, the model, is in lower case
+    modelled = line.get("modelled")
+    if K is None or not modelled or len(modelled["stages"]["forward"]) == int(K[1]):
+        return ""
+    return f"modelled.stages: of {len(modelled['stages']['forward'])} stages, the run has K = {K[1]}"
 
 
 def finite(value: Any) -> Any:

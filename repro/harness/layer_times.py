@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.harness.calibration import KINDS
 from repro.harness.spec import RunSpec
+from repro.harness.terminal import table_of
 from repro.models import build
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
         profile: where this machine's device profile would be; without it there is no roofline.
     """
     from repro.costs import device
-    from repro.harness.calibrating import table_of
 
     found = line["calibration"]
     sizes = found["sizes"]

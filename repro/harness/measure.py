@@ -104,6 +104,11 @@ def check(spec: RunSpec) -> None:
             )
         return
     model = build(spec.model, **spec.arguments)
+    if spec.task == "calibrate" and modelled.waits(model):
+        raise ValueError(
+            f"model = '{spec.model}' with task = 'calibrate': its layers wait as long as they say, so there is nothing "
+            f"to time; `repro simulate {spec.model}` takes what they say"
+        )
     if spec.modelled:
         modelled.check(spec, model)
     elif spec.fidelity not in TIMED:

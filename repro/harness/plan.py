@@ -41,6 +41,11 @@ class PlannedRun:
     wanted: int = 0
 
     @property
+    def named(self) -> str:
+        """Its id, and its fidelity where that is not "measured": runs that differ in it alone look alike else."""
+        return self.id if self.spec.fidelity == "measured" else f"{self.id} ({self.spec.fidelity})"
+
+    @property
     def label(self) -> str:
         """`skipped(needs 8 devices)`, or the bare word."""
         return f"{self.status}({self.reason})" if self.reason else self.status
@@ -231,14 +236,22 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
 
 def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     notes = []
-    if added := [run.id for run in runs if run.added]:
+    if added := [run.named for run in runs if run.added]:
         notes.append(f"added as baselines of the ratios: {', '.join(added)}")
-    specs = {run.id: run.spec for run in runs}
     peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
-    asked = [run.spec for run in runs if not run.added and run.spec.K > 1 and run.spec.task == "train"]
-    if not peers and any(not baseline(one, specs, K=1) for one in asked):
-        notes.append("no speedup over K=1: there is no run with K=1 to divide by")
+    if not peers and (alone := _without_baseline(runs)):
+        notes.append(f"no speedup over K=1 for {', '.join(alone)}: there is no run with K=1 to divide by")
     return tuple(notes)
+
+
+def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
+    """The groups in which runs have no K=1 to be divided by: `transformer`, or `some of transformer`."""
+    asked: dict[str, list[bool]] = {}
+    for run in runs:
+        specs = {other.id: other.spec for other in runs if other.group == run.group}
+        if not run.added and run.spec.K > 1 and run.spec.task == "train":
+            asked.setdefault(run.group, []).append(baseline(run.spec, specs, K=1) is not None)
+    return [f"some of {group}" if any(has) else group for group, has in asked.items() if not all(has)]
 
 
 def price(plans: Iterable[Plan]) -> str:

@@ -87,7 +87,7 @@ class Story:
 
     def run(self, run: PlannedRun) -> None:
         """A run begins."""
-        self._progress.update(self._task, description=run.id, left=self._time_left())
+        self._progress.update(self._task, description=run.named, left=self._time_left())
 
     def measured(self, run: PlannedRun, outcome: "Outcome", seconds: float) -> None:
         """A run ended, well or not."""
@@ -95,7 +95,7 @@ class Story:
         self._left[run.id] -= 1
         self._progress.update(self._task, advance=1, left=self._time_left())
         if outcome.status != "done":
-            self.say(Text(f"  {run.id}: {outcome.status} ({outcome.reason})", style="bold red"))
+            self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
                 self.say(f"  its workers' output, as it was printed, private paths and all: {outcome.log}")
 
@@ -115,7 +115,8 @@ class Story:
             leanest = min(weighed, key=lambda row: row["peak_gib_max"])
             size = _memory(leanest["peak_gib_max"])
             parts.append(f"smallest peak: K={leanest['K']}, M={leanest['M']} with {size} a stage")
-        self.say(f"  {'; '.join(parts)} (N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
+        kinds = "" if (found := {row["fidelity"] for row in rows}) == {"measured"} else f"{', '.join(sorted(found))}; "
+        self.say(f"  {'; '.join(parts)} ({kinds}N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
 
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""
@@ -177,7 +178,8 @@ def result_line(row: dict[str, Any]) -> str:
         return f"  {row['run']}: {_fitted(row)}"
     if row["step_s"] != row["step_s"]:
         return f"  {row['run']}: done; the report shows what came of it"
-    text = f"  {row['run']}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
+    shown = row["run"] if row["fidelity"] == "measured" else f"{row['run']} ({row['fidelity']})"
+    text = f"  {shown}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
         low, high = row["ci_low"], row["ci_high"]
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""

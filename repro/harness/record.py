@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import BaseModel
 
 from repro.harness.files import open_regular, write, write_json
-from repro.harness.formats import Env, Line, Listing, Marker, Status, Word, damage, finite
+from repro.harness.formats import Env, Line, Listing, Marker, Status, Word, damage, finite, misfit
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
 from repro.harness.private import redact, redacted
@@ -71,7 +71,7 @@ class Folder:
         path = self.path / run / "metrics.jsonl"
         try:
             texts = read_text(path, LARGE).split("\n") if wanted else []
-            found, damaged = _counted(texts, wanted)
+            found, damaged = _counted(run, texts, wanted)
         except ValueError as error:
             found, damaged = {}, [str(error)]
         if damaged:
@@ -259,8 +259,8 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _counted(texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The lines of metrics.jsonl with the wanted digests, round -> line, and what is wrong with the others."""
+def _counted(run: str, texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The lines of a run's metrics.jsonl with the wanted digests, round -> line, and what is wrong with the others."""
     found: dict[str, dict[str, Any]] = {}
     damaged: dict[str, list[int]] = {}
     for number, text in enumerate(texts, start=1):
@@ -268,7 +268,8 @@ def _counted(texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dic
             line = _object(text) if text.strip() else {}
             name = str(line.get("round"))
             if name in wanted:
-                reason = damage(Line, line) or ("" if digest(line) == wanted[name] else "not as it was recorded")
+                reason = damage(Line, line) or misfit(run, line)
+                reason = reason or ("" if digest(line) == wanted[name] else "not as it was recorded")
                 if reason:
                     raise ValueError(reason)
                 found.setdefault(name, line)

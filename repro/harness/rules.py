@@ -54,6 +54,10 @@ def _modelled(spec: "RunSpec") -> None:
     timing = spec.task == "calibrate"
     wanted = {
         "profile": (spec.profile is None or simulated or emulated, "only simulated and emulated runs have one"),
+        "memory": (
+            not simulated or spec.memory is None or spec.profile is not None,
+            "only simulated runs with a device's profile, and fits, have one",
+        ),
         "stretch": (spec.stretch is None or (emulated and spec.profile), "only emulated runs with a profile have one"),
         "task": (spec.task == "train" or not (simulated or spec.profile), "task='train' alone can be modelled"),
         "fidelity": (spec.fidelity == "measured" or not timing, "task='calibrate' is measured"),

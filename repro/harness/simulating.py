@@ -1,23 +1,21 @@
-"""`repro simulate`: a training step on devices that are not here, for several M, so that K and M can be chosen."""
+"""`repro simulate`: a training step on devices that are not here, for several K and M, so that one can be chosen."""
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from repro.harness.catalog import pairs
-from repro.harness.flags import parse
-from repro.harness.spec import Checkpoint, Link, Optimizer, RunSpec, ScheduleName, assigned
+from repro.harness.flags import parse_named
+from repro.harness.private import expanded
+from repro.harness.spec import Checkpoint, Link, Optimizer, RunSpec, ScheduleName
+from repro.harness.terminal import show
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from repro.gpipe import Timeline
     from repro.simulate import Calibration
-
-_ROWS = 16  # stages of which a step is drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +23,8 @@ class SimulateOptions:
     """Steps of a model on K devices that are not here: no processes, a schedule and a cost model on a virtual clock.
 
     [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own, import:package.module:function, which is
-    code and is run. What layers take comes from a device's profile, or from `repro calibrate MODEL`.
+    code and is run. What layers take comes from a device's profile, or from `repro calibrate MODEL`; those of timed say
+    it themselves. The last line names the fastest K and M that fit into the device's memory.
     """
 
     model: str = ""
@@ -36,8 +35,8 @@ class SimulateOptions:
     """such as v100 (a wrong name lists all), or the path of a .json, which `repro calibrate` writes"""
     calibration: Path | None = None
     """instead of a device: the file of `repro calibrate MODEL`, whose model and arguments it has"""
-    K: int = 4
-    """stages, one a device"""
+    K: tuple[int, ...] = (4,)
+    """stages, one a device, several values"""
     M: tuple[int, ...] = (1, 4, 32)
     """micro-batches, several values"""
     N: int = 128
@@ -49,7 +48,7 @@ class SimulateOptions:
     balance: Literal["time", "parameters", "uniform"] = "time"
     """what the cut makes even"""
     optimizer: Optimizer = "sgd"
-    """whose update and state count"""
+    """whose update and state count; of a calibration only the state"""
     link_gbps: float | None = None
     """10^9 bits per second between neighbouring stages, instead of the device's own link"""
     link_latency_us: float = 0.0
@@ -60,59 +59,76 @@ class SimulateOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What is simulated and where its seconds come from."""
+    """What is simulated and where its seconds come from.
+
+    Attributes:
+        model: its name.
+        model_args: its arguments.
+        layers: L.
+        words: for people, where the seconds come from.
+        memory: bytes of a device, where they are known.
+        profile: of the device, if it is one.
+        calibration: what layers took, if they were timed.
+        timed_on: of a calibration, how many processes computed at once.
+    """
 
     model: str
     model_args: dict[str, Any]
+    layers: int
     words: str
-    memory: int | None = None  # bytes of a device
+    memory: int | None = None
     profile: str | None = None
     calibration: "Calibration | None" = None
+    timed_on: int | None = None
 
 
 def main(arguments: list[str]) -> int:
     """The verb."""
-    named = [arguments[0]] if arguments and not arguments[0].startswith("-") else []
-    options = parse(SimulateOptions, arguments[len(named) :], " ".join(["repro simulate", *(named or ["[MODEL]"])]))
-    if named and options.model:
-        raise ValueError("model: name it once, first or with --model; try `repro simulate transformer --device v100`")
-    source = _source(options, options.model or (named or [""])[0])
-    specs = [_spec(options, source, options.K, M) for M in dict.fromkeys(options.M)]
-    if not specs:
-        raise ValueError("--M: allowed is one number or more; try --M 1 4 32")
-    points = [_point(options, source, spec) for spec in specs]
-    for point in points:
-        point["speedup_vs_first"] = points[0]["step_s"] / point["step_s"]
+    hint = "try `repro simulate transformer --device v100`"
+    options = parse_named(SimulateOptions, arguments, "simulate", "model", hint, needed=False)
+    for name, values in (("K", options.K), ("M", options.M)):
+        if not values:
+            raise ValueError(f"--{name}: allowed is one number or more; try --{name} 1 4")
+    source = _source(options, options.model)
+    points = _points(options, source)
+    for told in _warnings(options, source):
+        print(f"warning: {told}", file=sys.stderr)
     if options.json:
         print(json.dumps(_plain(options, source, points)))
-        return 0
-    from rich.console import Console
+    else:
+        from repro.harness.forecast import story
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    for part in _story(options, source, points):
-        console.print(part)
+        show(story(options, source, points))
     return 0
 
 
 def _source(options: SimulateOptions, model: str) -> Source:
     """Where the seconds come from; a ValueError of one line where that is not said, or said twice."""
-    if (options.device is None) == (options.calibration is None):
-        given = "both are given" if options.device else "neither is given"
-        raise ValueError(
-            f"--device, --calibration: {given}, needed is one: try --device v100, or make a file with "
-            "`repro calibrate MODEL`"
-        )
+    if options.device is not None and options.calibration is not None:
+        raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
     args = pairs("model_args", options.model_args)
     if options.calibration is not None:
         return _calibrated(options.calibration, model, args)
     if not model:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
     from repro.costs import device
+    from repro.harness.modelled import waits
+    from repro.models import build
 
-    assert options.device is not None
-    found = device.load(Path(options.device).expanduser() if options.device.startswith("~") else options.device)
-    words = f"{found.title}, {found.precision}"
-    return Source(model, args, words, found.memory, options.device)
+    built = build(model, **expanded(args))
+    if waits(built):
+        if options.device is not None:
+            raise ValueError(
+                f"--device {options.device}: the layers of {model} say themselves what they take; leave it out"
+            )
+        return Source(model, args, len(built.layers), "layers that wait as long as they say")
+    if options.device is None:
+        raise ValueError(
+            "--device, --calibration: neither is given, needed is one: try --device v100, or make a file with "
+            "`repro calibrate MODEL`"
+        )
+    found = device.load(expanded(options.device))
+    return Source(model, args, len(built.layers), f"{found.title}, {found.precision}", found.memory, options.device)
 
 
 def _calibrated(path: Path, model: str, args: dict[str, Any]) -> Source:
@@ -131,14 +147,29 @@ def _calibrated(path: Path, model: str, args: dict[str, Any]) -> Source:
     calibration = Calibration.from_plain(file.calibration.model_dump())
     how = "" if calibration.alone is None else " and in turn"
     words = f"layers timed on {file.date}, all processes at once{how}: {file.device}"
-    return Source(file.model, dict(file.model_args), words, calibration=calibration)
+    layers = len(calibration.update)
+    return Source(file.model, dict(file.model_args), layers, words, calibration=calibration, timed_on=file.K)
+
+
+def _warnings(options: SimulateOptions, source: Source) -> list[str]:
+    """What is simulated though it was timed otherwise, one line each."""
+    timed, told = source.timed_on, []
+    if timed is None:
+        return told
+    others = [K for K in dict.fromkeys(options.K) if K not in (1, timed)]  # alone it was timed as well
+    if others:
+        stages = ", ".join(map(str, others))
+        how = "more" if min(others) > timed else "fewer" if max(others) < timed else "another number"
+        told.append(
+            f"layers were timed with K={timed} processes at once; with K={stages} {how} would share the memory "
+            f"bandwidth: `repro calibrate {source.model} --K {others[0]}` times that"
+        )
+    if options.optimizer != "sgd":
+        told.append(f"updates were timed with sgd; of {options.optimizer} only the memory of its state counts here")
+    return told
 
 
 def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
-    if options.link_gbps is not None and not 0 < options.link_gbps < 1e9:
-        raise ValueError(f"--link-gbps {options.link_gbps:g}: allowed is more than 0; try 100")
-    if options.link_gbps is None and options.link_latency_us:
-        raise ValueError(f"--link-latency-us {options.link_latency_us:g}: needs --link-gbps; give both")
     link = None
     if options.link_gbps is not None:
         link = Link(latency=1e-6 * options.link_latency_us, bytes_per_second=1e9 / 8 * options.link_gbps)
@@ -158,15 +189,38 @@ def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
     )
 
 
-def _point(options: SimulateOptions, source: Source, spec: RunSpec) -> dict[str, Any]:
-    """One M, and the same on one stage."""
+def _check_link(options: SimulateOptions) -> None:
+    gbps, latency = options.link_gbps, options.link_latency_us
+    if gbps is not None and not 1e-6 <= gbps <= 1e6:
+        raise ValueError(f"--link-gbps {gbps:g}: allowed is a number from 1e-06 to 1e+06; try --link-gbps 100")
+    if not 0 <= latency <= 1e6:
+        raise ValueError(f"--link-latency-us {latency:g}: allowed is a number from 0 to 1e+06; try 10")
+    if gbps is None and latency:
+        raise ValueError(f"--link-latency-us {latency:g}: needs --link-gbps; give both")
+
+
+def _points(options: SimulateOptions, source: Source) -> list[dict[str, Any]]:
+    """Every K and M; that all of them can be is known before the first is simulated."""
     from repro.harness.modelled import simulated
 
-    found = simulated(spec, "cpu", source.calibration)
-    alone = simulated(_spec(options, source, 1, spec.M), "cpu", source.calibration)["metrics"]
+    _check_link(options)
+    Ms = list(dict.fromkeys(options.M))
+    specs = [_spec(options, source, K, M) for K in dict.fromkeys(options.K) for M in Ms]
+    for spec in specs:
+        spec.fit(source.layers)
+    alone = {M: simulated(_spec(options, source, 1, M), "cpu", source.calibration)["metrics"] for M in Ms}
+    points = [_point(spec, simulated(spec, "cpu", source.calibration), alone[spec.M]) for spec in specs]
+    for point in points:
+        point["speedup_vs_first"] = points[0]["step_s"] / point["step_s"]
+    return points
+
+
+def _point(spec: RunSpec, found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+    """One K and M beside the same M on one stage: seconds, bytes, and the spans."""
     line = found["metrics"]
     (step,) = line["step_s"]
     return {
+        "K": spec.K,
         "M": spec.M,
         "step_s": step,
         "throughput": spec.N / step,
@@ -179,66 +233,6 @@ def _point(options: SimulateOptions, source: Source, spec: RunSpec) -> dict[str,
         "balance": line["balance"],
         "timeline": found["timeline"],
     }
-
-
-def _story(options: SimulateOptions, source: Source, points: list[dict[str, Any]]) -> list["RenderableType"]:
-    """The answer for people."""
-    from repro.gpipe import Timeline
-    from repro.harness.calibrating import table_of
-
-    first = points[0]
-    link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
-    named = f"{source.model} ({assigned(source.model_args) or 'its defaults'})"
-    head = (
-        f"simulated: {named} on {source.words}{link}\n"
-        f"K={options.K}, N={options.N}, schedule {options.schedule}, re-materialization {options.checkpoint}, "
-        f"cut by {options.balance}, {options.optimizer}\n"
-    )
-    columns = ("M", "step (ms)", first["unit"], "over K=1", f"over M={first['M']}", "bubble", "peak", "K=1 peak")
-    rows = [
-        (
-            str(point["M"]),
-            f"{1e3 * point['step_s']:,.2f}",
-            f"{point['throughput']:,.1f}",
-            f"{point['speedup_vs_k1']:.2f}x",
-            f"{point['speedup_vs_first']:.2f}x",
-            f"{point['bubble_idle_over_total']:.1%}",
-            _memory(point["peak_bytes"], source.memory),
-            _memory(point["peak_bytes_k1"], source.memory),
-        )
-        for point in points
-    ]
-    kinds = [kind for kind in first["breakdown"] if any(abs(point["breakdown"][kind]) > 5e-4 for point in points)]
-    shares = [(str(point["M"]), *(f"{point['breakdown'][kind]:.1%}" for kind in kinds)) for point in points]
-    parts: list[RenderableType] = [head, table_of(columns, rows, ()), _reading(source)]
-    parts += [table_of(("M", *kinds), shares, (), "\nshares of K x step, simulated")]
-    drawn = Timeline.from_rows(first["timeline"], options.K)
-    return [*parts, *_drawn(drawn, first["M"])]
-
-
-def _reading(source: Source) -> str:
-    """What the columns of the first table are."""
-    much = f"; ! is more than the device's {source.memory / 2**30:.1f} GiB" if source.memory else ""
-    return (
-        "over K=1: the step of one stage at the same M and N, with as much memory as it takes, over this one; bubble: "
-        f"idle/total\npeak: tensors of the fullest stage, counted{much}"
-    )
-
-
-def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
-    """The step of the first M; of many stages nothing."""
-    from repro.harness.progress import gantt
-
-    if timeline.stages > _ROWS:
-        return []
-    return [f"\nthe step at M={M}: F forward, R recompute, B backward, U update, . idle", gantt(timeline, 72)]
-
-
-def _memory(peaks: list[int] | None, most: int | None) -> str:
-    if not peaks:
-        return "-"
-    text = f"{max(peaks) / 2**30:.2f} GiB" if max(peaks) >= 2**30 else f"{max(peaks) / 2**20:.1f} MiB"
-    return text + ("!" if most is not None and max(peaks) > most else "")
 
 
 def _plain(options: SimulateOptions, source: Source, points: list[dict[str, Any]]) -> dict[str, Any]:

@@ -155,6 +155,10 @@ class Calibrated(_Counts):
 
     def __init__(self, spec: RunSpec, model: Model, device: str, calibration: Calibration) -> None:
         super().__init__(spec, model, device)
+        if spec.memory is not None:
+            raise ValueError(
+                f"memory = {spec.memory}: a calibration is cut to no memory; leave it out, or take a profile"
+            )
         if len(calibration.update) != len(model.layers):
             raise ValueError(
                 f"calibration: is of {len(calibration.update)} layers, {spec.model} has L = {len(model.layers)} here; "

@@ -34,7 +34,8 @@ Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Factor = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]
+Speed = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]  # bytes per second
+Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]  # a second becomes at most twelve days
 ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
 MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
 _MOST_ARGUMENTS = 2**14  # values in model_args
@@ -57,7 +58,7 @@ class Link(Frozen):
     """Between neighbouring stages: seconds of latency, bytes per second, whether a stage computes while it sends."""
 
     latency: Seconds = 0.0
-    bytes_per_second: Factor
+    bytes_per_second: Speed
     overlap: Annotated[bool, Field(strict=True)] = True
 
 
@@ -81,7 +82,8 @@ class RunSpec(Frozen):
     for that.
 
     Values are bounded far above what any run needs, so that no spec costs memory or time before anything is measured:
-    K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, model_args by 2^14 plain values and 2^16 characters.
+    K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, stretch by 10^6 and 10^-6, a link by 10^-3 and 10^18
+    bytes per second, model_args by 2^14 plain values and 2^16 characters.
     In model_args `~` stands for the home folder, which is not recorded; `arguments` has it expanded.
     """
 
@@ -107,7 +109,7 @@ class RunSpec(Frozen):
     memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
     profile: str | None = Field(default=None, min_length=1, max_length=200)
     link: Link | None = None
-    stretch: Factor | None = None
+    stretch: Stretch | None = None
 
     @field_validator("model", "profile")
     @classmethod

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,20 @@ def test_an_unknown_name_has_a_near_one():
         load("abacus")
 
 
+@pytest.mark.parametrize("value", [5, None, 1.5, True, b"v100", ["v100"]])
+def test_what_is_no_name_and_no_path_is_one_line(value: Any):
+    with pytest.raises(ValueError, match=r"^device=.*: allowed are h100, .*\.json file; try 'v100'$"):
+        load(value)
+
+
+def test_a_folder_says_which_file_to_give(tmp_path: Path):
+    with pytest.raises(ValueError, match=rf"that is a folder, give a file in it, such as {tmp_path}/device\.json$"):
+        load(tmp_path)
+    load("v100").save(tmp_path / "mine.json")
+    with pytest.raises(ValueError, match=rf"such as {tmp_path}/mine\.json$"):
+        load(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -134,6 +149,15 @@ def test_an_unknown_name_has_a_near_one():
         (lambda d: d["matmul_flops"].update(peak=math.inf), r"matmul_flops\.peak = inf: allowed is a finite number"),
         (lambda d: d["matmul_flops"].update(peak=-1), r"matmul_flops\.peak = -1\.0: .*from 1"),
         (lambda d: d["launch_s"].update(value=math.nan), r"launch_s\.value = nan: allowed is a finite number from 0"),
+        (lambda d: d["matmul_flops"].update(peak=1e308), r"matmul_flops\.peak = 1e\+308: .* to 1e\+19; correct it"),
+        (lambda d: d["bytes_per_second"].update(peak=5e-324), r"bytes_per_second\.peak = 5e-324: .*from 1e\+06"),
+        (
+            lambda d: d["other_flops"].update(attainable=5e-324),
+            r"other_flops\.attainable = 5e-324: leaves .* of the peak",
+        ),
+        (lambda d: d["launch_s"].update(value=1e308), r"launch_s\.value = 1e\+308: .*from 0 to 1;"),
+        (lambda d: d["link_latency_s"].update(value=1e5), r"link_latency_s\.value = 1.*e?.*to 60"),
+        (lambda d: d["memory"].update(value=1e300), r"memory\.value = 1e\+300"),
         (lambda d: d["link_overlap"].update(value=1), r"link_overlap\.value = 1\.0: allowed is true or false"),
         (lambda d: d.update(launch_s=3), r"launch_s holds 3\.0: allowed is an object"),
         (lambda d: d.update(title=None), r"title = None: allowed is one line"),
@@ -176,4 +200,7 @@ def test_a_device_made_in_code_is_checked_too():
     figures = dict(load("v100").figures) | {"memory": Figure(math.inf, "somewhere")}
     with pytest.raises(ValueError, match=r"^memory\.value = inf"):
         dataclasses.replace(load("v100"), figures=figures)
+    words: dict[str, Any] = {"peak": "fast", "source": "somewhere"}
+    with pytest.raises(ValueError, match=r"^memory\.value = 'fast': allowed is a finite number"):
+        dataclasses.replace(load("v100"), figures=figures | {"memory": Figure(**words)})
     assert {load("v100"): 1}[device.load("v100")] == 1

@@ -1,8 +1,11 @@
 """Measured costs of layers: what is timed, what crosses, and what is left alone."""
 
+import math
 import time
 import weakref
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -149,3 +152,34 @@ def test_where_sending_takes_no_time_of_its_own_only_a_slower_message_counts():
 def test_link_speeds_out_of_range(speed, words):
     with pytest.raises(ValueError, match=words):
         LinkSpeed(**speed)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"latency": -1.0}, r"^latency=-1\.0: must be a finite number of seconds.*; try latency="),
+        ({"latency": "1"}, "^latency='1'"),
+        ({"latency": None}, "^latency=None"),
+        ({"latency": True}, "^latency=True"),
+        ({"latency": math.nan}, "^latency=nan"),
+        ({"latency": 1e308}, "^latency=1e[+]308"),
+        ({"bytes_per_second": 0}, "^bytes_per_second=0: must be .*, or inf for a free link; try bytes_per_second=1e9"),
+        ({"bytes_per_second": "fast"}, "^bytes_per_second='fast'"),
+        ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
+        ({"bytes_per_second": math.nan}, "^bytes_per_second=nan"),
+        ({"bytes_per_second": 5e-324}, "^bytes_per_second=5e-324"),
+        ({"overlap": "no"}, "^overlap='no': must be True or False; try overlap=True"),
+        ({"overlap": 1}, "^overlap=1"),
+        ({"overlap": None}, "^overlap=None"),
+    ],
+)
+def test_a_wrong_link_is_one_line(fields: dict[str, Any], words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        LinkSpeed(**fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_numpy_make_a_link():
+    some: Any = (np.float32(0.5), np.int64(100), np.bool_(False))
+    link = LinkSpeed(*some)
+    assert link.seconds(100) == 1.5

@@ -29,7 +29,7 @@ def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, transfer, dat
     assert [c.step_s for c in found.changes] == sorted(c.step_s for c in found.changes)
     assert all(c.factor * c.step_s == pytest.approx(found.base_s) for c in found.changes)
     assert {c.name for c in found.changes} <= set(why.CHANGES)
-    free = [found.factor(name) for name in (why.LINK, why.NO_BUBBLE)]
+    free = [found.factor(name) for name in (why.LINK, why.NEVER_IDLE, why.BALANCE)]
     assert all(gain is None or gain >= 1 - 1e-9 for gain in free)
 
 
@@ -45,9 +45,20 @@ def test_every_change_by_hand():
         why.QUADRUPLED: (4 * 16 + 3) / 4,
         why.NEVER: 15,
         why.EXCEPT_LAST: 18,
-        why.NO_BUBBLE: 16,
+        why.NEVER_IDLE: 16,
         why.ALL: (3 * 16 + 3) / 4,
     }
+
+
+def test_equal_stages_are_not_taken_for_better_where_they_are_slower():
+    """M=1: R of stage 0 is hidden, that of stage 1 is not; with 0.8 and 1.2 parts of the work it is 6.8 units to 7."""
+    part = (1.2, 0.8)
+    found = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage])
+    assert found.base_s == pytest.approx(6.8)
+    assert found.factor(why.BALANCE) == 1
+    assert "balance" not in found.verdict
+    even = explained(make_schedule("gpipe", 2, 1))
+    assert even.base_s == 7
 
 
 def test_only_what_concerns_a_run_is_tried():
@@ -89,7 +100,7 @@ def test_setup_and_update_are_kept_as_they_were():
     found = Why.of(Timeline((*around, *walked.spans), 2), schedule)
     assert found.base_s == 10.0
     assert found.error == 0
-    assert next(c for c in found.changes if c.name == why.NO_BUBBLE).step_s == 4 + 3
+    assert next(c for c in found.changes if c.name == why.NEVER_IDLE).step_s == 4 + 3
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,7 @@ def test_setup_and_update_are_kept_as_they_were():
     [
         (
             explained(make_schedule("gpipe", 2, 32, "never"), lambda a: UNIT[a.kind] * (1.5 if a.stage else 1.0)),
-            "stage 1 is 20% slower than the mean: a better balance would give at most 1.19x",
+            "stage 1 is 20% slower than the mean: a better balance would give about 1.19x",
         ),
         (
             explained(make_schedule("gpipe", 4, 2, "never"), examples=4),

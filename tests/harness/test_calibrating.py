@@ -20,15 +20,15 @@ SIZES = ["L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
 
 
 def rates(scale: float, link: LinkSpeed) -> bench.Rates:
-    return bench.Rates({"a": scale, "b": 3 * scale, "c": 2 * scale}, {"relu": scale}, 10 * scale, 1e-6 * scale, link)
+    return bench.Rates({"a": scale, "b": 3 * scale, "c": 2 * scale}, {"relu": scale}, 10 * scale, 1e-12 * scale, link)
 
 
 def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
     slow, fast = LinkSpeed(1e-3, 1e6), LinkSpeed(1e-6, 1e9)
-    made = calibrating.profile([rates(10, fast), rates(20, slow), rates(30, LinkSpeed())], HERE, 2**30)
-    assert made.matmul_flops == 40  # of medians 20, 40, 60
-    assert (made.other_flops, made.bytes_per_second) == (20, 200)
-    assert made.launch_s == pytest.approx(20e-6)
+    made = calibrating.profile([rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30)
+    assert made.matmul_flops == 4e9  # of medians 2, 4, 6
+    assert (made.other_flops, made.bytes_per_second) == (2e9, 2e10)
+    assert made.launch_s == pytest.approx(2e-3)
     assert made.link == slow
     assert "median of a, b, c" in made.figures["matmul_flops"].source
     made.save(tmp_path / "device.json")
@@ -90,7 +90,7 @@ def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
         (["transformer", "--model", "transformer"], ["name it once"]),
         (["transformer", "--N", "2"], ["--smallest 3", "1 to N = 2"]),
         (["transformer", "--smallest", "0"], ["--smallest 0"]),
-        (["timed", "--N", "4"], ["fidelity = 'measured'", "wait"]),
+        (["timed", "--N", "4"], ["model = 'timed'", "wait as long as they say", "`repro simulate timed`"]),
         (["--stags", "2"], ["--stags", "repro calibrate"]),
     ],
 )

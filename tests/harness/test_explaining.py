@@ -35,7 +35,9 @@ def test_it_tells_the_story(results, capsys):
     told = " ".join(capsys.readouterr().out.split())
     for words in (
         "measured: K=2, M=4, N=32, schedule gpipe, re-materialization always",
-        "step 200.0 ms, the median step of the newest of 5 rounds; bubble 17.5% of K x step (idle/total)",
+        "step 200.0 ms, the median step of the newest of 5 rounds; idle 17.5% of K x step, ",
+        "in theory (K-1)/(M+K-1) = 20.0%",
+        "bubble: the part of idle",
         "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
         "stage 1 20.0% 5.0% 10.0% 35.0%",
         "unchanged 200.0 1.00x replayed: +0.0% of the recorded step",
@@ -59,7 +61,7 @@ def test_for_programs_it_is_one_object(results, capsys):
 def test_a_run_copied_out_of_its_experiment_is_enough(results, tmp_path, capsys):
     shutil.copytree(run_of(results, 2, 4), tmp_path / "copy")
     assert main(["why", str(tmp_path / "copy")]) == 0
-    assert "step 200.0 ms; bubble" in capsys.readouterr().out
+    assert "step 200.0 ms; idle" in capsys.readouterr().out
 
 
 def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path):
@@ -76,6 +78,10 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
         ("transformer-K2", ["run = 'transformer-K2': 2 ids begin so", "transformer-K2-M1-", "give more of one"]),
         ("transformer-K2-M4", ["recorded 2 times", "table2/transformer-K2-M4", "again/", "name one of these folders"]),
         ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
+        ("table2", ["run = 'table2': is an experiment", "runs of it: transformer-K1-M1-"]),
+        ("sweep", ["is an experiment", "`repro run sweep` records some"]),
+        (__file__, ["is no spec.json; give that of a run, its folder or its id"]),
+        (str(Path(__file__).parent), ["is a folder without a spec.json, give that of a run"]),
         ("zzz", ["run = 'zzz'", "there is transformer-K1-M1-", "and 1 others"]),
         (
             "transformer-K4-M1",
@@ -90,6 +96,25 @@ def test_a_mistake_is_one_line(run, words, results, capsys):
     assert error.count("\n") == 1
     for word in words:
         assert word in error
+
+
+def test_what_begins_alike_is_told_with_its_fidelity(tmp_path, capsys):
+    table = tmp_path / "here" / "laptop" / "table2"
+    of_spec = {"model": "timed", "K": 2, "M": 1, "N": 1}
+    for run, fidelity in (("timed-K2-M1-aaaaaa", "simulated"), ("timed-K2-M1-bbbbbb", "emulated")):
+        (table / run).mkdir(parents=True)
+        (table / run / "spec.json").write_text(json.dumps(of_spec | {"fidelity": fidelity}))
+    for run in ("timed-K2", "table2", str(table.parent)):
+        assert main(["why", run, "--results", str(tmp_path)]) == 2
+        assert "timed-K2-M1-aaaaaa (simulated), timed-K2-M1-bbbbbb (emulated)" in capsys.readouterr().err
+
+
+def test_one_round_is_its_one_round(tmp_path, capsys):
+    fill(tmp_path, experiment())
+    for marker in sorted(tmp_path.glob("*/laptop/table2/rounds/*.json"))[1:]:
+        marker.unlink()
+    assert main(["why", str(run_of(tmp_path, 2, 4))]) == 0
+    assert "the median step of its one round; idle" in capsys.readouterr().out
 
 
 def test_timelines_that_tell_nothing_are_one_line(results, tmp_path, capsys):

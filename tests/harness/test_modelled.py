@@ -17,7 +17,7 @@ from repro.harness.teams import Local
 from repro.harness.workers import Outcome, Workers
 from repro.models import build
 from repro.paper import theory
-from repro.simulate import StageCosts, simulate
+from repro.simulate import Calibration, StageCosts, simulate
 
 TIMED = {"L": 4, "forward_s": 0.25, "backward_s": 0.5, "elements": 16}
 
@@ -147,11 +147,14 @@ def test_what_has_no_costs_is_refused_in_one_line(changed: dict[str, Any], words
         ({"D": 2}, "D = 2 with fidelity = 'simulated'"),
         ({"task": "check"}, "task"),
         ({"fidelity": "emulated", "memory": 5}, "memory"),
+        ({"model": "timed", "model_args": TIMED, "profile": None, "memory": 5}, "memory = 5 .* leave it out"),
+        ({"fidelity": "emulated", "stretch": 1e18}, r"stretch = 1e\+18: allowed is at most 1000000"),
+        ({"fidelity": "emulated", "stretch": 1e-12}, "stretch = 1e-12: allowed is 1e-06 or more"),
         ({"N": 10}, "N = 10 .* multiple of M = 4; try N=8"),
         ({"fidelity": "measured", "profile": None, "task": "calibrate", "D": 2}, "D = 2"),
         ({"fidelity": "measured", "profile": None, "task": "calibrate", "link": {"bytes_per_second": 5}}, "link"),
         ({"fidelity": "emulated", "profile": None, "task": "calibrate"}, "fidelity = 'emulated'"),
-        ({"link": {"bytes_per_second": 0}}, "more than 0"),
+        ({"link": {"bytes_per_second": 0}}, "0.001 or more"),
         ({"link": {"bytes_per_second": 5, "speed": 3}}, "speed"),
         ({"profile": "a\nb"}, "profile"),
     ],
@@ -160,6 +163,15 @@ def test_fields_that_do_not_go_together_are_one_line(changed: dict[str, Any], wo
     with pytest.raises(ValueError, match=words) as error:
         device(**changed)
     assert "\n" not in str(error.value)
+
+
+def test_a_calibration_is_cut_to_no_memory():
+    """Which a run without a profile could not have; this one has both, and the calibration would win."""
+    table = {name: [[1.0, 1.0]] for name in ("forward", "recompute", "backward")}
+    link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
+    plain = {"sizes": [1], "update": [0.0, 0.0], "activations": [4.0], "gradients": [4.0], "link": link}
+    with pytest.raises(ValueError, match=r"^memory = 5: a calibration .*; leave it out"):
+        modelled.simulated(device(memory=5), "cpu", Calibration.from_plain(table | plain))
 
 
 def test_messages_shrink_and_links_with_them():

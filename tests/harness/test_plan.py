@@ -6,7 +6,7 @@ from crew import MACHINE, experiment, metrics, spec
 
 from repro.harness import plan
 from repro.harness.record import Measured
-from repro.harness.spec import Experiment
+from repro.harness.spec import Experiment, Group
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
@@ -156,5 +156,21 @@ def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
 
 
 def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):
-    assert "no speedup over K=1" in make(tmp_path, of=experiment(spec(2, 4), spec(1, 1))).notes[0]
+    both = make(tmp_path, of=experiment(spec(2, 4), spec(1, 1))).notes
+    assert both == ("no speedup over K=1 for timed: there is no run with K=1 to divide by",)
+    some = make(tmp_path, of=experiment(spec(2, 4), spec(2, 1), spec(1, 1))).notes
+    assert some[0].startswith("no speedup over K=1 for some of timed: ")
     assert make(tmp_path).notes == ()
+
+
+def test_groups_that_have_one_stage_are_not_said_to_lack_it(tmp_path: Path):
+    whole = Group(name="whole", runs=(spec(1, 4), spec(2, 4)))
+    lacking = Group(name="lacking", runs=(spec(2, 4, fidelity="simulated", profile="v100"),))
+    made = make(tmp_path, of=experiment().model_copy(update={"groups": (whole, lacking)}))
+    assert made.notes == ("no speedup over K=1 for lacking: there is no run with K=1 to divide by",)
+
+
+def test_baselines_of_another_fidelity_say_so(tmp_path: Path):
+    runs = [spec(K, 4, fidelity="simulated", profile="v100") for K in (1, 2)]
+    made = make(tmp_path, "K=2", of=experiment(*runs))
+    assert made.notes == (f"added as baselines of the ratios: {made.runs[0].id} (simulated)",)

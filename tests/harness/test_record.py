@@ -10,6 +10,7 @@ from crew import MACHINE, experiment, metrics, spec
 from repro.harness.record import Folder, Measured, load
 from repro.harness.results import COLUMNS
 from repro.harness.spec import RunSpec
+from repro.simulate import StageCosts
 
 SPAN = [{"kind": "F", "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}]
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
@@ -148,3 +149,15 @@ def test_env_says_what_and_where_but_names_no_one(folder: Folder):
     for secret in (str(Path.home()), socket.gethostname(), f'"{getpass.getuser()}"'):
         assert secret not in text
     assert not list(folder.path.rglob(".*"))  # nothing half-written stays
+
+
+def test_costs_of_other_stages_than_the_run_has_are_damage(folder: Folder, tmp_path: Path):
+    """Though the line is otherwise sound, and its digest its own."""
+    (run,) = declare(folder, spec(2, 4, fidelity="simulated", profile="v100"))
+    for K in (2, 3):
+        found = {"batch": 8, "stages": StageCosts.uniform(K).plain(), "rungs": {}}
+        folder.commit_round("timed", {run: Measured(metrics(1.0, 2) | {"modelled": found}, SPAN)}, MACHINE, WHEN)
+    with pytest.warns(UserWarning, match="modelled.stages: of 3 stages, the run has K = 2") as told:
+        lines = folder.lines(run)
+    assert [len(line["modelled"]["stages"]["forward"]) for line in lines] == [2]
+    assert "metrics.jsonl is left out" in str(told[0].message)

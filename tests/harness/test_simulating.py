@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from repro.cli import main
+from repro.costs.device import load
 
 SIZES = ["--model-args", "L=4", "d=32", "H=64", "heads=2", "V=64", "T=16"]
 ON = ["simulate", "transformer", *SIZES, "--device", "v100", "--K", "2", "--N", "8"]
@@ -23,7 +24,8 @@ def test_it_says_what_is_simulated_on_what(capsys):
         "simulated: transformer (L=4",
         "V100",
         "over K=1",
-        "over M=1",
+        "over K=2, M=1",
+        "fastest: K=2",
         "counted",
         "shares of K x step",
         "stage 1 |",
@@ -33,7 +35,7 @@ def test_it_says_what_is_simulated_on_what(capsys):
 
 def test_its_numbers_fit_together(capsys):
     found = answer(capsys, "--M", "1", "4")
-    assert (found["fidelity"], found["K"], found["N"]) == ("simulated", 2, 8)
+    assert (found["fidelity"], found["K"], found["N"]) == ("simulated", [2], 8)
     first, second = found["points"]
     assert first["speedup_vs_first"] == 1
     assert second["speedup_vs_first"] == pytest.approx(first["step_s"] / second["step_s"])
@@ -54,26 +56,45 @@ def test_a_slow_link_makes_it_slower(capsys):
 
 
 def test_a_peak_beyond_the_device_is_marked(capsys, tmp_path: Path):
-    from repro.costs import Device
-    from repro.gpipe.profile import LinkSpeed
+    assert main([*with_memory(tmp_path, 1000), "--M", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "MiB!" in told
+    assert "none of these fits into the device's 0.0 MiB: the leanest, K=2, M=1, takes" in told.splitlines()[-1]
 
-    small = Device.measured(
-        "small",
-        title="A small device",
-        precision="float32",
-        date="2026-01-01",
-        source="a test",
-        matmul_flops=1e9,
-        other_flops=1e9,
-        bytes_per_second=1e9,
-        launch_s=1e-6,
-        memory=1000,
-        link=LinkSpeed(1e-6, 1e9),
-    )
-    small.save(tmp_path / "small.json")
-    words = [word if word != "v100" else str(tmp_path / "small.json") for word in ON]
-    assert main([*words, "--M", "1"]) == 0
-    assert "MiB!" in capsys.readouterr().out
+
+def with_memory(folder: Path, size: int) -> list[str]:
+    """The command on a V100 of so many bytes."""
+    profile = load("v100").to_json()
+    profile["memory"]["value"] = size
+    (folder / "small.json").write_text(json.dumps(profile))
+    return [word if word != "v100" else str(folder / "small.json") for word in ON]
+
+
+def test_several_k_and_m_end_with_the_fastest(capsys):
+    assert main([*ON, "--K", "1", "2", "3", "--M", "1", "4", "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [(one["K"], one["M"]) for one in points] == [(K, M) for K in (1, 2, 3) for M in (1, 4)]
+    assert all(one["speedup_vs_k1"] == 1 for one in points if one["K"] == 1)
+    best = min(points, key=lambda one: one["step_s"])
+    assert main([*ON, "--K", "1", "2", "3", "--M", "1", "4"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"fastest: K={best['K']}, M={best['M']}, {best['throughput']:,.1f} sequences/s, ")
+    assert f"{best['speedup_vs_k1']:.2f}x over K=1 at the same M and N; peak 0." in last
+    assert last.endswith("(the device has 14.90 GiB)")
+
+
+def test_only_what_fits_is_advised(tmp_path, capsys):
+    """The fastest has M=1; a byte less than it takes, and it is M=4, which is slower and leaner."""
+    peaks = [max(one["peak_bytes"]) for one in answer(capsys, "--M", "1", "4")["points"]]
+    assert main([*with_memory(tmp_path, peaks[0] - 1), "--M", "1", "4"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("fastest that fits: K=2, M=4, ")
+
+
+def test_layers_that_wait_need_no_device(capsys):
+    assert main(["simulate", "timed", "--K", "2", "--M", "1", "--N", "4"]) == 0
+    told = capsys.readouterr().out
+    assert "on layers that wait as long as they say" in told
+    assert told.splitlines()[-1].endswith("its peak is not known")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +108,21 @@ def test_a_peak_beyond_the_device_is_marked(capsys, tmp_path: Path):
         (["transformer", "--calibration", "none.json"], ["--calibration none.json"]),
         (["transformer", *SIZES, "--device", "v100", "--M", "9", "--N", "8"], ["M = 9", "N = 8"]),
         (["transformer", *SIZES, "--device", "v100", "--K", "9"], ["K = 9", "L = 6"]),
-        (["transformer", *SIZES, "--device", "v100", "--link-gbps", "0"], ["--link-gbps 0"]),
+        (["transformer", *SIZES, "--device", "v100", "--K", "2", "9"], ["K = 9", "L = 6", "1 to 6"]),
+        *(
+            (
+                ["transformer", *SIZES, "--device", "v100", "--link-gbps", wrong],
+                [f"--link-gbps {wrong}: allowed is a number"],
+            )
+            for wrong in ("0", "-1", "inf", "nan", "abc")
+        ),
+        (
+            ["transformer", "--device", "v100", "--link-gbps", "1", "--link-latency-us", "nan"],
+            ["--link-latency-us nan"],
+        ),
+        (["transformer", "--device", "v100", "--K", "two"], ["--K two: allowed is a whole number"]),
+        (["transformer", "--device", "."], ["that is a folder, give a file in it, such as device.json"]),
+        (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
         (["transformer", *SIZES, "--device", "v100", "--link-latency-us", "1"], ["needs --link-gbps"]),
         (["transformer", "--devic", "v100"], ["--devic", "did you mean '--device'"]),
     ],
@@ -102,24 +137,57 @@ def test_a_mistake_is_one_line(arguments, words, tmp_path: Path, capfd, monkeypa
         assert word in error
 
 
-def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
-    table = {name: [[1.0, 1.0]] for name in ("forward", "recompute", "backward")}
-    link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
-    rest = {"sizes": [1], "update": [0.0, 0.0], "activations": [4.0], "gradients": [4.0], "link": link}
+def calibrated(folder: Path, layers: int) -> tuple[Path, dict]:
+    """A file as `repro calibrate transformer` writes it, on two processes, and what it holds."""
+    sizes = {"L": 4, "d": 32, "H": 64, "heads": 2, "V": 64, "T": 16}
     about = {
         "model": "transformer",
-        "model_args": {"L": 4},
+        "model_args": sizes,
         "K": 2,
         "device": "a CPU",
         "date": "2026-01-01",
         "unit": "x/s",
     }
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps({**about, "calibration": table | rest}))
+    table = {name: [[1.0] * layers] for name in ("forward", "recompute", "backward")}
+    sent = {name: [4.0] * (layers - 1) for name in ("activations", "gradients")}
+    link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
+    whole = about | {"calibration": {**table, **sent, "sizes": [1], "update": [0.0] * layers, "link": link}}
+    path = folder / "own.json"
+    path.write_text(json.dumps(whole))
+    return path, whole
+
+
+def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
+    path, whole = calibrated(tmp_path, 2)
     assert main(["simulate", "amoebanet-d", "--calibration", str(path)]) == 2
     assert "is a calibration of 'transformer'; leave it out" in capfd.readouterr().err
     assert main(["simulate", "--calibration", str(path), "--K", "2"]) == 2
     assert "is of 2 layers, transformer has L = 6" in capfd.readouterr().err
-    path.write_text(json.dumps({**about, "calibration": table}))
+    del whole["calibration"]["link"]
+    path.write_text(json.dumps(whole))
     assert main(["simulate", "--calibration", str(path)]) == 2
     assert "--calibration" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--K", "1", "2"], ""),
+        (
+            ["--K", "2", "4"],
+            "warning: layers were timed with K=2 processes at once; with K=4 more would share the memory bandwidth: "
+            "`repro calibrate transformer --K 4` times that\n",
+        ),
+        (
+            ["--K", "2", "--optimizer", "adam"],
+            "warning: updates were timed with sgd; of adam only the memory of its state",
+        ),
+    ],
+)
+def test_what_was_timed_otherwise_is_told(words, told, tmp_path: Path, capfd):
+    path, _ = calibrated(tmp_path, 6)
+    assert main(["simulate", "--calibration", str(path), *words, "--M", "2", "--N", "4", "--json"]) == 0
+    found = capfd.readouterr()
+    assert found.err.startswith(told)
+    assert bool(found.err) == bool(told)
+    assert json.loads(found.out)["fidelity"] == "simulated"
