@@ -36,7 +36,7 @@ def everything() -> dict:
     results["steps"] = {case: step(*case) for case in STEPS if rank < case[0]}
     if rank < 2:
         results["speed"] = speed()
-        results["cuts"] = [cut(None), cut(LinkSpeed(bytes_per_second=2e7))]
+        results["cuts"] = [cut(None), cut(LinkSpeed(bytes_per_second=2e5))]
         results["refused"] = [refused(*case) for case in impossible(rank)]
     return results
 
@@ -76,7 +76,7 @@ def speed() -> LinkSpeed:
 
 def cut(throttle: LinkSpeed | None) -> tuple[int, ...]:
     """Where four equal layers, whose boundaries take no two the same, are cut by time: 10, 40 and 0 ms throttled."""
-    model = build("timed", L=4, elements=[50_000, 200_000, 10, 10])
+    model = build("timed", L=4, elements=[500, 2000, 2, 2])
     how: dict = {"balance": "time", "sample": model.batch(1, 0)[0], "throttle": throttle}
     pipe = Pipeline(model.layers, 2, 1, device="cpu", **how)
     pipe.close()
