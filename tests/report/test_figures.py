@@ -71,7 +71,7 @@ def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
     with styled():
         found = panels(bars.breakdown(results, done))
         names = [[text.get_text() for text in axes.get_yticklabels()] for axes in found]
-        assert names == [["quoted; K, M not printed"], ["K=2, M=1, measured", "K=2, M=4, measured"]]
+        assert names == [["quoted: K=2, M not printed"], ["K=2, M=1, measured", "K=2, M=4, measured"]]
         for axes, bar in ((found[0], 0), (found[1], 0), (found[1], 1)):
             parts = [container[bar].get_width() for container in axes.containers if hasattr(container, "orientation")]
             assert sum(parts) == pytest.approx(100)
@@ -120,8 +120,8 @@ def test_timelines_follow_figure_2_of_the_paper(results, done):
         panel, beneath = made["figure2c_transformer"].axes
         title = made["figure2c_transformer"].get_suptitle() + panel.get_title(loc="left")
         assert all(word in title for word in ("Figure 2(c)", "measured", "Transformer", "K=2", "M=4", "N=32"))
-        assert "measured: bubble" in panel.get_title(loc="left")
-        assert beneath.get_title(loc="left").startswith("simulated (unit costs")
+        assert "of K x step idle (idle/total)" in panel.get_title(loc="left")
+        assert beneath.get_title(loc="left").startswith("simulated, ideal (unit costs")
         assert panel.get_xlabel() == "time (ms)"
         boxes = {to_hex(patch.get_facecolor()).upper() for patch in panel.patches}
         assert {KINDS[kind].upper() for kind in "FRBU"} <= boxes
