@@ -224,13 +224,13 @@ def speed_name(speed: float) -> str:
     return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
 
 
-def optimizers(results: "Results", rows: Iterable[Row]) -> str:
-    """Which update the steps of each fidelity hold, where they are not all the same; else nothing."""
+def optimizers(results: "Results", rows: Iterable[Row], *, always: bool = False) -> str:
+    """Which update the steps of each fidelity hold; nothing where all have the same, unless `always`."""
     found: dict[str, set[str]] = {}
     for row in rows:
         name = results.specs[row["run"]].optimizer
         found.setdefault(_UPDATES.get(name, name), set()).add(row["fidelity"])
-    if len(found) < 2:
+    if len(found) < (1 if always else 2):
         return ""
     kinds = {name: [kind for kind in MARKERS if kind in some] for name, some in found.items()}
     order = sorted(kinds, key=lambda name: [*MARKERS].index(kinds[name][0]))

@@ -59,7 +59,8 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     ),
     "bubble": (
         curves.bubble,
-        f"Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal. {texts.IDLE} {texts.IDEAL}",
+        f"Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal; emulated and simulated points stand "
+        f"a little apart sideways. {texts.IDLE} {texts.IDEAL}",
     ),
     "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
     "breakdown": (

@@ -8,7 +8,7 @@ from repro.report.compare import NO_INTERVAL, Row, fidelities, optimizers, speed
 from repro.report.rounds import parts
 from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, model_colour, model_name, ticks
 from repro.report.table3 import KS, M, Series, ideal, over_k2, quoted, series
-from repro.report.table3_links import COST, Slowed, sentences, slowed
+from repro.report.table3_links import COST, THROTTLED, Slowed, sentences, slowed
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
@@ -23,14 +23,22 @@ _GAP = 4.0  # times the fastest link: where, beyond a break of the axis, the lin
 
 def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
-    updates = optimizers(results, rows)
+    updates = [optimizers(results, some, always=True) for some in _split(rows)]
     words = f"Throughput over K=2 at M={M}: quoted, ours and the ideal. {IDEAL}"
-    yield "bars", bars(results), " ".join(filter(None, (words, updates)))
+    yield "bars", bars(results), " ".join(filter(None, (words, updates[0])))
     words = (
         "Measured with scaled-down models: the step over that of the same round whose link is not throttled, which "
         f"stands apart at the right and is 1; {NO_INTERVAL}."
     )
-    yield "throttled", throttled(results), " ".join([words, *sentences(results)])
+    yield "throttled", throttled(results), " ".join(filter(None, [words, updates[1], *sentences(results)]))
+
+
+def _split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Those of the table, and those whose link is throttled."""
+    slow = [row["group"].endswith(THROTTLED) for row in rows]
+    return [r for r, one in zip(rows, slow, strict=True) if not one], [
+        r for r, one in zip(rows, slow, strict=True) if one
+    ]
 
 
 def bars(results: "Results") -> "Figure | None":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.profile import LinkSpeed
 from repro.harness.spec import RunSpec
-from repro.report.compare import NO_INTERVAL, PLACE, Row, rows_of, speed_name, where
+from repro.report.compare import NO_INTERVAL, PLACE, Row, optimizers, rows_of, speed_name, where
 from repro.report.rounds import Spread, parts, spread, spread_numbers, step_over
 from repro.report.style import model_name
 from repro.report.table import Table, framed, number, percent
@@ -56,7 +56,7 @@ def throttled(results: "Results") -> Table:
         "models, so this shows a trend. Step over step: of the same round, over that of the link not throttled (shared "
         f"memory); bootstrap 95 % interval, {NO_INTERVAL}, ~ where it spans 1. Message: one micro-batch's activations; "
         "not recorded for AmoebaNet, where they depend on the cut. Transfer: share of K x step. "
-        + " ".join(sentences(results))
+        + " ".join([optimizers(results, (one.row for some in found for one in some), always=True), *sentences(results)])
     )
     title = "Table 3, measured small: K=2 with a link throttled to several speeds"
     return framed("table3_throttled", title, note, [_line(results, one) for some in found for one in some], NAME)

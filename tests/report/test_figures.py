@@ -10,7 +10,7 @@ from recorded import timeline
 
 from repro.report import bars, curves, figures, gantt
 from repro.report.compare import ITSELF, Ratio, rows_of
-from repro.report.style import KINDS, PARTS, k_colour, m_colour, save, styled
+from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_bubble_plots_idle_over_total_in_percent(results, done):
     with styled():
         axes = panels(curves.bubble(results, done))[0]
         assert "idle/total" in axes.get_ylabel()
-        points = next(line for line in axes.get_lines() if line.get_label() == "K=2")
+        points = next(line for line in axes.get_lines() if line.get_marker() == MARKERS["measured"])
         expected = [100 * timeline(2, M).bubble_over_total for M in (1, 4)]
         assert list(points.get_ydata()) == pytest.approx(expected)
         assert points.get_color() == k_colour(2)
@@ -80,8 +80,10 @@ def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
 def test_no_series_mixes_fidelities(mixed):
     rows = rows_of(mixed, status="done")
     with styled():
-        names = [text.get_text() for text in panels(curves.bubble(mixed, rows))[0].get_legend().get_texts()]
-        assert names == ["K=2", "K=2, emulated"]
+        (panel,) = (axes for axes in panels(curves.bubble(mixed, rows)) if axes.get_visible())
+        marks = [line.get_marker() for line in panel.get_lines() if line.get_marker() != "None"]
+        assert marks == [MARKERS["measured"], MARKERS["emulated"]]
+        assert [text.get_text() for text in panel.get_legend().get_texts()] == ["K=2"]
         against_k, against_m = panels(curves.speedup(mixed, rows))
         assert [container.get_label() for container in against_m.containers] == ["K=2", "K=2, emulated"]
         assert [container.get_label() for container in against_k.containers][:2] == ["M=1", "M=1, emulated"]

@@ -201,3 +201,4 @@ def test_files_escape_their_own_special_characters(tmp_path):
     assert "50 % &amp; {x}" in html
     assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
     assert '<td class="missing">not run</td>' in html
+    assert "<td>-6 %</td>" in Table("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()  # a number, not a missing one
