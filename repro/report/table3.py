@@ -174,8 +174,8 @@ def _what(results: "Results", found: list[Series]) -> str:
         words.append(f"{', '.join(batches)}.")
     if any(row["fidelity"] == "emulated" for one in found for row in one.rows):
         words.append(
-            "Emulated: the same costs on a slower clock, K real processes that wait; what it lacks of simulated is the "
-            "runtime on this machine's cores, not the paper's."
+            "Emulated: the same costs on a stretched clock, K real processes that wait; what it lacks of simulated is "
+            "the runtime on this machine's cores, not the paper's."
         )
     return " ".join(words)
 
