@@ -6,7 +6,7 @@ from repro.gpipe.breakdown import breakdown as split
 from repro.gpipe.schedule import SCHEDULES, make_schedule
 from repro.paper import breakdown as paper_breakdown
 from repro.report.compare import Row, fidelities, matching, settings
-from repro.report.style import PARTS, grid, k_colour, ticks
+from repro.report.style import PART_NAMES, PARTS, grid, k_colour, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +42,7 @@ def _memory_panel(axes: "Axes", points: list[Row]) -> None:
         bars = axes.bar(places, peaks, width * 0.92, color=k_colour(point["K"]))
         axes.bar_label(bars, _stage_names(len(peaks)), fontsize=7.5, padding=1)
     ticks(axes, list(range(len(points))), [f"K={point['K']}\nM={point['M']}" for point in points])
+    axes.margins(y=0.09)
     axes.set_ylabel(f"peak ({unit}), {points[0]['fidelity']}")
     axes.grid(axis="x", visible=False)
 
@@ -54,7 +55,7 @@ def _stage_names(K: int) -> list[str]:
 def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
     """Parts of K x step time of each run's traced step, a panel a setting, under the paper's pie (NeurIPS Table 4)."""
     paper = {share.part: share.percent for share in paper_breakdown()}
-    panels = [("NeurIPS 2019, Table 4: share of the step", [("quoted; K, M not printed", paper)])]
+    panels = [("NeurIPS 2019, Table 4: share of the step", [("quoted: K=2, M not printed", paper)])]
     for setting in settings(results, [row for row in rows if row["K"] > 1]):
         bars = []
         for row in sorted(setting.rows, key=lambda row: (row["K"], row["M"])):
@@ -103,7 +104,9 @@ def stack(axes: "Axes", bars: list[tuple[str, dict[str, float]]]) -> None:
     left = [0.0] * len(bars)
     for part, colour in PARTS.items():
         shares = [parts.get(part, 0.0) for _, parts in bars]
-        drawn = axes.barh(range(len(bars)), shares, left=left, color=colour, label=part, height=0.72)
+        drawn = axes.barh(
+            range(len(bars)), shares, left=left, color=colour, label=PART_NAMES.get(part, part), height=0.72
+        )
         words = [f"{share:.0f}" if share >= 4 else "" for share in shares]
         axes.bar_label(drawn, words, label_type="center", fontsize=8)
         left = [before + share for before, share in zip(left, shares, strict=True)]

@@ -1,22 +1,22 @@
 """The breakdown of a step (NeurIPS version of arXiv:1811.06965, Table 4): the paper's pie beside ours, part by part.
 
-The paper prints neither model nor K nor M. Its text says two partitions; M=16 is inferred from the pie's own bubble,
-so that row is fitted and proves nothing.
+The pie bears neither model nor K nor M. The paper's text says two partitions; M=16 is inferred from the pie's own
+bubble, so that row is fitted and proves nothing.
 """
 
 from collections.abc import Iterator
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER
-from repro.harness.spec import canonical
 from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
-from repro.report.compare import Row, fidelities, rows_of, where
+from repro.report.compare import Row, fidelities, optimizers, rows_of, where
 from repro.report.rounds import parts
 from repro.report.style import PARTS, grid, model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, percent
+from repro.report.table2_runs import at_papers_size
+from repro.report.texts import BUBBLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,6 @@ NAME = "breakdown"
 K, M = 2, 16
 CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
 PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
-SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
 Column = tuple[str, str]  # (model and where, fidelity), as shown
 _ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")  # the pie's, then ours
 
@@ -54,12 +53,6 @@ def columns(results: "Results", micro_batches: int = M) -> dict[Column, Row]:
     return dict(sorted(found.items(), key=lambda pair: (order.index(pair[0][1]), pair[0][0])))
 
 
-def at_papers_size(results: "Results", row: Row) -> bool:
-    """Whether a run is of a model of Table 2 at its full size, which the pie may be of."""
-    args = results.specs[row["run"]].model_args
-    return canonical({"args": args}) == canonical({"args": SIZES.get(row["model"])})
-
-
 def main(results: "Results") -> Table:
     """One line a part: quoted, each run's share, and what a simulation at the paper's size says of the quoted."""
     runs = columns(results)
@@ -81,8 +74,8 @@ def main(results: "Results") -> Table:
         + "Emulated: the same costs, real processes that wait; the runtime's own time is in transfer. Measured: "
         "scaled-down models on this machine, which can show a trend. Consistent: a simulation at the paper's size "
         f"within {100 * CLOSE:g} points; a slice of at most twice that is too small to tell. Transfer is "
-        "no slice of the pie."
-    )
+        f"no slice of the pie. {BUBBLE} {optimizers(results, runs.values())}"
+    ).strip()
     title = "Where the time of a step goes (NeurIPS Table 4, not in v5)"
     pairs = [_line(part, runs, shares, judged) for part in _ORDER]
     return framed("breakdown", title, note, pairs, NAME)
@@ -176,7 +169,10 @@ def by_m(results: "Results") -> Table:
             if (name, m) in found
         }
         pairs.append((about | {key: percent(value) for key, value in values.items()}, about | values))
-    note = f"Simulated shares of K x step at K={K}. The paper's M is not printed: only the bubble tells M={M} apart."
+    note = (
+        f"Simulated shares of K x step at K={K}. The paper's M is not printed: only the bubble tells M={M} apart. "
+        f"{BUBBLE}"
+    )
     title = "Where the time of a step goes, simulated, by M"
     return framed("breakdown_by_m", title, note, pairs, NAME, folded=True)
 
@@ -184,9 +180,13 @@ def by_m(results: "Results") -> Table:
 def pictures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     hidden = any(parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values())
-    caption = f"Where a step at K={K}, M={M} goes, beside the pie of NeurIPS Table 4, whose K and M are not printed."
+    caption = (
+        f"Where a step at K={K}, M={M} goes, beside the pie of NeurIPS Table 4: its K is said in the text, its M "
+        f"inferred from its own bubble. {BUBBLE}"
+    )
+    updates = optimizers(results, columns(results).values())
     shortened = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
-    yield "parts", figure(results), caption + shortened * hidden
+    yield "parts", figure(results), " ".join(filter(None, (caption + shortened * hidden, updates)))
 
 
 def figure(results: "Results") -> "Figure | None":
@@ -196,11 +196,12 @@ def figure(results: "Results") -> "Figure | None":
     for (name, fidelity), row in columns(results).items():
         shares = parts(results, row)
         if shares:
-            bars.append((f"{fidelity}: {name}", {part: 100 * share for part, share in drawable(shares).items()}))
+            size = "" if at_papers_size(results, row) else f", {row['scale']} size"
+            bars.append((f"{fidelity}{size}: {name}", {part: 100 * share for part, share in drawable(shares).items()}))
     if len(bars) == 1:
         return None
     made, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
-    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}; of quoted both are inferred")
+    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}; of quoted K is from the text, M inferred")
     made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
     return made

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from repro.paper import Utilisation, theory, utilisation
 from repro.report.compare import PLACE, Row, rows_of, where
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
+from repro.report.texts import IDLE
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -21,7 +22,7 @@ _OWN_FORMULA = 1.0  # points that a printed point may be off its own formula, fo
 TIMED = ("simulated", "emulated")
 Pair = tuple[dict[Any, Any], dict[Any, Any]]
 _INCLUDED = (
-    "Idle/total: 1 minus F, R, B and update over K x step, as recorded. Simulated: a virtual clock, equal stages, "
+    f"{IDLE} Simulated: a virtual clock, equal stages, "
     "F:R:B = 1:1:2, free messages; it has neither set-up nor update. Emulated: real processes that wait as long, "
     "messages of 64 KiB; set-up and the runtime's own time count as idle, a wait that lasts too long as work. "
     "Measured: the Transformer, whose stages are not quite equal."
@@ -82,12 +83,12 @@ def main(results: "Results") -> Table:
     found = points(results)
     pairs = [_line(results, one, K, M, len(found) > 1) for one in found for K, M in _places(one)]
     note = (
-        f"{_INCLUDED} Plain: (K-1)/(M+K-1), the paper's; early: 3(K-1)/(4M+3(K-1)), recompute does not wait for the "
-        "gradient. M=1 is naive model parallelism, (K-1)/K in the plain form. Above early: emulated minus early, in "
-        "points. Step over early: the emulated step over (M+K-1)F + M(R+B) + (K-1)B. Both are what the runtime, this "
-        "machine and its jitter add."
+        f"{_INCLUDED} Plain: (K-1)/(M+K-1), the paper's; early: 3(K-1)/(4M+3(K-1)), the ideal's, whose recompute does "
+        "not wait for the gradient. M=1 is naive model parallelism, (K-1)/K in the plain form. Above early: emulated "
+        "minus early, in points. Step over early: the emulated step over (M+K-1)F + M(R+B) + (K-1)B. Both are what "
+        "the runtime, this machine and its jitter add."
     )
-    title = "Bubble, idle/total, for K and M (section 2.3)"
+    title = "Idle/total, the paper's bubble, for K and M (section 2.3)"
     return framed("bubble", title, note, pairs, NAME)
 
 

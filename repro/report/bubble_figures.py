@@ -12,7 +12,8 @@ from repro.report.bubble import TIMED, Points, fits, odd, points
 from repro.report.bubble_slow import caption, factor, middle, position, walked
 from repro.report.compare import Row
 from repro.report.rounds import step_over
-from repro.report.style import MARKERS, QUOTED, grid, k_colour, legend, ticks
+from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, legend, ticks
+from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 _FORMS: tuple[tuple[str, Literal["--", ":"]], ...] = (
     ("plain: (K-1)/(M+K-1)", "--"),
-    ("early recompute", ":"),
+    ("ideal: recomputes early", ":"),
 )
-_FACES = {"simulated": "none", "emulated": None, "measured": None}  # simulated lies on the early curve: hollow
+_SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # the larger ones lie beneath
+_ASIDE = {"quoted": 1 / 1.07, "simulated": 1.0, "emulated": 1.07}  # times M, so that none covers another
 
 
 def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
@@ -36,11 +38,12 @@ def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure
     yield (
         "curves",
         curves(found),
-        "Idle/total against M: the paper's form, that of early recompute, and what clocks show; the vertical line is "
+        "Idle/total against M: the paper's form, that of the ideal, and what clocks show; the vertical line is "
         "M=4K, where the paper calls the bubble almost negligible. Emulated and measured idle time holds set-up and "
-        "the runtime too.",
+        f"the runtime too. {IDEAL}",
     )
-    words = "Utilisation, 1 minus idle/total. Quoted: printed on slides of a lecture on GPipe, not in the paper."
+    words = "Utilisation, 1 minus idle/total. Quoted: printed on slides of a lecture on GPipe, not in the paper; "
+    words += "ringed where it is not of its own formula. Points stand a little apart sideways."
     yield "utilisation", utilised(found), f"{words} {odd()}"
     for fidelity in TIMED:
         row = middle(found, fidelity)
@@ -75,7 +78,7 @@ def curves(one: Points) -> "Figure | None":
         panel.set_visible(False)
     for panel, K in zip(panels, Ks, strict=False):
         _curve(panel, one, K)
-    legend(figure, _present(one), *_FORMS)
+    legend(figure, _present(one), *_FORMS, coloured=True)
     return figure
 
 
@@ -86,12 +89,11 @@ def _present(one: Points) -> list[str]:
 def _curve(axes: "Axes", one: Points, K: int) -> None:
     Ms = sorted({M for found in one.equal.values() for k, M in found if k == K})
     dense = _dense(Ms[0], Ms[-1])
-    colour = k_colour(K)
-    axes.plot(dense, [100 * theory.bubble_over_total(K, M) for M in dense], "--", color=colour, linewidth=1.1)
-    axes.plot(dense, [100 * theory.bubble(K, M, "early") for M in dense], ":", color=colour, linewidth=1.4)
+    axes.plot(dense, [100 * theory.bubble_over_total(K, M) for M in dense], "--", color=THEORY, linewidth=1.1)
+    axes.plot(dense, [100 * theory.bubble(K, M, "early") for M in dense], ":", color=THEORY, linewidth=1.4)
     for fidelity in (*TIMED, "measured"):
         shares = {M: 100 * one.idle(fidelity, K, M) for M in Ms}
-        _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity, colour)
+        _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity)
     axes.axvline(4 * K, color="#888888", linewidth=0.9)
     axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8, color="#555555", va="top")
     axes.set_xscale("log", base=2)
@@ -104,13 +106,9 @@ def _dense(first: int, last: int) -> list[int]:
     return sorted({first, last, *(round(2 ** (n / 4)) for n in range(80) if first <= round(2 ** (n / 4)) <= last)})
 
 
-def _markers(axes: "Axes", shares: dict[int, float], fidelity: str, colour: str) -> None:
-    face = _FACES[fidelity] or colour
-    size = {"simulated": 8, "measured": 5}.get(fidelity, 4.5)
-    style: dict[str, Any] = (
-        {"color": "#222222", "mfc": "#222222"} if fidelity == "measured" else {"color": colour, "mfc": face}
-    )
-    axes.plot(list(shares), list(shares.values()), MARKERS[fidelity], markersize=size, linestyle="", **style)
+def _markers(axes: "Axes", shares: dict[float, float], fidelity: str) -> None:
+    look: dict[str, Any] = {"color": FIDELITIES[fidelity], "markersize": _SIZES[fidelity], "linestyle": ""}
+    axes.plot(list(shares), list(shares.values()), MARKERS[fidelity], **look)
 
 
 def utilised(one: Points) -> "Figure | None":
@@ -120,7 +118,7 @@ def utilised(one: Points) -> "Figure | None":
     for panel, K in zip(panels, Ks, strict=True):
         _utilised(panel, one, K)
     plain = ("plain: M/(M+K-1)", _FORMS[0][1])
-    legend(figure, ["quoted", *(name for name in _present(one) if name in TIMED)], plain, _FORMS[1])
+    legend(figure, ["quoted", *(name for name in _present(one) if name in TIMED)], plain, _FORMS[1], coloured=True)
     return figure
 
 
@@ -128,19 +126,20 @@ def _utilised(axes: "Axes", one: Points, K: int) -> None:
     printed = [point for point in utilisation() if point.K == K]
     Ms = [point.M for point in printed]
     dense = _dense(Ms[0], Ms[-1])
-    colour = k_colour(K)
-    axes.plot(dense, [100 * (1 - theory.bubble_over_total(K, M)) for M in dense], "--", color=colour, linewidth=1.1)
-    axes.plot(dense, [100 * (1 - theory.bubble(K, M, "early")) for M in dense], ":", color=colour, linewidth=1.4)
+    axes.plot(dense, [100 * (1 - theory.bubble_over_total(K, M)) for M in dense], "--", color=THEORY, linewidth=1.1)
+    axes.plot(dense, [100 * (1 - theory.bubble(K, M, "early")) for M in dense], ":", color=THEORY, linewidth=1.4)
     for fidelity in TIMED:
         shares = {M: 100 * (1 - one.idle(fidelity, K, M)) for M in Ms}
-        _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity, colour)
-    axes.plot(Ms, [point.percent for point in printed], MARKERS["quoted"], color=QUOTED, markersize=5, linestyle="")
+        _markers(axes, {_ASIDE[fidelity] * M: share for M, share in shares.items() if not isnan(share)}, fidelity)
+    aside = [_ASIDE["quoted"] * M for M in Ms]
+    axes.plot(aside, [point.percent for point in printed], MARKERS["quoted"], color=QUOTED, markersize=5, linestyle="")
     for point in printed:
         if not fits(point):
-            axes.plot(point.M, point.percent, "o", mfc="none", mec="#222222", markersize=13, linestyle="")
+            at = (_ASIDE["quoted"] * point.M, point.percent)
+            axes.plot(*at, "o", mfc="none", mec="#222222", markersize=13, linestyle="")
             own = 100 * (1 - theory.bubble_over_total(K, point.M))
             words = f"printed {point.percent:g} %;\nits formula gives {own:.0f} %"
-            axes.annotate(words, (point.M, point.percent), (14, -4), textcoords="offset points", fontsize=8, va="top")
+            axes.annotate(words, at, (14, -4), textcoords="offset points", fontsize=8, va="top")
     axes.set_xscale("log", base=2)
     ticks(axes, Ms)
     axes.set_ylim(0, 100)

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, cast
 
 from repro.gpipe.replay import replay
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from repro.harness.results import Results
+    from repro.harness.spec import RunSpec
 
 Row = Mapping[str, Any]
 PLACE = ("machine", "scale", "experiment")
@@ -37,11 +38,12 @@ _WHERE_SEVERAL = (
     "warmup",
     "steps",
 )  # named only where the settings differ in them
+_UPDATES = {"sgd": "SGD", "rmsprop": "RMSProp", "adam": "Adam", "adamw": "AdamW"}
 _RUNNING = ("stretch", "steps", "warmup", "trace", "transport")
+_FED = ("data", "compute", "device")  # labels of what only a run with real layers has, or that is named otherwise
 ITSELF = "itself"
 NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
 MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no difference shown."
-IDEAL = "Ideal (simulated): the same schedule replayed with equal stages, F:R:B = 1:1:2 and free transfers."
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,10 @@ def settings(results: "Results", rows: list[Row]) -> list[Setting]:
     for row in rows:
         split.setdefault(_key(results, row), []).append(row)
     also = [field for field in _WHERE_SEVERAL if len({getattr(results.specs[row["run"]], field) for row in rows}) > 1]
+    if len({link_name(results.specs[row["run"]]) for row in rows if _real(results, row)}) > 1:
+        also.append("link")
+    if len({where(results, row) for row in rows if not _real(results, row)}) > 1:
+        also.append("where")
     return [
         Setting(some[0]["model"], (some[0]["schedule"], some[0]["remat"]), _details(results, some, also), some)
         for some in split.values()
@@ -178,19 +184,58 @@ def _key(results: "Results", row: Row) -> str:
 
 
 def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
-    """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time."""
-    row = rows[0]
+    """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time.
+
+    Of modelled devices the profile stands instead of the scale: they are of the size and device that they model,
+    whatever machine worked it out and whatever data it has.
+    """
+    row, real = rows[0], _real(results, rows[0])
     labels = next((row["labels"] for row in rows if row["labels"]), {})
     spec = results.specs[row["run"]]
-    parts = [where(results, row), *(f"{name}={value}" for name, value in spec.model_args.items())]
-    parts += [_batch(results, row), f"remat {row['remat']}"]
+    parts = [where(results, row)] * (real or "where" in also)
+    parts += [f"{name}={value}" for name, value in spec.model_args.items()]
+    parts += [_batch(results, row)] + [f"device profile {spec.profile}"] * (not real) + [f"remat {row['remat']}"]
     parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (row["D"] > 1)
     parts += [f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"] * (
         spec.balance != "time"
     )
-    parts += [f"{field} {getattr(spec, field)}" for field in also]
+    parts += [f"link {link_name(spec)}"] * (real and "link" in also)
+    fields = [field for field in also if field not in ("link", "where") and (real or field not in _RUNNING)]
+    parts += [f"{field} {getattr(spec, field)}" for field in fields]
+    labels = {name: value for name, value in labels.items() if real or name not in _FED}
     new = {name: value for name, value in labels.items() if spec.model_args.get(name) != value}
     return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())])
+
+
+def _real(results: "Results", row: Row) -> bool:
+    """Whether a run is not of a device that is modelled."""
+    return results.specs[row["run"]].profile is None
+
+
+def link_name(spec: "RunSpec") -> str:
+    """`100 MB/s`; `not throttled` where messages are as fast as the machine passes them on."""
+    return speed_name(spec.link.bytes_per_second or inf if spec.link else inf)
+
+
+def speed_name(speed: float) -> str:
+    """The same of bytes per second."""
+    if speed == inf:
+        return "not throttled"
+    return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
+
+
+def optimizers(results: "Results", rows: Iterable[Row], *, always: bool = False) -> str:
+    """Which update the steps of each fidelity hold; nothing where all have the same, unless `always`."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        name = results.specs[row["run"]].optimizer
+        found.setdefault(_UPDATES.get(name, name), set()).add(row["fidelity"])
+    if len(found) < (1 if always else 2):
+        return ""
+    kinds = {name: [kind for kind in MARKERS if kind in some] for name, some in found.items()}
+    order = sorted(kinds, key=lambda name: [*MARKERS].index(kinds[name][0]))
+    words = (f"{name} in {' and '.join(kinds[name])} steps" for name in order)
+    return f"Optimizer: {', '.join(words)}."
 
 
 def _batch(results: "Results", row: Row) -> str:

@@ -20,12 +20,25 @@ from repro.report import (
     memory_figures,
     runtime,
     simulator,
+    simulator_figure,
     table2_figures,
     table2_runs,
     table3,
     table3_figures,
+    texts,
 )
-from repro.report.compare import NO_INTERVAL, Row, Setting, fidelities, ideal, matching, rows_of, settings, suffix
+from repro.report.compare import (
+    NO_INTERVAL,
+    Row,
+    Setting,
+    fidelities,
+    ideal,
+    matching,
+    optimizers,
+    rows_of,
+    settings,
+    suffix,
+)
 from repro.report.style import model_name, save, styled
 
 if TYPE_CHECKING:
@@ -35,17 +48,25 @@ if TYPE_CHECKING:
 
 Make = Callable[["Results", list[Row]], "Figure | None"]
 _PICTURES: dict[str, tuple[Make, str]] = {
-    "cells": (curves.cells, f"Table 2 as points: quoted, ours and the ideal, throughput over K=2, M=1; {NO_INTERVAL}."),
+    "cells": (
+        curves.cells,
+        f"Table 2 as points: quoted, ours and the ideal, throughput over K=2, M=1; {NO_INTERVAL}. {texts.IDEAL}",
+    ),
     "speedup": (
         curves.speedup,
-        f"Speedup over K=1 at the same M, N and re-materialization, against K and against M; {NO_INTERVAL}.",
+        f"Speedup over K=1 at the same M, N and re-materialization, against K and against M; {NO_INTERVAL}. "
+        f"{texts.IDEAL} {texts.PLAIN}",
     ),
     "bubble": (
         curves.bubble,
-        "Bubble fraction as idle/total, over the paper's (K-1)/(M+K-1) and its early form.",
+        f"Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal; emulated and simulated points stand "
+        f"a little apart sideways. {texts.IDLE} {texts.IDEAL}",
     ),
     "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
-    "breakdown": (bars.breakdown, "Where the step goes; the paper's bar is NeurIPS Table 4 (section 3.1)."),
+    "breakdown": (
+        bars.breakdown,
+        f"Where the step goes; the bar on top is the paper's pie (NeurIPS Table 4; section 3.1). {texts.BUBBLE}",
+    ),
 }
 _TABLE1: dict[str, tuple[Make, str]] = {
     "kinds": (memory_figures.kinds, "What fills each stage when it is fullest: the paper's sizes, counted."),
@@ -59,13 +80,14 @@ _OWN = {table3.NAME: table3_figures, breakdown.NAME: breakdown, bubble.NAME: bub
 _TABLE2: dict[str, tuple[Make, str]] = {
     "bars": (
         table2_figures.bars,
-        "Table 2 as bars, throughput over K=2, M=1: quoted, the best evidence there is for each cell (measured small, "
-        "else emulated or simulated at the paper's size), and the ideal at one mini-batch.",
+        "Table 2 as bars, throughput over K=2, M=1. Bars are of the paper's size: quoted, the best evidence at that "
+        "size (measured, else emulated, else simulated) and the ideal. Dots, with their intervals: measured "
+        f"with a smaller model, whose ratios can show a trend. {texts.IDEAL}",
     ),
     "protocols": (
         table2_figures.protocols,
         "Table 2 under other protocols, simulated at the paper's size, each over its own K=2, M=1. No pipeline at one "
-        "mini-batch is above the plain ideal but by recomputing early.",
+        f"mini-batch is above the plain ideal but by recomputing early. {texts.IDEAL} {texts.PLAIN}",
     ),
 }
 _SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
@@ -116,7 +138,7 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
         yield "overhead", runtime.figure(results, rows), runtime.caption(results, rows)
         return
     if experiment == simulator.NAME:
-        yield "error", simulator.figure(results, rows), simulator.CAPTION
+        yield "error", simulator_figure.figure(results, rows), simulator_figure.CAPTION
         return
     if experiment == fits.NAME:
         for name, (make, caption) in _TABLE1.items():
@@ -127,7 +149,7 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
         return
     if experiment == table2_runs.NAME:
         for name, (make, caption) in _TABLE2.items():
-            yield name, make(results, rows), caption
+            yield name, make(results, rows), " ".join(filter(None, (caption, optimizers(results, rows))))
         rows = table2_runs.fixed(rows)
     for name, (make, _) in _PICTURES.items():
         shown = _shown(rows, name, experiment)
@@ -146,23 +168,36 @@ def _shown(rows: list[Row], name: str, experiment: str) -> list[Row]:
 def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:
     """Figure 2(b) (M=1) and 2(c) (M=4, else near it) of every setting and fidelity, at the largest K traced."""
     found = settings(results, rows)
-    several = len(found) > len({row["model"] for row in rows})
-    for index, setting in enumerate(found):
+    for setting in found:
         for fidelity in fidelities(setting.rows):
             runs = [row for row in matching(setting.rows, {"fidelity": fidelity}) if row["K"] > 1]
             runs = sorted(runs, key=lambda row: (-row["K"], abs(row["M"] - 4)))
-            stem = f"{slug(setting.model)}{f'-{index}' if several else ''}{suffix(fidelity)}"
+            stem = _stem(setting, fidelity, found)
             for letter in "bc":
                 some = (row for row in runs if (row["M"] == 1) == (letter == "b"))
                 pair = next(((row, t) for row in some if (t := results.timeline(row)) is not None), None)
                 if pair is not None:
-                    yield f"figure2{letter}_{stem}", _timeline(*pair, letter, setting), _TRACED
+                    yield (
+                        f"figure2{letter}_{stem}",
+                        _timeline(*pair, letter, setting, results.specs[pair[0]["run"]].stretch),
+                        _TRACED,
+                    )
+
+
+def _stem(setting: Setting, fidelity: str, found: list[Setting]) -> str:
+    """`transformer_emulated`, and where several settings of a model have this fidelity what tells them apart."""
+    alike = [one for one in found if one.model == setting.model and matching(one.rows, {"fidelity": fidelity})]
+    others = {part for one in alike if one is not setting for part in one.details.split(", ")}
+    own = [part for part in setting.details.split(", ") if part not in others] if len(alike) > 1 else []
+    number = [str(alike.index(setting) + 1)] * (len(alike) > 1 and not own)
+    return slug(" ".join([setting.model, *own, *number])) + suffix(fidelity)
 
 
 def _caption(results: "Results", rows: list[Row], name: str) -> str:
     """What a picture shows, and what these rows made it hide."""
     hidden = name == "breakdown" and bars.shortened(results, rows)
-    return _PICTURES[name][1] + _SHORTENED * hidden
+    updates = optimizers(results, rows)
+    return _PICTURES[name][1] + _SHORTENED * hidden + f" {updates}" * bool(updates)
 
 
 def traces(results: "Results", directory: Path) -> dict[str, Path]:
@@ -178,10 +213,10 @@ def traces(results: "Results", directory: Path) -> dict[str, Path]:
     return paths
 
 
-def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting) -> "Figure":
+def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting, stretch: float | None) -> "Figure":
     """One measured step over the ideal of the same schedule, titled with what it is of."""
     K, M = row["K"], row["M"]
     words = f"As Figure 2({letter}), {row['fidelity']}: {model_name(setting.model)}, K={K}, M={M}"
-    return gantt.draw(
-        timeline, f"{words}\n{textwrap.fill(setting.details, 84)}", row["fidelity"], ideal(K, M, *setting.plan)
-    )
+    slower = f", on a clock stretched {stretch:g} times" if stretch and stretch != 1 else ""
+    details = textwrap.fill(setting.details + slower, 84)
+    return gantt.draw(timeline, f"{words}\n{details}", row["fidelity"], ideal(K, M, *setting.plan))

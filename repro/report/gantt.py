@@ -34,11 +34,11 @@ def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None
     headline, _, details = title.partition("\n")
     figure.suptitle(headline, x=0.01, ha="left", fontsize=11)
     boxes(axes[0][0], timeline, 1e3)
-    words = f"{fidelity}: bubble {timeline.bubble_over_total:.1%} of K x step (idle/total)"
+    words = f"{fidelity}: {timeline.bubble_over_total:.1%} of K x step idle (idle/total)"
     axes[0][0].set(xlabel="time (ms)", title="\n".join(filter(None, (details, words))))
     if beneath is not None:
         boxes(axes[1][0], beneath, 1.0)
-        words = f"simulated (unit costs, F:R:B = 1:1:2): bubble {beneath.bubble_over_total:.1%} (idle/total)"
+        words = f"simulated, ideal (unit costs, F:R:B = 1:1:2): {beneath.bubble_over_total:.1%} idle (idle/total)"
         axes[1][0].xaxis.get_major_locator().set_params(integer=True)
         axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=words)
     _legend(figure, timeline)
@@ -64,7 +64,7 @@ def boxes(axes: "Axes", timeline: Timeline, scale: float) -> list[tuple[Span, "R
     axes.grid(False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    for j in range(timeline.stages):  # what stays visible of this band is the bubble
+    for j in range(timeline.stages):  # what stays visible of this band is idle
         axes.add_patch(Rectangle((0, j - _HEIGHT / 2), whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none"))
     labels = _labels(axes, timeline)
     drawn = []
@@ -107,7 +107,7 @@ def _legend(figure: "Figure", timeline: Timeline) -> None:
 
     present = {span.kind for span in timeline.spans}
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in KINDS if kind in present]
-    handles.append(Patch(facecolor="#F1F1F1", edgecolor="#BBBBBB", label="idle (bubble)"))
+    handles.append(Patch(facecolor="#F1F1F1", edgecolor="#BBBBBB", label="idle"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 

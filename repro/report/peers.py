@@ -15,6 +15,7 @@ from repro.paper.theory import UNIT_COSTS
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, fidelities, matching, over, rows_of, suffix
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
+from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -99,7 +100,7 @@ def speed(results: "Results", experiment: str, fidelity: str, rows: list[Row]) -
     from pandas import DataFrame
 
     lines = [_pair(results, row) for row in rows if row["library"] != "repro"]
-    known = " Ideal: of the two schedules replayed on the same durations, free messages." * (fidelity == "emulated")
+    known = f" {IDEAL} Here the peer's ideal step over ours." * (fidelity == "emulated")
     remainder = " Runtime: the measured ratio over that." * (fidelity == "emulated")
     note = (
         "Throughput of ours over the peer's at the same model, cut, K, M, N and re-materialization, inside a round; "

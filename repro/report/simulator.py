@@ -13,13 +13,11 @@ from repro.gpipe.schedule import make_schedule
 from repro.gpipe.timeline import Timeline
 from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL, PLACE, Row, matching, rows_of, where
-from repro.report.style import MARKERS, grid, model_name, ticks
+from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 from repro.simulate import Calibration, settle, simulate
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
@@ -27,7 +25,6 @@ NAME = "simulator"
 GOAL, GOAL_KNOWN = 7.0, 1.5  # percent: with layers timed here, and with stages of known duration
 WAYS = ("mixed", "together", "alone")  # how the layers' seconds are had; of known durations none
 _PARTS = ("F", "R", "B", "rest")
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8B5E00")
 _TITLE = "Is the simulator right? Simulated steps over measured and emulated ones"
 _NOTE = (
     "Error: the simulated step over the measured, or emulated, one of the same round, minus 1; median over rounds, "
@@ -223,44 +220,3 @@ def _worst(found: list[Cell]) -> list[str]:
         f"Furthest off: {cell.name}, {cell.error[0]:+.1f} %; in its newest round {sum(cell.parts.values()):+.1f} %, "
         f"most of it in {words} ({cell.parts[part]:+.1f} %)."
     ]
-
-
-def figure(results: "Results", rows: list[Row]) -> "Figure | None":
-    """Error of each measured cell as a dot with its interval, a colour a model, and the goal as a band."""
-    runs = {(*(row[column] for column in PLACE), row["run"]) for row in rows}
-    judged = [
-        cell
-        for cell in cells(results)
-        if cell.counts not in ("", "known") and (*(cell.row[c] for c in PLACE), cell.row["run"]) in runs
-    ]
-    if not judged:
-        return None
-    drawn, ((axes,),) = grid(1, 1, 3.2)
-    axes.axhspan(-GOAL, GOAL, color="#DDDDDD", alpha=0.6, linewidth=0, label=f"goal: within {GOAL:g} %")
-    axes.axhline(0, color="#222222", linewidth=0.8)
-    names = dict.fromkeys(f"{model_name(c.row['model'])}, {where(results, c.row)}" for c in judged)
-    for index, name in enumerate(names):
-        some = [c for c in judged if f"{model_name(c.row['model'])}, {where(results, c.row)}" == name]
-        at = [judged.index(cell) for cell in some]
-        spreads = [cell.error for cell in some]
-        low, high = ([abs(s[0] - s[k]) for s in spreads] for k in (1, 2))
-        colour = _COLOURS[index % len(_COLOURS)]
-        middles = [s[0] for s in spreads]
-        axes.errorbar(at, middles, [low, high], fmt=MARKERS["simulated"], color=colour, capsize=3, label=name)
-        before = [
-            (a, statistics.median(c.errors["together"])) for a, c in zip(at, some, strict=True) if c.counts == "mixed"
-        ]
-        axes.plot(*zip(*before, strict=True) if before else ([], []), "x", color=colour, alpha=0.7)
-    axes.plot([], [], "x", color="#444444", label="layers timed together only")
-    ticks(axes, list(range(len(judged))), [f"K={c.row['K']}\nM={c.row['M']}" for c in judged])
-    axes.set_xlim(-0.6, len(judged) - 0.4)
-    axes.grid(axis="x", visible=False)
-    axes.set(ylabel="simulated over measured, minus 1 (%)")
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return drawn
-
-
-CAPTION = (
-    "Error of the simulated step over the measured one of the same round (simulated), median over rounds, "
-    f"{NO_INTERVAL}; a cross: with layers timed on all processes at once only."
-)

@@ -22,17 +22,33 @@ PARTS = {
     "imbalance": "#CC79A7",
     "transfer": "#0072B2",
 }
+PART_NAMES = {"setup": "set-up"}  # in legends; the others are called what they are
 MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
 MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
 
 _K = {1: "#6E6E6E", 2: "#0072B2", 3: "#56B4E9", 4: "#D55E00", 6: "#CC79A7", 8: "#009E73", 16: "#8B5E00"}
-QUOTED = "#CC79A7"
+# Where a colour tells the fidelity, and not K or M, it is this; each has its marker everywhere.
+FIDELITIES = {
+    "quoted": "#CC79A7",
+    "measured": "#222222",
+    "emulated": "#0072B2",
+    "simulated": "#56B4E9",
+    "counted": "#009E73",
+}
+QUOTED = FIDELITIES["quoted"]
+THEORY = "#222222"  # the ideal, nobody's run: lines, and bars that are not filled
+_MODEL = {"amoebanet-d": "#D55E00", "amoebanet-b": "#8B5E00", "transformer": "#009E73"}  # none of them a fidelity's
 FORMATS = ("png", "svg")
 
 
 def k_colour(K: int) -> str:
     """The colour of K stages in every figure."""
     return _K.get(K, "#222222")
+
+
+def model_colour(model: str) -> str:
+    """The colour of a model where one figure has several."""
+    return _MODEL.get(model, "#6E6E6E")
 
 
 def m_colour(M: int) -> str:
@@ -64,14 +80,22 @@ def ticks(axes: "Axes", at: Sequence[float], labels: Sequence[str] | None = None
     axes.minorticks_off()
 
 
-def legend(figure: "Figure", fidelities: Iterable[str], *theory: tuple[str, Literal["-", "--", ":"]]) -> None:
-    """One legend under the figure: a marker for each fidelity, a line style for each form of theory."""
+def legend(
+    figure: "Figure",
+    fidelities: Iterable[str],
+    *theory: tuple[str, Literal["-", "--", ":"]],
+    coloured: bool = False,
+) -> None:
+    """One legend under the figure: a marker for each fidelity, a line style for each form of theory.
+
+    Markers are grey where a colour tells K or M, and `coloured` where it tells the fidelity.
+    """
     from matplotlib.lines import Line2D
 
     grey = "#444444"
     handles = []
     for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
-        colour = QUOTED if name == "quoted" else grey
+        colour = FIDELITIES[name] if coloured or name == "quoted" else grey
         handles.append(Line2D([], [], linestyle="", marker=MARKERS[name], label=name, color=colour))
     handles += [Line2D([], [], linewidth=1.1, linestyle=style, label=words, color=grey) for words, style in theory]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

@@ -61,9 +61,9 @@ class Table:
             markup = shown.to_html(index=False, border=0, escape=True, classes=self.name)
         markup = re.sub(r"<td>(-?[\d.]+) (\[.*?\])( ~)?</td>", r"<td><b>\1</b>\3 <small>\2</small></td>", markup)
         missing = (
-            rf"<td>({EMPTY}|{NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running)(.*?)</td>"
+            rf"<td>({EMPTY}|(?:{NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*?)</td>"
         )
-        markup = re.sub(missing, r'<td class="missing">\1\2</td>', markup)
+        markup = re.sub(missing, r'<td class="missing">\1</td>', markup)
         return re.sub(rf"<td>(.{{{_SENTENCE},}})</td>", r'<td class="words">\1</td>', markup)
 
     def write(self, directory: Path) -> list[Path]:

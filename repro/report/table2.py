@@ -11,7 +11,6 @@ from repro.paper import table2 as paper_table2
 from repro.paper import theory
 from repro.report import table2_emulated, table2_predictions, table2_protocols
 from repro.report.compare import (
-    IDEAL,
     MARKS,
     Ratio,
     Row,
@@ -19,6 +18,7 @@ from repro.report.compare import (
     ideal_over_k1,
     ideal_over_k2m1,
     matching,
+    optimizers,
     over_k1,
     over_k2m1,
     rows_of,
@@ -29,6 +29,7 @@ from repro.report.falls import falls
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number
 from repro.report.table2_runs import NAME, Protocol, fixed, protocol, quoted
+from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -88,13 +89,14 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
             lines.append(line)
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
-    details = [f"{model_name(setting.model)}, measured: {setting.details}." for setting in found if setting.details]
+    details = [optimizers(results, fixed(rows_of(results, experiment=NAME)))]
+    details += [f"{model_name(setting.model)}, measured: {setting.details}." for setting in found if setting.details]
     details += [f"{kind.capitalize()}: {_sizes(modelled, kind)}." for kind in kinds]
     details += [words for some in modelled.values() if (words := _base(results, some["simulated"]))]
     if ours is over_k2m1:
         whole = settings(results, rows_of(results, experiment=NAME, fidelity="measured"))
         details += filter(None, (falls(results, setting, _short_title(setting, whole)) for setting in whole))
-    return Table(name, title, " ".join([note, *details]), shown, experiment=NAME)
+    return Table(name, title, " ".join(filter(None, [note, *details])), shown, experiment=NAME)
 
 
 def _sizes(modelled: dict[str, dict[str, Protocol]], kind: str) -> str:
@@ -178,9 +180,9 @@ def table2_long(results: "Results") -> Table:
 
     lines = [_long(results, *pair) for pair in settled(results, fixed(rows_of(results, experiment=NAME)))]
     note = (
-        "One line a run; each ratio is of throughput and its baseline stands beside it. Plain and early ideal: the "
-        "closed forms K M/(M+K-1) and, recomputing early at F:R:B = 1:1:2, 4KM/(4M+3(K-1)), over the same baseline. "
-        f"The paper's cell is over K=2, M=1. Runs at a fixed N. {MARKS}"
+        f"One line a run; each ratio is of throughput and its baseline stands beside it. {IDEAL} That is the early "
+        f"one, 4KM/(4M+3(K-1)) over K=1. {PLAIN} Both over the same baseline as ours. The paper's cell is over K=2, "
+        f"M=1. Runs at a fixed N. {optimizers(results, fixed(rows_of(results, experiment=NAME)))} {MARKS}"
     )
     unrun = [{"model": "both", "status": f"{NOT_RUN}: ./run_all.sh table2"}]
     shown, data = DataFrame([line[0] for line in lines] or unrun), DataFrame([line[1] for line in lines] or unrun)

@@ -4,10 +4,10 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from repro.paper import theory
-from repro.report.compare import Row, over_k2m1, rows_of
-from repro.report.style import QUOTED, grid, model_name, ticks
+from repro.report.compare import Ratio, Row, over_k2m1, rows_of
+from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
 from repro.report.table2_protocols import above, of
-from repro.report.table2_runs import MODELS, NAME, Protocol, places, protocol, quoted
+from repro.report.table2_runs import MODELS, NAME, Protocol, at_papers_size, places, protocol, quoted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
-_OURS = "#0072B2"
-_IDEAL = "#222222"
-HATCHES = {"measured": "", "emulated": "///", "simulated": "..."}
+_WIDTH = 0.24  # of a bar; groups stand 1 apart
+_PLACES = {"quoted": -0.25, "ours": 0.0, "ideal": 0.25, "measured": 0.48}  # of a group's parts, beside its middle
 _FORMS: dict[theory.Form, str] = {"plain": "--", "early": "-"}
-_PROTOCOLS = {
-    "controlled": ("one N", "#0072B2", "o"),
-    "by memory": ("largest N that fits", "#D55E00", "^"),
-    "half widths, by memory": ("largest N that fits, half widths", "#F0C04A", "v"),
-    "by parameters": ("one N, cut by parameters", "#009E73", "s"),
+_PROTOCOLS = {  # all simulated, so of one marker
+    "controlled": ("one N", FIDELITIES["simulated"]),
+    "by memory": ("largest N that fits", "#D55E00"),
+    "half widths, by memory": ("largest N that fits, half widths", "#F0C04A"),
+    "by parameters": ("one N, cut by parameters", "#009E73"),
 }
 
 
 def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
-    """For every cell: quoted, the best evidence there is (measured, else emulated, else simulated), and the ideal."""
+    """For every cell: quoted, the best evidence at the paper's size, the ideal; smaller measured ones as dots."""
     found = {model: {at: best(results, model, *at) for at in places(model)} for model in MODELS}
+    small = {model: {at: one for at in places(model) if (one := smaller(results, model, *at))} for model in MODELS}
     present = {kind for cells in found.values() for kind, _ in cells.values() if kind}
-    if not present:
+    scales = dict.fromkeys(scale for cells in small.values() for scale, _ in cells.values())
+    if not present and not scales:
         return None
     figure, axes = grid(len(MODELS), 1, 2.9)
     for (panel,), (model, cells) in zip(axes, found.items(), strict=True):
         _bars(panel, model, cells)
-    figure.legend(handles=_patches(present), loc="outside lower center", ncols=2 + len(present))
+        _dots(panel, model, small[model])
+        panel.set_title("; ".join([model_name(model), *_about(results, model, cells)]))
+    handles = _patches(present, list(scales))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
 
 
 def best(results: "Results", model: str, K: int, M: int) -> tuple[str, float]:
-    """(fidelity, throughput over K=2, M=1) of a cell, the most real first; ("", NaN) where there is none.
-
-    Of several measured settings the first of the largest scale; of modelled ones the controlled protocol.
-    """
-    for row in sorted(rows_of(results, experiment=NAME, model=model, fidelity="measured", K=K, M=M), key=_scale):
-        ratio = over_k2m1(results, row).value
-        if not isnan(ratio):
-            return "measured", ratio
+    """(fidelity, throughput over K=2, M=1) of a cell at the paper's size, the most real first; ("", NaN) for none."""
+    for row in _measured(results, model, K, M):
+        if at_papers_size(results, row):
+            return "measured", over_k2m1(results, row).value
     for kind, name in (("emulated", "emulated"), ("simulated", "controlled")):
         some = protocol(results, model, name)
         if some and not isnan(some.ratio(K, M)):
@@ -56,39 +56,78 @@ def best(results: "Results", model: str, K: int, M: int) -> tuple[str, float]:
     return "", float("nan")
 
 
+def smaller(results: "Results", model: str, K: int, M: int) -> tuple[str, Ratio] | None:
+    """(scale, ratio) of the cell measured with another model than the paper's, of the largest scale."""
+    rows = [row for row in _measured(results, model, K, M) if not at_papers_size(results, row)]
+    return (rows[0]["scale"], over_k2m1(results, rows[0])) if rows else None
+
+
+def _measured(results: "Results", model: str, K: int, M: int) -> list[Row]:
+    """Those with a baseline, of the largest scale first."""
+    rows = rows_of(results, experiment=NAME, model=model, fidelity="measured", K=K, M=M)
+    return sorted((row for row in rows if not isnan(over_k2m1(results, row).value)), key=_scale)
+
+
 def _scale(row: Row) -> int:
     return ("paper", "node", "laptop", "smoke").index(row["scale"])
 
 
+def _about(results: "Results", model: str, cells: dict[tuple[int, int], tuple[str, float]]) -> list[str]:
+    """`emulated L=48, N=32 on tpu-v3`: what our bars are of."""
+    names = {"emulated": "emulated", "simulated": "controlled"}
+    kinds = dict.fromkeys(kind for kind, _ in cells.values() if kind in names)
+    return [f"{kind}: {protocol(results, model, names[kind]).size}" for kind in kinds]
+
+
 def _bars(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, float]]) -> None:
-    names = [f"K={K}\nM={M}" for K, M in cells]
+    """Three bars a cell: quoted, ours in its fidelity's colour, and the ideal without filling."""
+    label: dict[str, Any] = {"fontsize": 6.5, "padding": 1}
     values = [quoted(model, *at) for at in cells]
-    drawn = axes.bar([x - 0.28 for x in range(len(cells))], values, 0.26, color=QUOTED)
-    axes.bar_label(drawn, [f"{value:g}" for value in values], fontsize=7, padding=1)
+    drawn = axes.bar([x + _PLACES["quoted"] for x in range(len(cells))], values, _WIDTH, color=QUOTED)
+    axes.bar_label(drawn, [f"{value:g}" for value in values], **label)
     for x, (at, (kind, value)) in enumerate(cells.items()):
         if kind:
-            bar = axes.bar(x, value, 0.26, color=_OURS, hatch=HATCHES[kind], edgecolor="white", linewidth=0)
-            axes.bar_label(bar, [f"{value:.2f}"], fontsize=7, padding=1)
+            bar = axes.bar(x + _PLACES["ours"], value, _WIDTH, color=FIDELITIES[kind])
+            axes.bar_label(bar, [f"{value:.2f}"], **label)
         ideal = theory.speedup_over_k2m1(*at, "early")
-        axes.bar(x + 0.28, ideal, 0.26, facecolor="none", edgecolor=_IDEAL, linewidth=0.9)
-    ticks(axes, list(range(len(cells))), names)
-    axes.set(title=model_name(model), ylabel="throughput over K=2, M=1")
+        bar = axes.bar(x + _PLACES["ideal"], ideal, _WIDTH, facecolor="none", edgecolor=THEORY, linewidth=0.9)
+        axes.bar_label(bar, [f"{ideal:.2f}"], **label)
+    ticks(axes, list(range(len(cells))), [f"K={K}\nM={M}" for K, M in cells])
+    axes.set(ylabel="throughput over K=2, M=1")
     axes.margins(y=0.08)
     axes.grid(axis="x", visible=False)
 
 
-def _patches(present: set[str]) -> list[Any]:
+def _dots(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, Ratio]]) -> None:
+    """Measured cells of a smaller model beside the bars, each with its interval."""
+    order = places(model)
+    for at, (_, one) in cells.items():
+        x = order.index(at) + _PLACES["measured"]
+        bounds = [0.0, 0.0] if isnan(one.low) else [one.value - one.low, one.high - one.value]
+        errors = [[bounds[0]], [bounds[1]]]
+        axes.errorbar(x, one.value, errors, fmt=MARKERS["measured"], ms=4.5, color=FIDELITIES["measured"], capsize=2)
+
+
+def _patches(present: set[str], scales: list[str]) -> list[Any]:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=QUOTED, label="quoted")]
-    for kind, hatch in HATCHES.items():
-        if kind in present:
-            handles.append(Patch(facecolor=_OURS, hatch=hatch, edgecolor="white", linewidth=0, label=kind))
-    return [*handles, Patch(facecolor="none", edgecolor=_IDEAL, label="ideal (early recompute)")]
+    handles: list[Any] = [Patch(facecolor=QUOTED, label="quoted")]
+    handles += [
+        Patch(facecolor=colour, label=f"{kind}, the paper's size")
+        for kind, colour in FIDELITIES.items()
+        if kind in present
+    ]
+    handles.append(Patch(facecolor="none", edgecolor=THEORY, label="ideal"))
+    if scales:
+        words = f"measured, {' or '.join(scales)} size: a smaller model"
+        look: dict[str, Any] = {"marker": MARKERS["measured"], "color": FIDELITIES["measured"], "linestyle": ""}
+        handles.append(Line2D([], [], label=words, **look))
+    return handles
 
 
 def protocols(results: "Results", _rows: list[Row]) -> "Figure | None":
-    """Quoted cells over the simulated ones of every protocol; a star on those above the plain ideal."""
+    """Quoted cells over the simulated ones of every protocol; a ring about those above the plain ideal."""
     found = {model: of(results, model) for model in MODELS}
     if not any(len(some) > 1 for some in found.values()):
         return None
@@ -96,11 +135,11 @@ def protocols(results: "Results", _rows: list[Row]) -> "Figure | None":
     for (panel,), (model, some) in zip(axes, found.items(), strict=True):
         _protocols(panel, model, some)
     handles = [axes[0][0].plot([], [], "D", color=QUOTED, label="quoted (ringed: above the plain ideal)")[0]]
-    for name, (words, colour, marker) in _PROTOCOLS.items():
+    for name, (words, colour) in _PROTOCOLS.items():
         if any(name in some for some in found.values()):
-            handles += axes[0][0].plot([], [], marker, color=colour, label=f"simulated: {words}")
-    handles += axes[0][0].plot([], [], "--", color=_IDEAL, label="plain ideal, one N")
-    handles += axes[0][0].plot([], [], "-", color=_IDEAL, label="early ideal, one N")
+            handles += axes[0][0].plot([], [], MARKERS["simulated"], color=colour, label=f"simulated: {words}")
+    handles += axes[0][0].plot([], [], "--", color=THEORY, label="plain ideal")
+    handles += axes[0][0].plot([], [], "-", color=THEORY, label="ideal")
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
@@ -109,7 +148,7 @@ def _protocols(axes: "Axes", model: str, found: dict[str, Protocol]) -> None:
     at = {place: float(x) for x, place in enumerate(places(model))}
     for place, x in at.items():
         for form, style in _FORMS.items():
-            axes.hlines(theory.speedup_over_k2m1(*place, form), x - 0.4, x + 0.4, color=_IDEAL, ls=style, lw=1)
+            axes.hlines(theory.speedup_over_k2m1(*place, form), x - 0.4, x + 0.4, color=THEORY, ls=style, lw=1)
         axes.plot(x - 0.3, quoted(model, *place), "D", color=QUOTED)
     ringed = above(model)
     axes.plot(
@@ -120,10 +159,16 @@ def _protocols(axes: "Axes", model: str, found: dict[str, Protocol]) -> None:
         markerfacecolor="none",
         markeredgecolor="#222222",
     )
-    for index, (name, (_, colour, marker)) in enumerate(_PROTOCOLS.items()):
+    for index, (name, (_, colour)) in enumerate(_PROTOCOLS.items()):
         if name in found:
             xs = [x - 0.1 + 0.14 * index for x in at.values()]
-            axes.plot(xs, [found[name].ratio(*place) for place in at], marker, color=colour, linestyle="")
+            axes.plot(xs, [found[name].ratio(*place) for place in at], MARKERS["simulated"], color=colour, linestyle="")
     ticks(axes, list(at.values()), [f"K={K}\nM={M}" for K, M in at])
-    axes.set(title=model_name(model), ylabel="throughput over K=2, M=1")
+    axes.set(title=_title(model, found), ylabel="throughput over K=2, M=1")
     axes.set_ylim(bottom=0)
+
+
+def _title(model: str, found: dict[str, Protocol]) -> str:
+    """The model, and the size and device of its simulated runs."""
+    sizes = dict.fromkeys(found[name].size for name in ("controlled", "half widths, by memory") if name in found)
+    return "; half widths: ".join([f"{model_name(model)}: {next(iter(sizes), '')}", *list(sizes)[1:]])

@@ -14,6 +14,7 @@ from repro.report.compare import rows_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 from repro.report.table2_runs import MODELS, NAME, RUNGS, TOLERANCE, Protocol, places, protocol, quoted
+from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -116,14 +117,13 @@ def main(found: list[Prediction], results: "Results") -> Table:
     held = sum(one.verdict != "baseline" for one in found)
     abouts = dict.fromkeys(protocol(results, one.model, "controlled").about for one in found)
     note = (
-        "Throughput over that of K=2, M=1. Predicted: simulated at one N for all cells of a model, stages cut by time, "
-        f"{'; '.join(abouts)}. Ideal: equal layers, free messages, recomputing early, in closed form. Gap: predicted "
-        f"over quoted, minus 1. Consistent: within {TOLERANCE:.0%}, one tolerance for all cells, since the "
-        "profiles' attained rates are known no better; a simulation earns no better word. Else: the explanation that "
-        "leaves the least (batch: the largest N that fits each cell; cut by parameters), named where it closes half of "
-        "the gap or more, and only if every cell of the model can be run so. A name is of its cell alone: what fits "
-        "one cell and not its neighbours explains no row, see "
-        f"below. {said} of {held} cells are consistent. Recorded with the code of {_commits(results)}."
+        "Throughput over that of K=2, M=1. Predicted: simulated at one N for all cells of a model, stages cut by "
+        f"time, {'; '.join(abouts)}. {IDEAL} Gap: predicted over quoted, minus 1. Consistent: within {TOLERANCE:.0%}, "
+        "one tolerance for all cells, since the profiles' attained rates are known no better; a simulation earns no "
+        "better word. Else: the explanation that leaves the least (batch: the largest N that fits each cell; cut by "
+        "parameters), named where it closes half of the gap or more, and only if every cell of the model can be run "
+        "so. A name is of its cell alone: what fits one cell and not its neighbours explains no row, see below. "
+        f"{said} of {held} cells are consistent. Recorded with the code of {_commits(results)}."
     )
     title = "Table 2 predicted at the paper's size: quoted against simulated"
     return Table("table2_predictions", title, note, DataFrame([_shown(one) for one in found]), _data(found), NAME)
@@ -174,13 +174,14 @@ def causes(found: list[Prediction]) -> Table:
 
     lines = [_causes(one) for one in found]
     note = (
-        "Ratios over K=2, M=1 at one N; every cause is what it adds to the ratio when it comes on top of those left of "
-        "it, each time with the best cut for what counts then, so a line adds up: ideal, causes, predicted, batch, not "
-        "explained, quoted. A cause that slows the base more than the cell raises the ratio. Imbalance: layers by "
-        "their matrix operations; softmax and embedding: the model's ends too; memory-bound operators: the longer of "
-        "operations and bytes; launch: a fixed time for each operator; transfer: the link; update: the optimizer. "
-        "Batch: the largest N that fits, minus one N; where nothing fits it is not added. Cut by parameters is an "
-        "alternative and not added. Causes of the gap's size that no model here has stay in not explained."
+        f"Ratios over K=2, M=1 at one N. {IDEAL} Every cause is what it adds to the ratio when it comes on top of "
+        "those left of it, each time with the best cut for what counts then, so a line adds up: ideal, causes, "
+        "predicted, batch, not explained, quoted. A cause that slows the base more than the cell raises the ratio. "
+        "Imbalance: layers by their matrix operations; softmax and embedding: the model's ends too; memory-bound "
+        "operators: the longer of operations and bytes; launch: a fixed time for each operator; transfer: the link; "
+        "update: the optimizer. Batch: the largest N that fits, minus one N; where nothing fits it is not added. Cut "
+        "by parameters is an alternative and not added. Causes of the gap's size that no model here has stay in not "
+        "explained."
     )
     title = "Table 2 predicted: from the ideal to the quoted ratio, cause by cause (simulated)"
     return Table("table2_causes", title, note, DataFrame(lines), _data(found), NAME, folded=True)

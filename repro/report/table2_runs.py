@@ -6,6 +6,8 @@ from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
+from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER
+from repro.harness.spec import canonical
 from repro.paper import table2 as paper_table2
 from repro.report.compare import Row, rows_of
 from repro.report.style import model_name
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from repro.harness.results import Results
+    from repro.harness.spec import RunSpec
 
 NAME = "table2"
 MODELS = ("amoebanet-d", "transformer")
@@ -32,8 +35,15 @@ RUNGS = {
     "launch": "launch",
     "transfer": "transfer",
 }
+SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
 TOLERANCE = 0.10  # of a quoted ratio: within it a prediction is consistent; one that is not says so
 _SCALES = ("paper", "node", "laptop", "smoke")  # where several simulated it, the first: only smoke has other sizes
+
+
+def at_papers_size(results: "Results", row: Row) -> bool:
+    """Whether a run is of a model of Table 2 at its full size, which the breakdown's pie may be of too."""
+    args = results.specs[row["run"]].model_args
+    return canonical({"args": args}) == canonical({"args": SIZES.get(row["model"])})
 
 
 def fixed(rows: Iterable[Row]) -> list[Row]:
@@ -101,10 +111,25 @@ class Protocol:
     @property
     def about(self) -> str:
         """`AmoebaNet-D (L=18, D=256, image=224), N=128 on tpu-v2`."""
-        spec = self.results.specs[next(iter(self.rows.values()))["run"]]
-        size = ", ".join(f"{name}={value}" for name, value in spec.model_args.items())
-        batch = "" if spec.memory else f", N={spec.N}"
-        return f"{model_name(self.model)} ({size}){batch} on {spec.profile or 'layers that wait'}"
+        return f"{model_name(self.model)} ({_args(self._spec)}){_end(self._spec)}"
+
+    @property
+    def size(self) -> str:
+        """`L=18, D=256, image=224, N=128 on tpu-v2`."""
+        return _args(self._spec) + _end(self._spec)
+
+    @property
+    def _spec(self) -> "RunSpec":
+        return self.results.specs[next(iter(self.rows.values()))["run"]]
+
+
+def _args(spec: "RunSpec") -> str:
+    return ", ".join(f"{name}={value}" for name, value in spec.model_args.items())
+
+
+def _end(spec: "RunSpec") -> str:
+    """The mini-batch, where it is one for all, and the device."""
+    return f"{'' if spec.memory else f', N={spec.N}'} on {spec.profile or 'layers that wait'}"
 
 
 def protocol(results: "Results", model: str, name: str) -> Protocol:

@@ -8,6 +8,7 @@ from repro.paper import theory, torchgpipe
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 from repro.report.table2_runs import MODELS, NAME, RUNGS, TOLERANCE, Protocol, protocol, quoted
+from repro.report.texts import IDEAL
 from repro.simulate import StageCosts, simulate
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _rows(found: dict[str, dict[str, Ratios]]) -> Table:
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
     note = (
-        "M=32 throughput, all simulated but quoted and ideal (closed form). Each line from imbalance to predicted has "
+        f"M=32 throughput, all simulated but quoted. {IDEAL} Each line from imbalance to predicted has "
         "one cause more than the one above it, at one N; imbalance is that of multiply-adds. Off: the largest "
         "difference from the quoted cells. Over K=2, M=32 the paper's uncertain base, K=2 with one micro-batch, "
         "cancels out. A base without recompute: one micro-batch gains no memory from it; thought "

@@ -1,4 +1,4 @@
-"""How slow a link may get: Table 3's measured runs at K=2 whose messages are slowed down, over the link left alone."""
+"""How slow a link may get: Table 3's measured runs at K=2 whose messages are slowed down, over a link that is not."""
 
 from dataclasses import dataclass
 from math import inf, nan
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.profile import LinkSpeed
 from repro.harness.spec import RunSpec
-from repro.report.compare import NO_INTERVAL, PLACE, Row, rows_of, where
+from repro.report.compare import NO_INTERVAL, PLACE, Row, optimizers, rows_of, speed_name, where
 from repro.report.rounds import Spread, parts, spread, spread_numbers, step_over
 from repro.report.style import model_name
 from repro.report.table import Table, framed, number, percent
@@ -22,7 +22,7 @@ Pair = tuple[dict[Any, Any], dict[Any, Any]]
 
 @dataclass(frozen=True)
 class Slowed:
-    """One run over the same with its link left alone: a speed in bytes/s (inf: left alone), step over step."""
+    """One run over the same with its link not throttled: a speed in bytes/s (inf: not throttled), step over step."""
 
     row: Row
     speed: float
@@ -53,10 +53,10 @@ def throttled(results: "Results") -> Table:
     found = slowed(results)
     note = (
         "Measured, scaled-down models on CPU processes: their compute over their messages is not that of the paper's "
-        "models, so this shows a trend. Step over step: of the same round, over that of the link left alone (shared "
+        "models, so this shows a trend. Step over step: of the same round, over that of the link not throttled (shared "
         f"memory); bootstrap 95 % interval, {NO_INTERVAL}, ~ where it spans 1. Message: one micro-batch's activations; "
         "not recorded for AmoebaNet, where they depend on the cut. Transfer: share of K x step. "
-        + " ".join(sentences(results))
+        + " ".join([optimizers(results, (one.row for some in found for one in some), always=True), *sentences(results)])
     )
     title = "Table 3, measured small: K=2 with a link throttled to several speeds"
     return framed("table3_throttled", title, note, [_line(results, one) for some in found for one in some], NAME)
@@ -89,13 +89,6 @@ def message_bytes(spec: RunSpec) -> float:
     if spec.model != "transformer" or not {"T", "d"} <= spec.model_args.keys():
         return nan
     return 4.0 * spec.N / spec.M * spec.model_args["T"] * spec.model_args["d"]
-
-
-def speed_name(speed: float) -> str:
-    """`100 MB/s`."""
-    if speed == inf:
-        return "left alone"
-    return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
 
 
 def sentences(results: "Results") -> list[str]:

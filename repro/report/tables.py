@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 from repro.paper import theory
 from repro.report import breakdown, bubble, bubble_slow, peers, runtime, simulator, table1, table2, table3, why
 from repro.report.compare import (
-    IDEAL,
     MARKS,
     Row,
     Setting,
     fidelities,
     ideal,
     ideal_over_k1,
+    link_name,
     matching,
     over_k1,
     rows_of,
@@ -20,6 +20,7 @@ from repro.report.compare import (
 )
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
+from repro.report.texts import IDEAL, IDLE
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -50,8 +51,8 @@ def points(results: "Results", experiment: str, fidelity: str = "measured") -> T
     rows = [row for row in rows if row["library"] == "repro" and results.specs[row["run"]].task == "train"]
     rows = [row for row in rows if row["N"]]  # where nothing fits, nothing was timed
     note = (
-        "Speedup over K=1: same M, N and re-materialization. Bubble as idle/total, its theory (K-1)/(M+K-1); others "
-        f"print idle/work, theory (K-1)/M. {IDEAL} Peak memory: of the fullest stage. {_USUAL} {MARKS}"
+        f"Speedup over K=1: same M, N and re-materialization. {IDLE} Its theory is (K-1)/(M+K-1); others print "
+        f"idle/work, theory (K-1)/M. {IDEAL} Peak memory: of the fullest stage. {_USUAL} {MARKS}"
     )
     pairs = settled(results, rows)
     shown = DataFrame([_point(results, row, setting) for setting, row in pairs])
@@ -72,10 +73,10 @@ def _point(results: "Results", row: Row, setting: Setting) -> dict[str, Any]:
         "throughput": f"{row['throughput']:.1f} {row['unit']}" if done else EMPTY,
         "speedup over K=1": str(over_k1(results, row)),
         "ideal speedup": number(ideal_over_k1(K, M, *plan)),
-        "bubble idle/total": percent(row["bubble_idle_over_total"]),
-        "theory": percent(theory.bubble_over_total(K, M)),
-        "ideal": percent(perfect and perfect.bubble_over_total),
-        "bubble idle/work": percent(row["bubble_idle_over_work"]),
+        "idle/total": percent(row["bubble_idle_over_total"]),
+        "theory, idle/total": percent(theory.bubble_over_total(K, M)),
+        "ideal, idle/total": percent(perfect and perfect.bubble_over_total),
+        "idle/work": percent(row["bubble_idle_over_work"]),
         "theory, idle/work": percent(theory.bubble_over_work(K, M)),
         "peak MiB": number(1024 * row["peak_gib_max"], 1),
         "setting": setting.details,
@@ -111,9 +112,20 @@ def runs(results: "Results") -> Table:
     if results.rows.empty:
         shown = DataFrame([{"run": "none", "status": f"{NOT_RUN}: ./run_all.sh --scale smoke"}])
         return Table("runs", "All runs", "There are no results yet.", shown)
-    shown = DataFrame([{key: _short(value) for key, value in row.items()} for row in rows_of(results)])
-    note = "One line a run. ci_low and ci_high belong to speedup_vs_k1; step_s in seconds, memory in GiB."
-    return Table("runs", "All runs", note, shown, results.rows)
+    rows = [{**row, "labels": _labels(results, row)} for row in rows_of(results)]
+    shown = DataFrame([{key: _short(value) for key, value in row.items()} for row in rows])
+    note = (
+        "One line a run. ci_low and ci_high belong to speedup_vs_k1; step_s in seconds, memory in GiB. Labels name a "
+        "link that was throttled."
+    )
+    return Table("runs", "All runs", note, shown, DataFrame(rows))
+
+
+def _labels(results: "Results", row: Row) -> dict[str, Any]:
+    """A run's labels and the speed of its link, by which alone some runs of Table 3 differ."""
+    spec = results.specs[row["run"]]
+    labels = row["labels"] or {}
+    return labels | {"link": link_name(spec)} if spec.link and spec.profile is None else labels
 
 
 def _short(value: Any) -> str:

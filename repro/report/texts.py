@@ -1,5 +1,16 @@
 """The report's fixed words: fidelities, what each metric means, where we deviate from the paper and why."""
 
+IDEAL = (
+    "Ideal (simulated): the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and free messages; "
+    "GPipe's recomputes early in it, while it waits for gradients."
+)
+PLAIN = "Plain ideal: the paper's K M/(M+K-1) over one stage, in which recompute waits for the gradient too."
+IDLE = "Idle/total: all of K x step in which a stage is neither in F, R, B nor in the update."
+BUBBLE = (
+    "Bubble, as a part of the step: only what equal stages and free messages would wait; idle/total has imbalance, "
+    "transfer and set-up as well."
+)
+
 FIDELITIES = {
     "quoted": "printed in the paper, or published by another project",
     "measured": "real devices computed, messages crossed, a clock and a memory meter were read",
@@ -15,15 +26,14 @@ METRICS = {
     "speedup over K=1": "Throughput over that of one stage with everything else equal: M, N, re-materialization, "
     "device. Taken inside a round, median over rounds, bootstrap 95 % interval. The controlled view.",
     "throughput over K=2, M=1": "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
-    "ideal": "The same schedule with equal stages, F:R:B = 1:1:2 and free transfers on a virtual clock. With early "
-    "recompute its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form is (M+K-1)(F+R+B).",
-    "bubble, idle/total": "Share of K x step in which a stage neither computes nor recomputes nor updates. In "
-    "theory (K-1)/(M+K-1). Measured idle time also holds imbalance, transfers and the runtime itself.",
-    "bubble, idle/work": "The same idle time over the busy time; in theory (K-1)/M. Others print this one.",
+    "ideal": f"{IDEAL} Its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form's is (M+K-1)(F+R+B). {PLAIN}",
+    "idle/total": f"{IDLE} What the paper calls bubble; in theory (K-1)/(M+K-1). Measured idle time also holds "
+    "imbalance, transfers, set-up and the runtime itself.",
+    "idle/work": "The same idle time over the busy time; in theory (K-1)/M. Others print this one.",
     "peak memory": "Of each stage, read in a step of its own that is not timed: the allocator's peak on a GPU, "
     "live tensor bytes on a CPU.",
-    "breakdown": "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (of equal stages), "
-    "imbalance (what unequal stages add) and transfer (messages, runtime, jitter).",
+    "breakdown": "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (that of equal "
+    f"stages), imbalance (what unequal stages add) and transfer (messages, runtime, jitter). {BUBBLE}",
 }
 
 ABOUT_TABLE2 = {

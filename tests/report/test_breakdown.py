@@ -85,7 +85,7 @@ def test_bars_stand_under_the_pie(results):
         labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
         assert (name, labels) == (
             "parts",
-            ["quoted: NeurIPS Table 4", "measured: Transformer", "simulated: Transformer"],
+            ["quoted: NeurIPS Table 4", "measured, laptop size: Transformer", "simulated: Transformer"],
         )
         widths = [bar.get_width() for bar in drawn.axes[0].containers[0]]
         assert widths[0] == pytest.approx(65.6)

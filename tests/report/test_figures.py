@@ -10,7 +10,7 @@ from recorded import timeline
 
 from repro.report import bars, curves, figures, gantt
 from repro.report.compare import ITSELF, Ratio, rows_of
-from repro.report.style import KINDS, PARTS, k_colour, m_colour, save, styled
+from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_bubble_plots_idle_over_total_in_percent(results, done):
     with styled():
         axes = panels(curves.bubble(results, done))[0]
         assert "idle/total" in axes.get_ylabel()
-        points = next(line for line in axes.get_lines() if line.get_label() == "K=2")
+        points = next(line for line in axes.get_lines() if line.get_marker() == MARKERS["measured"])
         expected = [100 * timeline(2, M).bubble_over_total for M in (1, 4)]
         assert list(points.get_ydata()) == pytest.approx(expected)
         assert points.get_color() == k_colour(2)
@@ -71,7 +71,7 @@ def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
     with styled():
         found = panels(bars.breakdown(results, done))
         names = [[text.get_text() for text in axes.get_yticklabels()] for axes in found]
-        assert names == [["quoted; K, M not printed"], ["K=2, M=1, measured", "K=2, M=4, measured"]]
+        assert names == [["quoted: K=2, M not printed"], ["K=2, M=1, measured", "K=2, M=4, measured"]]
         for axes, bar in ((found[0], 0), (found[1], 0), (found[1], 1)):
             parts = [container[bar].get_width() for container in axes.containers if hasattr(container, "orientation")]
             assert sum(parts) == pytest.approx(100)
@@ -80,8 +80,10 @@ def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
 def test_no_series_mixes_fidelities(mixed):
     rows = rows_of(mixed, status="done")
     with styled():
-        names = [text.get_text() for text in panels(curves.bubble(mixed, rows))[0].get_legend().get_texts()]
-        assert names == ["K=2", "K=2, emulated"]
+        (panel,) = (axes for axes in panels(curves.bubble(mixed, rows)) if axes.get_visible())
+        marks = [line.get_marker() for line in panel.get_lines() if line.get_marker() != "None"]
+        assert marks == [MARKERS["measured"], MARKERS["emulated"]]
+        assert [text.get_text() for text in panel.get_legend().get_texts()] == ["K=2"]
         against_k, against_m = panels(curves.speedup(mixed, rows))
         assert [container.get_label() for container in against_m.containers] == ["K=2", "K=2, emulated"]
         assert [container.get_label() for container in against_k.containers][:2] == ["M=1", "M=1, emulated"]
@@ -120,8 +122,8 @@ def test_timelines_follow_figure_2_of_the_paper(results, done):
         panel, beneath = made["figure2c_transformer"].axes
         title = made["figure2c_transformer"].get_suptitle() + panel.get_title(loc="left")
         assert all(word in title for word in ("Figure 2(c)", "measured", "Transformer", "K=2", "M=4", "N=32"))
-        assert "measured: bubble" in panel.get_title(loc="left")
-        assert beneath.get_title(loc="left").startswith("simulated (unit costs")
+        assert "of K x step idle (idle/total)" in panel.get_title(loc="left")
+        assert beneath.get_title(loc="left").startswith("simulated, ideal (unit costs")
         assert panel.get_xlabel() == "time (ms)"
         boxes = {to_hex(patch.get_facecolor()).upper() for patch in panel.patches}
         assert {KINDS[kind].upper() for kind in "FRBU"} <= boxes

@@ -12,7 +12,7 @@ from repro.gpipe.timeline import Timeline
 from repro.harness.record import Folder, Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report import figures, simulator
+from repro.report import figures, simulator, simulator_figure
 from repro.report.style import styled
 from repro.report.table import Table
 from repro.report.tables import all_tables
@@ -142,11 +142,15 @@ def test_what_is_missing_has_a_word(tmp_path):
 def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_path):
     rows = [row for row in results.rows.to_dict("records") if row["status"] == "done"]
     with styled():
-        drawn = simulator.figure(results, rows)
+        drawn = simulator_figure.figure(results, rows)
         assert drawn is not None
         (axes,) = drawn.axes
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["K=2\nM=1", "K=2\nM=4"]
-        assert "AmoebaNet" not in str(axes.get_legend_handles_labels()[1])
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]
+        assert axes.get_title(loc="left").startswith("Transformer, K=2, ")
+        rounds = next(line for line in axes.get_lines() if line.get_label() == "a round")
+        assert np.size(rounds.get_xdata()) == sum(
+            len(cell.errors[cell.counts]) for cell in simulator.cells(results)[:2]
+        )
         crosses = [line for line in axes.get_lines() if line.get_marker() == "x" and np.size(line.get_xdata())]
         assert np.size(crosses[0].get_xdata()) == 2
     stems = [one.stem.name for one in figures.draw_all(results, tmp_path)]
@@ -155,4 +159,4 @@ def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_pat
 
 def test_without_results_there_is_nothing(nothing):
     assert simulator.tables(nothing) == []
-    assert simulator.figure(nothing, []) is None
+    assert simulator_figure.figure(nothing, []) is None

@@ -5,6 +5,7 @@ from math import isnan, nan
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_hex
 from modelled import ENDS, FIXED, OVERHEAD, batch, costs
 from test_tables import cell
 
@@ -12,9 +13,9 @@ from repro.gpipe.schedule import make_schedule
 from repro.paper import theory
 from repro.report import figures, page, table2, table2_emulated, table2_predictions, table2_protocols, table2_why
 from repro.report.compare import rows_of
-from repro.report.style import styled
-from repro.report.table2_figures import HATCHES, bars, best, protocols
-from repro.report.table2_runs import fixed, protocol
+from repro.report.style import FIDELITIES, styled
+from repro.report.table2_figures import bars, best, protocols, smaller
+from repro.report.table2_runs import SIZES, fixed, protocol
 from repro.simulate import simulate
 
 
@@ -167,9 +168,12 @@ def test_emulated_is_held_against_its_own_stages(made):
     assert line["emulated"] == pytest.approx(OVERHEAD * step(8, 4))
 
 
-def test_bars_take_the_most_real_evidence(modelled):
-    assert best(modelled, "transformer", 2, 4)[0] == "measured"
+def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
+    assert best(modelled, "transformer", 2, 4)[0] == "emulated"  # measured too, but of a smaller model
     assert best(modelled, "transformer", 8, 4)[0] == "emulated"
+    scale, ratio = smaller(modelled, "transformer", 2, 4) or ("", None)
+    assert (scale, ratio and ratio.value) == ("laptop", pytest.approx(1.6, abs=0.005))
+    assert smaller(modelled, "transformer", 8, 4) is None
     rows = modelled.rows[modelled.rows["fidelity"] != "emulated"]
     found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
     assert best(found, "transformer", 8, 4) == ("simulated", pytest.approx(step(2, 1) / step(8, 4)))
@@ -177,10 +181,22 @@ def test_bars_take_the_most_real_evidence(modelled):
     with styled():
         figure = bars(found, [])
         assert figure is not None
-        hatches = [bar.get_hatch() for bar in figure.axes[1].patches if bar.get_hatch()]
-        assert hatches == [HATCHES["simulated"]] * 7  # all cells but K=2 with M=1 and 4
+        colours = [to_hex(bar.get_facecolor()).upper() for bar in figure.axes[1].patches]
+        assert colours.count(FIDELITIES["simulated"]) == 9  # every cell, measured or not
+        assert len(figure.axes[1].containers) > 9
         words = [text.get_text() for text in figure.legends[0].get_texts()]
-        assert words == ["quoted", "measured", "simulated", "ideal (early recompute)"]
+        ours = ["simulated, the paper's size", "ideal", "measured, laptop size: a smaller model"]
+        assert words == ["quoted", *ours]
+        assert figure.axes[1].get_title(loc="left").startswith("Transformer; simulated: L=8, N=32 on tpu-v")
+
+
+def test_measured_at_the_papers_size_is_the_best_evidence(modelled):
+    specs = dict(modelled.specs)
+    for row in rows_of(modelled, model="transformer", fidelity="measured"):
+        specs[row["run"]] = specs[row["run"]].model_copy(update={"model_args": SIZES["transformer"]})
+    found = type(modelled)(modelled.rows, modelled.rounds, specs, modelled.folders)
+    assert best(found, "transformer", 2, 4) == ("measured", pytest.approx(1.6, abs=0.005))
+    assert smaller(found, "transformer", 2, 4) is None
 
 
 def test_protocols_ring_the_cells_above_the_ideal(modelled, results):
@@ -214,8 +230,8 @@ def test_few_pictures_and_the_bars_first(drawn):
     assert len(names) < 16
     timelines = [name for name in names if "figure2" in name]
     assert [name for name in timelines if not name.endswith("_emulated")] == [
-        "table2_figure2b_transformer-0",
-        "table2_figure2c_transformer-0",
+        "table2_figure2b_transformer",
+        "table2_figure2c_transformer",
     ]
     folded = {one.stem.name for one in drawn if one.folded}
     assert folded == {"table2_cells", *(name for name in timelines if name.endswith("_emulated"))}

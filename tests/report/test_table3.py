@@ -10,8 +10,8 @@ from repro.gpipe.schedule import make_schedule
 from repro.harness.record import Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, Group, Link, RunSpec
-from repro.report import figures, table3, table3_links
-from repro.report.compare import rows_of
+from repro.report import figures, table3, table3_links, tables
+from repro.report.compare import optimizers, rows_of
 from repro.report.style import styled
 from repro.report.table import Table
 from repro.simulate import FREE, StageCosts, simulate
@@ -142,7 +142,7 @@ def test_throttled_links_are_over_the_one_left_alone(results):
     table = table3_links.throttled(results)
     assert table.data is not None
     found = {one["", "link"]: one for one in table.data.to_dict("records")}
-    assert list(found) == ["left alone", "1 GB/s", "100 MB/s", "20 MB/s"]
+    assert list(found) == ["not throttled", "1 GB/s", "100 MB/s", "20 MB/s"]
     assert found["20 MB/s"]["measured", "step over step"] == pytest.approx(2)
     assert found["100 MB/s"]["measured", "step over step: low"] == pytest.approx(1.3, abs=0.02)
     assert found["1 GB/s"]["message", "KiB"] == pytest.approx(4 * 4 * 4 * 8 / 1024)
@@ -158,19 +158,34 @@ def test_few_rounds_say_nothing_of_the_link(tmp_path):
     assert words.startswith("Transformer: too few rounds")
 
 
+def test_all_runs_names_the_link_by_which_alone_some_differ(results):
+    data = tables.runs(results).data
+    assert data is not None
+    links = [labels.get("link", "") for labels in data["labels"] if labels]
+    assert {"1 GB/s", "100 MB/s", "20 MB/s"} <= set(links)
+
+
+def test_what_the_update_of_each_fidelity_is(results):
+    rows = rows_of(results)
+    assert optimizers(results, rows) == "Optimizer: SGD in measured steps, RMSProp in emulated and simulated steps."
+    assert optimizers(results, [row for row in rows if row["fidelity"] == "measured"]) == ""
+
+
 def test_pictures(results):
     done = rows_of(results, status="done")
     with styled():
         found = {name: figure for name, figure, _ in figures._pictures(results, done, "table3")}
         assert list(found) == ["bars", "throttled"]
         bars: Any = found["bars"]
-        panel = next(axes for axes in bars.axes if axes.get_title("left") == "Transformer")
+        panel = next(axes for axes in bars.axes if axes.get_title("left").startswith("Transformer\n"))
         heights = {one.get_label(): [bar.get_height() for bar in one] for one in panel.containers}
         assert heights["quoted"] == [1, 1.8, 3.3]
         assert heights["ideal"] == pytest.approx([1, 1.912, 3.517], abs=1e-3)
         assert list(heights) == ["quoted", "simulated", "ideal"]
         throttled: Any = found["throttled"]
-        assert list(throttled.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([1, 1.02, 1.3, 2])
+        assert list(throttled.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([1.02, 1.3, 2])
+        names = [label.get_text() for label in throttled.axes[0].get_xticklabels()]
+        assert names[-1] == "not\nthrottled"
 
 
 def test_nothing_planned_no_tables(nothing):

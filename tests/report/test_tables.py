@@ -6,6 +6,7 @@ from math import isnan, nan
 import pandas as pd
 import pytest
 
+from repro.harness.spec import Link
 from repro.report import table2, tables
 from repro.report.compare import Ratio, ideal_over_k1, over_k1, over_k2m1, rows_of, settings
 from repro.report.table import Table
@@ -123,6 +124,12 @@ def test_what_differs_between_settings_is_named(results):
 
     usual = "laptop, L=4, N=32, remat always"
     assert details(lr=0.5) == {f"{usual}, lr {lr}, attention plain" for lr in (0.01, 0.5)}
+    slow = Link(bytes_per_second=10e6)
+    assert details(link=slow) == {f"{usual}, link {link}, attention plain" for link in ("10 MB/s", "not throttled")}
+    assert details(profile="tpu-v2") == {
+        f"{usual}, attention plain",
+        "L=4, N=32, device profile tpu-v2, remat always, attention plain",
+    }
     assert details(balance=(2, 2)) == {f"{usual}, {cut}attention plain" for cut in ("", "balance given, ")}
 
 
@@ -150,9 +157,9 @@ def test_a_fall_with_more_micro_batches_is_explained_by_one_stage_alone(results)
 def test_points_hold_bubble_beside_theory_under_its_name(results):
     shown = tables.points(results, "table2").shown
     line = shown[(shown["K"] == 2) & (shown["M"] == 4)].iloc[0]
-    assert line["theory"] == "20.0%"
+    assert line["theory, idle/total"] == "20.0%"
     assert line["theory, idle/work"] == "25.0%"
-    assert line["ideal"] == "15.8%"
+    assert line["ideal, idle/total"] == "15.8%"
     assert line["throughput"].endswith("sequences/s")
 
 
@@ -194,3 +201,4 @@ def test_files_escape_their_own_special_characters(tmp_path):
     assert "50 % &amp; {x}" in html
     assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
     assert '<td class="missing">not run</td>' in html
+    assert "<td>-6 %</td>" in Table("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()  # a number, not a missing one
