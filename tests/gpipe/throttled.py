@@ -75,8 +75,8 @@ def speed() -> LinkSpeed:
 
 
 def cut(throttle: LinkSpeed | None) -> tuple[int, ...]:
-    """Where four equal layers, whose boundaries take no two the same, are cut by time: 10, 40 and 0 ms throttled."""
-    model = build("timed", L=4, elements=[500, 2000, 2, 2])
+    """Where four equal layers, whose boundaries take no two the same, are cut by time: 30, 40 and 0 ms throttled."""
+    model = build("timed", L=4, elements=[1500, 2000, 2, 2])
     how: dict = {"balance": "time", "sample": model.batch(1, 0)[0], "throttle": throttle}
     pipe = Pipeline(model.layers, 2, 1, device="cpu", **how)
     pipe.close()
