@@ -25,10 +25,10 @@ TEXTS = ("name", "title", "precision", "date")
 # What anything that computes lies within, from one embedded core to far beyond what will be built: beside what is
 # slower or faster a step would take absurdly long, or no time.
 RANGES = {
-    "matmul_flops": (1e6, 1e19),  # operations a second
-    "other_flops": (1e6, 1e19),  # elements a second
-    "bytes_per_second": (1e6, 1e19),
-    "link_bytes_per_second": (1e3, 1e15),
+    "matmul_flops": (1.0, 1e19),  # operations a second
+    "other_flops": (1.0, 1e19),  # elements a second
+    "bytes_per_second": (1.0, 1e19),
+    "link_bytes_per_second": (1.0, 1e15),
     "launch_s": (0.0, 1.0),
     "link_latency_s": (0.0, 60.0),
     "memory": (1.0, 2.0**60),  # bytes
