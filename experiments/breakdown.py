@@ -37,6 +37,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="2 devices",
         deviations=DEVIATIONS,
         minutes={"smoke": 0.3, "laptop": 1, "node": 4, "paper": 4},
+        version=2,
         rounds=ROUNDS[scale],
         groups=(
             *(_measured(name, args, MEASURED_N[scale]) for name, args in measured.items()),

@@ -36,6 +36,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine",
         deviations=DEVIATIONS,
         minutes={"smoke": 0.3, "laptop": 2, "node": 5, "paper": 5},
+        version=2,
         rounds=ROUNDS[scale],
         groups=(
             Group(name="simulated", runs=tuple(_known(scale, K, M, "simulated") for K in KS for M in _powers(16 * K))),

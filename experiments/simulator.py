@@ -36,6 +36,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="2 devices",
         deviations=DEVIATIONS,
         minutes={"smoke": 0.3, "laptop": 4, "node": 5},
+        version=2,
         rounds=ROUNDS[at],
         groups=(
             _group("amoebanet-d", AMOEBANET[scale], at),
