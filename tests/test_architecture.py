@@ -47,7 +47,7 @@ def imported(tree: ast.AST) -> set[str]:
     return {name for name in names if name in MODULES and name.count(".") >= 1}
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.count(".") >= 2 or name == "repro.simulate"])
+@pytest.mark.parametrize("module", [name for name in MODULES if name.count(".") >= 2])
 def test_rooms_import_only_what_they_may(module):
     room = module.split(".")[1]
     others = {name.split(".")[1] for name in imported(MODULES[module])} - {room}

@@ -14,64 +14,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from repro.gpipe.errors import shown, within
+from repro.costs.figure import AMOUNTS, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
+from repro.gpipe.errors import shown
 from repro.gpipe.profile import LinkSpeed
 
-RATES = ("matmul_flops", "other_flops", "bytes_per_second", "link_bytes_per_second")
-AMOUNTS = ("launch_s", "memory", "link_latency_s")
-SWITCHES = ("link_overlap",)
-BASES = ("sourced", "fraction assumed", "not looked up", "assumption")  # fraction: of a sourced peak
-TEXTS = ("name", "title", "precision", "date")
-# What anything that computes lies within, from one embedded core to far beyond what will be built: beside what is
-# slower or faster a step would take absurdly long, or no time.
-RANGES = {
-    "matmul_flops": (1.0, 1e19),  # operations a second
-    "other_flops": (1.0, 1e19),  # elements a second
-    "bytes_per_second": (1.0, 1e19),
-    "link_bytes_per_second": (1.0, 1e15),
-    "launch_s": (0.0, 1.0),
-    "link_latency_s": (0.0, 60.0),
-    "memory": (1.0, 2.0**60),  # bytes
-    **dict.fromkeys(SWITCHES, (0.0, 1.0)),
-}
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
-_LONGEST = 2000  # characters of a text in it
 _PARTS = {
     **dict.fromkeys(RATES, ("peak", "attainable", "source", "attainable_source")),
     **dict.fromkeys((*AMOUNTS, *SWITCHES), ("value", "source")),
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One number of a profile.
-
-    Attributes:
-        peak: of a rate what the maker promises; else the number itself, of a switch 0 or 1.
-        source: who says so.
-        attainable: the fraction of the peak that programs attain, in (0, 1].
-        attainable_source: who says so; empty for what is no rate.
-    """
-
-    peak: float
-    source: str
-    attainable: float = 1.0
-    attainable_source: str = ""
-
-    @property
-    def value(self) -> float:
-        """What programs attain."""
-        return self.peak * self.attainable
-
-    @property
-    def basis(self) -> str:
-        """What it rests on, one of `BASES`, by how its sources begin and what they admit."""
-        if self.source.startswith("assumption"):
-            return "assumption"
-        if "not looked up" in self.source + self.attainable_source:
-            return "not looked up"
-        return "fraction assumed" if self.attainable_source.startswith("assumption") else "sourced"
 
 
 @dataclass(frozen=True)
@@ -97,10 +49,10 @@ class Device:
 
     def __post_init__(self) -> None:
         for name in TEXTS:
-            _check_text(name, getattr(self, name))
+            check_text(name, getattr(self, name))
         _check_names("", self.figures, _PARTS)
         for name, figure in self.figures.items():
-            _check_figure(name, figure)
+            check_figure(name, figure)
 
     @classmethod
     def measured(
@@ -298,30 +250,6 @@ def _check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None
     for name in known:
         if name not in given:
             raise ValueError(f"the field {where}{name} is missing; add it")
-
-
-def _check_text(where: str, text: Any) -> None:
-    if not (isinstance(text, str) and text.strip() and text.isprintable() and len(text) <= _LONGEST):
-        raise ValueError(f"{where} = {shown(text)}: allowed is one line of 1 to {_LONGEST} characters; write it so")
-
-
-def _check_figure(name: str, figure: Figure) -> None:
-    least, most = RANGES[name]
-    if not (within(figure.peak, least, most) or (name in SWITCHES and isinstance(figure.peak, bool))):
-        part = "peak" if name in RATES else "value"
-        raise ValueError(
-            f"{name}.{part} = {shown(figure.peak)}: allowed is a finite number from {least:g} to {most:g}; correct it"
-        )
-    if not (within(figure.attainable, 0, 1) and figure.attainable > 0):
-        raise ValueError(f"{name}.attainable = {shown(figure.attainable)}: allowed is a fraction in (0, 1]; try 1.0")
-    if figure.value < least:
-        raise ValueError(
-            f"{name}.attainable = {figure.attainable}: leaves {figure.value:g} of the peak, allowed is {least:g} or "
-            "more; correct it"
-        )
-    _check_text(f"{name}.source", figure.source)
-    if name in RATES:
-        _check_text(f"{name}.attainable_source", figure.attainable_source)
 
 
 def _near(word: str, known: Iterable[str]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from repro.costs import Device, device
-from repro.costs.device import AMOUNTS, BASES, RATES, SWITCHES, Figure, load, names
+from repro.costs.device import load, names
+from repro.costs.figure import AMOUNTS, BASES, RATES, SWITCHES, Figure
 from repro.gpipe.profile import LinkSpeed
 
 BUILT_IN = ["h100", "h200", "p100-pcie", "tpu-v2", "tpu-v3", "v100"]

@@ -1,0 +1,164 @@
+"""What the stages of a pipeline cost: seconds of F, R and B, bytes of messages, the link between them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from numbers import Integral
+from typing import Any
+
+from repro.gpipe.balance import check_balance
+from repro.gpipe.errors import shown, within
+from repro.gpipe.profile import LEAST, MOST, LinkSpeed, Profile
+
+FREE = LinkSpeed()
+TABLES = ("forward", "recompute", "backward")
+_TIMES = (*TABLES, "update", "setup")
+_BYTES = ("activations", "gradients")
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """What one micro-batch costs on each of K stages.
+
+    Attributes:
+        forward: seconds of F on each stage.
+        recompute: seconds of R, where a schedule has any.
+        backward: seconds of B.
+        activations: bytes that go forward behind each stage but the last: K-1 of them.
+        gradients: bytes that come back there.
+        link: between two stages; each direction carries one message at a time.
+        update: seconds of the optimizer's update on each stage, once a step, when all stages have ended.
+        setup: seconds on each stage before its first action, once a step.
+
+    Raises:
+        ValueError: one line, where a list has another length, something is no number of seconds or bytes, or the link
+            no `LinkSpeed`.
+    """
+
+    forward: tuple[float, ...]
+    recompute: tuple[float, ...]
+    backward: tuple[float, ...]
+    activations: tuple[float, ...] = ()
+    gradients: tuple[float, ...] = ()
+    link: LinkSpeed = FREE
+    update: tuple[float, ...] = ()
+    setup: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        K = len(_numbers("forward", self.forward))
+        if not K:
+            raise ValueError("forward=(): needs the seconds of F on at least one stage; try forward=(1.0,)")
+        for name in (*_TIMES, *_BYTES):
+            length = K if name in _TIMES else K - 1
+            values = _numbers(name, getattr(self, name))
+            if not values and name not in TABLES:
+                values = (0.0,) * length
+            if len(values) != length:
+                raise ValueError(
+                    f"{name}={shown(list(values))}: needs {length} numbers, one for each "
+                    f"{'stage' if name in _TIMES else 'boundary'} of K={K} stages; give as many"
+                )
+            object.__setattr__(self, name, values)
+        if not isinstance(self.link, LinkSpeed):
+            raise ValueError(f"link={shown(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)")
+
+    @classmethod
+    def uniform(cls, stages: int, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> "StageCosts":
+        """Equal stages and free messages; by default F:R:B = 1:1:2 (section 3.1, NeurIPS version)."""
+        if not (within(stages, 1, 2**20) and isinstance(stages, Integral)):
+            raise ValueError(f"stages={shown(stages)}: must be a whole number, 1 or more; try stages=4")
+        K = int(stages)
+        return cls((F,) * K, (R,) * K, (B,) * K)
+
+    @classmethod
+    def of(
+        cls,
+        layers: Profile,
+        counts: Sequence[int],
+        link: LinkSpeed = FREE,
+        update: Sequence[float] = (),
+        setup: float = 0.0,
+    ) -> "StageCosts":
+        """A model's layers, cut into stages.
+
+        Args:
+            layers: what each of L layers costs on one micro-batch.
+            counts: layers of each stage, K numbers that sum to L.
+            link: between two stages.
+            update: seconds of each layer's update; none by default.
+            setup: seconds of each stage.
+
+        Raises:
+            ValueError: one line, where counts do not sum to L or another argument is wrong.
+        """
+        if len(update) not in (0, len(layers.forward)):
+            raise ValueError(
+                f"update={shown(list(update))}: needs {len(layers.forward)} numbers, one for each layer, or none"
+            )
+        ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
+
+        def summed(values: Sequence[float]) -> tuple[float, ...]:
+            return tuple(sum(values[a:b]) for a, b in pairwise([0, *ends])) if values else ()
+
+        crossing = [end - 1 for end in ends[:-1]]
+        return cls(
+            summed(layers.forward),
+            summed(layers.recompute),
+            summed(layers.backward),
+            tuple(layers.activation_bytes[i] for i in crossing),
+            tuple(layers.gradient_bytes[i] for i in crossing),
+            link,
+            summed(update),
+            (setup,) * len(counts),
+        )
+
+    @property
+    def stages(self) -> int:
+        """K."""
+        return len(self.forward)
+
+    def scaled(self, factor: float) -> "StageCosts":
+        """On a clock that runs so many times slower: all seconds longer, the link slower, bytes as they are.
+
+        Raises:
+            ValueError: one line, where the factor is no number above 0, or so large or small that a number would leave
+                its range.
+        """
+        if not within(factor, LEAST, MOST):
+            raise ValueError(f"factor={shown(factor)}: must be a number from {LEAST:g} to {MOST:g}; try factor=2.0")
+        times = {name: tuple(factor * s for s in getattr(self, name)) for name in _TIMES}
+        link = LinkSpeed(factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap)
+        return StageCosts(**times, activations=self.activations, gradients=self.gradients, link=link)
+
+    def plain(self) -> dict[str, Any]:
+        """As recorded; `from_plain` reads it."""
+        return {name: list(getattr(self, name)) for name in (*_TIMES, *_BYTES)} | {"link": plain_link(self.link)}
+
+    @classmethod
+    def from_plain(cls, value: Any) -> "StageCosts":
+        """The inverse of `plain`."""
+        return cls(**{name: tuple(value[name]) for name in (*_TIMES, *_BYTES)}, link=link_of(value["link"]))
+
+
+def plain_link(link: LinkSpeed) -> dict[str, Any]:
+    """As recorded; JSON has no infinity, so a speed without bounds is null."""
+    speed = link.bytes_per_second
+    return asdict(link) | {"bytes_per_second": speed if math.isfinite(speed) else None}
+
+
+def link_of(value: Mapping[str, Any]) -> LinkSpeed:
+    """The inverse of `plain_link`."""
+    speed = value["bytes_per_second"]
+    return LinkSpeed(value["latency"], math.inf if speed is None else speed, value["overlap"])
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    """The seconds or bytes of a field, as a tuple of Python's numbers; a ValueError of one line where they are none."""
+    plain = getattr(values, "tolist", lambda: values)()  # NumPy's and torch's own
+    if not (isinstance(plain, list | tuple) and all(within(value, 0, MOST) for value in plain)):
+        what = "bytes" if name in _BYTES else "seconds"
+        raise ValueError(
+            f"{name}={shown(values)}: must be a list of {what}, numbers from 0 to {MOST:g}; try {name}=(1.0, 1.0)"
+        )
+    return tuple(value if isinstance(value, int | float) else float(value) for value in plain)
