@@ -48,7 +48,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(model: str, args: dict[str, Any], N: int) -> Group:
-    return Group(name=model, runs=(RunSpec(model=model, model_args=args, K=K, M=M, N=N),))
+    return Group(name=model, runs=(RunSpec(model=model, model_args=args, K=K, M=M, N=N, steps=2),))
 
 
 def _spec(model: str, args: dict[str, Any], micro_batches: int, **changed: Any) -> RunSpec:

@@ -44,7 +44,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             Group(name="emulated", runs=tuple(_emulated(scale)), rounds=1),  # a minute; waits hardly differ
             Group(name="slow-simulated", runs=tuple(_slow(scale, "simulated"))),
             Group(name="slow-emulated", runs=tuple(_slow(scale, "emulated")), rounds=1),
-            Group(name="transformer", runs=tuple(_measured(scale)), rounds=2 if scale == "laptop" else None),
+            Group(name="transformer", runs=tuple(_measured(scale)), rounds=1 if scale == "laptop" else None),
         ),
     )
 

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from repro.harness.sizes import AMOEBANET, MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW, TRANSFORMER
+from repro.harness.sizes import AMOEBANET, MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW, TRANSFORMER, stretched
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
 # Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
 AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
 TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "paper": 32}
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
-STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 2, "node": 10, "paper": 10}
+STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 1, "node": 10, "paper": 10}
 # Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer stages wait when
-# they are emulated, so that a step of all of them together takes one or two seconds.
-TPUS = {"amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.5), "transformer": ("tpu-v3", 16 * 2**30, 32, 0.1)}
+# they are emulated at M=1, so that a step takes about two seconds.
+TPUS = {"amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.2), "transformer": ("tpu-v3", 16 * 2**30, 32, 0.08)}
 LARGEST: dict[Scale, int] = {"smoke": 64, "laptop": 4096, "node": 4096, "paper": 4096}  # N that may fill a memory
 KS, MS = (1, 2, 4, 8), (1, 4, 32)
 DEVIATIONS = (
@@ -105,9 +105,8 @@ def _emulated(scale: Scale, *models: tuple[str, dict[str, Any]]) -> list[Group]:
         return [Group(name=f"{model}-emulated", runs=runs, rounds=1)]
     found = []
     for model, args in models:
-        cells = [(K, M) for K in KS[1:] for M in MS]
-        stretch = TPUS[model][3]
-        runs = tuple(_spec(model, args, K, M, fidelity="emulated", stretch=stretch, steps=1) for K, M in cells)
+        cells = [(K, M, stretched(TPUS[model][3], K, M)) for K in KS[1:] for M in MS]
+        runs = tuple(_spec(model, args, K, M, fidelity="emulated", stretch=slow, steps=1) for K, M, slow in cells)
         found.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))  # waits hardly differ from round to round
     return found
 

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from repro.harness.sizes import AMOEBANET, TABLE3_AMOEBANET, TABLE3_TRANSFORMER, TRANSFORMER
+from repro.harness.sizes import AMOEBANET, TABLE3_AMOEBANET, TABLE3_TRANSFORMER, TRANSFORMER, stretched
 from repro.harness.spec import Experiment, Group, Link, RunSpec, Scale
 
 M = 32
 DEVICE = "p100-pcie"
 KS = (1, 2, 4, 8)
 N = {"amoebanet-d": 128, "transformer": 32}  # of what is modelled, and of scales node and paper
-STRETCH = {"amoebanet-d": 3.0, "transformer": 0.1}  # until an emulated step takes a second or two
+STRETCH = {"amoebanet-d": 1.5, "transformer": 0.05}  # at M=1, until an emulated step takes about two seconds
 MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 64}
 # Bytes per second between two stages on the CPU, from a network's to far less; None: shared memory as it is.
-SPEEDS: tuple[float | None, ...] = (None, 1e8, 1e7, 2e6)
+SPEEDS: tuple[float | None, ...] = (None, 1e8, 1e7, 4e6)
 ROUNDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "node": 5, "paper": 5}
 DEVIATIONS = (
     "The paper had P100s in one host without NVLink. Simulated: the paper's models on a P100 with 16 GB whose messages "
@@ -36,7 +36,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     models = {"amoebanet-d": TABLE3_AMOEBANET[scale], "transformer": TABLE3_TRANSFORMER[scale]}
     simulated = [_modelled(f"{name}-simulated", name, args, KS) for name, args in models.items()]
     emulated = [
-        _modelled(f"{name}-emulated", name, args, KS[1:], fidelity="emulated", stretch=STRETCH[name], steps=1)
+        _modelled(f"{name}-emulated", name, args, KS[1:], fidelity="emulated", steps=1)
         for name, args in models.items()
         if scale != "smoke"  # whose models are too small to be waited for
     ]
@@ -58,7 +58,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 def _modelled(name: str, model: str, args: dict[str, Any], Ks: tuple[int, ...], **changed: Any) -> Group:
     """One model on P100s that are not here."""
     given: dict[str, Any] = {"fidelity": "simulated", "profile": DEVICE, "optimizer": "rmsprop"} | changed
-    runs = tuple(RunSpec(model=model, model_args=args, K=K, M=M, N=N[model], **given) for K in Ks)
+    clock = {K: stretched(STRETCH[model], K, M) if given["fidelity"] == "emulated" else None for K in Ks}
+    runs = tuple(RunSpec(model=model, model_args=args, K=K, M=M, N=N[model], stretch=clock[K], **given) for K in Ks)
     return Group(name=name, runs=runs, rounds=1)  # waits hardly differ from round to round
 
 
@@ -70,7 +71,7 @@ def _throttled(scale: Scale) -> list[Group]:
         Group(
             name=f"{name}-throttled",
             runs=tuple(
-                RunSpec(model=name, model_args=args, K=2, M=M, N=MEASURED_N[scale], steps=2, link=link)
+                RunSpec(model=name, model_args=args, K=2, M=M, N=MEASURED_N[scale], steps=1, link=link)
                 for link in (links if scale == "laptop" else links[::2])
             ),
         )

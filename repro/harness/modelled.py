@@ -71,20 +71,25 @@ def _needed() -> str:
 
 
 def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
-    """Have a crew emulate a run: simulated first, then K stages wait as long, on a clock `stretch` times slower."""
+    """Have a crew emulate a run: simulated first, then K stages wait as long, on a clock `stretch` times slower.
+
+    What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed here.
+    """
     spec = job.spec
     twin = spec.model_copy(update={"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False})
     outcome = crew.measure(replace(job, spec=twin, device="cpu"), deadline)
     if outcome.status != "done" or not outcome.metrics["step_s"]:
         return outcome
-    modelled = outcome.metrics["modelled"]
-    costs = StageCosts.from_plain(modelled["stages"]).scaled(spec.stretch or 1.0).plain()
+    stretch = spec.stretch or 1.0
+    costs = StageCosts.from_plain(outcome.metrics["modelled"]["stages"]).scaled(stretch).plain()
     ran = crew.measure(replace(job, costs=costs), deadline)
-    if ran.status == "done":
-        ran.metrics["balance"] = outcome.metrics["balance"]
-        ran.metrics["labels"] |= outcome.metrics["labels"]
-        ran.metrics["modelled"] = modelled | {"stages": costs}
-    return ran
+    if ran.status != "done":
+        return ran
+    own = {name: outcome.metrics[name] for name in ("balance", "modelled")}
+    own["labels"] = ran.metrics["labels"] | outcome.metrics["labels"]
+    own["step_s"] = [seconds / stretch for seconds in ran.metrics["step_s"]]
+    spans = [row | {end: row[end] / stretch for end in ("start", "end")} for row in ran.timeline]
+    return replace(ran, metrics=ran.metrics | own, timeline=spans)
 
 
 @dataclass(frozen=True)

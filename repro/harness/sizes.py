@@ -41,6 +41,17 @@ TRANSFORMER_SMALL: dict[str, Any] = {"d": 128, "H": 512, "heads": 4, "V": 512, "
 _TIMM = {"image": 64, "num_classes": 10}
 
 
+def stretched(base: float, K: int, M: int) -> float:
+    """How much longer stages wait than a device would, so that an emulated step takes about as long for every K and M.
+
+    Args:
+        base: how much at M=1, where one stage after the other computes.
+        K: stages.
+        M: micro-batches.
+    """
+    return round(base * K * M / (M + K - 1), 3)
+
+
 def small(model: str, scale: Scale) -> dict[str, Any]:
     """Arguments that make a model small enough for a scale on the CPU; none where its builder's defaults will do."""
     if scale not in ("smoke", "laptop"):

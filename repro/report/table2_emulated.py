@@ -29,7 +29,7 @@ def tables(results: "Results") -> list[Table]:
     note = (
         "Emulated: K processes of the real engine, schedule and messages, of which each stage waits as long as it is "
         "modelled to compute, on a clock stretched so many times. Simulated: the same stage costs and link laid on a "
-        "virtual clock. Both in seconds of the modelled device, that is, over the stretch. More: emulated over "
+        "virtual clock. Both in seconds of the modelled device. More: emulated over "
         f"simulated, minus 1, of each round; the median and its bootstrap 95 % interval, {NO_INTERVAL}. All processes "
         "share the cores of one machine, so at K above their number it also holds what they wait for each other; "
         "messages are cut down to 64 KiB. What a wait ends late the next one that begins at once makes good, so "
@@ -55,8 +55,8 @@ def _line(some: Protocol, K: int, M: int) -> dict[str, Any] | None:
     steps = some.steps(K, M)
     more, low, high = interval([step / should - 1 for step in steps])
     line = {"model": some.model, "K": K, "M": M, "N": row["N"], "stretch": stretch, "rounds": len(steps)}
-    line |= {"simulated": should / stretch, "emulated": median(steps) / stretch}
-    return line | {"more": more, "low": low, "high": high, "lost": median(steps) - should}
+    line |= {"simulated": should, "emulated": median(steps)}
+    return line | {"more": more, "low": low, "high": high, "lost": stretch * (median(steps) - should)}
 
 
 def _shown(line: dict[str, Any]) -> dict[str, str]:

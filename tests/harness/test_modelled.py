@@ -203,8 +203,8 @@ def test_an_emulation_is_simulated_first():
         crew.jobs.append(job)
         if job.spec.fidelity == "simulated":
             return Outcome("done", metrics=modelled.simulated(job.spec, "cpu")["metrics"])
-        metrics = {"balance": [1, 1], "labels": {"compute": "timed wait"}}
-        return Outcome("done", metrics=metrics)
+        metrics = {"balance": [1, 1], "labels": {"compute": "timed wait"}, "step_s": [3.0]}
+        return Outcome("done", metrics=metrics, timeline=[{"kind": "F", "start": 1.0, "end": 3.0}])
 
     crew.measure = simulated  # pyright: ignore[reportAttributeAccessIssue]
     found = modelled.emulate(crew, Job(run), 10)
@@ -214,6 +214,9 @@ def test_an_emulation_is_simulated_first():
     costs = StageCosts.from_plain(second.costs)
     assert costs.forward == pytest.approx([2 * s for s in once["modelled"]["stages"]["forward"]])
     assert found.metrics["balance"] == once["balance"]
+    assert found.metrics["modelled"] == once["modelled"], "in seconds of the device, as the rest"
+    assert found.metrics["step_s"] == [1.5]
+    assert found.timeline == [{"kind": "F", "start": 0.5, "end": 1.5}]
     assert found.metrics["labels"].items() >= {"compute": "timed wait", "device": "tpu-v2"}.items()
 
 

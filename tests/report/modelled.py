@@ -73,7 +73,7 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
     K, M, emulated = spec.K, spec.M, spec.fidelity == "emulated"
     N = batch(group, K, M) if spec.memory else spec.N
     slower = ENDS if K == 8 else 1.0
-    stages = costs(K, M, N or 1, slower).scaled(STRETCH if emulated else 1.0)
+    stages = costs(K, M, N or 1, slower)
     spans = simulate(make_schedule("gpipe", K, M, spec.checkpoint), stages)
     step = OVERHEAD * spans.step_time if emulated else spans.step_time + FIXED * bool(spec.memory)
     plain = simulate(make_schedule("gpipe", K, M, spec.checkpoint), costs(K, M, N or 1)).step_time
