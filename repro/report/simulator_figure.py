@@ -29,7 +29,7 @@ def figure(results: "Results", rows: list[Row]) -> "Figure | None":
     for cell in cells(results):
         row = cell.row
         if cell.counts not in ("", "known") and (*(row[column] for column in PLACE), row["run"]) in runs:
-            panels.setdefault(f"{model_name(row['model'])}, K={row['K']}, {where(results, row)} size", []).append(cell)
+            panels.setdefault(f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})", []).append(cell)
     if not panels:
         return None
     drawn, lines = grid((len(panels) + 1) // 2, min(2, len(panels)), 3.4)

@@ -121,7 +121,7 @@ def throttled(results: "Results") -> "Figure | None":
 
 def _name(results: "Results", some: list[Slowed]) -> str:
     row = some[0].row
-    return f"{model_name(row['model'])}, K={row['K']}, {where(results, row)} size"
+    return f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})"
 
 
 def _line(axes: "Axes", some: list[Slowed], apart: float, label: str) -> None:
