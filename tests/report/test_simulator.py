@@ -146,7 +146,7 @@ def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_pat
         assert drawn is not None
         (axes,) = drawn.axes
         assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]
-        assert axes.get_title(loc="left").startswith("Transformer, K=2, ")
+        assert axes.get_title(loc="left").startswith("Transformer, K=2 (laptop")
         rounds = next(line for line in axes.get_lines() if line.get_label() == "a round")
         assert np.size(rounds.get_xdata()) == sum(
             len(cell.errors[cell.counts]) for cell in simulator.cells(results)[:2]
