@@ -12,7 +12,7 @@ from repro.report.bubble import TIMED, Points, fits, odd, points
 from repro.report.bubble_slow import caption, factor, middle, position, walked
 from repro.report.compare import Row
 from repro.report.rounds import step_over
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, legend, ticks
+from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, legend, ticks
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
@@ -72,11 +72,8 @@ def curves(one: Points) -> "Figure | None":
     Ks = sorted({K for found in one.equal.values() for K, _ in found})
     if not any(row["status"] == "done" for row in _all(one)):
         return None
-    figure, axes = grid((len(Ks) + 1) // 2, 2, 2.7)
-    panels = [panel for line in axes for panel in line]
-    for panel in panels[len(Ks) :]:
-        panel.set_visible(False)
-    for panel, K in zip(panels, Ks, strict=False):
+    figure, panels = in_pairs(len(Ks), 2.7)
+    for panel, K in zip(panels, Ks, strict=True):
         _curve(panel, one, K)
     legend(figure, _present(one), *_FORMS, coloured=True)
     return figure

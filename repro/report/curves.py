@@ -23,7 +23,7 @@ from repro.report.compare import (
     over_k2m1,
     settings,
 )
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, k_colour, legend, m_colour, ticks
+from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, k_colour, legend, m_colour, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,11 +135,8 @@ def bubble(results: "Results", rows: list[Row]) -> "Figure | None":
     found = settings(results, [row for row in rows if row["K"] > 1 and row["bubble_idle_over_total"] >= 0])
     if not found:
         return None
-    figure, axes = grid((len(found) + 1) // 2, 2, 3.4)
-    panels = [panel for line in axes for panel in line]
-    for panel in panels[len(found) :]:
-        panel.set_visible(False)
-    for panel, setting in zip(panels, found, strict=False):
+    figure, panels = in_pairs(len(found), 3.4)
+    for panel, setting in zip(panels, found, strict=True):
         _bubble_panel(panel, setting)
         panel.set(title=setting.narrow, xlabel="M micro-batches", ylabel="idle/total (%)")
     legend(figure, fidelities(rows), ("theory: (K-1)/(M+K-1)", "--"), ("ideal", ":"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from repro.report.compare import NO_INTERVAL, PLACE, Row, where
 from repro.report.simulator import GOAL, Cell, cells
-from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, model_name, ticks
+from repro.report.style import FIDELITIES, MARKERS, THEORY, in_pairs, model_name, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,14 +32,11 @@ def figure(results: "Results", rows: list[Row]) -> "Figure | None":
             panels.setdefault(f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})", []).append(cell)
     if not panels:
         return None
-    drawn, lines = grid((len(panels) + 1) // 2, min(2, len(panels)), 3.4)
-    every = [axes for line in lines for axes in line]
-    for axes in every[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (title, some) in zip(every, panels.items(), strict=False):
+    drawn, every = in_pairs(len(panels), 3.4)
+    for axes, (title, some) in zip(every, panels.items(), strict=True):
         _panel(axes, title, some)
-    bounds = [axes.get_ylim() for axes in every[: len(panels)]]
-    for axes in every[: len(panels)]:
+    bounds = [axes.get_ylim() for axes in every]
+    for axes in every:
         axes.set_ylim(min(low for low, _ in bounds), max(high for _, high in bounds))
     handles, labels = every[0].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels))

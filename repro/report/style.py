@@ -74,6 +74,15 @@ def grid(rows: int, columns: int, height: float | list[float]) -> "tuple[Figure,
     return figure, [list(line) for line in axes]
 
 
+def in_pairs(count: int, height: float) -> "tuple[Figure, list[Axes]]":
+    """A figure of README width and as many panels, two in a row of that height in inches."""
+    figure, axes = grid((count + 1) // 2, 2, height)
+    panels = [panel for line in axes for panel in line]
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels[:count]
+
+
 def ticks(axes: "Axes", at: Sequence[float], labels: Sequence[str] | None = None) -> None:
     """Ticks on x at these values and no others, as plain numbers."""
     axes.set_xticks(at, [f"{value:g}" for value in at] if labels is None else labels)

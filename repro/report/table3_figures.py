@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.report.compare import NO_INTERVAL, Row, fidelities, optimizers, speed_name, where
 from repro.report.rounds import parts
-from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, model_colour, model_name, ticks
+from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, in_pairs, model_colour, model_name, ticks
 from repro.report.table3 import KS, M, Series, ideal, over_k2, quoted, series
 from repro.report.table3_links import COST, THROTTLED, Slowed, sentences, slowed
 from repro.report.texts import IDEAL
@@ -48,12 +48,9 @@ def bars(results: "Results") -> "Figure | None":
     found = full or found
     if not found:
         return None
-    figure, axes = grid((len(found) + 1) // 2, 2, 3.4)
-    panels = [panel for line in axes for panel in line]
-    for panel in panels[len(found) :]:
-        panel.set_visible(False)
+    figure, panels = in_pairs(len(found), 3.4)
     handles = {}
-    for panel, one in zip(panels, found, strict=False):
+    for panel, one in zip(panels, found, strict=True):
         _panel(panel, results, one)
         handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     ordered = [name for name in _ORDER if name in handles]
