@@ -73,7 +73,8 @@ def _needed() -> str:
 def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
     """Have a crew emulate a run: simulated first, then K stages wait as long, on a clock `stretch` times slower.
 
-    What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed here.
+    What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed here. Memory is not
+    read, for layers that wait keep nothing.
     """
     spec = job.spec
     twin = spec.model_copy(update={"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False})
@@ -82,7 +83,7 @@ def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
         return outcome
     stretch = spec.stretch or 1.0
     costs = StageCosts.from_plain(outcome.metrics["modelled"]["stages"]).scaled(stretch).plain()
-    ran = crew.measure(replace(job, costs=costs), deadline)
+    ran = crew.measure(replace(job, costs=costs, memory=False), deadline)
     if ran.status != "done":
         return ran
     own = {name: outcome.metrics[name] for name in ("balance", "modelled")}

@@ -210,6 +210,7 @@ def test_an_emulation_is_simulated_first():
     found = modelled.emulate(crew, Job(run), 10)
     first, second = crew.jobs
     assert (first.spec.fidelity, first.spec.stretch, second.spec) == ("simulated", None, run)
+    assert not second.memory
     once = modelled.simulated(first.spec, "cpu")["metrics"]
     costs = StageCosts.from_plain(second.costs)
     assert costs.forward == pytest.approx([2 * s for s in once["modelled"]["stages"]["forward"]])
