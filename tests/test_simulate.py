@@ -115,6 +115,18 @@ def calibration(slower: float = 2.0, alone: bool = True) -> Calibration:
     return Calibration.from_plain({**slow, **rest, "link": free, "alone": lone if alone else None})
 
 
+def test_beyond_the_sizes_that_were_timed_no_layer_gets_faster():
+    """A noisy second size, in which one layer took less than in the first."""
+    tables = {name: [[1.0, 2.0], [0.9, 3.0]] for name in ("forward", "recompute", "backward")}
+    rest = {"sizes": [4, 8], "update": [0, 0], "activations": [0], "gradients": [0], "alone": None}
+    free = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
+    found = Calibration.from_plain(tables | rest | {"link": free})
+    assert found.stages((1, 1), 6).forward == pytest.approx((0.95, 2.5))
+    assert found.stages((1, 1), 16).forward == pytest.approx((0.9, 5.0))
+    assert found.stages((1, 1), 2).forward == pytest.approx((0.5, 1.0))
+    assert [found.covers(n) for n in (3, 4, 8, 9)] == [False, True, True, False]
+
+
 def test_what_computes_at_the_same_time():
     spans = (Span("F", 0, 0, 0, 4), Span("F", 1, 0, 3, 5), Span("B", 2, 0, 4, 6), Span("U", 0, -1, 4, 6))
     found = together(Timeline(spans, 3))

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from repro.costs.figure import AMOUNTS, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
+from repro.costs.figure import AMOUNTS, RANGES, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
 from repro.gpipe.errors import shown
 from repro.gpipe.profile import LinkSpeed
 
@@ -118,10 +118,14 @@ class Device:
         return LinkSpeed(latency, speed, bool(overlap))
 
     def with_figure(self, name: str, factor: float) -> "Device":
-        """The same device with one of `RATES` or `AMOUNTS` that many times as large, to see what depends on it."""
+        """The same device with one of `RATES` or `AMOUNTS` that many times as large, to see what depends on it.
+
+        No farther than its range goes.
+        """
         assert name not in SWITCHES, name
-        figure = self.figures[name]
-        return replace(self, figures={**self.figures, name: replace(figure, peak=factor * figure.peak)})
+        figure, (least, most) = self.figures[name], RANGES[name]
+        peak = min(most, max(least / figure.attainable, factor * figure.peak))
+        return replace(self, figures={**self.figures, name: replace(figure, peak=peak)})
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a file."""

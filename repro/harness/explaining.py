@@ -178,7 +178,7 @@ def _head(path: Path, spec: RunSpec, why: "Why") -> str:
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
     rounds = len(Folder(path.parent.parent).lines(path.parent.name))
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
-    kept = f", the median step of {which}" if rounds else ""
+    kept = f", the step whose spans {which} kept" if rounds else ""
     return (
         f"{path.parent.name} in {path.parent.parent}\n"
         f"{spec.fidelity}: K={spec.K}, M={spec.M}, N={spec.N}{replicas}, schedule {spec.schedule}, "

@@ -89,7 +89,8 @@ def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
     own = {name: outcome.metrics[name] for name in ("balance", "modelled")}
     own["labels"] = ran.metrics["labels"] | outcome.metrics["labels"]
     own["step_s"] = [seconds / stretch for seconds in ran.metrics["step_s"]]
-    spans = [row | {end: row[end] / stretch for end in ("start", "end")} for row in ran.timeline]
+    began = min((row["start"] for row in ran.timeline), default=0.0)  # a slow clock would take it far from 0
+    spans = [row | {end: (row[end] - began) / stretch for end in ("start", "end")} for row in ran.timeline]
     return replace(ran, metrics=ran.metrics | own, timeline=spans)
 
 
@@ -122,7 +123,7 @@ class Emulation:
 
     @cached_property
     def _shrunk(self) -> float:
-        return min(1.0, MESSAGE / max(1.0, *self.costs.activations))
+        return min(1.0, MESSAGE / max((1.0, *self.costs.activations)))
 
     @property
     def model(self) -> Model:

@@ -101,10 +101,13 @@ class Story:
 
     def extremes(self, rows: Sequence[Mapping[Any, Any]]) -> None:
         """What somebody who must choose K and M wants to know of a group: its fastest points and its leanest."""
-        known = [row for row in rows if row["throughput"] == row["throughput"]]
-        if len(known) < 2 or len({row["N"] for row in rows}) > 1:  # nothing to choose between
+        like = [row for row in rows if all(row[name] == rows[0][name] for name in ("fidelity", "remat"))]
+        places = {(row["K"], row["M"]) for row in like}
+        if len({row["N"] for row in like}) > 1 or len(places) < len(like):  # they differ in what is not told here
             return
-        rows = known
+        rows = [row for row in like if row["throughput"] == row["throughput"]]
+        if len(rows) < 2:
+            return
         fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
         if alone := [row for row in rows if row["K"] == 1]:
             fastest.append(("fastest on one stage", max(alone, key=lambda row: row["throughput"])))
@@ -115,8 +118,8 @@ class Story:
             leanest = min(weighed, key=lambda row: row["peak_gib_max"])
             size = _memory(leanest["peak_gib_max"])
             parts.append(f"smallest peak: K={leanest['K']}, M={leanest['M']} with {size} a stage")
-        kinds = "" if (found := {row["fidelity"] for row in rows}) == {"measured"} else f"{', '.join(sorted(found))}; "
-        self.say(f"  {'; '.join(parts)} ({kinds}N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
+        kind = "" if rows[0]["fidelity"] == "measured" else f"{rows[0]['fidelity']}; "
+        self.say(f"  {'; '.join(parts)} ({kind}N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
 
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""

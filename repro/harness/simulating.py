@@ -164,6 +164,13 @@ def _warnings(options: SimulateOptions, source: Source) -> list[str]:
             f"layers were timed with K={timed} processes at once; with K={stages} {how} would share the memory "
             f"bandwidth: `repro calibrate {source.model} --K {others[0]}` times that"
         )
+    calibration = source.calibration
+    odd = [M for M in options.M if calibration and not calibration.covers(options.N // M)]
+    if odd and calibration:
+        told.append(
+            f"layers were timed for micro-batches of {calibration.sizes[0]} to {calibration.sizes[-1]} examples; with "
+            f"N={options.N}, M={', '.join(map(str, odd))} is beyond that and a guess: calibrate with another --N"
+        )
     if options.optimizer != "sgd":
         told.append(f"updates were timed with sgd; of {options.optimizer} only the memory of its state counts here")
     return told
@@ -219,6 +226,8 @@ def _point(spec: RunSpec, found: dict[str, Any], alone: dict[str, Any]) -> dict[
     """One K and M beside the same M on one stage: seconds, bytes, and the spans."""
     line = found["metrics"]
     (step,) = line["step_s"]
+    if not step:
+        raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
     return {
         "K": spec.K,
         "M": spec.M,

@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_WHOLE = 300  # columns that no table of ours takes
+
 
 def show(parts: "Iterable[RenderableType]") -> None:
     """Print the parts of an answer one below the other, texts as they stand."""
     from rich.console import Console
+    from rich.table import Table
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
+    wide = Console(highlight=False, markup=False, soft_wrap=True, width=_WHOLE)
     for part in parts:
-        console.print(part)
+        # A table whose cells may not be cut is printed whole, and the terminal wraps it.
+        whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
+        (wide if whole else console).print(part)
 
 
 def table_of(

@@ -69,8 +69,15 @@ class Calibration:
         layers = Profile(forward, again, back, onward, tuple(round(size * examples) for size in self.gradients))
         return StageCosts.of(layers, counts, self.link, self.update)
 
+    def covers(self, examples: int) -> bool:
+        """Whether micro-batches of so many examples lie between those that were timed."""
+        return self.sizes[0] <= examples <= self.sizes[-1]
+
     def _at(self, table: Sequence[Sequence[float]], examples: int) -> tuple[float, ...]:
-        """Seconds of each layer; beyond the largest size as between the last two, below the smallest in proportion."""
+        """Seconds of each layer; beyond the sizes that were timed a guess.
+
+        Beyond the largest as between the last two, and not less than there; below the smallest in proportion.
+        """
         sizes = self.sizes
         if examples < sizes[0]:
             return tuple(seconds * examples / sizes[0] for seconds in table[0])
@@ -78,7 +85,9 @@ class Calibration:
             return tuple(seconds * examples / sizes[0] for seconds in table[0])
         high = min(max(1, bisect_left(sizes, examples)), len(sizes) - 1)
         share = (examples - sizes[high - 1]) / (sizes[high] - sizes[high - 1])
-        return tuple(max(0.0, a + share * (b - a)) for a, b in zip(table[high - 1], table[high], strict=True))
+        beyond = max(0.0, share - 1)
+        pairs = zip(table[high - 1], table[high], strict=True)
+        return tuple(a + min(share, 1) * (b - a) + beyond * max(0.0, b - a) for a, b in pairs)
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any]) -> "Calibration":

@@ -205,3 +205,13 @@ def test_a_device_made_in_code_is_checked_too():
     with pytest.raises(ValueError, match=r"^memory\.value = 'fast': allowed is a finite number"):
         dataclasses.replace(load("v100"), figures=figures | {"memory": Figure(**words)})
     assert {load("v100"): 1}[device.load("v100")] == 1
+
+
+def test_a_changed_figure_stays_in_its_range():
+    """Whoever asks what a step depends on has a device that is allowed."""
+    v100 = load("v100")
+    slow = v100.with_figure("launch_s", 0.6 / v100.launch_s)
+    assert slow.with_figure("launch_s", 2.0).launch_s == 1.0
+    least = v100.with_figure("matmul_flops", 1e-30)
+    assert least.matmul_flops == pytest.approx(1.0)
+    assert least.with_figure("matmul_flops", 0.5) == least

@@ -187,6 +187,9 @@ def test_messages_shrink_and_links_with_them():
     assert stand_in.throttle.seconds(2**16) == pytest.approx(link.seconds(2**20))
     free = modelled.Emulation(StageCosts.uniform(2))
     assert free.throttle is None
+    alone = modelled.Emulation(StageCosts((0.1,), (0.1,), (0.2,), link=link))
+    assert len(alone.model.layers) == 1
+    assert alone.throttle == link
 
 
 def test_messages_that_come_back_smaller_cannot_be_emulated():
@@ -217,7 +220,7 @@ def test_an_emulation_is_simulated_first():
     assert found.metrics["balance"] == once["balance"]
     assert found.metrics["modelled"] == once["modelled"], "in seconds of the device, as the rest"
     assert found.metrics["step_s"] == [1.5]
-    assert found.timeline == [{"kind": "F", "start": 0.5, "end": 1.5}]
+    assert found.timeline == [{"kind": "F", "start": 0.0, "end": 1.0}]
     assert found.metrics["labels"].items() >= {"compute": "timed wait", "device": "tpu-v2"}.items()
 
 

@@ -90,6 +90,14 @@ def test_only_what_fits_is_advised(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1].startswith("fastest that fits: K=2, M=4, ")
 
 
+def test_no_column_of_the_steps_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main([*ON, "--K", "2", "--M", "4"]) == 0
+    told = capsys.readouterr().out
+    assert "K  M  step (ms)  sequences/s  over K=1  over K=2, M=4" in told
+    assert "…" not in told
+
+
 def test_layers_that_wait_need_no_device(capsys):
     assert main(["simulate", "timed", "--K", "2", "--M", "1", "--N", "4"]) == 0
     told = capsys.readouterr().out
@@ -122,6 +130,7 @@ def test_layers_that_wait_need_no_device(capsys):
         ),
         (["transformer", "--device", "v100", "--K", "two"], ["--K two: allowed is a whole number"]),
         (["transformer", "--device", "."], ["that is a folder, give a file in it, such as device.json"]),
+        (["timed", "--model-args", "forward_s=0", "backward_s=0", "--K", "1", "--M", "1"], ["take no time at all"]),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
         (["transformer", *SIZES, "--device", "v100", "--link-latency-us", "1"], ["needs --link-gbps"]),
         (["transformer", "--devic", "v100"], ["--devic", "did you mean '--device'"]),
