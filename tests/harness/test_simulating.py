@@ -195,8 +195,14 @@ def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
 )
 def test_what_was_timed_otherwise_is_told(words, told, tmp_path: Path, capfd):
     path, _ = calibrated(tmp_path, 6)
-    assert main(["simulate", "--calibration", str(path), *words, "--M", "2", "--N", "4", "--json"]) == 0
+    assert main(["simulate", "--calibration", str(path), *words, "--M", "2", "--N", "2", "--json"]) == 0
     found = capfd.readouterr()
     assert found.err.startswith(told)
     assert bool(found.err) == bool(told)
     assert json.loads(found.out)["fidelity"] == "simulated"
+
+
+def test_micro_batches_beyond_those_that_were_timed_are_told(tmp_path: Path, capfd):
+    path, _ = calibrated(tmp_path, 6)
+    assert main(["simulate", "--calibration", str(path), "--K", "2", "--M", "2", "4", "--N", "4"]) == 0
+    assert "timed for micro-batches of 1 to 1 examples; with N=4, M=2 is beyond that" in capfd.readouterr().err
