@@ -176,7 +176,7 @@ def plan_table(plan: Plan) -> Table:
 
 
 def result_line(row: dict[str, Any]) -> str:
-    """`transformer-K2-M4-3fa9c1: 0.512 s/step, 1.62x [1.58, 1.66] over K=1, bubble 0.21 of the total`."""
+    """`transformer-K2-M4-3fa9c1: 0.512 s/step, 1.62x [1.58, 1.66] over K=1, idle 21% of K x step`."""
     if row["size"]:
         return f"  {row['run']}: {_fitted(row)}"
     if row["step_s"] != row["step_s"]:
@@ -189,7 +189,7 @@ def result_line(row: dict[str, Any]) -> str:
         interval += " ~ no difference shown" if low <= 1 <= high else ""
         text += f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and re-materialization"
     if row["K"] > 1 and row["bubble_idle_over_total"] == row["bubble_idle_over_total"]:
-        text += f", bubble {row['bubble_idle_over_total']:.2f} of the total"
+        text += f", idle {row['bubble_idle_over_total']:.0%} of K x step"
     return text
 
 

@@ -40,7 +40,7 @@ def test_a_ratio_names_its_baseline():
     }
     row |= {"speedup_vs_k1": 1.5, "ci_low": 1.4, "ci_high": 1.6}
     text = "  x: 0.5 s/step, 16 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and re-materialization"
-    assert result_line(row) == f"{text}, bubble 0.25 of the total"
+    assert result_line(row) == f"{text}, idle 25% of K x step"
     assert result_line(row | {"fidelity": "emulated"}).startswith("  x (emulated): 0.5 s/step")
     row |= {"ci_low": math.nan, "ci_high": math.nan}
     assert "1.50x over K=1" in result_line(row)
