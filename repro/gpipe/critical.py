@@ -8,8 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from statistics import median
 
+from repro.gpipe.queueing import Message, arrivals, fitted
+from repro.gpipe.replay import Crossing
 from repro.gpipe.schedule import Action, Schedule
 from repro.gpipe.timeline import KINDS, Span, Timeline
 
@@ -46,9 +49,9 @@ def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
     From the span that ends last (of several the one that also began last, then that of the lowest stage) backwards:
 
     - A span that needs a message waited for it if the sender ended after the previous span on its own stage; what lies
-      between, sending and waking included, is "transfer". It also did if by the usual delay (`delays`) the message was
-      still on its way when the previous span ended, and the stage then stood still for longer than it usually does
-      without a reason (`gaps`).
+      between, queueing, sending and waking included, is "transfer". It also did if by what the messages of its link
+      take (`delays`) its own was still on its way when the previous span ended, and the stage then stood still for
+      longer than it usually does without a reason (`gaps`).
     - Otherwise, ties included, it followed the previous span on its stage; what lies between is "gap", however short.
     - U follows the last work of any stage, if it began after that: stages agree that a step is finite before any of
       them updates, and nobody sees that wait in the schedule.
@@ -97,11 +100,12 @@ def by_stage(legs: Iterable[Leg], stages: int) -> list[dict[str, float]]:
     return [by_kind(leg for leg in legs if leg.stage == j) for j in range(stages)]
 
 
-def delays(timeline: Timeline, schedule: Schedule) -> dict[tuple[int, int], float]:
-    """Seconds that a message takes from the end of its action, (sending stage, receiving stage) -> median.
+def delays(timeline: Timeline, schedule: Schedule) -> dict[tuple[int, int], Crossing]:
+    """What a message takes from the end of its action, (sending stage, receiving stage) -> seconds.
 
-    Read off the spans that demonstrably waited: whose stage was free when the sender ended. A link on which none did
-    has the median of all others, 0 where there is none.
+    Read off the spans that demonstrably waited: whose stage was free when the sender ended. Their median is latency,
+    unless the link carried one message at a time for so long that others queued, see `queueing.fitted`. A link on which
+    none did wait has the median of all others as its latency, 0 where there is none.
     """
     return _Causes(timeline, schedule).delays
 
@@ -123,8 +127,11 @@ class _Causes:
         self._previous = {s: p for spans in ordered for p, s in pairwise(spans)}
         self._done = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
         self._work_ended = max((s for s in timeline.spans if s.kind in "FRB"), key=lambda s: s.end, default=None)
-        self.delays = self._delays(timeline)
-        self.gaps = self._gaps(timeline)
+        self._links = self._received(timeline)
+        self._arrivals: dict[Span, float] = {}  # of the message of a sender
+        self.gaps = self._gaps()  # only where no message was needed: what messages take is not known yet
+        self.delays = self._delays(timeline.stages)
+        self.gaps = self._gaps()
 
     def of(self, span: Span) -> tuple[Span | None, str]:
         """The span that this one waited for, if any, and what the time between them is."""
@@ -147,24 +154,47 @@ class _Causes:
         """Whether a span waited for its message rather than for its stage."""
         if sender.end > previous.end:
             return True
-        under_way = sender.end + self.delays[sender.stage, span.stage] > previous.end
+        under_way = self._arrivals[sender] > previous.end
         return under_way and span.start - previous.end > self.gaps.get((previous.kind, span.stage), 0.0)
 
-    def _delays(self, timeline: Timeline) -> dict[tuple[int, int], float]:
-        found: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for span in timeline.spans:
-            previous, sender = self._previous.get(span), self._sender(span)
-            if sender is not None and (previous is None or sender.end > previous.end):
-                found[sender.stage, span.stage].append(max(0.0, span.start - sender.end))
-        everywhere = median(value for values in found.values() for value in values) if found else 0.0
-        links = [(j, k) for j in range(timeline.stages) for k in (j - 1, j + 1) if 0 <= k < timeline.stages]
-        return {link: median(found[link]) if found[link] else everywhere for link in links}
+    def _received(self, timeline: Timeline) -> dict[tuple[int, int], list[tuple[Span, Span]]]:
+        """(sending stage, receiving stage) -> (sender, first receiver) of its messages, in the order they were sent."""
+        first: dict[Span, Span] = {}
+        for span in sorted(timeline.spans, key=lambda s: s.start):
+            sender = self._sender(span)
+            if sender is not None:
+                first.setdefault(sender, span)  # a late R needs the message of the B after it
+        found: dict[tuple[int, int], list[tuple[Span, Span]]] = defaultdict(list)
+        for sender in sorted(first, key=lambda s: s.end):
+            found[sender.stage, first[sender].stage].append((sender, first[sender]))
+        return found
 
-    def _gaps(self, timeline: Timeline) -> dict[tuple[str, int], float]:
+    def _message(self, sender: Span, span: Span) -> Message:
+        """What is known of the message that a span needs."""
+        previous = self._previous.get(span)
+        if previous is None:
+            return Message(sender.end, sender.end, span.start, waited=True)
+        usual = self.gaps.get((previous.kind, span.stage), 0.0)
+        return Message(sender.end, previous.end + usual, span.start, waited=sender.end > previous.end)
+
+    def _delays(self, stages: int) -> dict[tuple[int, int], Crossing]:
+        """What messages take on every link; `_arrivals` of every sender's follow from it."""
+        sent = {link: [self._message(*pair) for pair in pairs] for link, pairs in self._links.items()}
+        waits = [max(0.0, m.began - m.sent) for messages in sent.values() for m in messages if m.waited]
+        everywhere = Crossing(latency=median(waits) if waits else 0.0)
+        links = [(j, k) for j in range(stages) for k in (j - 1, j + 1) if 0 <= k < stages]
+        found = {link: fitted(sent.get(link, ())) or everywhere for link in links}
+        for link, pairs in self._links.items():
+            there = arrivals(sent[link], found[link])
+            self._arrivals.update((sender, at) for (sender, _), at in zip(pairs, there, strict=True))
+        return found
+
+    def _gaps(self) -> dict[tuple[str, int], float]:
+        """Medians over spans that needed no message, or whose message is known to have been there."""
         found: dict[tuple[str, int], list[float]] = defaultdict(list)
         for span, previous in self._previous.items():
             sender = self._sender(span)
-            there = sender is None or sender.end + self.delays[sender.stage, span.stage] <= previous.end
+            there = sender is None or self._arrivals.get(sender, inf) <= previous.end
             if span.kind in "FRB" and previous.kind in "FRB" and there:
                 found[previous.kind, span.stage].append(max(0.0, span.start - previous.end))
         return {key: median(values) for key, values in found.items()}

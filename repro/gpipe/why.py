@@ -147,13 +147,14 @@ class Costs:
     Attributes:
         seconds: (kind, stage) -> mean of F, R or B.
         gaps: (kind, stage) -> how long the stage is taken by what follows such an action, see `critical.gaps`.
-        delays: (sending stage, receiving stage) -> seconds from the end of an action to its message's arrival.
+        delays: (sending stage, receiving stage) -> seconds for which a message occupies the link, and of latency, from
+            the end of its action on, see `critical.delays`.
         around: seconds of the step before the first F and after the last B: set-up, agreement and update.
     """
 
     seconds: dict[tuple[str, int], float]
     gaps: dict[tuple[str, int], float]
-    delays: dict[tuple[int, int], float]
+    delays: dict[tuple[int, int], Crossing]
     around: float
 
     @classmethod
@@ -183,9 +184,10 @@ class Costs:
 
         Args:
             schedule: what is run.
-            part: of the seconds of an action; what is around it, and a message, takes as long as ever.
+            part: of the seconds of an action, and of those for which its message occupies a link; what is around it,
+                and the latency of a message, takes as long as ever.
             even: every stage takes the mean over stages.
-            free: messages arrive at once.
+            free: messages arrive at once and occupy no link.
         """
         mean = {kind: fmean(v for (k, _), v in self.seconds.items() if k == kind) for kind in "FRB"}
 
@@ -195,7 +197,8 @@ class Costs:
 
         def crossing(action: Action, target: int) -> Crossing:  # from the end of the action, a gap is no part of it
             sending = self.gaps[action.kind, action.stage]
-            return Crossing(latency=-sending if free else self.delays[action.stage, target] - sending)
+            message = Crossing() if free else self.delays[action.stage, target]
+            return Crossing(part * message.seconds, message.latency - sending)
 
         walked = replay(schedule, duration, crossing)
         return self.around + max(s.end - self.gaps[s.kind, s.stage] for s in walked.spans)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.critical import by_kind, by_stage, critical_path, delays, gaps
-from repro.gpipe.replay import replay
+from repro.gpipe.replay import Crossing, replay
 from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, make_schedule
 from repro.gpipe.timeline import Span, Timeline
 
@@ -51,7 +51,7 @@ def test_messages_on_their_way_are_transfer_and_nothing_else_is():
     assert drawn(legs) == "F0@0 t0@1 F0@1 F1@1 B1@1 t1@0 B1@0 B0@0"
     assert by_kind(legs) == {"F": 3, "R": 0, "B": 6, "U": 0, "setup": 0, "transfer": 1, "gap": 0}
     assert by_stage(legs, 2)[0]["transfer"] == by_stage(legs, 2)[1]["transfer"] == 0.5
-    assert delays(timeline, schedule) == {(0, 1): 0.5, (1, 0): 0.5}
+    assert delays(timeline, schedule) == {(0, 1): Crossing(latency=0.5), (1, 0): Crossing(latency=0.5)}
 
 
 def test_a_message_under_way_when_the_stage_became_free_is_what_it_waited_for():
@@ -59,6 +59,24 @@ def test_a_message_under_way_when_the_stage_became_free_is_what_it_waited_for():
     schedule = make_schedule("gpipe", 2, 2, "never")
     timeline = replay(schedule, lambda a: 1.0 if a.stage == 0 else 0.9, transfer=3.0)
     assert drawn(critical_path(timeline, schedule)) == "F0@0 F1@0 t1@1 F1@1 B1@1 t1@0 B1@0 B0@0"
+
+
+def test_queueing_for_a_link_is_transfer():
+    """Messages of 3 seconds leave every second: F3 of stage 0 ends at 4, the link is free at 10."""
+    schedule = make_schedule("gpipe", 2, 4, "never")
+    timeline = replay(schedule, lambda a: UNIT[a.kind], lambda _a, j: Crossing(3.0 if j else 0.0, 0.5 if j else 0.0))
+    legs = critical_path(timeline, schedule)
+    assert drawn(legs) == "F0@0 F1@0 F2@0 F3@0 t3@1 F3@1 B3@1 B3@0 B2@0 B1@0 B0@0"
+    assert by_kind(legs)["transfer"] == 13.5 - 4
+    assert delays(timeline, schedule) == {(0, 1): Crossing(3.0, 0.5), (1, 0): Crossing()}
+
+
+def test_many_messages_on_their_way_do_not_queue():
+    """A constant delay of 3 seconds, and a stage that takes 2.5 after each: 0.5 of them belong to the runtime."""
+    schedule = make_schedule("gpipe", 2, 8, "never")
+    slow = replay(schedule, lambda a: UNIT[a.kind] * (2 if a.stage else 1) + 0.5, transfer=3.0)
+    timeline = Timeline(tuple(Span(s.kind, s.stage, s.micro_batch, s.start, s.end - 0.5) for s in slow.spans), 2)
+    assert delays(timeline, schedule) == {(0, 1): Crossing(latency=3.5), (1, 0): Crossing(latency=3.5)}
 
 
 def test_setup_update_and_what_the_runtime_takes():
@@ -104,7 +122,7 @@ def test_legs_abut_and_sum_to_the_step(schedule, data):
     assert sum(sum(kinds.values()) for kinds in by_stage(legs, schedule.stages)) == pytest.approx(timeline.step_time)
     if not transfer:
         assert by_kind(legs)["transfer"] == 0
-    assert all(delay == pytest.approx(transfer) for delay in delays(timeline, schedule).values())
+    assert all(delay == pytest.approx(Crossing(latency=transfer)) for delay in delays(timeline, schedule).values())
 
 
 @given(schedule=schedules, data=st.data())

@@ -1,11 +1,13 @@
 """What changes would give, from costs that are known, and the sentence that says which matters."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe import why
-from repro.gpipe.replay import replay
+from repro.gpipe.replay import Crossing, replay
 from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, make_schedule
 from repro.gpipe.timeline import Span, Timeline
 from repro.gpipe.why import Costs, Why, what_if
@@ -83,7 +85,7 @@ def test_gaps_and_delays_do_not_shrink_with_the_micro_batches():
     spans = tuple(Span(s.kind, s.stage, s.micro_batch, s.start, s.end - 0.5) for s in slow.spans)
     timeline = Timeline(spans, 2)
     costs = Costs.of(timeline, schedule)
-    assert costs.delays == {(0, 1): 0.75, (1, 0): 0.75}
+    assert costs.delays == {(0, 1): Crossing(latency=0.75), (1, 0): Crossing(latency=0.75)}
     assert costs.gaps == {(kind, j): 0.5 * (kind != "R") for kind in "FRB" for j in (0, 1)}
     base, doubled = costs.step(schedule), Why.of(timeline, schedule).factor(why.DOUBLED)
     assert base == slow.step_time - 0.5  # what follows the last B is not part of the step
@@ -91,6 +93,34 @@ def test_gaps_and_delays_do_not_shrink_with_the_micro_batches():
     assert doubled == pytest.approx(base / (faster.step_time - 0.5))
     assert doubled is not None
     assert doubled < 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("latency", [0.0, 0.7])
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0, 10.0])
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("name", ["gpipe", "gpipe-late", "1f1b"])
+def test_a_busy_link_is_told_from_the_runtime(name, stages, seconds, latency, noise):
+    schedule, random = make_schedule(name, stages, 32), Random(1)
+    costs = {a: UNIT[a.kind] * random.uniform(1 - noise, 1 + noise) for rank in schedule.ranks for a in rank}
+    timeline = replay(
+        schedule,
+        costs.__getitem__,
+        lambda _a, _j: Crossing(seconds * random.uniform(1 - noise, 1 + noise), latency),
+    )
+    found = Why.of(timeline, schedule)
+    assert found.factor(why.LINK) == pytest.approx(
+        timeline.step_time / replay(schedule, costs.__getitem__).step_time, rel=0.05
+    )
+    assert found.error == pytest.approx(0, abs=0.03)
+    assert found.shares["gap"] < 0.01
+
+
+def test_a_smaller_micro_batch_occupies_a_busy_link_for_less():
+    schedule = make_schedule("gpipe", 2, 32)
+    now = replay(schedule, lambda a: UNIT[a.kind], lambda _a, _j: Crossing(10.0))
+    halves = replay(make_schedule("gpipe", 2, 64), lambda a: UNIT[a.kind] / 2, lambda _a, _j: Crossing(5.0))
+    assert Why.of(now, schedule).factor(why.DOUBLED) == pytest.approx(now.step_time / halves.step_time, rel=0.02)
 
 
 def test_setup_and_update_are_kept_as_they_were():
