@@ -211,12 +211,11 @@ def test_captions_of_the_papers_size(modelled):
 
 def test_a_dot_belongs_to_the_group_at_its_left(modelled):
     with styled():
-        figure = bars(modelled, [])
-        assert figure is not None
+        figure: Any = bars(modelled, [])
         axes = figure.axes[1]
-        (tall,) = [one.lines[0] for one in axes.containers if hasattr(one, "has_yerr")][:1]
-        edge = max(bar.get_x() + bar.get_width() for bar in axes.patches if bar.get_x() < tall.get_xdata()[0])
-        assert edge < tall.get_xdata()[0] < round(tall.get_xdata()[0]) + 0.4
+        dot = next(one for one in axes.containers if hasattr(one, "has_yerr")).lines[0].get_xdata()[0]
+        edge = max(bar.get_x() + bar.get_width() for bar in axes.patches if bar.get_x() < dot)
+        assert edge < dot < round(dot) + 0.4
 
 
 def test_long_titles_are_wrapped(small):
@@ -226,8 +225,8 @@ def test_long_titles_are_wrapped(small):
     }
     found = type(small)(small.rows, small.rounds, specs, small.folders)
     with styled():
-        for figure in (bars(found, []), protocols(found, [])):
-            assert figure is not None
+        drawn: list[Any] = [bars(found, []), protocols(found, [])]
+        for figure in drawn:
             figure.draw_without_rendering()
             for axes in figure.axes:
                 assert "\n" in axes.get_title(loc="left")

@@ -124,7 +124,7 @@ def test_another_size_is_named_and_not_judged(tmp_path):
 
 def test_beside_tpus_another_size_was_not_run_at_this_scale(tmp_path):
     found = recorded(tmp_path, SMALL, rounds=1)
-    rows = found.rows[found.rows["group"] == "transformer-simulated"]
+    rows = found.rows.query("group == 'transformer-simulated'")
     only = Results(rows, found.rounds, found.specs, found.folders)
     assert next(iter(table3.against_tpus(only).shown["status"])).startswith("not run at this scale")
     planned = Results(rows.assign(status="planned"), found.rounds, found.specs, found.folders)
