@@ -77,17 +77,14 @@ _TABLE1: dict[str, tuple[Make, str]] = {
     "largest": (memory_figures.largest, "The largest model that fits, against K; right: over that of one stage."),
 }
 _OWN = {table3.NAME: table3_figures, breakdown.NAME: breakdown, bubble.NAME: bubble_figures}  # instead of the usual
-_TABLE2: dict[str, tuple[Make, str]] = {
+_TABLE2: dict[str, tuple[Make, Callable[["Results"], str]]] = {
     "bars": (
         table2_figures.bars,
-        "Table 2 as bars, throughput over K=2, M=1. Bars are of the paper's size: quoted, the best evidence at that "
-        "size (measured, else emulated, else simulated) and the ideal. Dots, with their intervals: measured "
-        f"with a smaller model, whose ratios can show a trend. {texts.IDEAL}",
+        table2_figures.about_bars,
     ),
     "protocols": (
         table2_figures.protocols,
-        "Table 2 under other protocols, simulated at the paper's size, each over its own K=2, M=1. No pipeline at one "
-        f"mini-batch is above the plain ideal but by recomputing early. {texts.IDEAL} {texts.PLAIN}",
+        table2_figures.about_protocols,
     ),
 }
 _SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
@@ -149,7 +146,7 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
         return
     if experiment == table2_runs.NAME:
         for name, (make, caption) in _TABLE2.items():
-            yield name, make(results, rows), " ".join(filter(None, (caption, optimizers(results, rows))))
+            yield name, make(results, rows), " ".join(filter(None, (caption(results), optimizers(results, rows))))
         rows = table2_runs.fixed(rows)
     for name, (make, _) in _PICTURES.items():
         shown = _shown(rows, name, experiment)
@@ -217,6 +214,6 @@ def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting, stret
     """One measured step over the ideal of the same schedule, titled with what it is of."""
     K, M = row["K"], row["M"]
     words = f"As Figure 2({letter}), {row['fidelity']}: {model_name(setting.model)}, K={K}, M={M}"
-    slower = f", on a clock stretched {stretch:g} times" if stretch and stretch != 1 else ""
-    details = textwrap.fill(setting.details + slower, 84)
+    waited = f", times are the device's, stages waited {stretch:g} times as long" if stretch and stretch != 1 else ""
+    details = textwrap.fill(setting.details + waited, 84)
     return gantt.draw(timeline, f"{words}\n{details}", row["fidelity"], ideal(K, M, *setting.plan))

@@ -92,12 +92,16 @@ def framed(
     experiment: str,
     *,
     folded: bool = False,
+    missing: str = "",
 ) -> Table:
-    """The table of these lines, (as shown, as numbers), keyed by (group, name); without any it says what to run."""
+    """The table of these lines, (as shown, as numbers), keyed by (group, name).
+
+    Without any it says what is `missing`, by default what to run.
+    """
     from pandas import DataFrame, MultiIndex
 
     if not pairs:
-        shown = DataFrame([{"run": "none", "status": f"{NOT_RUN}: ./run_all.sh {experiment}"}])
+        shown = DataFrame([{"run": "none", "status": missing or f"{NOT_RUN}: ./run_all.sh {experiment}"}])
         return Table(name, title, note, shown, experiment=experiment)
     frames = []
     for lines in zip(*pairs, strict=True):
@@ -113,6 +117,12 @@ def number(value: Any, digits: int = 2, unit: str = "") -> str:
     if value is None or isnan(float(value)):
         return EMPTY
     return f"{float(value):.{digits}f}{unit}"
+
+
+def memory(gib: float) -> str:
+    """`23 GiB`; below one in MiB; one more digit where there are few."""
+    size, unit = (gib, "GiB") if gib >= 1 else (1024 * gib, "MiB")
+    return f"{size:.{0 if size >= 10 else 1}f} {unit}"
 
 
 def percent(value: Any) -> str:

@@ -27,8 +27,8 @@ from repro.report.compare import (
 )
 from repro.report.falls import falls
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, number
-from repro.report.table2_runs import NAME, Protocol, fixed, protocol, quoted
+from repro.report.table import EMPTY, NOT_RUN, Table, memory, number
+from repro.report.table2_runs import NAME, Protocol, fixed, protocol, quoted, warning
 from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:
@@ -92,10 +92,13 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
     details = [optimizers(results, fixed(rows_of(results, experiment=NAME)))]
     details += [f"{model_name(setting.model)}, measured: {setting.details}." for setting in found if setting.details]
     details += [f"{kind.capitalize()}: {_sizes(modelled, kind)}." for kind in kinds]
+    if "emulated" in kinds:
+        details.append(table2_emulated.sentence(results))
     details += [words for some in modelled.values() if (words := _base(results, some["simulated"]))]
     if ours is over_k2m1:
         whole = settings(results, rows_of(results, experiment=NAME, fidelity="measured"))
         details += filter(None, (falls(results, setting, _short_title(setting, whole)) for setting in whole))
+    note = warning(some[kind] for some in modelled.values() for kind in kinds) + note
     return Table(name, title, " ".join(filter(None, [note, *details])), shown, experiment=NAME)
 
 
@@ -112,7 +115,7 @@ def _base(results: "Results", own: Protocol) -> str:
     optimizer = results.specs[row["run"]].optimizer
     return (
         f"{model_name(row['model'])}, simulated: one N is a comparison, its K=2, M=1 is counted to take "
-        f"{row['peak_gib_max']:.0f} GiB a stage, whatever the device has (optimizer {optimizer})."
+        f"{memory(row['peak_gib_max'])} a stage, whatever the device has (optimizer {optimizer})."
     )
 
 

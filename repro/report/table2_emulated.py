@@ -1,5 +1,6 @@
 """What the runtime itself costs at up to K=8: emulated steps of Table 2 against the same steps on a virtual clock."""
 
+from collections.abc import Iterable
 from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL
 from repro.report.style import model_name
 from repro.report.table import Table, number
-from repro.report.table2_runs import MODELS, NAME, Protocol, places, protocol
+from repro.report.table2_runs import MODELS, NAME, Protocol, another_size, places, protocol, warning
+from repro.report.texts import clock
 from repro.simulate import StageCosts, simulate
 
 if TYPE_CHECKING:
@@ -20,26 +22,42 @@ def tables(results: "Results") -> list[Table]:
     """One line a cell; nothing before anything was emulated."""
     from pandas import DataFrame
 
-    found = [protocol(results, model, "emulated") for model in MODELS]
-    lines = [line for some in found if some for at in places(some.model) if (line := _line(some, *at))]
+    found = [some for model in MODELS if (some := protocol(results, model, "emulated"))]
+    lines = _lines(found)
     if not lines:
         return []
-    worst = max(lines, key=lambda line: line["more"])
-    least = min(lines, key=lambda line: line["more"])
-    note = (
+    note = warning(found) + (
         "Emulated: K processes of the real engine, schedule and messages, of which each stage waits as long as it is "
-        "modelled to compute, on a clock stretched so many times. Simulated: the same stage costs and link laid on a "
-        "virtual clock. Both in seconds of the modelled device. More: emulated over "
+        "modelled to compute, times stretch, and seconds are divided by it again. Simulated: the same stage costs and "
+        f"link laid on a virtual clock. {clock([line['stretch'] for line in lines])} More: emulated over "
         f"simulated, minus 1, of each round; the median and its bootstrap 95 % interval, {NO_INTERVAL}. All processes "
         "share the cores of one machine, so at K above their number it also holds what they wait for each other; "
         "messages are cut down to 64 KiB. What a wait ends late the next one that begins at once makes good, so "
-        "lateness of timers is not in it, nor all of what waiting for a core adds. "
-        f"From {_percent(least['more'])} % ({_where(least)}) to "
-        f"{_percent(worst['more'])} % ({_where(worst)})."
+        f"lateness of timers is not in it, nor all of what waiting for a core adds. More goes {_range(lines)}."
     )
     shown = DataFrame([_shown(line) for line in lines])
-    title = "Table 2 emulated against simulated: what the runtime costs"
+    size = another_size(found)
+    title = f"Table 2 emulated against simulated{', ' * bool(size)}{size}: what the runtime costs"
     return [Table("table2_emulated", title, note, shown, DataFrame(lines), NAME)]
+
+
+def sentence(results: "Results") -> str:
+    """What Table 2's note says of its emulated cells: their clock and what the runtime adds; nothing without any."""
+    lines = _lines(some for model in MODELS if (some := protocol(results, model, "emulated")))
+    if not lines:
+        return ""
+    stretches = [line["stretch"] for line in lines]
+    return f"{clock(stretches)} Emulated steps over the same steps simulated, minus 1: {_range(lines)}."
+
+
+def _lines(found: Iterable[Protocol]) -> list[dict[str, Any]]:
+    return [line for some in found for at in places(some.model) if (line := _line(some, *at))]
+
+
+def _range(lines: list[dict[str, Any]]) -> str:
+    """The least and the most that the runtime adds to a step, and where."""
+    least, worst = (end(lines, key=lambda line: line["more"]) for end in (min, max))
+    return f"from {_percent(least['more'])} % ({_where(least)}) to {_percent(worst['more'])} % ({_where(worst)})"
 
 
 def _line(some: Protocol, K: int, M: int) -> dict[str, Any] | None:

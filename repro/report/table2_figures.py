@@ -1,5 +1,6 @@
 """Table 2 as bars, the best evidence for each cell beside the paper's, and its protocols side by side."""
 
+import textwrap
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,17 @@ from repro.paper import theory
 from repro.report.compare import Ratio, Row, over_k2m1, rows_of
 from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
 from repro.report.table2_protocols import above, of
-from repro.report.table2_runs import MODELS, NAME, Protocol, at_papers_size, places, protocol, quoted
+from repro.report.table2_runs import (
+    MODELS,
+    NAME,
+    Protocol,
+    another_size,
+    at_papers_size,
+    places,
+    protocol,
+    quoted,
+)
+from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,9 +26,11 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
-_WIDTH = 0.24  # of a bar; groups stand 1 apart
-_PLACES = {"quoted": -0.25, "ours": 0.0, "ideal": 0.25, "measured": 0.48}  # of a group's parts, beside its middle
+_WIDTH = 0.21  # of a bar; groups stand 1 apart
+_PLACES = {"quoted": -0.33, "ours": -0.11, "ideal": 0.11, "measured": 0.28}  # of a group's parts, beside its middle
+_LINE = 96  # characters that fit a panel's title
 _FORMS: dict[theory.Form, str] = {"plain": "--", "early": "-"}
+_NAMES = {"emulated": "emulated", "simulated": "controlled"}  # fidelity -> its protocol, the most real first
 _PROTOCOLS = {  # all simulated, so of one marker
     "controlled": ("one N", FIDELITIES["simulated"]),
     "by memory": ("largest N that fits", "#D55E00"),
@@ -27,10 +40,10 @@ _PROTOCOLS = {  # all simulated, so of one marker
 
 
 def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
-    """For every cell: quoted, the best evidence at the paper's size, the ideal; smaller measured ones as dots."""
+    """For every cell: quoted, the best evidence, the ideal; measured ones of another size as dots."""
     found = {model: {at: best(results, model, *at) for at in places(model)} for model in MODELS}
     small = {model: {at: one for at in places(model) if (one := smaller(results, model, *at))} for model in MODELS}
-    present = {kind for cells in found.values() for kind, _ in cells.values() if kind}
+    present = _present(results, found)
     scales = dict.fromkeys(scale for cells in small.values() for scale, _ in cells.values())
     if not present and not scales:
         return None
@@ -38,18 +51,21 @@ def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
     for (panel,), (model, cells) in zip(axes, found.items(), strict=True):
         _bars(panel, model, cells)
         _dots(panel, model, small[model])
-        panel.set_title("; ".join([model_name(model), *_about(results, model, cells)]))
+        panel.set_title(_wrapped("; ".join([model_name(model), *_about(results, model, cells)])))
     handles = _patches(present, list(scales))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
 
 
 def best(results: "Results", model: str, K: int, M: int) -> tuple[str, float]:
-    """(fidelity, throughput over K=2, M=1) of a cell at the paper's size, the most real first; ("", NaN) for none."""
+    """(fidelity, throughput over K=2, M=1) of a cell, the most real first; ("", NaN) for none.
+
+    What is measured counts here at the paper's size alone; what is modelled is of that but at scale smoke.
+    """
     for row in _measured(results, model, K, M):
         if at_papers_size(results, row):
             return "measured", over_k2m1(results, row).value
-    for kind, name in (("emulated", "emulated"), ("simulated", "controlled")):
+    for kind, name in _NAMES.items():
         some = protocol(results, model, name)
         if some and not isnan(some.ratio(K, M)):
             return kind, some.ratio(K, M)
@@ -74,9 +90,49 @@ def _scale(row: Row) -> int:
 
 def _about(results: "Results", model: str, cells: dict[tuple[int, int], tuple[str, float]]) -> list[str]:
     """`emulated L=48, N=32 on tpu-v3`: what our bars are of."""
-    names = {"emulated": "emulated", "simulated": "controlled"}
-    kinds = dict.fromkeys(kind for kind, _ in cells.values() if kind in names)
-    return [f"{kind}: {protocol(results, model, names[kind]).size}" for kind in kinds]
+    kinds = dict.fromkeys(kind for kind, _ in cells.values() if kind in _NAMES)
+    return [_sized(kind, protocol(results, model, _NAMES[kind])) for kind in kinds]
+
+
+def _sized(kind: str, some: Protocol) -> str:
+    """`simulated, smoke size: L=6, N=32 on tpu-v3`; of the paper's size without that word."""
+    return f"{', '.join(filter(None, (kind, another_size([some]))))}: {some.size}"
+
+
+def _present(results: "Results", found: dict[str, dict[tuple[int, int], tuple[str, float]]]) -> dict[str, str]:
+    """Fidelity of our bars -> the sizes of their models: `the paper's size or smoke size`."""
+    sizes: dict[str, dict[str, None]] = {}
+    for model, cells in found.items():
+        for kind in dict.fromkeys(kind for kind, _ in cells.values() if kind):
+            size = another_size([protocol(results, model, _NAMES[kind])]) if kind in _NAMES else ""
+            sizes.setdefault(kind, {})[size or "the paper's size"] = None
+    return {kind: " or ".join(some) for kind, some in sizes.items()}
+
+
+def about_bars(results: "Results") -> str:
+    """The caption of the bars."""
+    size = another_size(protocol(results, model, name) for model in MODELS for name in _NAMES.values())
+    words = f"modelled at {size}, which shows nothing about the paper" if size else "at the paper's size"
+    return (
+        f"Table 2 as bars, throughput over K=2, M=1: quoted, the best evidence {words} (measured, else emulated, else "
+        "simulated) and the ideal. Dots at a group's right, with their intervals: measured with a smaller model, whose "
+        f"ratios can show a trend. {IDEAL}"
+    )
+
+
+def about_protocols(results: "Results") -> str:
+    """The caption of the protocols."""
+    size = another_size(some for model in MODELS for some in of(results, model).values())
+    words = f"simulated at {size}, which shows nothing about the paper" if size else "simulated at the paper's size"
+    return (
+        f"Table 2 under other protocols, {words}, each over its own K=2, M=1. No pipeline at one mini-batch is above "
+        f"the plain ideal but by recomputing early. {IDEAL} {PLAIN}"
+    )
+
+
+def _wrapped(title: str) -> str:
+    """On as many lines as a panel's width takes."""
+    return textwrap.fill(title, _LINE, break_on_hyphens=False)
 
 
 def _bars(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, float]]) -> None:
@@ -92,6 +148,9 @@ def _bars(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, floa
         ideal = theory.speedup_over_k2m1(*at, "early")
         bar = axes.bar(x + _PLACES["ideal"], ideal, _WIDTH, facecolor="none", edgecolor=THEORY, linewidth=0.9)
         axes.bar_label(bar, [f"{ideal:.2f}"], **label)
+    for x in range(1, len(cells)):
+        axes.axvline(x - 0.5, color="#DDDDDD", linewidth=0.7, zorder=0)
+    axes.set_xlim(-0.5, len(cells) - 0.5)
     ticks(axes, list(range(len(cells))), [f"K={K}\nM={M}" for K, M in cells])
     axes.set(ylabel="throughput over K=2, M=1")
     axes.margins(y=0.08)
@@ -108,13 +167,13 @@ def _dots(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, Rati
         axes.errorbar(x, one.value, errors, fmt=MARKERS["measured"], ms=4.5, color=FIDELITIES["measured"], capsize=2)
 
 
-def _patches(present: set[str], scales: list[str]) -> list[Any]:
+def _patches(present: dict[str, str], scales: list[str]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Any] = [Patch(facecolor=QUOTED, label="quoted")]
     handles += [
-        Patch(facecolor=colour, label=f"{kind}, the paper's size")
+        Patch(facecolor=colour, label=f"{kind}, {present[kind]}")
         for kind, colour in FIDELITIES.items()
         if kind in present
     ]
@@ -171,4 +230,5 @@ def _protocols(axes: "Axes", model: str, found: dict[str, Protocol]) -> None:
 def _title(model: str, found: dict[str, Protocol]) -> str:
     """The model, and the size and device of its simulated runs."""
     sizes = dict.fromkeys(found[name].size for name in ("controlled", "half widths, by memory") if name in found)
-    return "; half widths: ".join([f"{model_name(model)}: {next(iter(sizes), '')}", *list(sizes)[1:]])
+    name = ", ".join(filter(None, (model_name(model), another_size(found.values()))))
+    return _wrapped("; half widths: ".join([f"{name}: {next(iter(sizes), '')}", *list(sizes)[1:]]))

@@ -1,4 +1,4 @@
-"""Table 2 predicted at the paper's size and held against it: the gap of each cell, cause by cause.
+"""Table 2 predicted and held against the paper's: the gap of each cell, cause by cause; of another size no verdict.
 
 Ratios are over K=2, M=1; a cause is the difference that it makes to the ratio, so causes add up from the uniform
 pipeline's closed form to the prediction.
@@ -13,7 +13,18 @@ from repro.report import table2_sensitivity, table2_why
 from repro.report.compare import rows_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
-from repro.report.table2_runs import MODELS, NAME, RUNGS, TOLERANCE, Protocol, places, protocol, quoted
+from repro.report.table2_runs import (
+    MODELS,
+    NAME,
+    RUNGS,
+    TOLERANCE,
+    Protocol,
+    another_size,
+    places,
+    protocol,
+    quoted,
+    warning,
+)
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
@@ -35,6 +46,7 @@ class Prediction:
         causes: ideal to predicted, one after the other; their sum is the difference.
         others: of each explanation in `NAMED`, its ratio minus the predicted; NaN where it was not run or nothing fits.
         whole: explanations whose protocol could run every cell of the model; no other earns a verdict.
+        papers_size: whether what was simulated is of the paper's size; else its verdict is that it is not.
     """
 
     model: str
@@ -46,11 +58,17 @@ class Prediction:
     causes: dict[str, float]
     others: dict[str, float]
     whole: tuple[str, ...] = tuple(NAMED)
+    papers_size: bool = True
 
     @property
     def gap(self) -> float:
         """Predicted over quoted, minus 1."""
         return self.predicted / self.quoted - 1
+
+    @property
+    def easy(self) -> bool:
+        """Whether 1.00, as if K and M did nothing, would be as near as what is called consistent."""
+        return abs(1 / self.quoted - 1) <= TOLERANCE
 
     @property
     def unexplained(self) -> float:
@@ -63,6 +81,8 @@ class Prediction:
         """Consistent, or what closes the gap, or that nothing does."""
         if (self.K, self.M) == (2, 1):
             return "baseline"
+        if not self.papers_size:
+            return "another size"
         if abs(self.gap) <= TOLERANCE:
             return "consistent"
         known = {name: more for name, more in self.others.items() if name in self.whole and not isnan(more)}
@@ -82,7 +102,7 @@ def tables(results: "Results") -> list[Table]:
     found = predictions(results)
     if not found:
         return []
-    explained = [*table2_why.tables(results), causes(found), *table2_sensitivity.tables(results)]
+    explained = [*table2_why.tables(results), causes(found, results), *table2_sensitivity.tables(results)]
     return [main(found, results), *explained]
 
 
@@ -106,27 +126,52 @@ def _prediction(own: Protocol, others: dict[str, Protocol], K: int, M: int) -> P
     steps[UPDATE] = predicted - so_far
     more = {name: some.ratio(K, M) - predicted if some else nan for name, some in others.items()}
     whole = tuple(name for name, some in others.items() if some and all(some.N(*at) for at in places(own.model)))
-    return Prediction(own.model, K, M, quoted(own.model, K, M), ideal, predicted, steps, more, whole)
+    same = all(some.papers_size for some in (own, *others.values()) if some)
+    return Prediction(own.model, K, M, quoted(own.model, K, M), ideal, predicted, steps, more, whole, same)
+
+
+def _protocols(found: list[Prediction], results: "Results") -> list[Protocol]:
+    """Those that these predictions are of."""
+    models = dict.fromkeys(one.model for one in found)
+    return [
+        some for model in models for name in ("controlled", *NAMED.values()) if (some := protocol(results, model, name))
+    ]
 
 
 def main(found: list[Prediction], results: "Results") -> Table:
     """One line a cell: quoted, ideal, predicted, the gap and its verdict."""
     from pandas import DataFrame
 
-    said = sum(one.verdict == "consistent" for one in found)
-    held = sum(one.verdict != "baseline" for one in found)
+    owns = _protocols(found, results)
     abouts = dict.fromkeys(protocol(results, one.model, "controlled").about for one in found)
-    note = (
+    note = warning(owns) + (
         "Throughput over that of K=2, M=1. Predicted: simulated at one N for all cells of a model, stages cut by "
-        f"time, {'; '.join(abouts)}. {IDEAL} Gap: predicted over quoted, minus 1. Consistent: within {TOLERANCE:.0%}, "
-        "one tolerance for all cells, since the profiles' attained rates are known no better; a simulation earns no "
+        f"time, {'; '.join(abouts)}. {IDEAL} Gap: predicted over quoted, minus 1. {_judged(found)}Recorded with the "
+        f"code of {_commits(results)}."
+    )
+    size = another_size(owns) or "at the paper's size"
+    title = f"Table 2 predicted{', ' if another_size(owns) else ' '}{size}: quoted against simulated"
+    return Table("table2_predictions", title, note, DataFrame([_shown(one) for one in found]), _data(found), NAME)
+
+
+def _judged(found: list[Prediction]) -> str:
+    """What verdicts mean and how many cells have the best one; nothing where every cell is of another size."""
+    judged = [one for one in found if one.papers_size and one.verdict != "baseline"]
+    if not judged:
+        return ""
+    said = [one for one in judged if one.verdict == "consistent"]
+    easy = [f"{model_name(one.model)} K={one.K}, M={one.M} ({one.quoted:g})" for one in said if one.easy]
+    words = (
+        f"Consistent: within {TOLERANCE:.0%}, one tolerance for all cells, since the "
+        "profiles' attained rates are known no better; a simulation earns no "
         "better word. Else: the explanation that leaves the least (batch: the largest N that fits each cell; cut by "
         "parameters), named where it closes half of the gap or more, and only if every cell of the model can be run "
         "so. A name is of its cell alone: what fits one cell and not its neighbours explains no row, see below. "
-        f"{said} of {held} cells are consistent. Recorded with the code of {_commits(results)}."
+        f"{len(said)} of {len(judged)} cells are consistent. "
     )
-    title = "Table 2 predicted at the paper's size: quoted against simulated"
-    return Table("table2_predictions", title, note, DataFrame([_shown(one) for one in found]), _data(found), NAME)
+    if easy:
+        words += f"Of these a prediction of 1.00, that nothing changes, would be so too: {'; '.join(easy)}. "
+    return words
 
 
 def _commits(results: "Results") -> str:
@@ -168,12 +213,13 @@ def _data(found: list[Prediction]) -> Any:
     return DataFrame(lines)
 
 
-def causes(found: list[Prediction]) -> Table:
+def causes(found: list[Prediction], results: "Results") -> Table:
     """The same with every cause: ideal, each difference, predicted, batch, what is left, quoted."""
     from pandas import DataFrame
 
     lines = [_causes(one) for one in found]
-    note = (
+    owns = _protocols(found, results)
+    note = warning(owns) + (
         f"Ratios over K=2, M=1 at one N. {IDEAL} Every cause is what it adds to the ratio when it comes on top of "
         "those left of it, each time with the best cut for what counts then, so a line adds up: ideal, causes, "
         "predicted, batch, not explained, quoted. A cause that slows the base more than the cell raises the ratio. "
@@ -183,7 +229,10 @@ def causes(found: list[Prediction]) -> Table:
         "by parameters is an alternative and not added. Causes of the gap's size that no model here has stay in not "
         "explained."
     )
-    title = "Table 2 predicted: from the ideal to the quoted ratio, cause by cause (simulated)"
+    size = another_size(owns)
+    title = (
+        f"Table 2 predicted{', ' * bool(size)}{size}: from the ideal to the quoted ratio, cause by cause (simulated)"
+    )
     return Table("table2_causes", title, note, DataFrame(lines), _data(found), NAME, folded=True)
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER
+from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import canonical
 from repro.paper import table2 as paper_table2
 from repro.report.compare import Row, rows_of
@@ -108,6 +108,23 @@ class Protocol:
             rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
         return cast("list[dict[str, Any]]", rounds.to_dict("records"))
 
+    @cached_property
+    def papers_size(self) -> bool:
+        """Whether its model is of the paper's size, or of half its widths where they vary."""
+        row = next(iter(self.rows.values()))
+        return at_papers_size(self.results, row) or self._spec.model_args == NARROW["paper"]
+
+    @property
+    def scale(self) -> str:
+        """`smoke`: where it was run, which tells the size of models that are not the paper's."""
+        return str(next(iter(self.rows.values()))["scale"])
+
+    @property
+    def stretches(self) -> list[float]:
+        """How many times as long as the device each emulated cell's stages really waited."""
+        specs = [self.results.specs[row["run"]] for row in self.rows.values() if row["status"] == "done"]
+        return [spec.stretch or 1.0 for spec in specs]
+
     @property
     def about(self) -> str:
         """`AmoebaNet-D (L=18, D=256, image=224), N=128 on tpu-v2`."""
@@ -150,6 +167,24 @@ def protocol(results: "Results", model: str, name: str) -> Protocol:
         model,
         {(row["K"], row["M"]): row for row in own if row["remat"] == "always"},
         {row["M"]: row for row in own if row["remat"] == "never" and row["K"] == 1},
+    )
+
+
+def another_size(some: Iterable[Protocol]) -> str:
+    """`smoke size`, where any of these is of another model than the paper's; else nothing."""
+    scales = dict.fromkeys(one.scale for one in some if one and not one.papers_size)
+    return f"{' and '.join(scales)} size" if scales else ""
+
+
+def warning(some: Iterable[Protocol]) -> str:
+    """The sentence that a note begins with where any of these is of another size; else nothing."""
+    others = [one for one in some if one and not one.papers_size]
+    if not others:
+        return ""
+    names = dict.fromkeys(model_name(one.model) for one in others)
+    return (
+        f"{' and '.join(names)}: modelled runs are of {another_size(others)}, another than the paper's, and show "
+        "nothing about the paper. "
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, framed, number
-from repro.report.table2_runs import MODELS, NAME, Protocol, protocol, quoted
+from repro.report.table2_runs import MODELS, NAME, Protocol, another_size, protocol, quoted, warning
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -37,17 +37,21 @@ def tables(results: "Results") -> list[Table]:
     if not found:
         return []
     pairs = [pair for own, changed in found for pair in _lines(own, changed)]
-    inside = sum(_inside(own, changed, cell) for own, changed in found for cell in CELLS)
-    note = (
+    owns = [own for own, _ in found]
+    inside = [_inside(own, changed, cell) for own, changed in found if own.papers_size for cell in CELLS]
+    lie = f"{sum(inside)} of {len(inside)} quoted cells lie within the widest range. " if inside else ""
+    note = warning(owns) + (
         "Throughput over that of K=2, M=1, all simulated at one N. Halved / doubled: the same with that figure of the "
         "device, in the base too, every stage cut anew; of launch and latency half is the faster, of rates double. "
         "Rests on: by the profile's own source texts; fraction assumed: what the maker promises is sourced, the "
         "fraction of it that programs attain is not. Widest range: of single figures; two that are wrong together "
-        f"could move more. A factor of two is no error estimate. Nothing is fitted. {inside} of "
-        f"{len(found) * len(CELLS)} quoted cells lie within the widest range. About: "
-        f"{'; '.join(own.about for own, _ in found)}."
+        f"could move more. A factor of two is no error estimate. Nothing is fitted. {lie}About: "
+        f"{'; '.join(own.about for own in owns)}."
     )
-    title = "How far Table 2's predictions depend on each figure of the device"
+    size = another_size(owns)
+    title = (
+        f"How far Table 2's predictions{', ' * bool(size)}{size}{',' * bool(size)} depend on each figure of the device"
+    )
     return [framed("table2_sensitivity", title, note, pairs, NAME)]
 
 

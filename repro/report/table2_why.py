@@ -7,7 +7,7 @@ from repro.gpipe.schedule import make_schedule
 from repro.paper import theory, torchgpipe
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
-from repro.report.table2_runs import MODELS, NAME, RUNGS, TOLERANCE, Protocol, protocol, quoted
+from repro.report.table2_runs import MODELS, NAME, RUNGS, TOLERANCE, Protocol, another_size, protocol, quoted, warning
 from repro.report.texts import IDEAL
 from repro.simulate import StageCosts, simulate
 
@@ -20,14 +20,16 @@ Ratios = dict[int, float]  # K -> throughput at M=32 over K=2, M=1
 
 
 def tables(results: "Results") -> list[Table]:
-    """The row of M=32 with one explanation a line, and sentences; none before it was simulated."""
+    """The row of M=32 with one explanation a line, and sentences, which only models of the paper's size have."""
     from pandas import DataFrame
 
-    found = {model: row(results, model) for model in MODELS if protocol(results, model, "controlled")}
-    if not found:
+    owns = [own for model in MODELS if (own := protocol(results, model, "controlled"))]
+    if not owns:
         return []
-    said = DataFrame(_sentences(results, found))
-    return [_rows(found), Table("table2_explained", _TITLE, _NOTE, said, experiment=NAME)]
+    found = {own.model: row(results, own.model) for own in owns}
+    said = DataFrame(_sentences(results, {own.model: found[own.model] for own in owns if own.papers_size}))
+    rows = _rows(found, owns)
+    return [rows] if said.empty else [rows, Table("table2_explained", _TITLE, _NOTE, said, experiment=NAME)]
 
 
 _TITLE = "Table 2: what the predictions explain, and what they do not"
@@ -47,7 +49,7 @@ def row(results: "Results", model: str) -> dict[str, Ratios]:
         found[name] = {K: own.rung(rung, 2, 1) / own.rung(rung, K, MANY) for K in KS}
     found[_PREDICTED] = {K: own.ratio(K, MANY) for K in KS}
     for name, word in {"by memory": "predicted, N by memory", "by parameters": "predicted, cut by parameters"}.items():
-        if some := protocol(results, model, name):
+        if (some := protocol(results, model, name)) and some.papers_size == own.papers_size:
             found[word] = {K: some.ratio(K, MANY) for K in KS}
     if costs := own.modelled(2, 1):
         base = simulate(make_schedule("gpipe", 2, 1, "never"), StageCosts.from_plain(costs["stages"])).step_time
@@ -78,7 +80,7 @@ def _percent(share: float) -> str:
     return EMPTY if isnan(share) else f"{share:.0%}"
 
 
-def _rows(found: dict[str, dict[str, Ratios]]) -> Table:
+def _rows(found: dict[str, dict[str, Ratios]], owns: list[Protocol]) -> Table:
     """One line a model and explanation, over K=2, M=1 and over K=2, M=32."""
     from pandas import DataFrame, MultiIndex
 
@@ -98,7 +100,7 @@ def _rows(found: dict[str, dict[str, Ratios]]) -> Table:
             lines.append(line)
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
-    note = (
+    note = warning(owns) + (
         f"M=32 throughput, all simulated but quoted. {IDEAL} Each line from imbalance to predicted has "
         "one cause more than the one above it, at one N; imbalance is that of multiply-adds. Off: the largest "
         "difference from the quoted cells. Over K=2, M=32 the paper's uncertain base, K=2 with one micro-batch, "
@@ -106,7 +108,8 @@ def _rows(found: dict[str, dict[str, Ratios]]) -> Table:
         "of after the comparison, so fitted, and no evidence by itself. torchgpipe's program, batches by memory and "
         "devices are others; it is quoted from its benchmarks."
     )
-    title = "Table 2's row of M=32, one cause after another, over both bases"
+    size = another_size(owns)
+    title = f"Table 2's row of M=32{', ' * bool(size)}{size}, one cause after another, over both bases"
     return Table("table2_m32", title, note, shown, experiment=NAME)
 
 
@@ -114,11 +117,17 @@ def _sentences(results: "Results", found: dict[str, dict[str, Ratios]]) -> list[
     lines = []
     if "transformer" in found:
         lines += _softmax(protocol(results, "transformer", "controlled"), found["transformer"])
-        lines += _batch(*(protocol(results, "transformer", name) for name in _BATCHES))
-        lines += _few(protocol(results, "transformer", "by memory"))
+        lines += _batch(*(_full(results, name) for name in _BATCHES))
+        lines += _few(_full(results, "by memory"))
     if "amoebanet-d" in found:
         lines += _weak(found["amoebanet-d"])
     return lines
+
+
+def _full(results: "Results", name: str) -> Protocol:
+    """The Transformer's runs of a protocol, none where they are of another size than the paper's."""
+    some = protocol(results, "transformer", name)
+    return some if some and some.papers_size else Protocol(results, "transformer", {}, {})
 
 
 def _listed(ratios: Ratios, Ks: tuple[int, ...] = KS) -> str:

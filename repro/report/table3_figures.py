@@ -1,5 +1,6 @@
 """Table 3 as bars, and the step against the speed of the link."""
 
+import textwrap
 from collections.abc import Iterator
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 _ORDER = (*FIDELITIES, "ideal")
+_LINE = 46  # characters that fit the title of half a figure
 _GAP = 4.0  # times the fastest link: where, beyond a break of the axis, the link stands that is not throttled
 
 
@@ -63,7 +65,8 @@ def _title(results: "Results", one: Series) -> str:
     specs = [results.specs[row["run"]] for row in one.rows if row["status"] == "done"]
     spec = next((spec for spec in specs if spec.profile), specs[0])
     size = ", ".join([*(f"{name}={value}" for name, value in spec.model_args.items()), f"N={spec.N}"])
-    return f"{one.title}\n{size}" + (f" on {spec.profile}" if spec.profile else "")
+    size += f" on {spec.profile}" if spec.profile else ""
+    return "\n".join(textwrap.fill(words, _LINE, break_on_hyphens=False) for words in (one.title, size))
 
 
 def _panel(axes: "Axes", results: "Results", one: Series) -> None:

@@ -1,5 +1,7 @@
 """The report's fixed words: fidelities, what each metric means, where we deviate from the paper and why."""
 
+from collections.abc import Collection
+
 IDEAL = (
     "Ideal (simulated): the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and free messages; "
     "GPipe's recomputes early in it, while it waits for gradients."
@@ -49,3 +51,13 @@ DEVIATIONS = [
     "Scaled-down runs can show a trend, not a reproduction.",
 ]
 """Of every experiment; its own stand in its file."""
+
+
+def clock(stretches: Collection[float]) -> str:
+    """What seconds of emulated runs are, whose stages waited so many times as long as a device would compute."""
+    low, high = f"{min(stretches):.3g}", f"{max(stretches):.3g}"
+    times = f"{low} to {high} times as long, each run on its own clock" if low != high else f"{low} times as long"
+    return (
+        f"Emulated times are the device's; the stages really waited {times}. The runtime's own time weighs more where "
+        "the waits are shorter, so an emulated ratio also depends on that clock."
+    )

@@ -12,7 +12,9 @@ from recorded import MACHINE
 from repro.gpipe.schedule import make_schedule
 from repro.gpipe.timeline import Timeline
 from repro.harness.record import Folder, Measured
+from repro.harness.sizes import NARROW
 from repro.harness.spec import Experiment, Group, RunSpec
+from repro.report.table2_runs import SIZES
 from repro.report.table2_sensitivity import FIGURES
 from repro.simulate import StageCosts, simulate
 
@@ -37,7 +39,7 @@ def plan() -> Experiment:
 
 
 def _runs(model: str, name: str) -> tuple[RunSpec, ...]:
-    args: dict[str, Any] = {"L": 8} | ({"d": 64} if name.startswith("narrow") else {})
+    args = dict(NARROW["paper"] if name.startswith("narrow") else SIZES[model])
     more: dict[str, Any] = {"model": model, "model_args": args, "N": 32, "profile": PROFILES[model]}
     more |= {"fidelity": "emulated", "stretch": STRETCH} if name == "emulated" else {"fidelity": "simulated"}
     more |= {"memory": 2**30} if name.endswith("by-memory") else {}

@@ -37,7 +37,11 @@ def test_one_line_a_model_and_m_with_each_fidelity_in_its_column(made):
     assert cell(made["table2"], "Transformer", 4, "K=8", "simulated") == f"{step(2, 1) / step(8, 4):.2f}"
     assert cell(made["table2"], "Transformer", 4, "K=8", "emulated").startswith(f"{step(2, 1) / step(8, 4):.2f} [")
     assert cell(made["table2"], "AmoebaNet-D", 4, "K=4", "measured") == "not run"
-    assert "Simulated: AmoebaNet-D (L=8), N=32 on tpu-v2" in made["table2"].note
+    note = made["table2"].note
+    assert "Simulated: AmoebaNet-D (L=18, D=256, image=224), N=32 on tpu-v2" in note
+    assert "stages really waited 2 times as long." in note
+    assert "minus 1: from +5.0 % (" in note
+    assert "K=2, M=1 is counted to take 1.0 GiB a stage" in note
 
 
 def test_two_measured_settings_of_a_model_keep_their_lines(modelled):
@@ -93,7 +97,9 @@ def test_the_seven_cells_are_found_by_arithmetic(made):
     said = shown.loc["Transformer, K=8, M=4", "what it explains"]
     assert said.startswith("a batch would explain it: N grows from 1 to")
     assert "other cells that the paper prints do not fit" in said
-    assert shown.loc["AmoebaNet-D, K=4, M=1", "what it explains"].startswith("no batch is needed: one N gives 1.08")
+    assert shown.loc["AmoebaNet-D, K=4, M=1", "what it explains"].startswith(
+        f"no batch is needed: one N gives 1.08, {(step(2, 1) / step(4, 1) - 1) / (1.13 - 1):.0%} of what"
+    )
 
 
 def test_a_cell_that_no_batch_reaches_says_how_far_it_is(modelled):
@@ -145,6 +151,88 @@ def test_predictions_name_their_commit_and_the_tolerance(modelled, made):
     assert made["table2_causes"].folded
 
 
+def test_cells_that_doing_nothing_would_pass_too_are_named(modelled, made):
+    found = table2_predictions.predictions(modelled)
+    easy = [one for one in found if one.verdict == "consistent" and abs(1 / one.quoted - 1) <= 0.1]
+    assert easy
+    note = made["table2_predictions"].note
+    named = note.split("would be so too: ")[1].split(". Recorded")[0].split("; ")
+    assert [name.split()[1] for name in named] == [f"K={one.K}," for one in easy]
+    assert all(name.endswith(f"({one.quoted:g})") for name, one in zip(named, easy, strict=True))
+
+
+@pytest.fixture(scope="module")
+def small(modelled):
+    """The same, modelled with small models at scale smoke."""
+    rows = modelled.rows.copy()
+    some = rows["fidelity"] != "measured"
+    rows.loc[some, "scale"] = "smoke"
+    rows["peak_gib_max"] /= 1024
+    rounds = modelled.rounds.copy()
+    rounds.loc[rounds["run"].isin(rows.loc[some, "run"]), "scale"] = "smoke"
+    names = set(rows.loc[some, "run"])
+    tiny = {"model_args": {"L": 3}}
+    specs = {name: spec.model_copy(update=tiny) if name in names else spec for name, spec in modelled.specs.items()}
+    return type(modelled)(rows, rounds, specs, modelled.folders)
+
+
+def test_another_size_is_said_first_and_nothing_is_argued_from_it(small):
+    tables = {table.name: table for table in table2.tables(small)}
+    assert tables["table2_predictions"].title == "Table 2 predicted, smoke size: quoted against simulated"
+    assert set(tables["table2_predictions"].shown["verdict"]) == {"baseline", "another size"}
+    assert "onsistent" not in tables["table2_predictions"].note
+    assert not {"table2_beyond", "table2_explained"} & set(tables)
+    for name in ("predictions", "causes", "m32", "protocols", "sensitivity", "emulated"):
+        table = tables[f"table2_{name}"]
+        assert "smoke size" in table.title, name
+        assert table.note.split(". ")[0].endswith("show nothing about the paper"), name
+        assert "paper's size" not in table.title, name
+    assert tables["table2"].note.startswith("AmoebaNet-D and Transformer: modelled runs are of smoke size")
+    assert "counted to take 1.0 MiB a stage" in tables["table2"].note
+    assert "quoted cells lie within" not in tables["table2_sensitivity"].note
+
+
+def test_pictures_of_another_size_say_so(small):
+    with styled():
+        figure = bars(small, [])
+        assert figure is not None
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert words[1] == "emulated, smoke size"
+        assert "emulated, smoke size: L=3" in figure.axes[0].get_title(loc="left")
+    for _, caption in figures._TABLE2.values():
+        assert "at smoke size, which shows nothing about the paper" in caption(small)
+
+
+def test_captions_of_the_papers_size(modelled):
+    for _, caption in figures._TABLE2.values():
+        assert "at the paper's size" in caption(modelled)
+        assert "shows nothing" not in caption(modelled)
+
+
+def test_a_dot_belongs_to_the_group_at_its_left(modelled):
+    with styled():
+        figure: Any = bars(modelled, [])
+        axes = figure.axes[1]
+        dot = next(one for one in axes.containers if hasattr(one, "has_yerr")).lines[0].get_xdata()[0]
+        edge = max(bar.get_x() + bar.get_width() for bar in axes.patches if bar.get_x() < dot)
+        assert edge < dot < round(dot) + 0.4
+
+
+def test_long_titles_are_wrapped(small):
+    specs = {
+        name: spec.model_copy(update={"model_args": dict.fromkeys("abcdefghijklmnop", 1024)})
+        for name, spec in small.specs.items()
+    }
+    found = type(small)(small.rows, small.rounds, specs, small.folders)
+    with styled():
+        drawn: list[Any] = [bars(found, []), protocols(found, [])]
+        for figure in drawn:
+            figure.draw_without_rendering()
+            for axes in figure.axes:
+                assert "\n" in axes.get_title(loc="left")
+                assert axes._left_title.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_the_row_of_m32_stands_over_both_bases(modelled, made):
     row = table2_why.row(modelled, "amoebanet-d")
     assert row["quoted"] == {2: 1.21, 4: 1.84, 8: 3.48}
@@ -187,7 +275,7 @@ def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
         words = [text.get_text() for text in figure.legends[0].get_texts()]
         ours = ["simulated, the paper's size", "ideal", "measured, laptop size: a smaller model"]
         assert words == ["quoted", *ours]
-        assert figure.axes[1].get_title(loc="left").startswith("Transformer; simulated: L=8, N=32 on tpu-v")
+        assert figure.axes[1].get_title(loc="left").startswith("Transformer; simulated: L=48, N=32 on tpu-v")
 
 
 def test_measured_at_the_papers_size_is_the_best_evidence(modelled):

@@ -103,6 +103,9 @@ def test_table3_judges_each_simulated_cell(results):
     assert words["Transformer", 4]["emulated", "over K=2"] == "not run"
     assert words["Transformer", 2]["simulated", "over K=2"].startswith("1")
     assert "Transformer at K=8 is not consistent" in table.note
+    assert "The uniform ideal, 3.52, is within 10% of quoted there while the simulation is not." in table.note
+    assert "really waited 0.1 times as long." in table.note
+    assert "either side" in table.note
     assert ("measured", "over K=2") not in table.shown.columns
 
 
@@ -117,6 +120,15 @@ def test_another_size_is_named_and_not_judged(tmp_path):
     table = table3.main(recorded(tmp_path, SMALL, rounds=1))
     words = shown(table)["Transformer (laptop)", 4]
     assert words["simulated", "against quoted"].endswith("another size")
+
+
+def test_beside_tpus_another_size_was_not_run_at_this_scale(tmp_path):
+    found = recorded(tmp_path, SMALL, rounds=1)
+    rows = found.rows.query("group == 'transformer-simulated'")
+    only = Results(rows, found.rounds, found.specs, found.folders)
+    assert next(iter(table3.against_tpus(only).shown["status"])).startswith("not run at this scale")
+    planned = Results(rows.assign(status="planned"), found.rounds, found.specs, found.folders)
+    assert list(table3.against_tpus(planned).shown["status"]) == ["not run: ./run_all.sh table3"]
 
 
 def test_a_free_link_takes_the_messages_out(results):
