@@ -19,9 +19,10 @@ WITHOUT = ("runtime", "peers", "table1", "simulator")  # they ask something else
 _PATH = ("F", "R", "B", "transfer", "gap")
 _NOTE = (
     "Of the step whose spans each run's newest round kept. Path: shares of the critical path, backwards from the end "
-    "of the step; transfer is the wait for a message, gap what is neither work nor a message; the rest is set-up and update. "
-    "Replayed: the unchanged schedule with the measured mean F, R and B of each stage, median gaps, and messages "
-    "as fits their arrivals, over the measured step, minus 1. Gains (simulated with these costs): that replay's step over the changed one's. "
+    "of the step; transfer is the wait for a message, gap what is neither work nor a message; the rest is set-up and "
+    "update. Replayed: the unchanged schedule with the measured mean F, R and B of each stage, median gaps, and "
+    "messages as fits their arrivals, over the measured step, minus 1. Gains (simulated with these costs): that "
+    "replay's step over the changed one's. "
 )
 
 
