@@ -11,7 +11,7 @@ TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "pape
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
 STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 1, "node": 10, "paper": 10}
 # Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer stages wait when
-# they are emulated at M=1, so that a step takes about two seconds.
+# they are emulated at M=1, so that a step takes two to three seconds.
 TPUS = {"amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.2), "transformer": ("tpu-v3", 16 * 2**30, 32, 0.08)}
 LARGEST: dict[Scale, int] = {"smoke": 64, "laptop": 4096, "node": 4096, "paper": 4096}  # N that may fill a memory
 KS, MS = (1, 2, 4, 8), (1, 4, 32)

@@ -9,7 +9,7 @@ M = 32
 DEVICE = "p100-pcie"
 KS = (1, 2, 4, 8)
 N = {"amoebanet-d": 128, "transformer": 32}  # of what is modelled, and of scales node and paper
-STRETCH = {"amoebanet-d": 1.5, "transformer": 0.05}  # at M=1, until an emulated step takes about two seconds
+STRETCH = {"amoebanet-d": 1.5, "transformer": 0.05}  # at M=1, so that a step takes two to three seconds
 MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 64}
 # Bytes per second between two stages on the CPU, from a network's to far less; None: shared memory as it is.
 SPEEDS: tuple[float | None, ...] = (None, 1e8, 1e7, 4e6)
