@@ -17,7 +17,7 @@ from repro.costs.fake import Zoo, refusal
 from repro.costs.trace import Boundary, Op, Pass, Recorder, trace
 from repro.costs.walk import Messages, StageMemory, Task, micro_batch, walk
 from repro.gpipe.balance import choose
-from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics
+from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics, owns
 from repro.gpipe.head import Loss
 from repro.gpipe.layers import Layer
 from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes, unwrapped
@@ -181,7 +181,7 @@ class Counter:
             state = sum(held for held, _ in states)
             self._residents[key] = Resident(
                 sum(p.nbytes for p in module.parameters()),
-                sum(b.nbytes for b in module.buffers()) + statistics.nbytes,
+                sum(b.nbytes for b in module.buffers()) + statistics.nbytes + _kept_copies(module),
                 state,
                 max((update for _, update in states), default=0),
                 3 * sum(p.nbytes for p in trained) + 2 * state,
@@ -260,6 +260,12 @@ def count(
     part = micro_batch(inputs, sizes(batch_size(inputs), micro_batches)[0])
     costs = [counter.cost(index, part) for index in range(len(counter))]
     return Counted(tuple(found), cut.counts, tuple(costs))
+
+
+def _kept_copies(module: nn.Module) -> int:
+    """Bytes of the copies that a stage keeps of buffers that no forward changes; see `repro.gpipe.buffers`."""
+    named = ((part, name, b) for part in module.modules() for name, b in part.named_buffers(recurse=False))
+    return sum(b.nbytes for part, name, b in named if not owns(part, name))
 
 
 def _called(loss: Loss, targets: Tree, outputs: Tree) -> Tensor:

@@ -75,7 +75,9 @@ class _Ledger:
             self._total -= entry[0]
 
 
-def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: bool = False) -> tuple[Effect, Effect]:
+def effects(
+    passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: bool = False, copies: bool = False
+) -> tuple[Effect, Effect]:
     """What F (without a graph), or R or F (with one), does on a stage, and what B does then.
 
     Args:
@@ -83,11 +85,14 @@ def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: boo
         inputs: what the first of them gets; it lies in memory already.
         graph: whether B follows.
         first: whether the parameters have no gradients yet.
+        copies: whether the layers get copies of the inputs, as on the first stage, where these are the user's own.
     """
     ledger = _Ledger()
-    value = [ledger.begin(0, BOUNDARY) for _ in inputs.tensors]
-    for number in value:
-        ledger.hold(number)  # kept until B
+    kind = ACTIVATIONS if copies else BOUNDARY
+    given = [ledger.begin(meta.nbytes if copies else 0, kind) for meta in inputs.tensors]
+    for number in given:
+        ledger.hold(number)  # by the stage, until its last layer has run
+    value = given
     numbers: list[dict[int, int]] = []
     for layer in passes:
         known, result = _forward(ledger, layer, value)
@@ -95,6 +100,8 @@ def effects(passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: boo
         for number in value:
             ledger.release(number)
         value = result
+    for number in given:
+        ledger.release(number)
     if not graph:
         peak = ledger.peak
         for number in value:  # sent

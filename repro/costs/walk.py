@@ -189,8 +189,12 @@ def _counted(counter: "Source", task: Task, size: int, *, recompute: bool, fresh
         return found
 
     outputs = passes(graph=True, counting=False)[-1].result
-    again, backward = effects(passes(graph=True, counting=not recompute), inputs, graph=True, first=fresh)
-    forward = effects(passes(graph=False, counting=True), inputs, graph=False)[0] if recompute else again
+    forward, backward = effects(
+        passes(graph=True, counting=not recompute), inputs, graph=True, first=fresh, copies=task.first
+    )
+    again = forward
+    if recompute:
+        forward, _ = effects(passes(graph=False, counting=True), inputs, graph=False, copies=task.first)
     return _Part(
         {"F": forward, "R": again, "B": backward},
         inputs=0 if task.first else inputs.nbytes,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.head import Head
-from repro.gpipe.microbatch import Tree, flatten, map_leaves, unflatten
+from repro.gpipe.microbatch import Tree, flatten, unflatten
 from repro.gpipe.nonfinite import is_finite
 from repro.gpipe.stage import Stage
 from repro.gpipe.wire import Wire
@@ -109,11 +109,6 @@ def _blamed(i: int, seen: Sequence[Seen]) -> str:
         f"{layer} on {where} made inf or nan in the {way} of micro-batch {i}; lower the learning rate, or look at "
         "that input"
     )
-
-
-def detached(parts: list[Tree]) -> list[Tree]:
-    """The inputs without what the user computed them from, which has got its gradient already."""
-    return map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), parts)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Executes a schedule: for each action, wait for the message it needs, run it on the stage, send what it made."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,16 +10,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from repro.gpipe import culprit
 from repro.gpipe.batchnorm import Statistics, once_per_mini_batch
-from repro.gpipe.errors import NonFiniteError, RefusedError
+from repro.gpipe.errors import EveryRankError, NonFiniteError, RefusedError
 from repro.gpipe.head import Head, Loss
 from repro.gpipe.health import told
 from repro.gpipe.here import here
+from repro.gpipe.learnt import Learnt, Signatures
 from repro.gpipe.links import Links
 from repro.gpipe.mailbox import Inbox
-from repro.gpipe.message import MessageMeta, settled
-from repro.gpipe.microbatch import Tree, Whole, batch_size, flatten, map_leaves, split, unwrapped
+from repro.gpipe.message import MessageMeta, overlapping, settled
+from repro.gpipe.microbatch import (
+    Tree,
+    Whole,
+    batch_size,
+    flatten,
+    map_leaves,
+    split,
+    unflatten,
+    unwrapped,
+)
 from repro.gpipe.nonfinite import all_finite
 from repro.gpipe.replicas import Replicas
 from repro.gpipe.schedule import Action, Part, Schedule
@@ -27,42 +37,50 @@ from repro.gpipe.trace import Recorder
 from repro.gpipe.undo import undone_if_it_fails
 from repro.gpipe.wire import Wire
 
-_Metas = dict[int, MessageMeta]  # micro-batch -> what its message holds
+_log = logging.getLogger(__name__)
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
+_GOOD, _NON_FINITE, _UNEXPECTED = range(3)  # how a step went on one stage; on all of them, the greatest
 
 
 def _nothing() -> None: ...
 
 
+class _UnexpectedStepError(EveryRankError):
+    """A step in which something was not as learnt, on some stage; it has changed nothing."""
+
+
 class Engine:
     """Runs one stage's part of each step.
 
-    Shapes are learnt once for each signature of the inputs: the first stage announces the signature down the pipe
-    ahead of the data; where it is new, every message brings its description, and from then on receives are posted
-    ahead.
+    What crosses the boundaries is learnt once for each signature of the inputs: the first stage announces the
+    signature down the pipe ahead of the data; where it is new, every message brings its description, and from then on
+    receives are posted ahead. A step that turns out to be unlike the one that was learnt from, since a layer was
+    frozen, say, or works in place from now on, is undone on all stages and done once more, learning.
 
     Args:
         stage: the layers that run here.
         links: to the neighbours.
         replicas: the other copies of this stage, if there are any.
-        everyone: all stages of all replicas, who agree that a step is finite before any of them updates; None where
-            that is not asked.
+        everyone: all stages of all replicas, who agree how a step went before any of them updates.
+        refuse_nonfinite: whether a step whose loss or gradients are not finite is refused.
     """
 
-    def __init__(self, stage: Stage, links: Links, replicas: Replicas | None, everyone: Wire | None) -> None:
+    def __init__(
+        self, stage: Stage, links: Links, replicas: Replicas | None, everyone: Wire, *, refuse_nonfinite: bool
+    ) -> None:
         self.stage = stage
         self.links = links
         self.wire = wire = links.wire
         self.replicas = replicas
         self.everyone = everyone
+        self.refuse_nonfinite = refuse_nonfinite
         self.recorder = Recorder(wire.rank, stage.device)
         self.step = 0
         self._rank = wire.rank
         self._before, self._after = links.before, links.after
         self._parts_of: dict[int, Part] = {}
-        self._known: dict[int, tuple[_Metas, _Metas, dict[int, list[bool]]]] = {}
+        self._signatures: Signatures | None = None  # made when M is known
         self._parameters: list[Tensor] = []  # of this stage, listed once a step
-        self._frozen: tuple[bool, ...] = ()  # which of them require no gradient
         self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
 
     @told()
@@ -92,31 +110,72 @@ class Engine:
         if id(schedule) not in self._parts_of:
             self._parts_of[id(schedule)] = Part.of(schedule, self._rank)
         self._part = self._parts_of[id(schedule)]
+        if self._signatures is None:
+            self._signatures = Signatures(schedule.micro_batches)
         self.evaluating = evaluate
+        self.stage.takes_user_inputs = self._before is None
+        self.recorder.start(self.step, enabled=trace)
+        try:
+            self._attempt(inputs, targets, loss_fn, optimizer, learn=False)
+        except _UnexpectedStepError:
+            began = self.recorder.began
+            self.recorder.start(self.step, enabled=trace)
+            self.recorder.began = began  # the first attempt has cost its time, too
+            try:
+                self._attempt(inputs, targets, loss_fn, optimizer, learn=True)
+            except _UnexpectedStepError:
+                raise RefusedError(
+                    f"step {self.step}: which outputs of a stage require a gradient is not the same in the forward and "
+                    "when that is recomputed; a layer must do the same both times"
+                ) from None
+        self.step += not evaluate
+        here.action = None
+
+    def _attempt(
+        self,
+        inputs: Tree,
+        targets: Tree,
+        loss_fn: Loss,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        learn: bool,
+    ) -> None:
+        """Try to do the step.
+
+        Args:
+            inputs: of the mini-batch, and so on as for `run`.
+            targets: likewise.
+            loss_fn: likewise.
+            optimizer: likewise.
+            learn: learn what crosses the boundaries also where it seems to be known.
+
+        Raises:
+            _UnexpectedStepError: on every stage, if it was not as learnt on one of them.
+        """
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self.stage.step = self.step
+        self.stage.unexpected = ""
         self._agreed: float | None = None
         self._gradients: dict[int, list[Tensor | None]] = {}
         self.stage.kept.clear()  # of a step that failed
-        self.recorder.start(self.step, enabled=trace)
         if self._before is None:
             began = self.recorder.now()
-            announced = self._announce(inputs)
+            announced = self._announce(inputs, learn=learn)
         else:  # only then, so that no stage's step begins before the first one's
             announced = self.wire.recv_numbers(self._before)
             began = self.recorder.now()
+        if announced == _REFUSED:
+            raise self._refusal(self._pass_on_refusal())
         if self._after is not None:
             self._told = self.wire.isend_numbers(announced, self._after)
-            if announced == _REFUSED:
-                self._told()
         if optimizer is not None:
             optimizer.zero_grad()
-        signature = self._prepare(announced, targets, loss_fn)
+        self._prepare(announced, targets, loss_fn)
         self.recorder.span("setup", -1, began)
-        replicas = None if evaluate else self.replicas
-        statistics = nullcontext() if evaluate else self._statistics()
-        with statistics as self.stage.statistics, self._checked(inputs), self.stage.generators_preserved():
+        replicas = None if self.evaluating else self.replicas
+        statistics = nullcontext() if self.evaluating else self._statistics()
+        with statistics as self.stage.statistics, self._checked(), self._generators_preserved():
             if replicas is not None:
                 replicas.begin()
             for action in self._part.actions:
@@ -126,16 +185,13 @@ class Engine:
                 self.stage.head.refuse_constant()
             if replicas is not None:
                 replicas.finish()  # before statistics are gathered: replicas must meet in the same order
+        if self._before is None and not self.evaluating:
+            self._return_to_user()
         if optimizer is not None:
             self._update(optimizer)
         self._flush()
-        self._known[signature] = self._incoming, self._outgoing, self._reached
-        self.step += not evaluate
-        here.action = None
-
-    def relearn(self) -> None:
-        """Forget what crosses the boundaries; the next step learns it again."""
-        self._known.clear()
+        assert self._signatures is not None
+        self._signatures.keep(announced[0], self._learnt)
 
     def loss(self) -> float:
         """The mini-batch's mean loss, over all replicas; every stage must ask."""
@@ -147,23 +203,55 @@ class Engine:
         return loss if self._after is not None else self._total(loss)
 
     @contextmanager
-    def _checked(self, inputs: Tree) -> Iterator[None]:
-        """Around F, R and B: a step whose loss or gradients are not finite is refused on every stage and undone."""
-        if self.everyone is None or self.evaluating:
+    def _checked(self) -> Iterator[None]:
+        """Around F, R and B: a step that is not to count is refused on every stage and undone."""
+        if self.evaluating:
             yield
             return
-        given = flatten(unwrapped(inputs))[0] if self._before is None else []
-        leaves = [*self._parameters, *(t for t in given if t.requires_grad and t.is_leaf)]
-        with undone_if_it_fails(leaves, self.stage.changing.snapshot(known=not self.stage.probing)):
+        stage = self.stage
+        buffers = stage.changing.before_step(learning=stage.probing)
+        with undone_if_it_fails(self._parameters, buffers) as accumulated:
             yield
+            if (name := stage.changing.newly_changed()) is not None:
+                stage.unexpected = f"a layer changed its buffer {name!r}, which none did before"
             loss = self._own_loss()
-            wrong = "" if math.isfinite(loss) else "the loss"
-            if not all_finite(leaf.grad for leaf in leaves if leaf.grad is not None):
-                wrong = "the gradients"
-            bad, self._agreed = self.everyone.agree(bool(wrong), loss)
-            if bad or self.stage.watch is not None:
-                self._flush()
-                raise NonFiniteError(wrong)
+            wrong = self._nonfinite(loss, accumulated) if self.refuse_nonfinite else ""
+            state = _UNEXPECTED if stage.unexpected else _NON_FINITE if wrong else _GOOD
+            state, self._agreed = self.everyone.agree(state, loss)
+            if state == _GOOD and stage.watch is None:
+                return
+            self._flush()
+            if state == _UNEXPECTED and stage.watch is None:
+                self._note_unexpected()
+                raise _UnexpectedStepError
+            raise NonFiniteError(wrong)
+
+    def _nonfinite(self, loss: float, accumulated: list[Tensor]) -> str:
+        """What is inf or nan here: "the gradients", "the loss", or nothing."""
+        gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
+        gradients += [part.grad for _, part in self._given if part.grad is not None]
+        if not all_finite(gradients):
+            return "the gradients"
+        return "" if math.isfinite(loss) else "the loss"
+
+    def _note_unexpected(self) -> None:
+        """Count the step, and warn where from now on each step with this signature has to learn."""
+        self._learnt.unexpected += 1
+        if self.stage.unexpected:
+            _log.info("stage %d, step %d: %s; learning anew", self._rank, self.step, self.stage.unexpected)
+            if self._learnt.must_learn:
+                _log.warning(
+                    "stage %d: %s. Such changes come again and again, so from now on every message brings its "
+                    "description along, and steps are slower",
+                    self._rank,
+                    self.stage.unexpected,
+                )
+
+    def _return_to_user(self) -> None:
+        """Hand the gradients of the inputs to the user's tensors, or to whatever these were computed from."""
+        pairs = [(given, part.grad) for given, part in self._given if part.grad is not None]
+        if pairs:
+            torch.autograd.backward([given for given, _ in pairs], [gradient for _, gradient in pairs])
 
     def _flush(self) -> None:
         """Wait until everything is sent."""
@@ -173,76 +261,100 @@ class Engine:
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)
 
+    def _generators_preserved(self) -> AbstractContextManager[None]:
+        return self.stage.generators_preserved(watch=not self.evaluating)
+
     def _statistics(self) -> AbstractContextManager[Statistics]:
         gather = self.replicas.gather if self.replicas is not None else None
         return once_per_mini_batch(self.stage.module, gather)
 
-    def _announce(self, inputs: Tree) -> tuple[int, int, int]:
-        """First stage: cut the mini-batch; (signature, whether it is new, N)."""
+    def _announce(self, inputs: Tree, *, learn: bool) -> tuple[int, int, int]:
+        """First stage: cut the mini-batch; (signature, whether it is to be learnt, N)."""
         try:
             inputs = self._to_device(inputs)
             parts = split(inputs, self._part.schedule.micro_batches)
         except ValueError as error:
-            if self._after is not None:
-                self.wire.send_numbers(_REFUSED, self._after)
-            raise self._refusal(str(error)) from error
-        # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
-        self._inputs = [map_leaves(Tensor, settled, part) for part in parts]
-        if self.stage.watch is not None:
-            self._inputs = culprit.detached(self._inputs)
+            self._reason = str(error)
+            return _REFUSED
+        self._given: list[tuple[Tensor, Tensor]] = []
+        self._inputs = [self._own(part) for part in parts]
         tensors, skeleton = flatten(unwrapped(inputs))
+        # Which ones lie in the same memory, and where, counts too: see `overlapping`.
+        storages = [t.untyped_storage().data_ptr() for t in tensors]
+        places = [(storages.index(s), t.storage_offset()) for s, t in zip(storages, tensors, strict=True)]
+        places = places if len({*storages}) < len(storages) else []
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
-        text = repr((self.evaluating, shapes, skeleton))
+        text = repr((self.evaluating, shapes, places, skeleton))
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
-        return signature, int(signature not in self._known), batch_size(inputs)
+        assert self._signatures is not None
+        known = self._signatures.get(signature)
+        self._signatures.note_inputs(shapes, skeleton, new=known is None)
+        self._overlapping = overlapping(flatten(parts[0])[0]) if places else ()
+        return signature, int(learn or known is None or known.must_learn), batch_size(inputs)
+
+    def _own(self, part: Tree) -> Tree:
+        """A micro-batch without what the user computed it from, which gets its gradient at the end of the step."""
+        tensors, skeleton = flatten(part)
+        # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
+        own = [settled(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
+        self._given += [(t, mine) for t, mine in zip(tensors, own, strict=True) if t.requires_grad]
+        return unflatten(own, skeleton)
+
+    def _pass_on_refusal(self) -> str:
+        """Why the first stage refuses its inputs; every stage sends it on before it raises the same error."""
+        reason = self._reason if self._before is None else self.wire.recv_object(self._before)
+        if self._after is not None:
+            self.wire.send_numbers(_REFUSED, self._after)
+            self.wire.send_object(reason, self._after)
+        return reason
 
     def _refusal(self, reason: str) -> ValueError:
         """Every stage raises it; other replicas, if there are any, would wait for this one."""
         return RefusedError(reason) if self.replicas is None else ValueError(reason)
 
-    def _prepare(self, announced: tuple[int, int, int], targets: Tree, loss_fn: Loss) -> int:
-        """Prepare to receive what was announced, and on the last stage prepare the loss; the signature."""
+    def _prepare(self, announced: tuple[int, int, int], targets: Tree, loss_fn: Loss) -> None:
+        """Prepare to receive what was announced, and on the last stage prepare the loss."""
         signature, learning, examples = announced
-        if announced == _REFUSED:
-            raise self._refusal("inputs: the first stage refused them; its own message says why")
+        assert self._signatures is not None
+        known = self._signatures.get(signature)
+        assert learning or known is not None, "the first stage remembers what this one has forgotten"
         self.stage.probing = bool(learning)
         self._parameters = [*self.stage.module.parameters()]
-        frozen = tuple(not p.requires_grad for p in self._parameters)
-        if frozen != self._frozen and self._known:
-            raise ValueError(
-                f"stage {self._rank}: parameters were frozen or unfrozen since the first step, which learnt what "
-                "crosses the boundaries; call relearn() on every rank's Pipeline after changing requires_grad"
-            )
-        self._frozen = frozen
-        if not learning and signature not in self._known:
-            raise ValueError(
-                f"stage {self._rank}: the first stage remembers what crosses the boundaries, and this one does not; "
-                "call relearn() on every rank's Pipeline"
-            )
-        self._incoming, self._outgoing, self._reached = ({}, {}, {}) if learning else self._known[signature]
+        if learning or known is None:
+            self._learnt = Learnt(unexpected=known.unexpected if known else 0)
+        else:
+            self._learnt = known
+        learnt = self._learnt
         if self._before is not None:
+            self._given = []
             learn_from = (self.wire, self._before) if learning else None
-            self._activations = Inbox(self.links.activations_in, self._part.arriving, self._incoming, learn_from)
+            self._activations = Inbox(self.links.activations_in, self._part.arriving, learnt.incoming, learn_from)
         if self._after is not None:
-            returning = {i: m.gradients() for i, m in self._outgoing.items()}
+            returning = {i: m.gradients() for i, m in learnt.outgoing.items()}
             self._returned = Inbox(self.links.gradients_in, self._part.returning, returning)
         else:
             on_device = None if targets is None else self._to_device(targets)
             micro_batches = self._part.schedule.micro_batches
             self.stage.head = Head(loss_fn, on_device, examples, micro_batches, self._total)
-        return signature
 
     def _forward(self, action: Action) -> None:
         i = action.micro_batch
-        inputs = self._inputs[i] if self._before is None else self._activations.take_tree(i)
+        if self._before is None:
+            inputs, shared = self._inputs[i], self._overlapping
+        else:
+            inputs = self._activations.take_tree(i)
+            shared = self._learnt.incoming[i].overlapping
+        keep = i not in self._part.recomputed
         began = self.recorder.now()
         if self.evaluating:
-            result = self.stage.evaluate(i, inputs)
+            result = self.stage.evaluate(i, inputs, overlapping=shared)
         else:
-            result = self.stage.forward(i, inputs, keep=i not in self._part.recomputed)
+            result = self.stage.forward(i, inputs, keep=keep, overlapping=shared)
         self.recorder.span("F", i, began)
         if self._after is not None:
             self._send(i, result)
+            if keep and not self.evaluating:
+                self._compare_outputs(i)
         elif self.evaluating:
             self.outputs[i] = result
             self.losses[i] = self.stage.score(i, result)
@@ -255,30 +367,40 @@ class Engine:
         tensors, skeleton = flatten(outputs)
         if self.stage.probing:
             meta = MessageMeta.of(outputs)
-            self._outgoing[i] = meta
+            self._learnt.outgoing[i] = meta
             self._returned.metas[i] = meta.gradients(flags=True)
             self.wire.send_object(meta, self._after)
-        elif not self._outgoing[i].describes(tensors, skeleton):
+        elif not self._learnt.outgoing[i].describes(tensors, skeleton):
             raise ValueError(
                 f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or constants, the inputs not; "
                 "what a layer returns besides the contents of its tensors must not depend on data or time"
             )
         self.links.outbox.send(self.links.activations_out, tensors)
 
+    def _compare_outputs(self, i: int) -> None:
+        """Note it if other outputs of micro-batch i require a gradient than was learnt; after its graph is built."""
+        expected = [meta.requires_grad for meta in self._learnt.outgoing[i].tensors]
+        if self.stage.requiring_gradient(i) != expected:
+            self.stage.unexpected = "which outputs require a gradient has changed"
+
     def _recompute(self, action: Action) -> None:
+        i = action.micro_batch
         if not self._part.schedule.early:
-            self._await_gradient(action.micro_batch)
+            self._await_gradient(i)
         began = self.recorder.now()
-        self.stage.recompute(action.micro_batch)
-        self.recorder.span("R", action.micro_batch, began)
+        self.stage.recompute(i)
+        self.recorder.span("R", i, began)
+        if self._after is not None:
+            self._compare_outputs(i)
 
     def _await_gradient(self, i: int) -> None:
         if self._after is not None and i not in self._gradients:
             arrived = self._returned.take(i)
             if self.stage.probing:
-                self._reached[i] = arrived.pop().bool().tolist() if arrived else []
+                self._learnt.reached[i] = arrived.pop().bool().tolist() if arrived else []
             # None where the loss does not depend on an output, as without a boundary: optimizers heed the difference.
-            self._gradients[i] = [g if r or g.any() else None for g, r in zip(arrived, self._reached[i], strict=True)]
+            reached = self._learnt.reached[i]
+            self._gradients[i] = [g if r else None for g, r in zip(arrived, reached, strict=True)]
 
     def _backward(self, action: Action) -> None:
         i = action.micro_batch
@@ -286,7 +408,7 @@ class Engine:
         gradients: list[Tensor | None] | None = None
         if self._after is not None:
             arrived = iter(self._gradients.pop(i))
-            gradients = [next(arrived) if m.requires_grad else None for m in self._outgoing[i].tensors]
+            gradients = [next(arrived) if m.requires_grad else None for m in self._learnt.outgoing[i].tensors]
         if self.replicas is not None and action == self._part.last_backward:
             self.replicas.last_backward()
         began = self.recorder.now()
@@ -297,10 +419,15 @@ class Engine:
 
     def _return(self, i: int, made: list[Tensor | None]) -> None:
         """Send gradients, zeros where there is none, and while shapes are learnt also where there is one."""
-        metas = self._incoming[i].gradients().tensors
+        metas = self._learnt.incoming[i].gradients().tensors
         gradients = [m.room(self.stage.device).zero_() if g is None else g for g, m in zip(made, metas, strict=True)]
-        if self.stage.probing and made:
-            gradients.append(torch.tensor([g is not None for g in made], dtype=torch.uint8, device=self.stage.device))
+        exist = [g is not None for g in made]
+        if self.stage.probing:
+            self._learnt.made[i] = exist
+            if made:
+                gradients.append(torch.tensor(exist, dtype=torch.uint8, device=self.stage.device))
+        elif exist != self._learnt.made[i]:
+            self.stage.unexpected = "which of the stage's inputs the loss depends on has changed"
         self.links.outbox.send(self.links.gradients_out, gradients)
 
     def _update(self, optimizer: torch.optim.Optimizer) -> None:

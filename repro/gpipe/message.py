@@ -56,10 +56,14 @@ class TensorMeta:
 
 @dataclass(frozen=True)
 class MessageMeta:
-    """The tensors of one message and the structure they stand in."""
+    """The tensors of one message and the structure they stand in.
+
+    `overlapping` numbers the tensors that share memory with others of the message.
+    """
 
     tensors: tuple[TensorMeta, ...]
     skeleton: Tree
+    overlapping: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tree: Tree) -> "MessageMeta":
@@ -75,7 +79,7 @@ class MessageMeta:
                     f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, numbers, strings and "
                     "None, in tuples, lists or dicts, can cross; unpack it, or choose a balance that keeps it inside"
                 )
-        return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton)
+        return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton, overlapping(tensors))
 
     def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
         """Whether shapes, strides, types and constants are those of these tensors."""
@@ -92,6 +96,43 @@ class MessageMeta:
         if flags and tensors:
             tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
         return MessageMeta(tensors, None)
+
+
+def overlapping(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Numbers of the tensors of which some memory is that of another one, too."""
+    spans = [(t.untyped_storage().data_ptr(), *_extent(t)) for t in tensors]
+    found: set[int] = set()
+    for b, (storage, first, end) in enumerate(spans):
+        for a in range(b):
+            other, other_first, other_end = spans[a]
+            if storage == other and first < other_end and other_first < end and _share_bytes(tensors[a], tensors[b]):
+                found |= {a, b}
+    return tuple(sorted(found))
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The first byte of its storage that a tensor uses, and the one behind its last."""
+    size = tensor.element_size()
+    first = int(tensor.storage_offset()) * size
+    if not tensor.numel():
+        return first, first
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (last + 1) * size
+
+
+def _share_bytes(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one storage have a byte in common: parts of a split tensor lie between each other."""
+    begin = min(_extent(a)[0], _extent(b)[0])
+    numbers = torch.arange(max(_extent(a)[1], _extent(b)[1]) - begin)
+
+    def bytes_of(t: Tensor) -> Tensor:
+        size = t.element_size()
+        strides = [stride * size for stride in t.stride()]
+        return numbers.as_strided((*t.shape, size), (*strides, 1), t.storage_offset() * size - begin)
+
+    used = torch.zeros(len(numbers), dtype=torch.bool)
+    used[bytes_of(a)] = True
+    return bool(used[bytes_of(b)].any())
 
 
 def _fits(meta: TensorMeta, tensor: Tensor) -> bool:

@@ -138,7 +138,7 @@ class Pipeline:
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
         self.allow_nonfinite = allow_nonfinite
-        self.engine = Engine(self.stage, links, copies, None if allow_nonfinite else self._all)
+        self.engine = Engine(self.stage, links, copies, self._all, refuse_nonfinite=not allow_nonfinite)
         self._offset: float | None = None  # of this host's clock, learnt in the first step
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -176,8 +176,8 @@ class Pipeline:
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
             NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running the step once more
-                finds out which layer made it. Weights, optimizer state, buffers and the step's number are as before,
-                gradients are cleared: training can go on with another mini-batch.
+                finds out which layer made it. Weights, optimizer state, buffers, gradients and the step's number are
+                as before: training can go on with another mini-batch.
         """
         step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
         try:
@@ -304,10 +304,6 @@ class Pipeline:
             ValueError: one line, if a key is missing, of another shape, or of no layer.
         """
         self.module.load_state_dict(checkpoint.own_part(state_dict, self.module, self._names))
-
-    def relearn(self) -> None:
-        """Call on every rank after changing any parameter's requires_grad: what crosses the boundaries may differ."""
-        self.engine.relearn()
 
     def barrier(self) -> None:
         """Return when every stage of every replica has come here, with what its device still had to do done."""

@@ -49,17 +49,13 @@ class Replicas:
         self._parameters = list(parameters)
         self._order: list[list[nn.Parameter]] = []
         self._works: list[tuple[dist.Work, Tensor]] = []
-        self._kept: dict[nn.Parameter, Tensor] = {}
         self._armed = False
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._ready)
 
     def begin(self) -> None:
-        """Before a step: put aside what gradients were there already, since only this step's are to be summed."""
+        """Before a step, whose gradients are the only ones that the parameters have; see `undo`."""
         self._armed = False
-        self._kept = {p: p.grad for p in self._parameters if p.grad is not None}
-        for parameter in self._kept:
-            parameter.grad = None
 
     def last_backward(self) -> None:
         """From here on a gradient that was added to is final."""
@@ -82,8 +78,6 @@ class Replicas:
                 elif elsewhere:  # no part of the graph here, but of another replica's
                     parameter.grad = part.view_as(parameter).clone()
         self._works = []
-        for parameter, before in self._kept.items():
-            parameter.grad = before if parameter.grad is None else before.add_(parameter.grad)
 
     def total(self, value: float) -> float:
         """The sum of a number over all replicas."""

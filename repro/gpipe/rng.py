@@ -10,7 +10,7 @@ import pickle
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -52,7 +52,12 @@ class Source:
         self.seed(seed)
         fresh = self.state()
         self.restore(state)
-        return pickle.dumps(state) != pickle.dumps(fresh)
+        return not _same(state, fresh)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two states are equal; a NumPy state holds an array, which has no plain equality."""
+    return pickle.dumps(a) == pickle.dumps(b)
 
 
 def reseed(value: int, device: torch.device, others: Iterable[Source] = ()) -> None:
@@ -98,6 +103,23 @@ def preserved(device: torch.device, others: Sequence[Source] = ()) -> Iterator[N
             torch.cuda.default_generators[_index(device)].set_state(cuda)
         for source, state in states:
             source.restore(state)
+
+
+@contextmanager
+def unmoved(sources: Mapping[str, Source]) -> Iterator[list[str]]:
+    """Around a step: afterwards the list holds the names of the sources that something drew from.
+
+    These are put back as they were.
+    """
+    before = {name: source.state() for name, source in sources.items()}
+    moved: list[str] = []
+    try:
+        yield moved
+    finally:
+        for name, source in sources.items():
+            if not _same(before[name], source.state()):
+                source.restore(before[name])
+                moved.append(name)
 
 
 def _index(device: torch.device) -> int:

@@ -5,8 +5,8 @@ With re-materialization F keeps only the boundary inputs; R runs the layers agai
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from repro.gpipe.microbatch import Tree, flatten, unflatten
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
 _Call = tuple[int, Callable[[Tree], Tree], set[str]]
+_WRITES_TO_LEAF = "leaf Variable that requires grad"  # what torch says of a layer that writes to the stage's inputs
 Watch = Callable[[int, int, Tree], Tree]  # (micro-batch, layer index, what it returned) -> the same values
 
 
@@ -31,6 +32,7 @@ class _Kept:
 
     inputs: list[Tensor]
     skeleton: Tree
+    overlapping: Sequence[int]
     outputs: list[Tensor] | None = None  # with their graph: after F, or after R
     buffers: Snapshot = field(default_factory=list)
 
@@ -45,7 +47,8 @@ class Stage:
         seed: of the random state, see `rng`.
 
     While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient, whether the
-    first layer overwrites its input, which buffers change and which generators the layers draw from.
+    layers overwrite the stage's inputs, which buffers change and which generators the layers draw from. In the other
+    steps `unexpected` says what was not as learnt: such a step must be undone, and done again while probing.
     """
 
     def __init__(self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int) -> None:
@@ -56,6 +59,8 @@ class Stage:
         self.step = 0
         self.first = 0  # the number of this replica's first micro-batch among those of all replicas
         self.probing = False
+        self.unexpected = ""
+        self.takes_user_inputs = False  # which must never be written to
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
         self.watch: Watch | None = None  # while a refused step runs once more; see `culprit`
@@ -66,21 +71,24 @@ class Stage:
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
+        self._suspected: set[str] = set()  # moved in a step that was not as learnt
+        self._drawn_elsewhere: set[str] = set()  # by something else than a layer: another thread, say
 
-    def forward(self, i: int, inputs: Tree, *, keep: bool) -> Tree:
+    def forward(self, i: int, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()) -> Tree:
         """F of micro-batch i.
 
         Args:
             i: micro-batch.
             inputs: on this device; floating-point tensors that arrived from a neighbour require a gradient.
             keep: keep the graph, so that B can follow without R.
+            overlapping: numbers of the input tensors that shared memory with others where they were made.
 
         Returns:
             The outputs, or on the last stage, with a head, the micro-batch's share of the loss; without a graph,
             but `requires_grad` tells what had one when `keep` or `probing`.
         """
         tensors, skeleton = flatten(inputs)
-        kept = self.kept[i] = _Kept(tensors, skeleton)
+        kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
         with torch.set_grad_enabled(keep or self.probing):
@@ -97,6 +105,12 @@ class Stage:
         kept = self.kept[i]
         with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
             kept.outputs, _ = flatten(self._run(i, kept))
+
+    def requiring_gradient(self, i: int) -> list[bool]:
+        """Which outputs of micro-batch i require a gradient; known after R, or after an F that keeps its graph."""
+        outputs = self.kept[i].outputs
+        assert outputs is not None, f"asked before F{i} or R{i}"
+        return [t.requires_grad for t in outputs]
 
     def backward(self, i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
         """B of micro-batch i: adds to the parameters' gradients and frees what the micro-batch had kept.
@@ -117,11 +131,15 @@ class Stage:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
         return [t.grad for t in kept.inputs if t.requires_grad and t.is_leaf]
 
-    def evaluate(self, i: int, inputs: Tree) -> Tree:
+    def evaluate(self, i: int, inputs: Tree, *, overlapping: Sequence[int] = ()) -> Tree:
         """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
         tensors, skeleton = flatten(inputs)
+        copies = [copied(t) for t in tensors]
+        versions = _versions(copies)
         with torch.no_grad():
-            return self._through(i, unflatten([copied(t) for t in tensors], skeleton), self._layers)
+            outputs = self._through(i, unflatten(copies, skeleton), self._layers)
+        self._refuse_overlapping_writes(copies, versions, overlapping)
+        return outputs
 
     def score(self, i: int, outputs: Tree) -> Tensor:
         """The share of the loss of an evaluation's outputs."""
@@ -135,19 +153,52 @@ class Stage:
     def _run(self, i: int, kept: _Kept) -> Tree:
         """Layers and head on the kept inputs, which stay as they are.
 
-        Copies go in if the first layer works in place (timm's ResNet does), which would spoil what R needs; F and R
-        treat them alike, since a matrix product's last bits may depend on how its operands are aligned.
+        The layers get copies if they work in place on the stage's inputs (timm's ResNet does), which would spoil what
+        R needs, and on the first stage always, because its inputs are the user's own. F and R treat the inputs alike,
+        since a matrix product's last bits may depend on how its operands are aligned.
         """
-        copy = self.probing or self._overwrites_inputs
+        copy = self.probing or self.takes_user_inputs or self._overwrites_inputs
         tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
-        versions = [t._version for t in tensors]
+        versions = _versions(tensors)
         value = unflatten(tensors, kept.skeleton)
         if self.watch is not None:
             value = self.watch(i, self.head_index - len(self._layers) - 1, value)
-        outputs = self._through(i, value, [*self._layers, *self._last(i)])
-        if self.probing and any(t._version != v for t, v in zip(tensors, versions, strict=True)):
-            self._overwrites_inputs = True
+        try:
+            outputs = self._through(i, value, [*self._layers, *self._last(i)])
+        except RuntimeError as error:
+            if copy or _WRITES_TO_LEAF not in str(error):
+                raise
+            # The step will be done again, but its messages must be complete first.
+            self._learn_of_overwriting()
+            return self._run(i, kept)
+        self._refuse_overlapping_writes(tensors, versions, kept.overlapping)
+        if _versions(tensors) != versions:
+            if copy:
+                self._overwrites_inputs = True
+            else:
+                self._learn_of_overwriting()
         return outputs
+
+    def _learn_of_overwriting(self) -> None:
+        self._overwrites_inputs = True
+        self.unexpected = "a layer wrote to the stage's inputs in place, which none did before"
+
+    def _refuse_overlapping_writes(
+        self, tensors: Sequence[Tensor], versions: Sequence[int], overlapping: Sequence[int]
+    ) -> None:
+        """Raise a ValueError if layers wrote in place to an input that shares memory with another one.
+
+        Without a boundary both would have changed; behind it they are two tensors, and one has.
+        """
+        now = _versions(tensors)
+        for n in overlapping:
+            if now[n] != versions[n]:
+                raise ValueError(
+                    f"layer {self.names[0]} or one behind it writes in place to tensor {n} of what enters this stage, "
+                    "which shares memory with another tensor there (one is a view of the other): across a stage "
+                    "boundary they are separate; clone() one of them, or choose a balance that keeps these layers "
+                    "together"
+                )
 
     def _probe(self, i: int, kept: _Kept) -> Tree:
         """`_run`, to learn which buffers it changes."""
@@ -158,12 +209,27 @@ class Stage:
         """The head, which counts as one more layer to random state."""
         return [] if self.head is None else [(self.head_index, partial(self.head, i), self._head_draws)]
 
-    def generators_preserved(self) -> AbstractContextManager[None]:
-        """Around a step: the user's generators of random numbers are as they were afterwards."""
+    @contextmanager
+    def generators_preserved(self, *, watch: bool) -> Iterator[None]:
+        """Around a step: the user's generators of random numbers are as they were afterwards.
+
+        Args:
+            watch: note it if a layer draws from a generator that it was not known to draw from.
+        """
         if self.probing:
             self._others = rng.other_sources()
-        names = self._others if self.probing else self._drawn
-        return rng.preserved(self.device, [self._others[name] for name in names])
+        seeded = self._others if self.probing else {name: self._others[name] for name in self._drawn}
+        # F and R would draw different numbers from a generator that is not seeded for both.
+        unseeded = self._others.keys() - seeded.keys() - self._drawn_elsewhere if watch else ()
+        rest = {name: self._others[name] for name in unseeded}
+        with rng.preserved(self.device, [*seeded.values()]), rng.unmoved(rest) as moved:
+            yield
+        if moved:
+            self._suspected = set(moved)
+            self.unexpected = f"a layer drew from {moved[0]}'s random numbers, which none did before"
+        elif self.probing:
+            self._drawn_elsewhere |= self._suspected - self._drawn
+            self._suspected = set()
 
     def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
         for index, call, draws in calls:
@@ -177,3 +243,8 @@ class Stage:
                 draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
                 self._drawn |= draws & self._others.keys()
         return value
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    """How often each was written to in place; inference tensors do not count it."""
+    return [0 if t.is_inference() else t._version for t in tensors]

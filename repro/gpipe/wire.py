@@ -76,22 +76,23 @@ class Wire:
         self._send_all(box, range(self.stages - 1))
         return value
 
-    def agree(self, bad: bool, value: float) -> tuple[bool, float]:
-        """Whether any stage says so, and the last stage's value, on every stage, by way of the first."""
+    def agree(self, state: int, value: float) -> tuple[int, float]:
+        """The greatest state of any stage, and the last stage's value, on every stage, by way of the first."""
         if self.stages == 1:
-            return bad, value
-        own = torch.tensor([bad, value], dtype=torch.float64)
+            return state, value
+        own = torch.tensor([state, value], dtype=torch.float64)
         others = [0] if self.rank else range(1, self.stages)
         boxes = [torch.zeros_like(own) for _ in others]
         arriving = [self._irecv(box, j) for box, j in zip(boxes, others, strict=True)]
         if self.rank:  # only now, so that the answer finds room for it
             self._send_all(own, others)
-        told = [arrived().tolist() for arrived in arriving]
+        arrived = [finish().tolist() for finish in arriving]
         if self.rank:
-            return told[0][0] > 0, told[0][1]
-        bad, value = bad or any(found for found, _ in told), told[-1][1]
-        self._send_all(torch.tensor([bad, value], dtype=torch.float64), others)
-        return bad, value
+            return int(arrived[0][0]), arrived[0][1]
+        greatest = max(state, *(int(other) for other, _ in arrived))
+        value = arrived[-1][1]
+        self._send_all(torch.tensor([greatest, value], dtype=torch.float64), others)
+        return greatest, value
 
     def _send_all(self, box: Tensor, stages: Iterable[int]) -> None:
         """Send the same to several stages."""

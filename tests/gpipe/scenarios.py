@@ -233,12 +233,6 @@ def thaw(pipe: Pipeline) -> None:
         parameter.requires_grad_(True)
 
 
-def thaw_and_relearn(pipe: Pipeline) -> None:
-    """The same, announced."""
-    thaw(pipe)
-    pipe.relearn()
-
-
 def frozen_head() -> nn.Module:
     """A layer whose parameters require no gradient at first."""
     return head().requires_grad_(False)
@@ -252,7 +246,7 @@ def masks() -> tuple[int, list[float]]:
         pipe.train_step((x, Whole(torch.eye(WIDTH) * scale)), y, nn.functional.mse_loss).loss for scale in (1.0, 2.0)
     ]
     pipe.close()
-    return len(pipe.engine._known), losses
+    return len(pipe.engine._signatures or ()), losses
 
 
 SHARED = nn.Linear(WIDTH, WIDTH)
@@ -266,16 +260,6 @@ def hand_out() -> nn.Module:
 def constants() -> list[float]:
     """A layer whose constants change."""
     return steps([Counting, First, head])
-
-
-def thawed_in_silence() -> list[float]:
-    """A stage that is unfrozen without a word."""
-    return steps([frozen_head, head], thaw if dist.get_rank() == 0 else None)
-
-
-def last_learns() -> list[float]:
-    """The last stage forgets what the first one remembers."""
-    return steps([head, head], Pipeline.relearn if dist.get_rank() == 1 else None)
 
 
 def closed() -> str:
@@ -325,11 +309,9 @@ def odd() -> dict:
     return {
         "strides": steps([Fork, Join, head], inputs=wide),
         "dense": steps([Fork, Join, head]),
-        "thaw": steps([frozen_head, head], thaw_and_relearn if dist.get_rank() == 0 else Pipeline.relearn),
+        "thaw": steps([frozen_head, head], thaw if dist.get_rank() == 0 else None),
         "masks": masks(),
         "closed": closed(),
         "unlike": unlike(),
-        "first learns": steps([head, head], Pipeline.relearn if dist.get_rank() == 0 else None),
-        "nobody learns": steps([head, head]),
         "shared": shared,
     }

@@ -28,7 +28,7 @@ class Counter(nn.Module):
 
 
 def run(module: Counter, error: type[BaseException] | None) -> None:
-    with undone_if_it_fails(list(module.parameters()), Changing(module).snapshot(known=False)):
+    with undone_if_it_fails(list(module.parameters()), Changing(module).before_step(learning=True)):
         module.step()
         if error is not None:
             raise error
@@ -52,3 +52,17 @@ def test_a_good_step_stays():
     assert module.weight.grad is not None
     assert module.weight.grad.tolist() == [2.0, 2.0]
     assert module.other.item() == module.there.item() == 1.0
+
+
+def test_gradients_that_were_there_before_are_kept_or_added_to():
+    module = Counter()
+    run(module, None)
+    before = module.weight.grad
+    with pytest.raises(FloatingPointError):
+        run(module, FloatingPointError)
+    assert module.weight.grad is before
+    assert before is not None
+    assert before.tolist() == [2.0, 2.0]
+    run(module, None)
+    assert module.weight.grad is before
+    assert before.tolist() == [4.0, 4.0]
