@@ -95,7 +95,8 @@ def test_peak_memory_by_hand():
     weights, batch_bytes = 2 * 100 * 100 * 4, 50 * 100 * 4
     resident = 2 * weights + 2 * batch_bytes  # with gradients from the step before, inputs and targets
     # The first layer's own copy of the inputs. In backward of the last layer: its input, the gradients of its output
-    # and input, and its fresh weight gradient; beside them a few numbers of four bytes, the loss and its weight among them.
+    # and input, and its fresh weight gradient; beside them a few numbers of four bytes, the loss and its weight among
+    # them.
     expected = resident + 4 * batch_bytes + weights // 2
     assert expected <= peak <= expected + 64
 
