@@ -6,8 +6,6 @@ a fraction its source begins with the word "assumption"; what was written down f
 """
 
 import json
-import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -17,6 +15,7 @@ from typing import Any
 from repro.costs.figure import AMOUNTS, RANGES, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
 from repro.gpipe.errors import shown
 from repro.gpipe.profile import LinkSpeed
+from repro.io.untrusted import read_text
 
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
@@ -171,26 +170,9 @@ def load(name_or_path: str | Path) -> Device:
 def _read(path: Path) -> Device:
     """A file as a device; it is only data, and what is wrong with it is one line."""
     try:
-        return _from_json(_plain(_text(path)))
+        return _from_json(_plain(read_text(path, _LARGEST)))
     except ValueError as error:
         raise ValueError(" ".join(f"{path}: {error}".split())) from None
-
-
-def _text(path: Path) -> str:
-    """Of a regular file that is not too large: a pipe or a device may never end."""
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("is no regular file; give the path of one")
-            raw = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise ValueError(f"not readable ({error.strerror or type(error).__name__}); check the path") from None
-    if len(raw) > _LARGEST:
-        raise ValueError(f"is larger than {_LARGEST} bytes, the most that is read; is it the right file?")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"is no UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
 
 
 def _plain(text: str) -> Any:

@@ -4,10 +4,10 @@ import json
 import os
 import re
 import shutil
-import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+
+from repro.io.untrusted import open_regular
 
 _TEMPORARY = re.compile(r"\..+\.(json|jsonl|parquet)\.\d+")
 
@@ -49,25 +49,6 @@ def remove_leftovers(machine: Path) -> None:
     for logs in machine.glob("*/logs/*"):
         if not any(path.is_file() and path.stat().st_size for path in logs.rglob("*")):
             shutil.rmtree(logs, ignore_errors=True)
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """A regular file, to be read; nobody at the other end of a pipe is waited for.
-
-    Raises:
-        OSError: if it cannot be opened.
-        ValueError: if it is no regular file: a pipe or a device may never end.
-    """
-    file = open(path, "rb", opener=_at_once)  # noqa: SIM115  (the caller closes it)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError("is no regular file; give the path of one")
-    return file
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody at the other end."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _holds(path: Path, data: bytes) -> bool:
