@@ -21,7 +21,7 @@ from repro.gpipe.checkpoint_files import (
     Index,
     Kind,
     Part,
-    as_json,
+    check_extra,
     commit,
     kind_of,
     new_file,
@@ -82,7 +82,7 @@ def save(
     own = new_file(Path(folder), rank)
 
     def write() -> Part:
-        as_json(extra)  # refused before anything is written
+        check_extra(extra)  # refused before anything is written
         if not allow_nonfinite:
             refuse_nonfinite(module, optimizer)
         return write_part(own, module, optimizer)
@@ -93,35 +93,77 @@ def save(
     together(where, rank, gather, partial(tidy, own.parent, parts) if rank == 0 else _nothing)
 
 
-def load(folder: Path, *, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None = None) -> Restored:
-    """Put a checkpoint of any K into this stage, in place and bit for bit; all checks come before any change.
+def load(
+    folder: Path,
+    *,
+    rank: int,
+    gather: Gather,
+    module: nn.Sequential,
+    layers: Sequence[str],
+    optimizer: Optimizer | None = None,
+) -> Restored:
+    """Put a checkpoint of any K into this stage, in place and bit for bit; call it on every stage of every replica.
+
+    Nothing is changed on any stage before all of them have checked all that they need.
 
     Args:
         folder: what `save` wrote.
+        rank: j, this stage.
+        gather: one small object of each caller -> those of all callers, in order.
         module: this stage's layers, by their names in the unsplit model.
         layers: the names of all layers of the unsplit model, since a stage cannot miss what belongs to none.
         optimizer: of the same class as the saved one. None leaves the optimizer state where it is.
 
     Raises:
-        ValueError: one line, if the checkpoint is damaged or incomplete, or fits another model or optimizer.
+        ValueError: one line on every stage, if the checkpoint is damaged or incomplete, fits another model or
+            optimizer, or is not the same one for all stages.
     """
-    folder = Path(folder)
+    where = f"checkpoint {folder}"
+    checked: list[_Checked] = []
+
+    def check() -> str:
+        checked.append(_check_all(Path(folder), module, layers, optimizer))
+        return checked[0].index.digest
+
+    if len(set(together(where, rank, gather, check))) > 1:
+        raise ValueError(f"{where}: the stages see different checkpoints there; all stages need one shared folder")
+    (own,) = checked
+
+    def apply() -> None:
+        module.load_state_dict(own.values)
+        if optimizer is not None and own.state is not None:
+            optimizer.load_state_dict(own.state)
+
+    together(where, rank, gather, apply)
+    return Restored(own.index.step, own.index.extra)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What one stage takes from a checkpoint: its part of the model's state dict, its optimizer's."""
+
+    index: Index
+    values: dict[str, Any]
+    state: dict[str, Any] | None
+
+
+def _check_all(folder: Path, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None) -> _Checked:
+    """Read what a stage needs; raises ValueError for whatever does not fit."""
     index = read_index(folder)
     if index.layers != list(layers):
         raise ValueError(
             f"checkpoint {folder}: it has {_counted(index.layers)}, and this model has {_counted(layers)}; "
             "build the model that was saved"
         )
-    kinds = {key: kind for inside in index.files.values() for key, kind in inside.items()}
+    kinds = {key: kind for file in index.files.values() for key, kind in file.kinds.items()}
     _check(kinds, module, layers, f"checkpoint {folder}", exact=True)
     own = module.state_dict().keys()
-    parts = [read_part(folder, index, file) for file, inside in index.files.items() if own & inside.keys()]
+    # A file without keys belongs to no stage of this cut, so every stage checks that it is there.
+    needed = [name for name, file in index.files.items() if own & file.kinds.keys() or not file.kinds]
+    parts = [read_part(folder, index, file) for file in needed]
     values = {key: value for part in parts for key, value in part["model"].items() if key in own}
     state = None if optimizer is None else _optimizer_state(folder, index, parts, optimizer, module)
-    module.load_state_dict(values)
-    if optimizer is not None and state is not None:
-        optimizer.load_state_dict(state)
-    return Restored(index.step, index.extra)
+    return _Checked(index, values, state)
 
 
 def whole_state_dict(folder: Path) -> dict[str, Any]:

@@ -2,9 +2,13 @@
 
 folder/stage0-3fa9c1....pt    layers and optimizer state of a stage, by torch.save
 folder/stage1-77b02d....pt
-folder/index.json             step, layers, and of each file its keys with shapes and types
+folder/index.json             step, K, layers; of each file its SHA-256 and its keys with shapes and types
+
+The index ends with a digest of its own content. So whatever was damaged, edited or mixed up with
+another save is refused. The digests show accidents; they are no signature.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -22,13 +26,23 @@ from torch.optim import Optimizer
 
 from repro.gpipe import optimizer_state
 from repro.gpipe.layers import names
+from repro.io.untrusted import LARGE, from_json, open_regular, read_text, short
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "index.json"
 _STAGE_FILE = re.compile(r"stage\d+-[0-9a-f]{32}\.pt")
 _NEW_INDEX = re.compile(r"index-[0-9a-f]{32}\.json")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Kind = tuple[tuple[int, ...], str] | None  # a tensor's shape and type; None for a module's extra state
+
+
+@dataclass(frozen=True)
+class Written:
+    """Size in bytes and SHA-256, in hexadecimal digits, of a file that was written."""
+
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,7 @@ class Part:
     """What one stage has written."""
 
     file: str
-    size: int
+    written: Written
     host: str
     layers: list[str]
     kinds: dict[str, Kind]
@@ -44,15 +58,29 @@ class Part:
 
 
 @dataclass(frozen=True)
+class StageFile:
+    """What the index says of a stage's file: size in bytes, SHA-256, key -> shape and type."""
+
+    size: int
+    sha256: str
+    kinds: dict[str, Kind]
+
+
+@dataclass(frozen=True)
 class Index:
-    """The content of the index, in layer order."""
+    """The content of the index: `stages` is K, files and layers are in layer order.
+
+    `digest` is of all other fields; it is empty as long as the index is in no file.
+    """
 
     format: int
     step: int
+    stages: int
     layers: list[str]
     optimizer: str | None
     extra: dict[str, Any]
-    files: dict[str, dict[str, Kind]]
+    files: dict[str, StageFile]
+    digest: str = ""
 
 
 def new_file(folder: Path, rank: int) -> Path:
@@ -70,10 +98,10 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
     model = {key: optimizer_state.plain(value, key) for key, value in module.state_dict().items()}
     named = None if optimizer is None else optimizer_state.named(optimizer, module)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
+    written = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
     return Part(
         file=path.name,
-        size=path.stat().st_size,
+        written=written,
         host=socket.gethostname(),
         layers=names(module),
         kinds={key: kind_of(value) for key, value in model.items()},
@@ -86,11 +114,12 @@ def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, A
 
     Raises:
         OSError: if the index cannot be written.
-        ValueError: if a part is not in this folder, or the stages' optimizers differ in class.
+        ValueError: if a part is not in this folder, the stages' optimizers differ in class, or the
+            index would be larger than what `read_index` reads.
     """
     for j, part in enumerate(parts):
         path = folder / part.file
-        if not path.is_file() or path.stat().st_size != part.size:
+        if not path.is_file() or path.stat().st_size != part.written.size:
             raise ValueError(f"no file here from stage {j} on {part.host}; all stages need one shared folder")
     optimizers = sorted({part.optimizer for part in parts if part.optimizer})
     if len(optimizers) > 1:
@@ -98,14 +127,29 @@ def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, A
     index = Index(
         format=FORMAT,
         step=step,
+        stages=len(parts),
         layers=[name for part in parts for name in part.layers],
         optimizer=optimizers[0] if optimizers else None,
         extra=dict(extra or {}),
-        files={part.file: part.kinds for part in parts},
+        files={part.file: StageFile(part.written.size, part.written.sha256, part.kinds) for part in parts},
     )
+    text = _as_text(index)
     new = folder / f"index-{uuid4().hex}.json"
-    _write(new, lambda file: file.write(as_json(asdict(index)).encode()))
+    _write(new, lambda file: file.write(text.encode()))
     new.replace(folder / INDEX)
+
+
+def _as_text(index: Index) -> str:
+    """What the index's file holds; raises ValueError where that could not be read again."""
+    fields = json.loads(json.dumps(asdict(index)))  # as they will be read: tuples are lists
+    text = json.dumps({**fields, "digest": digest(fields)}, indent=1)
+    if len(text) > LARGE:
+        raise ValueError(f"the index would have {len(text)} bytes, allowed are {LARGE}; save less")
+    try:
+        from_json(text, any_number=True)
+    except ValueError as error:
+        raise ValueError(f"the index {error}") from None
+    return text
 
 
 def tidy(folder: Path, parts: Sequence[Part]) -> None:
@@ -126,52 +170,131 @@ def read_index(folder: Path) -> Index:
     """
     path = folder / INDEX
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        path.lstat()
+        found = from_json(read_text(path, LARGE, links=False), any_number=True)
     except FileNotFoundError:
         raise ValueError(f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"checkpoint {path}: not readable ({one_line(error)}); take another checkpoint") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
     try:
-        if type(found["format"]) is int and found["format"] > FORMAT:
-            raise ValueError(f"format {found['format']}, and {FORMAT} is the newest known here; update this library")
         return _parsed(found)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"checkpoint {path}: no index that can be used here: {one_line(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"checkpoint {path}: no index that can be used here: {error}") from None
 
 
-def _parsed(found: dict[str, Any]) -> Index:
-    files = {
-        name: {key: None if kind is None else (tuple(map(int, kind[0])), str(kind[1])) for key, kind in kinds.items()}
-        for name, kinds in found["files"].items()
-    }
-    index = Index(**{**found, "files": files})
-    if strange := [name for name in files if not _STAGE_FILE.fullmatch(name)]:
-        raise ValueError(f"{strange[0]!r} is no name of a stage's file")
-    for field, kind in (("format", int), ("step", int), ("layers", list), ("extra", dict)):
-        if type(value := getattr(index, field)) is not kind:
-            raise ValueError(f"{field}={value!r} is no {kind.__name__}")
-    return index
+def digest(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of the index's fields, as they are read from JSON, without the digest itself."""
+    others = {name: value for name, value in fields.items() if name != "digest"}
+    canonical = json.dumps(others, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _parsed(found: Any) -> Index:
+    """The index that a JSON value describes."""
+    version = found.get("format") if isinstance(found, dict) else None
+    if type(version) is int and version > FORMAT:
+        raise ValueError(f"format {version}, and {FORMAT} is the newest known here; update this library")
+    if type(version) is int and version < FORMAT:
+        raise ValueError(
+            f"format {version} has no digests of its files; load it with the version of this library that "
+            "wrote it, save its whole_state_dict() with torch.save, and load that with load_state_dict()"
+        )
+    fields = _fields("the index", found, _INDEX)
+    if digest(fields) != fields["digest"]:
+        raise ValueError("it was changed after save() wrote it; take another checkpoint")
+    files = {name: _stage_file(name, value) for name, value in fields["files"].items()}
+    if not 0 <= fields["step"] < 2**63:
+        raise ValueError(f"step={short(fields['step'])} is no number of training steps")
+    if fields["stages"] != len(files):
+        raise ValueError(f"stages={fields['stages']}, and files of {len(files)}")
+    if strange := [name for name in fields["layers"] if not isinstance(name, str)]:
+        raise ValueError(f"layers has {short(strange[0])}, which is no name of a layer")
+    return Index(**{**fields, "files": files})
+
+
+_INDEX: dict[str, tuple[type, ...]] = {
+    "format": (int,),
+    "step": (int,),
+    "stages": (int,),
+    "layers": (list,),
+    "optimizer": (str, type(None)),
+    "extra": (dict,),
+    "files": (dict,),
+    "digest": (str,),
+}
+_FILE: dict[str, tuple[type, ...]] = {"size": (int,), "sha256": (str,), "kinds": (dict,)}
+
+
+def _fields(where: str, value: Any, known: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """A dict with exactly these fields, each of one of its types."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is no object")
+    if other := sorted(value.keys() ^ known.keys()):
+        raise ValueError(f"{where} {'has' if other[0] in value else 'lacks'} the field {short(other[0])}")
+    for name, types in known.items():
+        if type(value[name]) not in types:
+            raise ValueError(f"{name}={short(value[name])} is no {types[0].__name__}")
+    return dict(value)
+
+
+def _stage_file(name: str, value: Any) -> StageFile:
+    if not _STAGE_FILE.fullmatch(name):
+        raise ValueError(f"{short(name)} is no name of a stage's file")
+    fields = _fields(name, value, _FILE)
+    if not _SHA256.fullmatch(fields["sha256"]):
+        raise ValueError(f"sha256={short(fields['sha256'])} is no SHA-256 in hexadecimal digits")
+    return StageFile(**{**fields, "kinds": {key: _kind(key, kind) for key, kind in fields["kinds"].items()}})
+
+
+def _kind(key: str, value: Any) -> Kind:
+    if value is None:
+        return None
+    match value:
+        case [[*shape], str(dtype)] if all(type(size) is int and size >= 0 for size in shape):
+            return tuple(shape), dtype
+    raise ValueError(f"{key}: {short(value)} is no shape and type")
 
 
 def read_part(folder: Path, index: Index, file: str) -> dict[str, Any]:
     """A stage's "model" and "optimizer"; tensors stay on disk until they are read, and nothing in it can run code.
 
+    The whole file is read once, for its digest.
+
     Raises:
         ValueError: one line, if the file is missing, damaged, or not what the index says.
     """
     path = folder / file
-    if not path.is_file():
-        raise ValueError(f"checkpoint {folder}: {file} is not there, but {INDEX} names it; take another checkpoint")
+    known = index.files[file]
     try:
-        with zipfile.ZipFile(path) as archive:  # torch.load checks no sums
-            if broken := archive.testzip():
-                raise ValueError(f"the checksum of {broken} is wrong")
+        with open_regular(path, links=False) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != known.size:
+                raise ValueError(f"it has {size} bytes, and save() wrote {known.size}")
+            if hashlib.file_digest(opened, "sha256").hexdigest() != known.sha256:
+                raise ValueError(f"its SHA-256 is not the one in {INDEX}, so it is damaged or of another save")
+            _refuse_compressed(opened)
         part = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        if {key: kind_of(value) for key, value in part["model"].items()} != index.files[file]:
+        if {key: kind_of(value) for key, value in part["model"].items()} != known.kinds:
             raise ValueError(f"keys, shapes or types are not those in {INDEX}")
         return {"model": part["model"], "optimizer": part["optimizer"]}
+    except FileNotFoundError:
+        raise ValueError(
+            f"checkpoint {folder}: {file} is not there, but {INDEX} names it; take another checkpoint"
+        ) from None
     except Exception as error:  # a damaged file fails in many ways
-        raise ValueError(f"checkpoint {path}: damaged ({one_line(error)}); take another checkpoint") from None
+        raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
+
+
+def _refuse_compressed(file: BinaryIO) -> None:
+    """Raise a ValueError for a zip file that would grow when it is read; torch.save compresses nothing."""
+    with zipfile.ZipFile(file) as archive:
+        if any(entry.compress_size != entry.file_size for entry in archive.infolist()):
+            raise ValueError("it is compressed, as no file of save() is")
+
+
+def _refusal(error: Exception) -> str:
+    """Why a file is refused, and what to do: nobody can correct a file that has a digest."""
+    return f"{one_line(error).partition(';')[0]}; take another checkpoint"
 
 
 def kind_of(value: object) -> Kind:
@@ -179,16 +302,16 @@ def kind_of(value: object) -> Kind:
     return (tuple(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, Tensor) else None
 
 
-def as_json(value: object) -> str:
-    """The value as JSON.
-
-    Raises:
-        ValueError: if it is more than JSON can hold.
-    """
+def check_extra(value: object) -> None:
+    """Raise a ValueError if it is more than JSON can hold, or too deep or too large to be read again."""
     try:
-        return json.dumps(value, indent=1)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"extra: {error}; use numbers, strings, lists and dicts") from None
+    try:
+        from_json(text, any_number=True)
+    except ValueError as error:
+        raise ValueError(f"extra {error}") from None
 
 
 def one_line(error: BaseException) -> str:
@@ -197,17 +320,40 @@ def one_line(error: BaseException) -> str:
     return name + " ".join(str(error).split())[:300]
 
 
-def _write(path: Path, dump: Callable[[BinaryIO], object]) -> None:
+class _Hashed:
+    """A file that is being written, and the SHA-256 of its bytes so far.
+
+    torch.save writes through it from the first byte to the last, so nothing is read back.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Hash the bytes, and write them."""
+        self.sha256.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        """Of the file; torch.save calls it."""
+        self._file.flush()
+
+
+def _write(path: Path, dump: Callable[[Any], object]) -> Written:
     """A new file that outlives a power cut; none if that fails."""
     try:
         with path.open("xb") as file:
-            dump(file)
+            hashed = _Hashed(file)
+            dump(hashed)
             file.flush()
             os.fsync(file.fileno())
+            written = Written(file.tell(), hashed.sha256.hexdigest())
         _sync(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    return written
 
 
 def _sync(folder: Path) -> None:

@@ -292,8 +292,14 @@ class Pipeline:
         Raises:
             ValueError: one line on every rank, before anything is changed, if it is damaged or of another model.
         """
-        call = partial(checkpoint.load, Path(folder), module=self.module, layers=self._names, optimizer=optimizer)
-        restored = checkpoint.together(f"checkpoint {folder}", self.rank, self._all.all_gather, call)[0]
+        restored = checkpoint.load(
+            Path(folder),
+            rank=self.rank,
+            gather=self._all.all_gather,
+            module=self.module,
+            layers=self._names,
+            optimizer=optimizer,
+        )
         self.engine.step = restored.step
         return restored.extra
 

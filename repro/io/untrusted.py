@@ -10,9 +10,10 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 SMALL = 2**20  # bytes of a spec, a status or another file that holds one object
 LARGE = 2**26  # bytes of a file that grows with every round, with K x M or with the layers
@@ -20,7 +21,7 @@ DEPTH = 32  # of lists and objects in each other
 VALUES = 2**20  # values in one value
 
 
-def open_regular(path: Path, *, links: bool = True) -> IO[bytes]:
+def open_regular(path: Path, *, links: bool = True) -> BufferedReader:
     """Open a regular file for reading, without waiting for the other end of a pipe.
 
     Args:

@@ -1,5 +1,7 @@
 """What the tests of checkpoints share: stages in threads, small models, and what spawned processes run."""
 
+import hashlib
+import json
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ from torch.optim import Optimizer
 
 from repro.gpipe import Pipeline
 from repro.gpipe.checkpoint import load, save
+from repro.gpipe.checkpoint_files import digest
 from repro.gpipe.layers import names as keys
 
 N, WIDTH = 10, 6  # rows of 24 bytes: micro-batches begin where no fresh tensor would
@@ -142,7 +145,18 @@ def put(folder, module, optimizer=None, step=1, **kwargs):
 
 
 def get(folder, module, optimizer=None, layers=None):
-    return load(folder, module=module, layers=layers or keys(module), optimizer=optimizer)
+    return load(folder, rank=0, gather=alone, module=module, layers=layers or keys(module), optimizer=optimizer)
+
+
+def forge(folder, change=None):
+    """Make the index agree with the files that are there and with itself, as somebody might on purpose."""
+    path = folder / "index.json"
+    index = json.loads(path.read_text())
+    for name, file in index["files"].items():
+        raw = (folder / name).read_bytes()
+        file |= {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    index |= change or {}
+    path.write_text(json.dumps({**index, "digest": digest(index)}))
 
 
 def same(a, b):

@@ -128,7 +128,7 @@ def test_own_part_of_a_state_dict():
 def test_names_and_cuts(trained):
     """Stage by stage, under the unsplit model's own keys."""
     files = json.loads((trained / "SGD" / "half" / "index.json").read_text())["files"]
-    layers = [{key.split(".")[0] for key in inside} for inside in files.values()]
+    layers = [{key.split(".")[0] for key in file["kinds"]} for file in files.values()]
     assert layers == [{"0", "2"}, {"3", "5"}]
 
 
@@ -136,6 +136,6 @@ def test_a_folder_that_is_none_is_refused_in_the_words_of_what_is_wrong(tmp_path
     pipe = Pipeline([linear], 1, 1, device="cpu")
     refused(r"no index.json there; name a folder that save\(\) wrote", pipe.load, tmp_path / "none")
     (tmp_path / "file").touch()
-    refused(r"not readable \(.*Not a directory.*take another checkpoint", pipe.load, tmp_path / "file")
+    refused(r"Not a directory.*take another checkpoint", pipe.load, tmp_path / "file")
     with pytest.raises(OSError, match=r"stage 0 .*File exists"):
         pipe.save(tmp_path / "file")

@@ -6,12 +6,13 @@ import pickle
 import resource
 import threading
 import time
+import zipfile
 
 import pytest
 import torch
-from checkpoints import Stages, get, model, put, refused, same, stepped
+from checkpoints import Stages, forge, get, model, put, refused, same, stepped
 
-from repro.gpipe.checkpoint import save, whole_state_dict
+from repro.gpipe.checkpoint import load, save, whole_state_dict
 
 
 def test_old_files_go_and_other_files_stay(tmp_path):
@@ -148,26 +149,148 @@ def test_killed_at_any_moment(tmp_path):
     assert steps.count(2) > 3
 
 
+FILE = {"size": 1, "sha256": "0" * 64, "kinds": {}}
+NAME = f"stage0-{'0' * 32}.pt"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 2}, "format 2, and 1 is the newest known here"),
+        ({"format": 3}, "format 3, and 2 is the newest known here; update"),
+        ({"format": 1}, r"format 1 has no digests of its files; .*load that with load_state_dict"),
         ({"step": "3"}, "step='3' is no int"),
         ({"step": True}, "step=True is no int"),
+        ({"step": -1}, "step=-1 is no number of training steps"),
+        ({"step": 10**400}, "step=.* is no number of training steps"),
+        ({"stages": 2}, "stages=2, and files of 1"),
         ({"layers": None}, "layers=None is no list"),
-        ({"files": {"../stage0.pt": {}}}, r"'\.\./stage0\.pt' is no name of a stage's file"),
-        ({"files": {"/etc/passwd": {}}}, "'/etc/passwd' is no name of a stage's file"),
-        ({"files": {f"stage0-{'0' * 32}.pt": {"0.weight": [[4, 4], "float32"]}}}, r"no 0\.bias"),
+        ({"layers": [["0"]]}, r"layers has \['0'\], which is no name of a layer"),
+        ({"files": {"../stage0.pt": FILE}}, r"'\.\./stage0\.pt' is no name of a stage's file"),
+        ({"files": {"/etc/passwd": FILE}}, "'/etc/passwd' is no name of a stage's file"),
+        ({"files": {NAME: FILE | {"kinds": {"0.weight": [[4, 4], "float32"]}}}}, r"no 0\.bias"),
+        ({"files": {NAME: FILE | {"kinds": {"0.weight": [[-4, 4], "float32"]}}}}, "is no shape and type"),
+        ({"files": {NAME: FILE | {"kinds": {"0.weight": []}}}}, "is no shape and type"),
+        ({"files": {NAME: FILE | {"sha256": "0"}}}, "sha256='0' is no SHA-256"),
+        ({"files": {NAME: {"0.weight": None}}}, "has the field '0.weight'"),
+        ({"files": {NAME: FILE}}, r"no 0\.weight"),
         ({"files": []}, "no index that can be used here"),
-        ({"files": {"x": {"0.weight": []}}}, "no index that can be used here"),
-        ({"color": "red"}, "no index that can be used here.*color"),
+        ({"color": "red"}, "no index that can be used here.*has the field 'color'"),
     ],
 )
-def test_an_edited_index(tmp_path, change, words):
+def test_an_index_that_was_edited_on_purpose(tmp_path, change, words):
     put(tmp_path, model(4, 4))
+    forge(tmp_path, change)
+    refused(words, get, tmp_path, model(4, 4))
+
+
+@pytest.mark.parametrize("change", [{"step": 9}, {"extra": {"epoch": 9}}, {"optimizer": "SGD"}])
+def test_an_index_that_is_not_as_it_was_saved(tmp_path, change):
+    put(tmp_path, model(4, 4), step=3, extra={"epoch": 2})
     index = tmp_path / "index.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | change))
-    refused(words, get, tmp_path, model(4, 4))
+    refused(r"it was changed after save\(\) wrote it", get, tmp_path, model(4, 4))
+    refused(r"it was changed after save\(\) wrote it", whole_state_dict, tmp_path)
+
+
+def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
+    """Keys, shapes and size are the same; the other stage, whose own file is right, learns it before it changes."""
+    stages = Stages(2)
+
+    def save_one(rank, gather):
+        module = model(4, 4, first=rank, seed=5)
+        save(tmp_path / "run", rank=rank, gather=gather, module=module, optimizer=None, step=1)
+
+    stages.all(save_one)
+    (other,) = (tmp_path / "run").glob("stage1-*.pt")
+    whole = other.read_bytes()
+    put(tmp_path / "other", model(4, 4, first=1, seed=8))
+    (foreign,) = (tmp_path / "other").glob("*.pt")
+    assert foreign.stat().st_size == len(whole)
+    other.write_bytes(foreign.read_bytes())
+    modules = [model(4, 4, first=rank, seed=9) for rank in range(2)]
+    before = [{key: value.clone() for key, value in module.state_dict().items()} for module in modules]
+
+    def load_one(rank, gather):
+        return load(tmp_path / "run", rank=rank, gather=gather, module=modules[rank], layers=["0", "1"])
+
+    for error in stages.all(load_one):
+        assert "stage 1 on" in str(error)
+        assert "its SHA-256 is not the one in index.json" in str(error)
+        assert "\n" not in str(error)
+    assert all(same(old, module.state_dict()) for old, module in zip(before, modules, strict=True))
+    other.write_bytes(whole)
+    assert not any(isinstance(found, Exception) for found in stages.all(load_one))
+
+
+def test_stages_that_see_different_checkpoints(tmp_path):
+    for name in ("host0", "host1"):
+        put(tmp_path / name, model(4, 4, 4))
+
+    def one(rank, gather):
+        module = model(4, 4, first=rank)
+        load(tmp_path / f"host{rank}", rank=rank, gather=gather, module=module, layers=["0", "1"])
+
+    for error in Stages(2).all(one):
+        assert "the stages see different checkpoints there" in str(error)
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_folder(path):
+    path.mkdir()
+
+
+def a_link_to_zeros(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_loop_of_links(path):
+    path.symlink_to(path.name)
+
+
+def a_terabyte(path):
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("name", ["index.json", "stage0-*.pt"])
+@pytest.mark.parametrize("put_there", [a_pipe, a_folder, a_link_to_zeros, a_loop_of_links, a_terabyte])
+@pytest.mark.timeout(60)
+def test_what_stands_in_a_file_s_place_is_neither_waited_for_nor_read(tmp_path, name, put_there):
+    put(tmp_path, model(4, 4))
+    (path,) = tmp_path.glob(name)
+    path.unlink()
+    put_there(path)
+    refused(rf"{path.name}: .*take another checkpoint", get, tmp_path, model(4, 4))
+    refused(rf"{path.name}: .*take another checkpoint", whole_state_dict, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["index.json", "stage0-*.pt"])
+def test_a_link_in_a_file_s_place_is_not_followed(tmp_path, name):
+    put(tmp_path / "run", model(4, 4))
+    (path,) = (tmp_path / "run").glob(name)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    refused("is a symbolic link", get, tmp_path / "run", model(4, 4))
+
+
+def test_extra_comes_back_as_json_keeps_it_or_is_refused_when_it_is_saved(tmp_path):
+    state = {"best": float("inf"), "generator": 2**127, "none": None, "text": "ä"}
+    put(tmp_path, model(4, 4), extra=state)
+    assert get(tmp_path, model(4, 4)).extra == state
+    deep = []
+    for _ in range(40):
+        deep = [deep]
+    for extra, words in (
+        ({"deep": deep}, "extra .*more than 32 lists"),
+        ({1: "a", "1": "b"}, "extra .*the key '1' is there twice"),
+        ({"set": {1}}, "extra: .*use numbers, strings"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            put(tmp_path, model(4, 4), extra=extra)
+    assert get(tmp_path, model(4, 4)).extra == state
 
 
 class Malicious:
@@ -188,24 +311,46 @@ def test_damaged_files(tmp_path, monkeypatch):
     weight = whole.index(model(4, 4).get_parameter("0.weight").detach().numpy().tobytes())
     flipped = bytearray(whole)
     flipped[weight] ^= 1
-    torch.save({"model": {"0.weight": torch.ones(4, 4)}, "optimizer": None}, "other.pt")
-    torch.save({"model": Malicious(), "optimizer": None}, "malicious.pt")
     for content, words in (
-        (whole[: len(whole) // 2], "damaged"),
-        (b"", "damaged"),
-        (bytes(flipped), "damaged .the checksum of"),
-        ((tmp_path / "other.pt").read_bytes(), "keys, shapes or types are not those in index.json"),
-        ((tmp_path / "malicious.pt").read_bytes(), "damaged"),
-        (pickle.dumps(Malicious()), "damaged"),
+        (whole[: len(whole) // 2], r"it has \d+ bytes, and save\(\) wrote"),
+        (b"", "it has 0 bytes"),
+        (bytes(flipped), "its SHA-256 is not the one in index.json, so it is damaged or of another save"),
     ):
         path.write_bytes(content)
         refused(words, get, folder, model(4, 4))
         refused(words, whole_state_dict, folder)
-    assert not (tmp_path / "ran").exists()
     path.unlink()
     refused("is not there, but index.json names it", get, folder, model(4, 4))
-    for content in (b"{", b"\xff\xff", b""):
+    for content, words in ((b"{", "not readable as JSON"), (b"\xff\xff", "is no UTF-8"), (b"", "not readable as JSON")):
         (folder / "index.json").write_bytes(content)
-        refused("index.json: not readable", get, folder, model(4, 4))
+        refused(f"index.json: {words}", get, folder, model(4, 4))
     (folder / "index.json").write_text("[]")
     refused("no index that can be used here", get, folder, model(4, 4))
+
+
+def test_files_that_were_made_on_purpose_run_nothing(tmp_path, monkeypatch):
+    """Their digests are right, so what is left to refuse them is how they are read."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    put(folder, model(4, 4))
+    (path,) = folder.glob("*.pt")
+    whole = path.read_bytes()
+    torch.save({"model": {"0.weight": torch.ones(4, 4)}, "optimizer": None}, "other.pt")
+    torch.save({"model": Malicious(), "optimizer": None}, "malicious.pt")
+    torch.save({"model": Malicious()}, "old.pt", _use_new_zipfile_serialization=False)
+    with zipfile.ZipFile(path) as stored, zipfile.ZipFile("small.pt", "w", zipfile.ZIP_DEFLATED) as compressed:
+        for entry in stored.infolist():
+            compressed.writestr(entry.filename, stored.read(entry.filename))
+    for content, words in (
+        ((tmp_path / "other.pt").read_bytes(), "keys, shapes or types are not those in index.json"),
+        ((tmp_path / "malicious.pt").read_bytes(), "Weights only load failed"),
+        ((tmp_path / "old.pt").read_bytes(), "BadZipFile"),
+        ((tmp_path / "small.pt").read_bytes(), "it is compressed"),
+        (pickle.dumps(Malicious()), "BadZipFile"),
+        (whole[:-30], "BadZipFile"),
+    ):
+        path.write_bytes(content)
+        forge(folder)
+        refused(words, get, folder, model(4, 4))
+        refused(words, whole_state_dict, folder)
+    assert not (tmp_path / "ran").exists()
