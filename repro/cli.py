@@ -46,6 +46,8 @@ class PlanOptions:
     """measure again what is done"""
     spec: Path | None = None
     """measure a recorded run again, with its baselines: the path of its spec.json, or of the same as .yaml"""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """run the code that --spec names: needed where its model is import:package.module:function"""
 
     @property
     def folder(self) -> Path:
@@ -63,8 +65,6 @@ class RunOptions(PlanOptions):
     """yes, measure at scale paper"""
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
     """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
-    trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run the code that --spec names: needed where its model is import:package.module:function"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +191,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _measure(arguments: list[str]) -> int:
-    from repro.harness import catalog
     from repro.harness.plan import price
     from repro.harness.progress import Story
     from repro.harness.runner import Session
@@ -199,10 +198,6 @@ def _measure(arguments: list[str]) -> int:
 
     options, chosen = _chosen(RunOptions, "run", arguments)
     _say_scale(options)
-    if options.spec:
-        model = _plans(options, chosen)[0].runs[0].spec.model
-        if told := catalog.consent(options.spec, model, options.trust):
-            print(told)
     if _scale(options)[0] == "paper" and not options.yes:
         raise ValueError(price(_plans(options, chosen)))
     command = shlex.join(["repro", "run", *arguments])
@@ -270,7 +265,10 @@ def _chosen(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Cho
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
             )
         command = shlex.join(["--spec", str(_place(options.spec))])
-        return options, [Chosen(catalog.replay(options.spec).build, accumulate=True, command=command)]
+        source = catalog.replay(options.spec, trusted=options.trust)
+        if source.notice:
+            print(source.notice)
+        return options, [Chosen(source.build, accumulate=True, command=command)]
     if len(sources) == 1:
         values = sources[0].values(own)
         build = partial(sources[0].build, **values)

@@ -78,6 +78,20 @@ def test_nothing_that_is_read_can_run_code():
     assert pickles == {"gpipe.launch", "gpipe.wire", "harness.check"}
 
 
+def test_a_model_s_name_that_is_read_passes_the_gate_before_it_is_built():
+    """`why` reads specs too, and may build nothing."""
+    readers = set()
+    for module, tree in MODULES.items():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        named = {ast.unparse(part) for call in calls if ast.unparse(call.func) == "read" for part in call.args}
+        if named & {"RunSpec", "CalibrationFile"}:
+            readers.add(module)
+            asks = any(ast.unparse(call.func) == "consent" for call in calls)
+            builds = {"repro.models", "repro.harness.measure", "repro.harness.modelled"} & imported(tree)
+            assert asks or not builds, module
+    assert readers >= {"repro.harness.catalog", "repro.harness.simulating", "repro.harness.explaining"}
+
+
 def test_no_circles_while_importing():
     """Imports at module level form no circle; those inside functions may."""
     top = {

@@ -181,7 +181,9 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     if machine.torchrun_rank() in (None, 0):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    use = f"wrote {path}; `repro simulate --calibration {path} --K {here.K}` simulates steps with these times"
+    trust = " --trust" * model.startswith("import:")  # the file names code
+    command = f"repro simulate --calibration {path} --K {here.K}{trust}"
+    use = f"wrote {path}; `{command}` simulates steps with these times"
     return [f"{here.words}\n", *layer_times.tables(spec, found, device_path(options, here)), f"\n{use}"]
 
 

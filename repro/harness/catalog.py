@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.harness.mistakes import near
-from repro.harness.outside import from_json, read
+from repro.harness.outside import consent, from_json, read
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -24,11 +24,15 @@ _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True)
 class Source:
-    """One experiment function and where it was found; `parameters` are those besides the scale."""
+    """One experiment function and where it was found; `parameters` are those besides the scale.
+
+    `notice` is what the user should know before it is planned, or empty.
+    """
 
     name: str
     function: Callable[..., Any]
     parameters: tuple[inspect.Parameter, ...] = ()
+    notice: str = ""
 
     def build(self, scale: Scale, **values: Any) -> Experiment:
         """The experiment at a scale; raises ValueError (one line) when the function returns something else."""
@@ -104,15 +108,16 @@ def find(name: str) -> Source:
     return _load(known[name], name)
 
 
-def replay(path: Path) -> Source:
+def replay(path: Path, *, trusted: bool = False) -> Source:
     """A recorded run, from its spec.json or as YAML, as an experiment: the run and the baselines of its ratios.
 
-    Raises ValueError (one line) when the file is no spec.
+    Raises ValueError (one line) when the file is no spec, or names code and is not trusted.
     """
     try:
         spec = read(path, RunSpec)
     except ValueError as error:
         raise ValueError(f"--spec {error}") from None
+    notice = consent(f"--spec {path}", spec.model, trusted=trusted)
 
     def experiment(scale: Scale) -> Experiment:
         free = {"balance": spec.balance if isinstance(spec.balance, str) else "time"}
@@ -128,22 +133,7 @@ def replay(path: Path) -> Source:
             groups=(Group(name=slug(spec.model), runs=(*others, spec)),),
         )
 
-    return Source("replay", experiment)
-
-
-def consent(path: Path, model: str, trusted: bool) -> str:
-    """What to tell about the code that a spec from outside names, or nothing; raises ValueError where it may not run.
-
-    Any function of any module that Python finds can be named, with any arguments: `import:os:system` is a program.
-    """
-    prefix, _, named = model.partition(":")
-    if prefix != "import":
-        return ""
-    module, _, function = named.partition(":")
-    what = f"{path} names code: it imports the Python module {module} and calls {function}"
-    if not trusted:
-        raise ValueError(f"--spec {what} with the model_args; look at both, then add --trust to run it")
-    return f"{what}, as --trust allows"
+    return Source("replay", experiment, notice=notice)
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -17,11 +17,18 @@ def _moment(text: str) -> str:
     return text
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("signs that cannot be printed, which may change a terminal")
+    return text
+
+
 Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
 Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]  # of a run, which is a folder, or a group
+Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]  # shown on the terminal
 Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
 Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
 
@@ -121,12 +128,12 @@ class Calibration(Tables):
 class CalibrationFile(_Recorded):
     """What `repro calibrate MODEL` writes."""
 
-    model: Annotated[str, Field(min_length=1, max_length=200)]
+    model: Annotated[Printable, Field(min_length=1, max_length=200)]
     model_args: dict[str, Any]
     K: Annotated[int, Field(ge=1)]
-    device: str
-    date: str
-    unit: str
+    device: Printable
+    date: Printable
+    unit: Printable
     calibration: Calibration
 
 

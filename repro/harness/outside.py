@@ -7,6 +7,7 @@ costs memory or time.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ from repro.io.untrusted import (
 _YAML = 2**16  # bytes of YAML, which is written by hand and slow to read
 _ROWS = 2**20  # of a table
 _WORD = 64  # characters of a text in a table
+# Models that our own code and timm's registry build; any other name may load or run something else.
+_BUILT_IN = re.compile(r"(timm:)?[A-Za-z0-9_.-]+")
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -51,6 +54,38 @@ def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
         raise ValueError(f"{path}: {in_words(error)}; correct it") from None
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def consent(source: str, model: str, *, trusted: bool) -> str:
+    """The one gate for a model's name that comes from a file: call it before anything is built from the name.
+
+    A function of any module that Python finds can be named, with any arguments: `import:os:system` is
+    a program. A name that the user typed, or that stands in an experiment's file, needs no gate.
+
+    Args:
+        source: of the name, for messages, such as "--spec theirs.json".
+        model: the name.
+        trusted: whether the user said that this code may run.
+
+    Returns:
+        What to say about the code that will run, one line; empty where the name is no code.
+
+    Raises:
+        ValueError: one line, where the name is code and is not trusted, or is no model's name.
+    """
+    if _BUILT_IN.fullmatch(model):
+        return ""
+    prefix, _, named = model.partition(":")
+    if prefix != "import":
+        raise ValueError(
+            f"{source} names the model {short(model)}: allowed are names of `repro.models`, "
+            "timm:NAME of timm's own list, and import:package.module:function; correct it"
+        )
+    module, _, function = named.partition(":")
+    what = f"{source} names code: it imports the Python module {module} and calls {function}"
+    if not trusted:
+        raise ValueError(f"{what} with the model_args; look at both, then add --trust to run it")
+    return f"{what}, as --trust allows"
 
 
 def from_yaml(text: str) -> Any:

@@ -35,6 +35,8 @@ class SimulateOptions:
     """such as v100 (a wrong name lists all), or the path of a .json, which `repro calibrate` writes"""
     calibration: Path | None = None
     """instead of a device: the file of `repro calibrate MODEL`, whose model and arguments it has"""
+    trust: tyro.conf.FlagCreatePairsOff[bool] = False
+    """run the code that --calibration names: needed where its model is import:package.module:function"""
     K: tuple[int, ...] = (4,)
     """stages, one a device, several values"""
     M: tuple[int, ...] = (1, 4, 32)
@@ -108,7 +110,7 @@ def _source(options: SimulateOptions, model: str) -> Source:
         raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
     args = pairs("model_args", options.model_args)
     if options.calibration is not None:
-        return _calibrated(options.calibration, model, args)
+        return _calibrated(options.calibration, model, args, trusted=options.trust)
     if not model:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
     from repro.costs import device
@@ -131,10 +133,13 @@ def _source(options: SimulateOptions, model: str) -> Source:
     return Source(model, args, len(built.layers), f"{found.title}, {found.precision}", found.memory, options.device)
 
 
-def _calibrated(path: Path, model: str, args: dict[str, Any]) -> Source:
-    """A file of `repro calibrate`: it names its model, which may be named again but not differently."""
+def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) -> Source:
+    """A file of `repro calibrate`: it names its model, which may be named again but not differently.
+
+    Where the model is code it is asked for, also if the user has named it again: the arguments are the file's.
+    """
     from repro.harness.formats import CalibrationFile
-    from repro.harness.outside import LARGE, read
+    from repro.harness.outside import LARGE, consent, read
     from repro.simulate import Calibration
 
     try:
@@ -144,6 +149,8 @@ def _calibrated(path: Path, model: str, args: dict[str, Any]) -> Source:
     for name, given, own in (("model", model, file.model), ("model_args", args, file.model_args)):
         if given and given != own:
             raise ValueError(f"{name} = {given!r}: {path} is a calibration of {own!r}; leave it out")
+    if notice := consent(f"--calibration {path}", file.model, trusted=trusted):
+        print(notice, file=sys.stderr)
     calibration = Calibration.from_plain(file.calibration.model_dump())
     how = "" if calibration.alone is None else " and in turn"
     words = f"layers timed on {file.date}, all processes at once{how}: {file.device}"

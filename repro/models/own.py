@@ -61,8 +61,11 @@ def _function(path: str) -> Callable[..., Any]:
     """What `package.module:function` names."""
     wrong = f"model='import:{path}'"
     module_name, colon, name = path.partition(":")
-    if not (module_name and colon and name):
-        raise ValueError(f"{wrong}: write {FORM}, with a colon before the function; try import:mymodel:layers")
+    if not (module_name and colon and name) or module_name.startswith("."):
+        raise ValueError(
+            f"{wrong}: write {FORM}, with a colon before the function and the module's name in full; "
+            "try import:mymodel:layers"
+        )
     module = _module(wrong, module_name)
     if not hasattr(module, name):
         here = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]

@@ -6,6 +6,7 @@ its own layers, and a layer's state-dict keys are timm's: together the layers ha
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import partial
@@ -55,12 +56,16 @@ def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
-    if not timm.is_model(variant):
+    # timm itself would also take names of a hub or of a folder, and load what is there.
+    if not re.fullmatch(r"[\w.-]+", variant) or not timm.is_model(variant):
         near = get_close_matches(variant, timm.list_models(), n=1)
         hint = f"; did you mean 'timm:{near[0]}'?" if near else ""
         raise ValueError(f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}")
     with torch.device("meta"):
-        whole = timm.create_model(variant, num_classes=num_classes)
+        try:
+            whole = timm.create_model(variant, num_classes=num_classes)
+        except RuntimeError as error:  # of a tag that the model does not have
+            raise ValueError(f"model='timm:{variant}': {error}; try 'timm:{variant.partition('.')[0]}'") from None
         if image is not None and isinstance(whole, VisionTransformer):
             whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
     return whole

@@ -103,13 +103,15 @@ def test_a_file_that_is_no_spec_is_one_line(tmp_path: Path, text: str, message: 
         catalog.replay(path)
 
 
-def test_code_that_a_spec_names_runs_only_where_it_is_trusted():
-    path = Path("theirs/spec.json")
-    named = "theirs/spec.json names code: it imports the Python module os and calls system"
-    with pytest.raises(ValueError, match=rf"^--spec {named} .*--trust"):
-        catalog.consent(path, "import:os:system", trusted=False)
-    assert catalog.consent(path, "import:os:system", trusted=True) == f"{named}, as --trust allows"
-    assert catalog.consent(path, "timm:resnet50", trusted=False) == ""
+def test_code_that_a_spec_names_runs_only_where_it_is_trusted(tmp_path: Path):
+    path = tmp_path / "spec.json"
+    path.write_text(spec(2, 1, model="import:os:system").model_dump_json())
+    named = f"--spec {path} names code: it imports the Python module os and calls system"
+    with pytest.raises(ValueError, match=rf"^{named} .*--trust"):
+        catalog.replay(path)
+    assert catalog.replay(path, trusted=True).notice == f"{named}, as --trust allows"
+    path.write_text(spec(2, 1, model="timm:resnet50").model_dump_json())
+    assert catalog.replay(path).notice == ""
 
 
 def test_pairs_are_json_where_they_can_be():

@@ -81,6 +81,7 @@ def test_a_model_is_taken_as_it_is(user_module):
     [
         ("users_models", "with a colon before the function"),
         ("users_models:", "with a colon before the function"),
+        (".users_models:f", "the module's name in full"),
         ("no_such_module:f", "no module no_such_module in"),
         ("users_models.deeper:f", "no module users_models.deeper in"),
         ("users_models:sequentail", "has no sequentail; did you mean sequential"),

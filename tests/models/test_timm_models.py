@@ -99,3 +99,24 @@ def test_unsupported_models_name_the_families(variant, words):
     assert "ResNet" in str(error.value)
     assert "VisionTransformer" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ("hf-hub:timm/resnet18.a1_in1k", "timm has no such model"),
+        ("hf_hub:timm/resnet18", "timm has no such model"),
+        ("local-dir:/tmp", "timm has no such model"),
+        ("resnet18.a/resnet50", "timm has no such model"),
+        ("resnet18.nonsense", "Invalid pretrained tag.*try 'timm:resnet18'"),
+    ],
+)
+def test_a_name_reaches_nothing_but_timm_s_own_list(variant, words, monkeypatch):
+    """Neither a hub nor a folder: their files would be fetched, and may hold code."""
+    loaded = []
+    for name in ("load_model_config_from_hf", "load_model_config_from_path"):
+        monkeypatch.setattr(f"timm.models._factory.{name}", lambda *args, **_: loaded.append(args))
+    with pytest.raises(ValueError, match=words) as caught:
+        build(f"timm:{variant}")
+    assert "\n" not in str(caught.value)
+    assert loaded == []
