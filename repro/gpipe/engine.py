@@ -31,6 +31,7 @@ from repro.gpipe.microbatch import (
 )
 from repro.gpipe.nonfinite import all_finite
 from repro.gpipe.replicas import Replicas
+from repro.gpipe.scaler import GradScaler
 from repro.gpipe.schedule import Action, Part, Schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.trace import Recorder
@@ -94,6 +95,7 @@ class Engine:
         *,
         evaluate: bool = False,
         trace: bool = False,
+        scaler: GradScaler | None = None,
     ) -> None:
         """One step of `schedule`; afterwards `loss` and `recorder` tell what happened.
 
@@ -113,6 +115,7 @@ class Engine:
         if self._signatures is None:
             self._signatures = Signatures(schedule.micro_batches)
         self.evaluating = evaluate
+        self._scaler = scaler
         self.stage.takes_user_inputs = self._before is None
         self.recorder.start(self.step, enabled=trace)
         try:
@@ -187,8 +190,14 @@ class Engine:
                 replicas.finish()  # before statistics are gathered: replicas must meet in the same order
         if self._before is None and not self.evaluating:
             self._return_to_user()
+        scaler = self._scaler
+        update = optimizer is not None
+        if scaler is not None:
+            update = scaler.agree(self._parameters, update=update)
         if optimizer is not None:
             self._update(optimizer)
+        if scaler is not None and update:
+            scaler.update()
         self._flush()
         assert self._signatures is not None
         self._signatures.keep(announced[0], self._learnt)
@@ -215,7 +224,9 @@ class Engine:
             if (name := stage.changing.newly_changed()) is not None:
                 stage.unexpected = f"a layer changed its buffer {name!r}, which none did before"
             loss = self._own_loss()
-            wrong = self._nonfinite(loss, accumulated) if self.refuse_nonfinite else ""
+            # With a loss scale, inf is expected from time to time, and the scaler skips that update.
+            check = self.refuse_nonfinite and self._scaler is None
+            wrong = self._nonfinite(loss, accumulated) if check else ""
             state = _UNEXPECTED if stage.unexpected else _NON_FINITE if wrong else _GOOD
             state, self._agreed = self.everyone.agree(state, loss)
             if state == _GOOD and stage.watch is None:
@@ -284,7 +295,7 @@ class Engine:
         places = [(storages.index(s), t.storage_offset()) for s, t in zip(storages, tensors, strict=True)]
         places = places if len({*storages}) < len(storages) else []
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
-        text = repr((self.evaluating, shapes, places, skeleton))
+        text = repr((self.evaluating, self.stage.autocast, shapes, places, skeleton))
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
         assert self._signatures is not None
         known = self._signatures.get(signature)
@@ -409,6 +420,8 @@ class Engine:
         if self._after is not None:
             arrived = iter(self._gradients.pop(i))
             gradients = [next(arrived) if m.requires_grad else None for m in self._learnt.outgoing[i].tensors]
+        elif self._scaler is not None:
+            gradients = [self._scaler.gradient_of(self.losses[i])]
         if self.replicas is not None and action == self._part.last_backward:
             self.replicas.last_backward()
         began = self.recorder.now()
@@ -433,7 +446,10 @@ class Engine:
     def _update(self, optimizer: torch.optim.Optimizer) -> None:
         """One synchronous update."""
         began = self.recorder.now()
-        optimizer.step()
+        if self._scaler is None:
+            optimizer.step()
+        else:
+            self._scaler.step(optimizer)
         self.recorder.span("U", -1, began)
 
     _do: ClassVar[dict[str, Callable[["Engine", Action], None]]] = {"F": _forward, "R": _recompute, "B": _backward}

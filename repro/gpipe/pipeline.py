@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe import checkpoint, culprit, memory, rng
+from repro.gpipe import checkpoint, clip, culprit, memory, rng
+from repro.gpipe.autocast import left_for_a_step
 from repro.gpipe.balance import choose
 from repro.gpipe.engine import Engine
 from repro.gpipe.errors import NonFiniteError
@@ -32,6 +34,7 @@ from repro.gpipe.partition import Cost
 from repro.gpipe.place import own_device, place, refuse_unlike
 from repro.gpipe.profile import LinkSpeed, Profile, measure
 from repro.gpipe.replicas import Replicas
+from repro.gpipe.scaler import GradScaler
 from repro.gpipe.schedule import check, make_schedule
 from repro.gpipe.stage import Stage
 from repro.gpipe.timeline import Timeline
@@ -140,6 +143,18 @@ class Pipeline:
         self.allow_nonfinite = allow_nonfinite
         self.engine = Engine(self.stage, links, copies, self._all, refuse_nonfinite=not allow_nonfinite)
         self._offset: float | None = None  # of this host's clock, learnt in the first step
+        self._updated: bool | None = None  # whether the last train_step updated the weights here
+
+    def __repr__(self) -> str:
+        end = self.stage.head_index
+        layers = ", ".join(f"{name} {type(layer).__name__}" for name, layer in self.module.named_children())
+        return (
+            f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule {self.schedule.name}, "
+            f"checkpoint {self.schedule.checkpoint}\n"
+            f"  cut: {self.cut}\n"
+            f"  here: {named(self.rank, self.replica, self.replicas)} on {self.device}, layers "
+            f"{end - len(self.module)} to {end - 1}: {shorten(layers, 80, placeholder=' ...')}"
+        )
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this stage, for an optimizer."""
@@ -158,33 +173,99 @@ class Pipeline:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         trace: bool = False,
+        scaler: GradScaler | None = None,
     ) -> StepResult:
         """One mini-batch: M forwards and backwards on every stage and one synchronous update.
 
-        Call it on every rank. The gradients are those of the mini-batch mean.
+        Call it on every rank. The gradients are those of the mini-batch mean. Inside torch.autocast the layers and
+        the loss run in the lower precision, and everything else as outside.
 
         Args:
             inputs: read on the first stage, this replica's own; tensors of shape [N, ...], nested as the first layer
-                takes them; members marked `Whole` reach every micro-batch uncut.
-            targets: read on the last stage; [N, ...] likewise, or None.
+                takes them; members marked `Whole` reach every micro-batch uncut. Other stages may pass None.
+            targets: read on the last stage; [N, ...] likewise, or None. Other stages may pass None.
             loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage. Micro-batches weigh
                 by their numbers of examples, or as a `Weighted` loss says.
             optimizer: of this stage's parameters. None leaves the gradients to the caller, and does not clear them
                 beforehand.
             trace: collect the spans of all stages.
+            scaler: from `grad_scaler`, for float16. The gradients are those of the scaled loss, and the loss that is
+                returned is not scaled. With an optimizer, its step and update are done too. Gradients may then be
+                inf or nan; no NonFiniteError is raised.
 
         Raises:
-            ValueError: if N < M, tensors disagree about N, no loss has a gradient, or in inference mode.
+            ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference mode, or if the
+                optimizer would discard gradients that steps without one have left.
             NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running the step once more
                 finds out which layer made it. Weights, optimizer state, buffers, gradients and the step's number are
                 as before: training can go on with another mini-batch.
         """
+        self._refuse_update(optimizer, scaler)
         step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
-        try:
-            step(optimizer, trace=trace)
-        except NonFiniteError as refused:
-            raise culprit.find(self.stage, self._all, self.engine.wire, str(refused), step) from None
+        scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        with left_for_a_step(self.stage):
+            try:
+                step(optimizer, trace=trace, scaler=scaler)
+            except NonFiniteError as refused:
+                raise culprit.find(self.stage, self._all, self.engine.wire, str(refused), step) from None
+        self._updated = optimizer is not None
         return self._result(trace=trace)
+
+    @told()
+    def _refuse_update(self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None) -> None:
+        """Raise a ValueError where a step would train something else than the same code does without a pipeline."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "optimizer: LBFGS needs the loss several times a step and all parameters at once, but a stage has a "
+                "part of them; use an optimizer that treats each parameter alone, such as SGD or AdamW"
+            )
+        if scaler is not None and not isinstance(scaler, GradScaler):
+            raise ValueError(
+                f"scaler: {type(scaler).__name__} knows the gradients of one stage only; make it by pipe.grad_scaler()"
+            )
+        left = self._updated is False and any(p.grad is not None for p in self.parameters())
+        if optimizer is not None and left:
+            raise ValueError(
+                "optimizer: train_step would clear the gradients that steps without an optimizer have left; call "
+                "optimizer.step() to use them, or optimizer.zero_grad() to drop them"
+            )
+
+    @told()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale the gradients so that their norm over all stages is at most `max_norm`; call it on every rank.
+
+        Call it between `train_step` without an optimizer and `optimizer.step()`. It is torch.nn.utils.clip_grad_norm_
+        of the unsplit model. The norm has the same bits for every K.
+
+        Args:
+            max_norm: at least 0; inf only measures.
+            norm_type: above 0, or inf for the largest absolute value.
+
+        Returns:
+            The norm before clipping, a scalar on this stage's device.
+
+        Raises:
+            ValueError: if an argument is out of range or differs between ranks, or if the last `train_step` has
+                updated the weights already.
+        """
+        total = clip.clip_grad_norm_(
+            list(self.parameters()),
+            max_norm,
+            norm_type,
+            updated=bool(self._updated),
+            everyone=self._all,
+            stages=self.stages,
+        )
+        return total.to(self.device)
+
+    def grad_scaler(self, **options: Any) -> GradScaler:
+        """A torch.amp.GradScaler for `train_step`: an inf on one stage skips the update on all stages.
+
+        Args:
+            options: those of torch.amp.GradScaler, the same on every rank: `init_scale`, `growth_factor`,
+                `backoff_factor`, `growth_interval`, `enabled`.
+        """
+        return GradScaler(self.device, self._all, **options)
 
     @told()
     def _result(self, *, trace: bool) -> StepResult:
@@ -206,13 +287,19 @@ class Pipeline:
         modes = [(m, m.training) for m in self.module.modules()]
         self.module.eval()
         try:
-            self.engine.run(self._forward_only, inputs, targets, loss_fn, evaluate=True)
+            with left_for_a_step(self.stage):
+                self.engine.run(self._forward_only, inputs, targets, loss_fn, evaluate=True)
         finally:
             for module, training in modes:
                 module.training = training
         outputs = self.engine.outputs
         joined = gather([outputs[i] for i in sorted(outputs)]) if self.is_last else None
         return EvaluationResult(self.engine.loss(), joined)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the stage that reads the inputs."""
+        return self.rank == 0
 
     @property
     def is_last(self) -> bool:

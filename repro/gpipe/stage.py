@@ -64,6 +64,7 @@ class Stage:
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
         self.watch: Watch | None = None  # while a refused step runs once more; see `culprit`
+        self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
         self.changing = Changing(self.module)
@@ -232,16 +233,18 @@ class Stage:
             self._suspected = set()
 
     def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
-        for index, call, draws in calls:
-            seed = rng.hashed(self.seed, self.step, self.first + i, index)
-            names = self._others if self.probing else draws & self._drawn
-            rng.reseed(seed, self.device, [self._others[name] for name in names])
-            value = call(value)
-            if self.watch is not None:
-                value = self.watch(i, index, value)
-            if self.probing:
-                draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
-                self._drawn |= draws & self._others.keys()
+        kind, dtype = self.device.type, self.autocast
+        with nullcontext() if dtype is None else torch.autocast(kind, dtype):
+            for index, call, draws in calls:
+                seed = rng.hashed(self.seed, self.step, self.first + i, index)
+                names = self._others if self.probing else draws & self._drawn
+                rng.reseed(seed, self.device, [self._others[name] for name in names])
+                value = call(value)
+                if self.watch is not None:
+                    value = self.watch(i, index, value)
+                if self.probing:
+                    draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
+                    self._drawn |= draws & self._others.keys()
         return value
 
 
