@@ -85,6 +85,7 @@ def save(
         check_extra(extra)  # refused before anything is written
         if not allow_nonfinite:
             refuse_nonfinite(module, optimizer)
+        _refuse_other_keys(extra, "extra")
         return write_part(own, module, optimizer)
 
     parts = together(where, rank, gather, write, undo=own)
@@ -218,6 +219,24 @@ def together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo:
 
 def _nothing() -> None:
     """What the other stages do while the first one works."""
+
+
+def _refuse_other_keys(value: Any, where: str) -> None:
+    """Raise a ValueError if a dict has a key that is no string: JSON would make it one.
+
+    A MultiStepLR that got its milestones back as strings would never reach one.
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise ValueError(
+                    f"{where}: JSON turns its key {key!r} into a string; use strings as keys, or leave the entry out "
+                    "and make it anew after load"
+                )
+            _refuse_other_keys(part, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _refuse_other_keys(part, where)
 
 
 def _optimizer_state(

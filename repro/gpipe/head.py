@@ -76,7 +76,15 @@ class Head:
         """The share of micro-batch i, a scalar."""
         if not self._shares[i]:
             return _nothing(outputs)
-        loss = self._loss(outputs, self.parts[i])
+        try:
+            loss = self._loss(outputs, self.parts[i])
+        except (TypeError, AttributeError) as error:
+            if self.parts[i] is not None:
+                raise
+            raise ValueError(
+                f"targets: None on the last stage, and the loss failed with {type(error).__name__}: {error}; pass the "
+                "targets on the last stage, or a loss that needs none"
+            ) from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")

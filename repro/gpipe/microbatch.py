@@ -101,6 +101,8 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
     Raises:
         ValueError: if there is no tensor, or two tensors disagree.
     """
+    if tree is None:
+        raise ValueError(f"{name}: None, but this stage reads the mini-batch; only the other stages may pass None")
     tensors, _ = flatten(map_leaves(Whole, lambda _w: None, tree))
     found = {t.shape[0] if t.ndim else -1 for t in tensors}
     if len(found) != 1 or -1 in found:
