@@ -91,7 +91,8 @@ def cast(stages: int, checkpoint: str, loop: str) -> dict[str, Any]:
     pipe = Pipeline(model(), stages, M, balance="uniform", checkpoint=checkpoint, device="cpu")
     optimizer = Sharpened(pipe.parameters(), lr=0.3)
     around = torch.autocast("cpu", dtype=torch.bfloat16) if loop == LOOPS[1] else nullcontext()
-    kept = True
+    kept, crossed = True, set[torch.dtype]()
+    pipe.module[0].register_forward_pre_hook(lambda _module, arguments: crossed.add(arguments[0].dtype))
     with around:
         for step in range(STEPS):
             with regions(loop, step):
@@ -99,9 +100,8 @@ def cast(stages: int, checkpoint: str, loop: str) -> dict[str, Any]:
                 pipe.evaluate(*batch(), LOSS)
                 pipe.train_step(*batch(), LOSS, optimizer)
                 kept &= before == (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
-    outgoing = [meta.tensors[0].dtype for metas in pipe.engine._known.values() for meta in metas[1].values()]
     pipe.close()
-    return {"state": dict(pipe.module.state_dict()), "kept": kept, "crossed": set(outgoing)}
+    return {"state": dict(pipe.module.state_dict()), "kept": kept, "crossed": crossed}
 
 
 def everything() -> dict[Any, Any]:

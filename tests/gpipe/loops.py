@@ -73,7 +73,7 @@ def accumulated(stages: int, copies: int, refused: bool) -> dict[str, Tensor]:
                 pipe.train_step(x, y, part_of_window)
                 done += 1
             except NonFiniteError:
-                assert all(p.grad is None for p in pipe.parameters())
+                optimizer.zero_grad()
                 done = 0
         optimizer.step()
         optimizer.zero_grad()

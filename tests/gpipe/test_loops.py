@@ -37,7 +37,7 @@ def assert_close(found, expected):
 
 @pytest.mark.parametrize(("K", "copies"), [(1, 1), (2, 1), (3, 1), (2, D)])
 def test_several_steps_before_one_update(ran, K, copies):
-    """Also where a step in between is refused: it clears the gradients, and the window begins anew."""
+    """Also where a step in between is refused, and the window begins anew."""
     expected = plain_accumulated(copies)
     for rank in range(K * copies):
         for refused in (False, True):
