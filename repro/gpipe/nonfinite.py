@@ -20,11 +20,12 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     """
     groups: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
-        groups[tensor.dtype].append(tensor.coalesce().values() if tensor.is_sparse else tensor)
-    for dtype, members in groups.items():
-        found = torch.zeros((), device=members[0].device)
-        real = [torch.view_as_real(t) for t in members] if dtype.is_complex else members
-        torch._amp_foreach_non_finite_check_and_unscale_(real, found, torch.ones_like(found))
+        values = _real_values(tensor)
+        groups[values.dtype].append(values)
+    for members in groups.values():
+        # float32 for every type of gradient: torch takes no other, whatever the default type is.
+        found = torch.zeros((), dtype=torch.float32, device=members[0].device)
+        torch._amp_foreach_non_finite_check_and_unscale_(members, found, torch.ones_like(found))
         if found.item():
             return False
     return True
@@ -33,13 +34,20 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 @torch.no_grad()
 def is_finite(tensor: Tensor, *, or_mask: bool = False) -> bool:
     """The same of one tensor, which is only read; with `or_mask` -inf is fine too, for masks are made of it."""
-    values = tensor.coalesce().values() if tensor.is_sparse else tensor
-    values = torch.view_as_real(values) if values.is_complex() else values
+    values = _real_values(tensor)
     # A sum makes no copies, and is finite only if every element is; it may overflow where none does.
     if math.isfinite(values.sum().item()):
         return True
     fine = values.isfinite()
     return bool((fine | (values == -math.inf) if or_mask else fine).all())
+
+
+def _real_values(tensor: Tensor) -> Tensor:
+    """The numbers that a tensor stores, as real ones: a view where that is possible."""
+    values = tensor.coalesce().values() if tensor.is_sparse else tensor
+    # Autograd hands out lazy conjugates, which cannot be viewed as real numbers.
+    values = values.resolve_conj().resolve_neg()
+    return torch.view_as_real(values) if values.is_complex() else values
 
 
 def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:

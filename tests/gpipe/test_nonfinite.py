@@ -1,15 +1,18 @@
 """One question about many tensors, and what must not replace a good checkpoint."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
 from checkpoints import model, refused, stepped
 from torch import nn
 
+from repro.gpipe import Pipeline
+from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.nonfinite import all_finite, is_finite, refuse_nonfinite
 
-TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128]
 BAD = [math.inf, -math.inf, math.nan]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -67,6 +70,93 @@ def test_sparse_gradients():
     assert is_finite(gradient)
     assert not all_finite([gradient * math.inf])
     assert not is_finite(gradient * math.inf)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def default(request):
+    """The default type of floating-point numbers, for the time of a test."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_any_type_under_any_default_type(default, dtype):
+    good = torch.ones(3, dtype=dtype)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2, 2]]), good, (4,), check_invariants=True)
+    assert all_finite([good, sparse])
+    for bad in BAD:
+        assert not all_finite([good, good * bad])
+        assert not all_finite([good, sparse * bad])
+
+
+def lazy(dtype):
+    """A gradient whose memory holds its conjugate, as autograd makes them."""
+    leaf = torch.ones(3, dtype=dtype, requires_grad=True)
+    (leaf.conj() * torch.ones(3, dtype=dtype)).real.sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_lazy_conjugates_and_negatives(dtype):
+    gradient = lazy(dtype)
+    assert gradient.is_conj()
+    negative = gradient.imag
+    assert negative.is_neg()
+    for tensor in (gradient, negative):
+        assert all_finite([tensor])
+        assert is_finite(tensor)
+    gradient[1] = torch.tensor(complex(0.0, math.inf))
+    for tensor in (gradient, negative):
+        assert not all_finite([tensor])
+        assert not is_finite(tensor)
+
+
+class Widest(nn.Module):
+    """Parameters of several types, among them a table with sparse gradients; computes in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 4, sparse=True, dtype=torch.float64)
+        several = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+        self.scales = nn.ParameterList([nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in several])
+
+    def forward(self, x):
+        for scale in self.scales:
+            x = x * (scale.conj() * scale).real if scale.is_complex() else x * scale
+        return x + self.table(torch.arange(x.shape[0]) % 4)
+
+
+@pytest.mark.usefixtures("default")
+def test_a_step_with_gradients_of_every_type():
+    """As plain torch, with `train_step`'s own check for finite gradients; an infinite one is refused."""
+    pipe = Pipeline([Widest], 1, 2, device="cpu")
+    whole = deepcopy(pipe.module)
+    x, y = torch.rand(4, 4, dtype=torch.float64), torch.rand(4, 4, dtype=torch.float64)
+    loss = pipe.train_step(x, y, nn.functional.mse_loss).loss
+    parts = zip(x.split(2), y.split(2), strict=True)
+    wanted = torch.stack([nn.functional.mse_loss(whole(a), b) for a, b in parts]).mean()
+    wanted.backward()
+    assert loss == pytest.approx(wanted.item())
+    for ours, theirs in zip(pipe.parameters(), whole.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert ours.grad.dtype == theirs.grad.dtype
+        torch.testing.assert_close(ours.grad.to_dense(), theirs.grad.to_dense())
+    with pytest.raises(NonFiniteError):
+        pipe.train_step(x * math.inf, y, nn.functional.mse_loss)
+
+
+@pytest.mark.usefixtures("default")
+def test_a_step_of_a_model_of_the_default_type():
+    """Nothing in it says a type."""
+    pipe = Pipeline([lambda: nn.Linear(3, 3)], 1, 2, device="cpu")
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    before = [p.clone() for p in pipe.parameters()]
+    pipe.train_step(torch.rand(4, 3), torch.rand(4, 3), nn.functional.mse_loss, optimizer)
+    assert not any(torch.equal(p, old) for p, old in zip(pipe.parameters(), before, strict=True))
 
 
 def test_a_sum_that_overflows_is_no_infinity():
