@@ -7,8 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from repro.cli import main
+from repro.harness.record import load
+from repro.report.page import pictured_step
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -69,6 +72,25 @@ def test_what_it_says_of_table_1_is_in_the_reference():
 def test_its_links_and_pictures_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_first_picture_shows_what_its_caption_says():
+    """The title is drawn into the picture and is the file's comment: both are what the record gives."""
+    with Image.open(ROOT / "plots/reference/pipeline.gif") as picture:
+        title = picture.info["comment"].decode()
+    (table2,) = (ROOT / "results/reference").glob("*/laptop/table2")
+    timeline, recorded = pictured_step(load(table2))
+    assert title == recorded
+    pattern = r"One (\w+) training step of (\S+) at (\w+) scale: K=(\d+) stages, M=(\d+) micro-batches"
+    found = re.fullmatch(pattern, title)
+    assert found, title
+    fidelity, model, scale, K, M = found.groups()
+    assert timeline.stages == int(K)
+    (caption,) = re.findall(r"\(plots/reference/pipeline\.gif\)\n\n\*(.*?)\*\n", TEXT, flags=re.S)
+    caption = " ".join(caption.split())
+    assert f"(K={K}, M={M}, {model} at {scale} scale)" in caption
+    assert set(re.findall(r"measured|emulated|simulated|counted", caption)) == {fidelity}
 
 
 def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):

@@ -114,7 +114,8 @@ def _legend(figure: "Figure", timeline: Timeline) -> None:
 def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60, limit: int = 400_000) -> Path:
     """An animated gif of one measured step: boxes appear as time sweeps over them, then the picture rests.
 
-    Frames are left out until the file is no larger than `limit` bytes.
+    Frames are left out until the file is no larger than `limit` bytes. The file's comment is the title, so that what
+    the picture shows can be read without looking at it.
     """
     with styled():
         images = _sweep(timeline, title, frames)
@@ -123,7 +124,8 @@ def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60,
     for every in (1, 2, 3, 4, 6):
         shown = [image.quantize(palette=palette, dither=0) for image in [*images[:-1:every], images[-1]]]
         wait = [80 * every] * (len(shown) - 1) + [2500]
-        shown[0].save(path, save_all=True, append_images=shown[1:], duration=wait, loop=0, optimize=False)
+        animated = {"save_all": True, "append_images": shown[1:], "duration": wait, "loop": 0}
+        shown[0].save(path, **animated, optimize=False, comment=title.encode())
         if path.stat().st_size <= limit:
             break
     return path

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repro.gpipe.timeline import Timeline
 from repro.harness.record import load
 from repro.report import figures, texts
 from repro.report.compare import Row, rows_of
@@ -82,20 +83,40 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:
-    """The README's picture, pipeline.gif: the most stages of AmoebaNet-D that were measured with M=4.
+    """The README's picture, pipeline.gif: one measured step of Table 2's AmoebaNet-D.
 
     Raises:
         ValueError: if no such timeline is recorded.
     """
     from repro.report.gantt import gantt_gif
 
-    results = load(results_dir)
-    rows = [r for r in rows_of(results, status="done", model="amoebanet-d", M=4) if r["K"] > 1]
+    timeline, title = pictured_step(load(results_dir))
+    return gantt_gif(timeline, plots_dir / "pipeline.gif", title)
+
+
+def pictured_step(results: "Results") -> tuple[Timeline, str]:
+    """The step of the README's picture and its title: of M=4, the one with the most stages.
+
+    Only a measured step counts. README's caption says "measured", and Table 2 has simulated
+    steps of more stages.
+
+    Raises:
+        ValueError: if no such timeline is recorded.
+    """
+    wanted = {"experiment": "table2", "fidelity": "measured", "status": "done"}
+    rows = rows_of(results, model="amoebanet-d", M=4, **wanted)
     for row in sorted(rows, key=lambda row: -row["K"]):
-        if (timeline := results.timeline(row)) is not None:
-            title = f"One {row['fidelity']} training step of AmoebaNet-D: K={row['K']} stages, M=4 micro-batches"
-            return gantt_gif(timeline, plots_dir / "pipeline.gif", title)
-    raise ValueError(f"results = {results_dir}: no run of amoebanet-d with K > 1, M = 4; measure table2 first")
+        timeline = results.timeline(row) if row["K"] > 1 else None
+        if timeline is not None:
+            title = (
+                f"One {row['fidelity']} training step of {model_name(row['model'])} "
+                f"at {row['scale']} scale: K={row['K']} stages, M={row['M']} micro-batches"
+            )
+            return timeline, title
+    raise ValueError(
+        "no measured step of amoebanet-d with K > 1, M = 4 is recorded for the animation; "
+        "measure one: repro run table2 --only K=2,M=4"
+    )
 
 
 def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:

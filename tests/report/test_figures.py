@@ -161,6 +161,7 @@ def test_the_animation_is_small_and_ends_complete(tmp_path):
     assert path.stat().st_size <= 400_000
     with Image.open(path) as gif:
         assert getattr(gif, "n_frames", 1) == 7
+        assert gif.info["comment"] == b"measured", "its title"
         first = gif.convert("RGB").tobytes()
         gif.seek(6)
         assert gif.convert("RGB").tobytes() != first

@@ -7,7 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 from pandas import DataFrame
+from recorded import fill_with, line, timeline
 
+from repro.gpipe.schedule import make_schedule
+from repro.harness.record import Measured, load
+from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
 from repro.report.table import Table
 
@@ -93,3 +97,30 @@ def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
         marker.write_text(json.dumps(json.loads(marker.read_text()) | {"commit": f"commit{number % 2}"}))
     html = page.write(copy, tmp_path / "plots").read_text(encoding="utf-8")
     assert "<b>Rows come from 2 commits</b>: commit0, commit1." in html
+
+
+def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stages(tmp_path):
+    def run(K: int, fidelity: str) -> RunSpec:
+        profile = None if fidelity == "measured" else "tpu-v2"
+        return RunSpec(model="amoebanet-d", K=K, M=4, N=8, fidelity=fidelity, profile=profile)
+
+    groups = (
+        Group(name="amoebanet-d", runs=(run(1, "measured"), run(2, "measured"))),
+        Group(name="amoebanet-d-simulated", runs=(run(8, "simulated"),)),
+    )
+    plan = Experiment(name="table2", title="", question="", rounds=1, groups=groups)
+
+    def made(spec: RunSpec, _round: int) -> Measured:
+        walked = timeline(spec.K, spec.M)
+        schedule = make_schedule("gpipe", spec.K, spec.M)
+        return Measured(line(walked, schedule, loss=[1.0]), walked.to_rows())
+
+    fill_with(tmp_path, plan, made)
+    step, title = page.pictured_step(load(tmp_path))
+    assert step.stages == 2
+    assert title.startswith("One measured training step of AmoebaNet-D at laptop scale: K=2 ")
+
+
+def test_without_a_measured_step_there_is_no_picture(nothing):
+    with pytest.raises(ValueError, match=r"no measured step of amoebanet-d .*repro run table2"):
+        page.pictured_step(nothing)
