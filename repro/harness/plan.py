@@ -5,7 +5,7 @@ Pure but for reading what is recorded already; torch is not imported.
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from typing import Any
 from repro.harness.machine import Machine
 from repro.harness.mistakes import near
 from repro.harness.record import Folder, Markers
-from repro.harness.spec import TIMED, Experiment, RunSpec, Scale
+from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, differences, run_name
 
 _PROCESSES = 128  # at most, of stages that share this machine's devices
 _OWN = {"balance", "stretch"}  # of a run, in which its baseline may differ
@@ -27,7 +27,8 @@ class PlannedRun:
     """One run of a plan.
 
     `status` is a status word with its `reason`; `have` and `missing` count its finished and outstanding rounds, of
-    `wanted`; `added` says that only other runs' ratios need it.
+    `wanted`; `added` says that only other runs' ratios need it. `differs_in` are the settings that tell the run from
+    others of its experiment.
     """
 
     id: str
@@ -40,11 +41,13 @@ class PlannedRun:
     added: bool = False
     bases: tuple[str, ...] = ()
     wanted: int = 0
+    differs_in: str = ""
 
     @property
     def named(self) -> str:
-        """Its id, and its fidelity where that is not "measured": runs that differ in it alone look alike else."""
-        return self.id if self.spec.fidelity == "measured" else f"{self.id} ({self.spec.fidelity})"
+        """Its id with its fidelity, unless that is "measured", and with what tells it from other runs."""
+        fidelity = self.spec.fidelity
+        return run_name(self.id, "" if fidelity == "measured" else fidelity, self.differs_in)
 
     @property
     def label(self) -> str:
@@ -139,6 +142,10 @@ def make(
             for name in ids
             if name in needed
         ]
+    # The runs of this plan may differ from recorded ones alone, as after another --model-args.
+    before = folder.specs(folder.about()) if accumulate else {}
+    different = differences(before | {run.id: run.spec for run in runs})
+    runs = [replace(run, differs_in=different[run.id]) for run in runs]
     pace = _pace(experiment, scale, machine, markers)
     notes = _notes(runs)
     return Plan(experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command)

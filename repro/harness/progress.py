@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.harness.plan import Plan, PlannedRun
+from repro.harness.spec import run_name
 
 if TYPE_CHECKING:
     from repro.gpipe import Timeline
@@ -163,28 +164,29 @@ def plan_table(plan: Plan) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     named = {"recompute": "checkpoint", "fidelity": "fidelity"}
     varied = [name for name, field in named.items() if len({getattr(run.spec, field) for run in plan.runs}) > 1]
-    for name in (*varied, "rounds", "status"):
+    different = any(run.differs_in for run in plan.runs)
+    for name in (*varied, *(["differs in"] if different else []), "rounds", "status"):
         table.add_column(name, overflow="fold")
     for group in plan.experiment.groups:
         for run in plan.group(group.name):
             spec = run.spec
             rounds = f"{run.have} of {run.wanted}" if run.status != "skipped" else "-"
             label = f"{run.label}, as baseline" if run.added else run.label
-            also = [getattr(spec, named[name]) for name in varied]
+            also = [getattr(spec, named[name]) for name in varied] + [run.differs_in] * different
             table.add_row(run.id, str(spec.K), str(spec.M), str(spec.N), *also, rounds, label)
     return table
 
 
 def result_line(row: dict[str, Any]) -> str:
-    """`transformer-K2-M4-3fa9c1: 0.512 s/step, 1.62x [1.58, 1.66] over K=1, idle 21% of K x step`."""
+    """`transformer-K2-M4-3fa9c1 (d=64): 0.512 s/step, 1.62x [1.58, 1.66] over K=1, idle 21% of K x step`."""
     if row["size"]:
-        return f"  {row['run']}: {_fitted(row)}"
+        return f"  {run_name(row['run'], row['differs_in'])}: {_fitted(row)}"
+    shown = run_name(row["run"], "" if row["fidelity"] == "measured" else row["fidelity"], row["differs_in"])
     if row["step_s"] != row["step_s"]:
-        return f"  {row['run']}: done; the report shows what came of it"
-    shown = row["run"] if row["fidelity"] == "measured" else f"{row['run']} ({row['fidelity']})"
+        return f"  {shown}: done; the report shows what came of it"
     text = f"  {shown}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
-        low, high = row["ci_low"], row["ci_high"]
+        low, high = row["speedup_vs_k1_ci_low"], row["speedup_vs_k1_ci_high"]
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""
         interval += " ~ no difference shown" if low <= 1 <= high else ""
         text += f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and re-materialization"

@@ -17,15 +17,33 @@ from repro.gpipe.timeline import Timeline
 from repro.harness.outside import read_table
 from repro.harness.plan import baseline
 from repro.harness.record import Folder, warn
-from repro.harness.spec import RunSpec
+from repro.harness.spec import RunSpec, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
+SETTINGS = ("task", "seed", "warmup", "steps", "trace", "transport", "profile", "memory", "stretch")  # of each spec
 COLUMNS = [
-    *("experiment", "run", "model", "K", "M", "N", "D", "schedule", "remat", "fidelity", "device", "status"),
-    *("step_s", "throughput", "speedup_vs_k1", "speedup_vs_k2m1", "bubble_idle_over_total", "bubble_idle_over_work"),
-    *("peak_gib_max", "peak_gib_per_stage", "ci_low", "ci_high", "commit"),
-    *("unit", "rounds", "balance", "labels", "library", "size", "parameters", "machine", "scale", "group"),
+    *(
+        "experiment",
+        "run",
+        "differs_in",
+        "model",
+        "model_args",
+        "K",
+        "M",
+        "N",
+        "D",
+        "schedule",
+        "remat",
+        "optimizer",
+        "lr",
+    ),
+    *("fidelity", "device", "status", "step_s", "throughput"),
+    *("speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high"),
+    *("speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high"),
+    *("bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage", "commit"),
+    *("unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters", "machine", "scale", "group"),
+    *SETTINGS,
 ]
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
@@ -40,7 +58,10 @@ class Results:
 
     Attributes:
         rows: one row per run, columns `COLUMNS`: seconds in step_s (median over rounds), examples per second in
-            throughput, GiB in peak_gib_*, ci_low and ci_high around speedup_vs_k1; NaN where unknown.
+            throughput, GiB in peak_gib_*; NaN where unknown. differs_in is what tells the run from others of its
+            experiment (`repro.harness.spec.differences`). A name that ends in _ci_low or _ci_high is one end of the
+            bootstrap 95 % interval of the quantity before it. balance is the number of layers of each stage, cut_by
+            the rule that it comes from.
         rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps, checks
             maps the name of a check to {verdict, value, evidence}.
         specs: run id -> spec.
@@ -112,11 +133,12 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
         for line in metrics[run]
     ]
     rounds = pd.DataFrame(lines, columns=ROUND_COLUMNS)
+    different = differences(specs)
     rows = []
     for run in specs:
         device = about["identity"].get("device", "") if metrics[run] else ""
         row = _row(run, specs, metrics[run], rounds, folder.status(run))
-        rows.append({**row, **place, "device": device, "group": about["runs"][run]})
+        rows.append({**row, **place, "differs_in": different[run], "device": device, "group": about["runs"][run]})
     return rows, lines, specs
 
 
@@ -154,7 +176,10 @@ def _row(
     gib = tuple(peak / GIB for peak in peaks) if peaks else None
     return {
         "run": run,
-        **spec.model_dump(include={"model", "K", "M", "N", "D", "schedule", "fidelity"}),
+        **spec.model_dump(
+            include={"model", "model_args", "K", "M", "N", "D", "schedule", "optimizer", "lr", "fidelity"}
+        ),
+        **spec.model_dump(include=set(SETTINGS)),
         "remat": spec.checkpoint,
         "status": f"{status['status']}({status['reason']})" if status["reason"] else status["status"],
         **{name: _median(own[name].tolist()) for name in ("step_s", "throughput")},
@@ -166,6 +191,7 @@ def _row(
         "unit": last.get("unit", ""),
         "rounds": len(lines),
         "balance": tuple(last["balance"]) if last else None,
+        "cut_by": spec.balance if isinstance(spec.balance, str) else "given",
         "labels": last.get("labels", {}),
         "library": spec.library,
         **_batch(last.get("modelled")),
@@ -187,18 +213,18 @@ def _size(spec: RunSpec, fit: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _speedups(run: str, specs: Mapping[str, RunSpec], rounds: pd.DataFrame) -> dict[str, float]:
-    """Both speedups of a run, and the interval of the one over K=1 (none for K=1 itself)."""
-    alone = baseline(specs[run], specs, K=1)
-    pair = baseline(specs[run], specs, K=2, M=1)
-    over_one = ratio(rounds, run, alone) if alone else (math.nan, math.nan, math.nan, 0)
-    if alone == run:
-        over_one = (over_one[0], math.nan, math.nan, over_one[3])
-    return {
-        "speedup_vs_k1": over_one[0],
-        "speedup_vs_k2m1": ratio(rounds, run, pair)[0] if pair else math.nan,
-        "ci_low": over_one[1],
-        "ci_high": over_one[2],
+    """Both speedups of a run, each with its interval; a baseline has none over itself."""
+    bases = {
+        "speedup_vs_k1": baseline(specs[run], specs, K=1),
+        "speedup_vs_k2m1": baseline(specs[run], specs, K=2, M=1),
     }
+    found: dict[str, float] = {}
+    for name, base in bases.items():
+        value, low, high = ratio(rounds, run, base)[:3] if base else (math.nan,) * 3
+        if base == run:
+            low = high = math.nan
+        found |= {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
+    return found
 
 
 def _median(values: Sequence[float | None]) -> float:

@@ -15,7 +15,7 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
 from repro.harness.record import Measured, load
-from repro.harness.spec import Scale, canonical
+from repro.harness.spec import Scale, canonical, run_name
 
 if TYPE_CHECKING:
     from repro.harness.measure import Job
@@ -115,7 +115,7 @@ class Session:
             found = track.log_run(
                 self.wandb,
                 plan.experiment.name,
-                run.id,
+                run_name(run.id, row["differs_in"]),
                 spec,
                 row,
                 lines,

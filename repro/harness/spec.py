@@ -38,6 +38,7 @@ Speed = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]  # bytes 
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]  # a second becomes at most twelve days
 ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
 MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
+_NAMED = ("balance", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport")  # see `differences`
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
 
@@ -273,6 +274,39 @@ def mark(spec: Mapping[str, Any], version: int, environment: Mapping[str, str]) 
 def assigned(arguments: Mapping[str, Any]) -> str:
     """`L=3, D=16`."""
     return ", ".join(f"{name}={value}" for name, value in arguments.items())
+
+
+def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
+    """For each id the settings that tell its run from the others here: `width=64, lr=0.1`.
+
+    These are the model's arguments and the fields of `_NAMED`, each only where runs of the same
+    model and fidelity differ in it. K, M and the library are part of the id; the other fields have
+    columns of their own in plans and tables. Recorded ids stay as they are.
+    """
+    alike: dict[tuple[str, str], list[RunSpec]] = {}
+    for spec in runs.values():
+        alike.setdefault((spec.model, spec.fidelity), []).append(spec)
+    found = {}
+    for run, spec in runs.items():
+        others = alike[spec.model, spec.fidelity]
+        settings = {
+            name: value
+            for name, value in spec.model_args.items()
+            if any(other.model_args.get(name) != value for other in others)
+        }
+        settings |= {
+            name: getattr(spec, name)
+            for name in _NAMED
+            if any(getattr(other, name) != getattr(spec, name) for other in others)
+        }
+        found[run] = ", ".join(f"{name}={short(value, 40, quote=False)}" for name, value in settings.items())
+    return found
+
+
+def run_name(run: str, *details: str) -> str:
+    """A run as a person reads it, with the details that are not empty: `mlp-K2-M4-3fa9c1 (emulated, width=64)`."""
+    present = [text for text in details if text]
+    return f"{run} ({', '.join(present)})" if present else run
 
 
 def slug(name: str) -> str:

@@ -31,6 +31,7 @@ Mode = Literal["offline", "online", "disabled"]
 PROJECT = "gpipe-repro"
 GIB = 2**30
 _LATER = "send it later with `.venv/bin/wandb sync {}/wandb/offline-run-*`"
+_LONGEST_NAME = 128  # characters of a run's name that W&B takes
 _CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
 _PER_ROUND = ("time", "bubble", "memory", "breakdown")
 _said: set[str] = set()
@@ -40,7 +41,7 @@ _refused: set[Mode] = set()
 def log_run(
     mode: Mode,
     experiment: str,
-    run_id: str,
+    name: str,
     spec: dict[str, Any],
     row: dict[str, Any],
     rounds: list[dict[str, Any]],
@@ -54,7 +55,7 @@ def log_run(
     Args:
         mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says so.
         experiment: the W&B group.
-        run_id: the W&B run's name.
+        name: the W&B run's name: the run's id, with what tells it from others of its experiment.
         spec: the run's resolved spec, the W&B config; as all that follows it is mirrored without what is private.
         row: the run's row of the results table, the W&B summary.
         rounds: the lines of metrics.jsonl, each one point of the W&B history.
@@ -71,10 +72,10 @@ def log_run(
     spec, row, rounds, tags = (redacted(one) for one in (spec, row, rounds, tags))
     try:
         mode = _usable(mode, directory)
-        run = _start(mode, experiment, run_id, spec, directory, tags)
+        run = _start(mode, experiment, name, spec, directory, tags)
         try:
             with run:
-                drawn = picture(timeline, run_id, _fidelity(spec)) if picture and timeline is not None else None
+                drawn = picture(timeline, name, _fidelity(spec)) if picture and timeline is not None else None
                 _fill(run, spec, row, rounds, drawn)
         finally:
             _clean(Path(run.settings.log_dir))
@@ -86,7 +87,7 @@ def log_run(
             return None
         _refused.add(mode)
         _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
-        return log_run("offline", experiment, run_id, spec, row, rounds, timeline, directory, tags, picture)
+        return log_run("offline", experiment, name, spec, row, rounds, timeline, directory, tags, picture)
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -151,7 +152,7 @@ def _usable(mode: Mode, directory: Path) -> Mode:
 
 
 def _start(
-    mode: Mode, experiment: str, run_id: str, spec: dict[str, Any], directory: Path, tags: Sequence[str]
+    mode: Mode, experiment: str, name: str, spec: dict[str, Any], directory: Path, tags: Sequence[str]
 ) -> "wandb.Run":
     directory.mkdir(parents=True, exist_ok=True)
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the user's home.
@@ -179,7 +180,7 @@ def _start(
         project=PROJECT,
         group=experiment,
         job_type=_fidelity(spec),
-        name=run_id,
+        name=name[:_LONGEST_NAME],
         tags=[tag for tag in tags if tag] or None,
         config=spec,
         dir=directory.absolute(),  # the service that writes may have been started elsewhere

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.gpipe.timeline import Timeline
-from repro.harness.spec import slug
+from repro.harness.spec import run_name, slug
 from repro.report import (
     bars,
     breakdown,
@@ -203,7 +203,8 @@ def traces(results: "Results", directory: Path) -> dict[str, Path]:
     for row in rows_of(results, status="done"):
         if (timeline := results.timeline(row)) is not None:
             events = found.setdefault(row["experiment"], [])
-            events += timeline.to_chrome(f"{row['run']} ({row['fidelity']})", pid=len(events))["traceEvents"]
+            name = run_name(row["run"], row["fidelity"], row["differs_in"])
+            events += timeline.to_chrome(name, pid=len(events))["traceEvents"]
     paths = {experiment: directory / f"{experiment}.trace.json" for experiment in found}
     for experiment, path in paths.items():
         path.write_text(json.dumps({"traceEvents": found[experiment], "displayTimeUnit": "ms"}), encoding="utf-8")

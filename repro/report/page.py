@@ -16,8 +16,8 @@ from repro.report import figures, texts
 from repro.report.compare import Row, rows_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
-from repro.report.table import Table
-from repro.report.tables import all_tables
+from repro.report.table import Table, csv_text
+from repro.report.tables import all_tables, rounds
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -64,6 +64,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     tables = all_tables(results)
     for table in tables:
         table.write(plots_dir)
+    (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
     loader = FileSystemLoader(Path(__file__).parent)

@@ -1,5 +1,6 @@
 """A table as a value, and its three files: csv (numbers), md and tex (as shown)."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class Table:
         data = data.copy()
         data.columns = _flat(data)
         texts = {
-            "csv": data.to_csv(index=False, lineterminator="\n"),
+            "csv": csv_text(data),
             "md": self.markdown(),
             "tex": self.latex(),
         }
@@ -82,6 +83,34 @@ class Table:
             paths.append(directory / f"{self.name}.{kind}")
             paths[-1].write_text(text, encoding="utf-8")
         return paths
+
+
+def csv_text(frame: "DataFrame") -> str:
+    """A csv file in which every cell is a number, a text or empty, so that other programs can read it.
+
+    A column of mappings becomes one column for each of their keys: `labels.data`. The parts of a
+    list stand in one cell with semicolons between them: `4;5`.
+    """
+    from pandas import DataFrame
+
+    columns: dict[str, list[Any]] = {}
+    for name in frame.columns:
+        cells = frame[name].tolist()
+        mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
+        keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+        if keys:
+            columns |= {f"{name}.{key}": [_cell(mapping.get(key)) for mapping in mappings] for key in keys}
+        elif not any(isinstance(cell, Mapping) for cell in cells):
+            columns[str(name)] = [_cell(cell) for cell in cells]
+    # As objects, or whole numbers would become fractions in columns with empty cells.
+    return DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def _cell(value: Any) -> Any:
+    """A list as text; all else, which has no parts, as it is."""
+    if isinstance(value, (list, tuple)):
+        return ";".join(str(_cell(part)) for part in value)
+    return json.dumps(value) if isinstance(value, Mapping) else value
 
 
 def framed(

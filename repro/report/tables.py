@@ -23,8 +23,12 @@ from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
 from repro.report.texts import IDEAL, IDLE
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from repro.harness.results import Results
 
+_PLACE = ["machine", "scale", "experiment", "run"]  # what names a run among all results
+_NESTED = ("checks", "fit", "modelled", "calibration")  # of a round, in tables of their own
 _USUAL = "Where a setting names no schedule, replicas or balance: gpipe, one replica, cut by time."
 
 
@@ -115,10 +119,22 @@ def runs(results: "Results") -> Table:
     rows = [{**row, "labels": _labels(results, row)} for row in rows_of(results)]
     shown = DataFrame([{key: _short(value) for key, value in row.items()} for row in rows])
     note = (
-        "One line a run. ci_low and ci_high belong to speedup_vs_k1; step_s in seconds, memory in GiB. Labels name a "
-        "link that was throttled."
+        "One line a run; differs_in is what tells it from others of its experiment. step_s is in seconds, memory in "
+        "GiB. _ci_low and _ci_high are the ends of the bootstrap 95 % interval of the column before them. balance is "
+        "the number of layers of each stage. Labels name a link that was throttled. rounds.csv has each round of "
+        "each run."
     )
     return Table("runs", "All runs", note, shown, DataFrame(rows))
+
+
+def rounds(results: "Results") -> "DataFrame":
+    """One line for each run and round, as plain numbers: rounds.csv.
+
+    The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and run.
+    """
+    lines = results.rounds.drop(columns=[name for name in _NESTED if name in results.rounds])
+    runs = results.rows[[*_PLACE, "model", "K", "M", "N", "fidelity"]]
+    return lines.merge(runs, on=_PLACE, how="left")
 
 
 def _labels(results: "Results", row: Row) -> dict[str, Any]:

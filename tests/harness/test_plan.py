@@ -174,3 +174,16 @@ def test_baselines_of_another_fidelity_say_so(tmp_path: Path):
     runs = [spec(K, 4, fidelity="simulated", profile="v100") for K in (1, 2)]
     made = make(tmp_path, "K=2", of=experiment(*runs))
     assert made.notes == (f"added as baselines of the ratios: {made.runs[0].id} (simulated)",)
+
+
+def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path):
+    """As when a sweep is run again with another width: the plan itself has only the new one."""
+    first = make(tmp_path, of=experiment(spec(model_args={"L": 4, "d": 64})))
+    assert first.runs[0].named == first.runs[0].id, "there is nothing to tell it from"
+    identity = {first.runs[0].id: ("timed", first.runs[0].spec)}
+    first.folder.declare(first.experiment, identity, MACHINE.identity, accumulate=True)
+    again = experiment(spec(model_args={"L": 4, "d": 256}))
+    (run,) = make(tmp_path, of=again, accumulate=True).runs
+    assert run.named == f"{run.id} (d=256)"
+    (run,) = make(tmp_path, of=again).runs
+    assert run.named == run.id, "the recorded ones leave the table"

@@ -1,7 +1,7 @@
 import io
 import math
 
-from crew import MACHINE, experiment
+from crew import MACHINE, experiment, spec
 from rich.console import Console
 
 from repro.gpipe import Span, Timeline
@@ -27,9 +27,19 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path):
     )
 
 
+def test_the_plan_says_what_tells_runs_apart(tmp_path):
+    runs = [spec(K=1, M=1, lr=0.1), spec(K=1, M=1, lr=0.2)]
+    out = io.StringIO()
+    Console(file=out, width=100).print(plan_table(plan.make(experiment(*runs), "smoke", MACHINE, tmp_path)))
+    head, *lines = out.getvalue().splitlines()
+    assert "differs in" in head
+    assert ["lr=0.1" in lines[0], "lr=0.2" in lines[1]] == [True, True]
+
+
 def test_a_ratio_names_its_baseline():
     row = {
         "run": "x",
+        "differs_in": "",
         "fidelity": "measured",
         "step_s": 0.5,
         "size": "",
@@ -38,11 +48,12 @@ def test_a_ratio_names_its_baseline():
         "K": 2,
         "bubble_idle_over_total": 0.25,
     }
-    row |= {"speedup_vs_k1": 1.5, "ci_low": 1.4, "ci_high": 1.6}
+    row |= {"speedup_vs_k1": 1.5, "speedup_vs_k1_ci_low": 1.4, "speedup_vs_k1_ci_high": 1.6}
     text = "  x: 0.5 s/step, 16 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and re-materialization"
     assert result_line(row) == f"{text}, idle 25% of K x step"
     assert result_line(row | {"fidelity": "emulated"}).startswith("  x (emulated): 0.5 s/step")
-    row |= {"ci_low": math.nan, "ci_high": math.nan}
+    assert result_line(row | {"differs_in": "d=64"}).startswith("  x (d=64): 0.5 s/step")
+    row |= {"speedup_vs_k1_ci_low": math.nan, "speedup_vs_k1_ci_high": math.nan}
     assert "1.50x over K=1" in result_line(row)
     assert "bubble" not in result_line(row | {"bubble_idle_over_total": math.nan})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import MACHINE, experiment, metrics, spec
+from crew import MACHINE, SPEC_SIZES, experiment, metrics, spec
 
 from repro.harness.record import Folder, Measured, load
 from repro.harness.results import COLUMNS
@@ -15,9 +15,10 @@ from repro.simulate import StageCosts
 SPAN = [{"kind": "F", "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}]
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
 DESIGN = (
-    "experiment, run, model, K, M, N, D, schedule, remat, fidelity, device, status, step_s, throughput, "
-    "speedup_vs_k1, speedup_vs_k2m1, bubble_idle_over_total, bubble_idle_over_work, peak_gib_max, "
-    "peak_gib_per_stage, ci_low, ci_high, commit"
+    "experiment, run, differs_in, model, model_args, K, M, N, D, schedule, remat, optimizer, lr, fidelity, device, "
+    "status, step_s, throughput, speedup_vs_k1, speedup_vs_k1_ci_low, speedup_vs_k1_ci_high, speedup_vs_k2m1, "
+    "speedup_vs_k2m1_ci_low, speedup_vs_k2m1_ci_high, bubble_idle_over_total, bubble_idle_over_work, peak_gib_max, "
+    "peak_gib_per_stage, commit"
 )
 
 
@@ -50,7 +51,7 @@ def place(run: str) -> dict[str, Any]:
 def test_rows_have_the_columns_of_the_design_in_order(folder: Folder):
     rows = load(folder.path).rows
     assert list(rows.columns) == COLUMNS
-    assert COLUMNS[:23] == DESIGN.split(", ")
+    assert COLUMNS[:29] == DESIGN.split(", ")
 
 
 def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
@@ -58,9 +59,33 @@ def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
     assert row["step_s"] == 2.0  # median over rounds of the median over steps
     assert row["throughput"] == pytest.approx((8 / 1 + 8 / 3) / 2)
     assert row["speedup_vs_k1"] == 2.0
+    assert (row["model_args"], row["optimizer"], row["lr"]) == (SPEC_SIZES, "sgd", 0.01)
     assert (row["peak_gib_max"], row["peak_gib_per_stage"]) == (1.0, (1.0, 1.0))
     assert (row["machine"], row["scale"], row["group"], row["rounds"]) == (MACHINE.slug, "smoke", "timed", 2)
     assert (row["device"], row["unit"], row["balance"]) == ("Test CPU", "examples/s", (2, 2))
+
+
+def test_every_field_of_a_spec_is_in_a_row():
+    """Or runs could differ by their hash alone. What a link does is in the labels of the report."""
+    named = {"checkpoint": "remat", "balance": "cut_by"}
+    assert {named.get(field, field) for field in RunSpec.model_fields} - {"link"} <= set(COLUMNS)
+
+
+def test_an_interval_is_named_after_its_quantity(tmp_path: Path):
+    made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
+    specs = [spec(K, M) for K, M in ((1, 4), (2, 1), (2, 4))]
+    declare(made, *specs)
+    # Throughput of K=2, M=4 over K=1, M=4 is 1.9, 2.0 or 2.1; over K=2, M=1 it is always 3.
+    for base in (1.9, 2.0, 2.1, 1.9, 2.1):
+        steps = zip(specs, (base, 3.0, 1.0), strict=True)
+        lines = {one.run_id(1, MACHINE.identity): Measured(metrics(step, one.K), SPAN) for one, step in steps}
+        made.commit_round("timed", lines, MACHINE, WHEN)
+    rows = load(tmp_path).rows.set_index(["K", "M"])
+    row = rows.loc[2, 4]
+    assert row["speedup_vs_k1_ci_low"] < row["speedup_vs_k1"] == 2.0 < row["speedup_vs_k1_ci_high"]
+    names = ("speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high")
+    assert [row[name] for name in names] == [3.0, 3.0, 3.0]
+    assert math.isnan(rows.loc[(1, 4), "speedup_vs_k1_ci_low"]), "a baseline has none over itself"
 
 
 def test_the_timeline_comes_back(folder: Folder, tmp_path: Path):

@@ -6,7 +6,17 @@ from crew import experiment, spec
 
 from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES
 from repro.harness.measure import OPTIMIZERS
-from repro.harness.spec import Checkpoint, Experiment, Group, Optimizer, RunSpec, ScheduleName, slug
+from repro.harness.spec import (
+    Checkpoint,
+    Experiment,
+    Group,
+    Optimizer,
+    RunSpec,
+    ScheduleName,
+    differences,
+    run_name,
+    slug,
+)
 
 HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
 
@@ -137,6 +147,28 @@ def test_version_and_engine_change_the_id_of_timed_runs_alone():
         assert spec().run_id(1, elsewhere) != spec().run_id(1, HERE)
         counted = spec(fidelity="simulated")
         assert counted.run_id(1, elsewhere) == counted.run_id(1, HERE)
+
+
+def test_runs_that_differ_by_their_hash_alone_are_told_apart():
+    wide = {"L": 4, "d": 256, "layers": list(range(100))}
+    runs = {
+        "a": spec(model_args={"L": 4, "d": 64}),
+        "b": spec(model_args={"L": 4, "d": 256}, optimizer="adam", lr=0.1),
+        "c": spec(model_args=wide),
+        "d": spec(model_args={"L": 4}, fidelity="simulated"),
+        "e": spec(model="timed"),
+    }
+    found = differences(runs)
+    assert found["a"] == "d=64, optimizer=sgd, lr=0.01"
+    assert found["b"] == "d=256, optimizer=adam, lr=0.1"
+    assert found["c"].startswith("d=256, layers=[0, 1, 2,")
+    assert len(found["c"]) < 90
+    assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
+
+
+def test_a_run_is_named_with_its_details():
+    assert run_name("a-K1-M1-3fa9c1", "", "") == "a-K1-M1-3fa9c1"
+    assert run_name("a-K1-M1-3fa9c1", "emulated", "d=64") == "a-K1-M1-3fa9c1 (emulated, d=64)"
 
 
 def test_specs_cannot_be_changed():

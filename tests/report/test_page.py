@@ -46,6 +46,7 @@ def test_tables_and_figures_lie_beside_the_page(written):
     names = {path.name for path in written.parent.iterdir()}
     for stem in ("table2", "table2_speedup", "table2_long", "table2_points", "memory", "runs"):
         assert {f"{stem}.csv", f"{stem}.md", f"{stem}.tex"} <= names
+    assert "rounds.csv" in names
     for stem in ("speedup", "bubble", "memory", "cells", "breakdown", "figure2b_transformer", "figure2c_transformer"):
         assert {f"table2_{stem}.png", f"table2_{stem}.svg"} <= names
 
@@ -100,13 +101,11 @@ def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
 
 
 def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stages(tmp_path):
-    def run(K: int, fidelity: str) -> RunSpec:
-        profile = None if fidelity == "measured" else "tpu-v2"
-        return RunSpec(model="amoebanet-d", K=K, M=4, N=8, fidelity=fidelity, profile=profile)
-
+    measured = tuple(RunSpec(model="amoebanet-d", K=K, M=4, N=8) for K in (1, 2))
+    simulated = RunSpec(model="amoebanet-d", K=8, M=4, N=8, fidelity="simulated", profile="tpu-v2")
     groups = (
-        Group(name="amoebanet-d", runs=(run(1, "measured"), run(2, "measured"))),
-        Group(name="amoebanet-d-simulated", runs=(run(8, "simulated"),)),
+        Group(name="amoebanet-d", runs=measured),
+        Group(name="amoebanet-d-simulated", runs=(simulated,)),
     )
     plan = Experiment(name="table2", title="", question="", rounds=1, groups=groups)
 

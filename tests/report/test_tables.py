@@ -1,15 +1,22 @@
 """Tables hold the right ratios, name their baselines, keep fidelities apart and say why a cell is empty."""
 
 import csv
+import io
+import re
 from math import isnan, nan
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from recorded import fill_with, line, timeline
 
-from repro.harness.spec import Link
+from repro.gpipe.schedule import make_schedule
+from repro.harness.record import Measured, load
+from repro.harness.results import SETTINGS, Results
+from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import table2, tables
 from repro.report.compare import Ratio, ideal_over_k1, over_k1, over_k2m1, rows_of, settings
-from repro.report.table import Table
+from repro.report.table import Table, csv_text
 
 
 def row(results, K, M):
@@ -168,6 +175,63 @@ def test_memory_has_a_column_for_each_stage(results):
     line = shown[(shown["K"] == "2") & (shown["M"] == "1")].iloc[0]
     assert (line["stage 0"], line["stage 1"]) == ("100.0", "200.0")
     assert shown[shown["K"] == "1"]["stage 1"].tolist() == ["", ""]
+
+
+def widths(results: Path) -> Results:
+    """A sweep of three widths, two rounds each, recorded and loaded; its three runs differ by their hash alone."""
+
+    def made(spec: RunSpec, number: int) -> Measured:
+        walked = timeline(spec.K, spec.M, forward=0.01 * (number + 1))
+        schedule = make_schedule("gpipe", spec.K, spec.M)
+        extra = {"loss": [1.0], "peak_bytes": [2**30, 2**29], "labels": {"data": "made up"}}
+        return Measured(line(walked, schedule, **extra), walked.to_rows())
+
+    runs = tuple(
+        RunSpec(model="import:mine:mlp", model_args={"width": width, "act": "gelu", "sizes": [1, 2]}, K=2, M=4, N=8)
+        for width in (64, 256, 512)
+    )
+    plan = Experiment(name="sweep", title="", question="", groups=(Group(name="mlp", runs=runs),))
+    fill_with(results, plan, made, rounds=2)
+    return load(results)
+
+
+def test_runs_csv_holds_numbers_that_pandas_reads(tmp_path):
+    path = tables.runs(widths(tmp_path)).write(tmp_path)[0]
+    frame = pd.read_csv(path)
+    assert frame["model_args.width"].tolist() == [64, 256, 512]
+    assert frame["differs_in"].tolist() == ["width=64", "width=256", "width=512"]
+    assert set(frame["model_args.act"]) == {"gelu"}
+    assert set(frame["labels.data"]) == {"made up"}
+    assert set(frame["lr"]) == {0.01}
+    assert set(frame["optimizer"]) == {"sgd"}
+    assert frame["trace"].tolist() == [True] * 3
+    assert frame["peak_gib_max"].tolist() == [1.0] * 3
+    assert [[float(part) for part in cell.split(";")] for cell in frame["peak_gib_per_stage"]] == [[1.0, 0.5]] * 3
+    assert (set(frame["balance"]), set(frame["model_args.sizes"])) == ({"1;1"}, {"1;2"})
+    assert all(isnan(value) for value in frame["speedup_vs_k1_ci_low"]), "there is no K=1"
+    assert not re.search(r"[\[({]|None|nan", path.read_text(encoding="utf-8")), "no cell is a Python value"
+
+
+def test_rounds_csv_has_a_line_for_each_run_and_round(tmp_path):
+    frame = pd.read_csv(io.StringIO(csv_text(tables.rounds(widths(tmp_path)))))
+    assert len(frame) == 3 * 2
+    assert frame.groupby("run")["round"].apply(list).tolist() == [["mlp-0001", "mlp-0002"]] * 3
+    steps = {name: list(some["step_s"]) for name, some in frame.groupby("round")}
+    assert steps["mlp-0002"] == pytest.approx([2 * step for step in steps["mlp-0001"]])
+    assert frame["throughput"].tolist() == pytest.approx([8 / step for step in frame["step_s"]])
+    assert {"K", "M", "N", "fidelity", "commit", "breakdown.recompute", "setup_s"} <= set(frame.columns)
+    assert not set(frame.columns) & {"checks", "fit", "modelled", "calibration"}
+
+
+def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
+    """Whatever a run was asked to be stands in runs.csv, a link's speed in its labels."""
+    frame = pd.read_csv(Path(__file__).parents[2] / "plots/reference/runs.csv")
+    asked = [
+        *(name for name in frame.columns if name.startswith("model_args.")),
+        *("machine", "scale", "experiment", "model", "K", "M", "N", "D", "schedule", "remat", "optimizer", "lr"),
+        *("fidelity", "library", "cut_by", "labels.link", *SETTINGS),
+    ]
+    assert len(frame.drop_duplicates(asked)) == len(frame)
 
 
 def test_without_results_the_tables_say_so(nothing):
