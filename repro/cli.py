@@ -203,9 +203,10 @@ def _measure(arguments: list[str]) -> int:
     command = shlex.join(["repro", "run", *arguments])
     session = Session(options.folder, options.wandb, Story(), picture, command, options.allow_nonfinite)
     code = session.execute(partial(_plans, options, chosen))
-    session.story.say(
-        f"\nresults: {options.folder}; `repro report --results {options.folder}` makes tables and figures"
-    )
+    report, page = f"repro report --results {options.folder}", "plots/report.html"
+    if options.reference:
+        report, page = "repro report --reference", str(REFERENCE_PLOTS / "report.html")
+    session.story.say(f"\nresults: {options.folder}; `{report}` puts all tables and figures into {page}")
     if session.address:
         session.story.say(f"W&B: {session.address}")
     if session.failed:

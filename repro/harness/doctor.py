@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repro.harness import machine, track
+from repro.harness import contention, machine, track
+from repro.harness.contention import Watch
 
 GIB = 2**30
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
@@ -58,7 +59,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that the report says; memory and disk in GiB."""
+    """Everything that the report says; memory and disk in GiB, load as of `repro.harness.contention.Watch`."""
 
     python: str
     packages: Mapping[str, str]
@@ -76,6 +77,7 @@ class Facts:
     wandb_key: bool
     scale: str
     why: str
+    load: float | None = None
 
 
 def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str:
@@ -161,6 +163,7 @@ def gather(results: Path) -> Facts:
     """Look at this machine; imports torch and wandb."""
     import psutil
 
+    watch = Watch()
     memory = psutil.virtual_memory()
     limit = _memory_limit()
     torch = _torch()
@@ -183,6 +186,7 @@ def gather(results: Path) -> Facts:
         wandb_key=track.has_key(track.server()),
         scale=scale,
         why=why,
+        load=watch.share_soon(),
     )
 
 
@@ -255,6 +259,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
     backends = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in facts.torch.backends.items())
     return [
         ("processor", f"{facts.cpu}: {facts.cores} usable cores of {facts.cores_installed}"),
+        ("load", "not known here" if facts.load is None else contention.in_words(facts.load)),
         ("memory", f"{facts.memory_free:.1f} GiB free of {facts.memory:.1f} GiB"),
         ("disk", f"{facts.disk_free:.1f} GiB free at {facts.results}"),
         ("python", f"{facts.python}; {packages}"),
@@ -283,6 +288,10 @@ def print_report(results: Path = Path("results")) -> int:
     found = problems(facts)
     for line in found:
         console.print(f"ERROR: {line}", style="bold red", markup=False, soft_wrap=True)
+    if contention.is_busy(facts.load):
+        told = "this machine is busy, see load: steps measured now would take longer and differ more"
+        console.print(f"WARNING: {told}; end other processes first", style="bold yellow", markup=False, soft_wrap=True)
     if not found:
-        console.print("All is well. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green")
+        well = "Otherwise all is well" if contention.is_busy(facts.load) else "All is well"
+        console.print(f"{well}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green")
     return 1 if found else 0

@@ -207,13 +207,17 @@ class Line(_Recorded):
 
 
 class Marker(_Recorded):
-    """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up."""
+    """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up.
+
+    `load` is the share of the usable cores that other processes took, see `repro.harness.contention`.
+    """
 
     group: str
     runs: dict[str, str | None]
     commit: str
     started: Moment
     ended: Moment
+    load: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class Listing(_Recorded):

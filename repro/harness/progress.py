@@ -5,7 +5,7 @@ line is drawn once a second, because drawing takes time from the cores that are 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -13,10 +13,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from repro.harness import contention
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.spec import run_name
+from repro.harness.terminal import rate, seconds, show, size
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from repro.gpipe import Timeline
     from repro.harness.workers import Outcome
 
@@ -36,6 +40,7 @@ class Story:
         self._left: Counter[str] = Counter()
         self._took: dict[str, float] = {}
         self._guess = 0.0
+        self._said_busy = False
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -55,6 +60,17 @@ class Story:
     def warn(self, text: str) -> None:
         """One line that must not be missed."""
         self.say(Text(f"  warning: {text}", style="bold yellow"))
+
+    def load(self, share: float | None) -> None:
+        """One line, once, when other processes take CPU time; `share` as of `repro.harness.contention.Watch`."""
+        if not contention.is_busy(share) or self._said_busy:
+            return
+        assert share is not None
+        self._said_busy = True
+        self.warn(
+            f"this machine is busy: {contention.in_words(share)}, so steps take longer and differ more; "
+            "end them, or measure again later with --force"
+        )
 
     def plan(self, plan: Plan) -> None:
         """What is about to be measured for one experiment."""
@@ -100,27 +116,9 @@ class Story:
             if outcome.log:
                 self.say(f"  its workers' output, as it was printed, private paths and all: {outcome.log}")
 
-    def extremes(self, rows: Sequence[Mapping[Any, Any]]) -> None:
-        """What somebody who must choose K and M wants to know of a group: its fastest points and its leanest."""
-        like = [row for row in rows if all(row[name] == rows[0][name] for name in ("fidelity", "remat"))]
-        places = {(row["K"], row["M"]) for row in like}
-        if len({row["N"] for row in like}) > 1 or len(places) < len(like):  # they differ in what is not told here
-            return
-        rows = [row for row in like if row["throughput"] == row["throughput"]]
-        if len(rows) < 2:
-            return
-        fastest = [("fastest", max(rows, key=lambda row: row["throughput"]))]
-        if alone := [row for row in rows if row["K"] == 1]:
-            fastest.append(("fastest on one stage", max(alone, key=lambda row: row["throughput"])))
-        parts = [
-            f"{word}: K={row['K']}, M={row['M']} at {row['throughput']:.3g} {row['unit']}" for word, row in fastest
-        ]
-        if weighed := [row for row in rows if row["peak_gib_max"] == row["peak_gib_max"]]:
-            leanest = min(weighed, key=lambda row: row["peak_gib_max"])
-            size = _memory(leanest["peak_gib_max"])
-            parts.append(f"smallest peak: K={leanest['K']}, M={leanest['M']} with {size} a stage")
-        kind = "" if rows[0]["fidelity"] == "measured" else f"{rows[0]['fidelity']}; "
-        self.say(f"  {'; '.join(parts)} ({kind}N={rows[0]['N']}, re-materialization {rows[0]['remat']})")
+    def closing(self, parts: "Iterable[RenderableType]") -> None:
+        """What came out, see `repro.harness.closing`."""
+        show(parts, self.console.file)
 
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""
@@ -177,14 +175,14 @@ def plan_table(plan: Plan) -> Table:
     return table
 
 
-def result_line(row: dict[str, Any]) -> str:
-    """`transformer-K2-M4-3fa9c1 (d=64): 0.512 s/step, 1.62x [1.58, 1.66] over K=1, idle 21% of K x step`."""
+def result_line(row: Mapping[str, Any]) -> str:
+    """`transformer-K2-M4-3fa9c1 (d=64): step 512 ms, 62.5 sequences/s, 1.62x [1.58, 1.66] over K=1, idle 21% ...`."""
     if row["size"]:
         return f"  {run_name(row['run'], row['differs_in'])}: {_fitted(row)}"
     shown = run_name(row["run"], "" if row["fidelity"] == "measured" else row["fidelity"], row["differs_in"])
     if row["step_s"] != row["step_s"]:
         return f"  {shown}: done; the report shows what came of it"
-    text = f"  {shown}: {row['step_s']:.3g} s/step, {row['throughput']:.3g} {row['unit']}"
+    text = f"  {shown}: step {seconds(row['step_s'])}, {rate(row['throughput'], row['unit'])}"
     if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
         low, high = row["speedup_vs_k1_ci_low"], row["speedup_vs_k1_ci_high"]
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""
@@ -195,18 +193,14 @@ def result_line(row: dict[str, Any]) -> str:
     return text
 
 
-def _fitted(row: dict[str, Any]) -> str:
+def _fitted(row: Mapping[str, Any]) -> str:
     if row["parameters"] != row["parameters"]:
         return row["size"]
     found = "" if row["size"] == "as given" else "largest "
     return (
         f"{found}{row['size']}, {row['parameters'] / 1e6:,.1f} million parameters, "
-        f"{_memory(row['peak_gib_max'])} on the fullest stage ({row['fidelity']})"
+        f"{size(2**30 * row['peak_gib_max'])} on the fullest stage ({row['fidelity']})"
     )
-
-
-def _memory(gib: float) -> str:
-    return f"{gib:.3g} GiB" if gib >= 1 else f"{1024 * gib:.3g} MiB"
 
 
 def gantt(timeline: "Timeline", width: int) -> Text:

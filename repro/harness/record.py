@@ -58,7 +58,7 @@ class Folder:
         return cls(results / machine.slug / scale / experiment)
 
     def markers(self) -> dict[str, dict[str, Any]]:
-        """Every finished round: id -> {group, runs, commit, started, ended}; unreadable ones count as unfinished."""
+        """Every finished round: id -> what `Marker` holds; unreadable ones count as unfinished."""
         found = {path.stem: read_json(path, Marker) for path in sorted((self.path / "rounds").glob("*.json"))}
         return {name: marker for name, marker in found.items() if marker is not None}
 
@@ -192,7 +192,12 @@ class Folder:
         return next(name for n in count(1) if not self._marker(name := f"{group}-{n:04d}").exists())
 
     def commit_round(
-        self, group: str, measured: Mapping[str, Measured], machine: Machine, span: tuple[str, str]
+        self,
+        group: str,
+        measured: Mapping[str, Measured],
+        machine: Machine,
+        span: tuple[str, str],
+        load: float | None = None,
     ) -> str:
         """Make one round part of the record: the runs' lines first, the marker last. Returns the round's id.
 
@@ -201,6 +206,7 @@ class Folder:
             measured: run id -> what it brought home; runs that failed are left out.
             machine: where it was measured, for env.json.
             span: when the round started and ended, ISO 8601 in UTC.
+            load: share of the usable cores that other processes took meanwhile; None where it is not known.
         """
         name, markers = self.next_round(group), self.markers()
         digests = {}
@@ -212,6 +218,7 @@ class Folder:
             write_json(folder / "env.json", environment(machine))
             _write_timeline(folder / "timeline.parquet", result.timeline)
         marker = {"group": group, "runs": digests, "commit": commit(), "started": span[0], "ended": span[1]}
+        marker["load"] = load
         write_json(self._marker(name), marker)
         return name
 

@@ -48,7 +48,7 @@ COLUMNS = [
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
     *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks", "fit"),
-    *("modelled", "calibration"),
+    *("modelled", "calibration", "load"),
 ]
 
 
@@ -63,7 +63,8 @@ class Results:
             bootstrap 95 % interval of the quantity before it. balance is the number of layers of each stage, cut_by
             the rule that it comes from.
         rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps, checks
-            maps the name of a check to {verdict, value, evidence}.
+            maps the name of a check to {verdict, value, evidence}; load is the share of the usable cores that other
+            processes took during the round, NaN where it was not recorded.
         specs: run id -> spec.
         folders: the experiments found.
     """
@@ -119,6 +120,8 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
     about = folder.about()
     specs = folder.specs(about)
     markers = folder.markers()
+    # Records from before the load was looked at have none.
+    loads = {name: marker.get("load") for name, marker in markers.items()}
     place = {"machine": folder.path.parts[-3], "scale": folder.path.parts[-2], "experiment": folder.path.name}
     metrics = {run: folder.lines(run, markers) for run in specs}
     lines = [
@@ -127,6 +130,7 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
             "group": about["runs"][run],
             "run": run,
             "commit": markers[line["round"]]["commit"],
+            "load": math.nan if (load := loads[line["round"]]) is None else load,
             **_round(specs[run], line),
         }
         for run in specs

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from repro.harness import lock, signals
+from repro.harness.contention import Watch
 from repro.harness.files import remove_leftovers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
@@ -52,6 +53,7 @@ class Session:
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     address: str | None = None
+    _watch: Watch = field(default_factory=Watch)  # until the first round begins
 
     def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
         """Measure what `plan` gives; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded.
@@ -70,9 +72,11 @@ class Session:
             declare(plan)
         todo = [plan for plan in plans if plan.open]
         if not todo:
+            self._close(plans)
             self.story.say("\nnothing left to measure (--force measures again)")
             return 0
         with workers(todo, self.results) as crew:
+            self.story.load(self._watch.share())
             self.story.begin(todo)
             try:
                 for plan in todo:
@@ -80,7 +84,15 @@ class Session:
                         self._group(plan, group.name, crew)
             finally:
                 self.story.end()
+        self._close(plans)
         return 1 if self.failed else 0
+
+    def _close(self, plans: Sequence[Plan]) -> None:
+        """Tell what came out of all of them."""
+        from repro.harness.closing import closing
+
+        for plan in plans:
+            self.story.closing(closing(plan))
 
     def _group(self, plan: Plan, group: str, crew: Measurer) -> None:
         measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
@@ -125,9 +137,6 @@ class Session:
                 self.picture,
             )
             self.address = found or self.address
-        own = [run for run in plan.group(runs[0].group) if run.spec.library == "repro"]
-        done = [rows.loc[run.id] for run in own if run.id in rows.index]
-        self.story.extremes([row for row in done if row["throughput"] == row["throughput"]])
 
 
 @dataclass
@@ -177,7 +186,7 @@ class GroupRun:
         self._status(run, "running")
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
-        started = _now()
+        started, watch = _now(), Watch()
         measured: dict[str, Measured] = {}
         for run in members:
             if run.id in self.failed:
@@ -194,7 +203,9 @@ class GroupRun:
                     self._status(run, outcome.status, outcome.reason)
         if not measured:
             return
-        self.plan.folder.commit_round(self.group, measured, self.plan.machine, (started, _now()))
+        load = watch.share()
+        self.story.load(load)
+        self.plan.folder.commit_round(self.group, measured, self.plan.machine, (started, _now()), load)
         for run in members:
             if run.id in measured:
                 self._after(run, last=run.missing <= number)

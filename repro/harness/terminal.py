@@ -1,7 +1,8 @@
 """Answers of verbs on the terminal: plain tables and lines, which a pipe gets as they are."""
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -9,13 +10,13 @@ if TYPE_CHECKING:
 _WHOLE = 300  # columns that no table of ours takes
 
 
-def show(parts: "Iterable[RenderableType]") -> None:
-    """Print the parts of an answer one below the other, texts as they stand."""
+def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
+    """Print the parts of an answer one below the other, texts as they stand; by default to standard output."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    wide = Console(highlight=False, markup=False, soft_wrap=True, width=_WHOLE)
+    console = Console(file=file, highlight=False, markup=False, soft_wrap=True)
+    wide = Console(file=file, highlight=False, markup=False, soft_wrap=True, width=_WHOLE)
     for part in parts:
         # A table whose cells may not be cut is printed whole, and the terminal wraps it.
         whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
@@ -53,3 +54,34 @@ def table_of(
 def memory(size: float) -> str:
     """`1.50 GiB`, or `12.3 MiB`."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def number(value: float) -> str:
+    """Three significant digits, or the whole number where it has more: `9,990`, `178`, `0.0123`; no exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
+
+
+def seconds(value: float) -> str:
+    """`1.24 s`, `3.20 ms` or `85.0 us`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if value * factor >= 0.9995:
+            return f"{number(value * factor)} {unit}"
+    return f"{number(value * 1e6)} us"
+
+
+def rate(value: float, unit: str) -> str:
+    """`9,990 images/s`."""
+    return f"{number(value)} {unit}"
+
+
+def size(nbytes: float) -> str:
+    """`1.24 GiB`, `12.3 MiB`, `512 KiB` or `64 B`."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor:
+            return f"{number(nbytes / factor)} {unit}"
+    return f"{number(nbytes)} B"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.harness import doctor
+from repro.harness import doctor, machine
 from repro.harness.doctor import Device, Driver, Facts, Torch, gpu_trouble
 
 H200 = Device("NVIDIA H200", (9, 0), 139.8)
@@ -121,3 +121,14 @@ def test_report_of_this_machine(
     assert "API key set" in out
     assert "a-secret-key" not in out
     assert not (tmp_path / "new").exists(), "looking leaves nothing behind"
+
+
+def test_a_busy_machine_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    for share, busy in ((None, False), (0.02, False), (0.8, True)):
+        monkeypatch.setattr(doctor, "gather", lambda _, share=share: replace(FACTS, load=share))
+        assert doctor.print_report() == 0
+        told = capsys.readouterr().out
+        assert ("WARNING: this machine is busy" in told) is busy
+        assert "load" in told
+    assert "other processes take 1.6 of 2 cores" in told

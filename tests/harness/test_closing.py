@@ -1,0 +1,187 @@
+"""What `repro run` ends with: the table, which point is called the fastest, and the lines of exhibits."""
+
+import io
+import json
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from crew import MACHINE, Crew, experiment, measure, spec
+from rich.console import Console
+
+from repro.harness import catalog, contention, plan, terminal
+from repro.harness.closing import best, closing
+from repro.harness.machine import Machine
+from repro.harness.progress import Story
+from repro.harness.record import load
+from repro.harness.results import ROUND_COLUMNS, Results
+from repro.harness.spec import Experiment
+
+POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run beside anything."""
+    monkeypatch.setattr(contention.Watch, "share", lambda self: 0.0)
+
+
+def ended(results: Path, of: Experiment, crew: Crew | None = None) -> str:
+    """What `repro run` prints."""
+    out = io.StringIO()
+    measure(results, crew or Crew(), of, out=out)
+    return out.getvalue()
+
+
+def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
+    of = experiment(*POINTS, rounds=5)
+    told = ended(tmp_path, of)
+    lines = told[told.rindex("\ntransformer, measured, N=8") :].strip().splitlines()
+    assert [line.split() for line in lines[1:6]] == [
+        ["K", "M", "step", "examples/s", "over", "K=1", "idle", "peak", "rounds"],
+        ["1", "1", "2.00", "s", "4.00", "-", "25%", "1.00", "GiB", "5"],
+        ["1", "4", "1.25", "s", "6.40", "-", "25%", "1.00", "GiB", "5"],
+        ["2", "1", "1.50", "s", "5.33", "1.33x", "[1.33,", "1.33]", "25%", "1.00", "GiB", "5"],
+        ["2", "4", "750", "ms", "10.7", "1.67x", "[1.67,", "1.67]", "25%", "1.00", "GiB", "5"],
+    ]
+    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines[1:6])) <= 80
+    assert "fastest: K=2, M=4 with 10.7 examples/s, 1.67x [1.67, 1.67] over the next, K=1, M=4" in told
+    again = ended(tmp_path, of)  # measures nothing, and ends in the same way
+    assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
+
+
+def test_runs_without_a_result_are_counted_by_reason(tmp_path: Path):
+    told = ended(tmp_path, experiment(*POINTS, spec(4, 1), spec(4, 4), rounds=1))
+    assert "not measured: 2 x skipped(needs 4 devices)" in told
+
+
+def test_what_varies_besides_k_and_m_has_a_column(tmp_path: Path):
+    wide = spec(2, 4, model_args={**spec().model_args, "d": 64}, schedule="1f1b")
+    told = ended(tmp_path, experiment(spec(2, 4), wide, rounds=1))
+    (head,) = [line for line in told.splitlines() if line.startswith("K  M  ")]
+    assert head.split()[:5] == ["K", "M", "schedule", "d", "step"]
+    assert "over" not in head.split(), "no run has a K=1 to be divided by"
+    assert "fastest" not in told, "the two differ in more than K and M"
+
+
+def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shares = iter([0.02, 0.0, 0.55, 0.3])  # before the first round, then of three rounds
+    monkeypatch.setattr(contention.Watch, "share", lambda self: next(shares))
+    told = ended(tmp_path, experiment(*POINTS, rounds=3))
+    assert told.count("this machine is busy: other processes take ") == 1
+    assert told.count("3, 2 busy") == len(POINTS)
+    assert "busy: other processes took more than 10% of the usable cores" in told
+    markers = sorted(tmp_path.glob("*/smoke/tiny/rounds/*.json"))
+    assert [json.loads(path.read_text())["load"] for path in markers] == [0.0, 0.55, 0.3]
+    assert load(tmp_path).rounds.groupby("round")["load"].first().tolist() == [0.0, 0.55, 0.3]
+
+
+def test_records_from_before_the_load_was_looked_at_still_load(tmp_path: Path):
+    of = experiment(*POINTS, rounds=1)
+    ended(tmp_path, of)
+    (path,) = tmp_path.glob("*/smoke/tiny/rounds/*.json")
+    marker = json.loads(path.read_text())
+    del marker["load"]
+    path.write_text(json.dumps(marker))
+    rounds = load(tmp_path).rounds
+    assert len(rounds) == len(POINTS)
+    assert rounds["load"].count() == 0
+    assert "busy" not in ended(tmp_path, of)
+
+
+def rows_and_rounds(*steps: tuple[int, list[float]], fidelity: str = "measured") -> tuple[list[dict], Results]:
+    """Runs of K=2 and these M with these throughputs, one for each round."""
+    rows, lines = [], []
+    for M, throughputs in steps:
+        median = sorted(throughputs)[len(throughputs) // 2]
+        about = {"run": f"M{M}", "K": 2, "M": M, "N": 8, "fidelity": fidelity, "remat": "always", "unit": "images/s"}
+        rows.append(about | {"throughput": median, "peak_gib_max": math.nan})
+        where = {"machine": "m", "scale": "smoke", "experiment": "e"}
+        lines += [where | {"run": f"M{M}", "round": n, "throughput": t} for n, t in enumerate(throughputs)]
+    return rows, Results(pd.DataFrame(rows), pd.DataFrame(lines, columns=ROUND_COLUMNS), {}, [])
+
+
+def test_fastest_is_said_only_where_a_difference_is_shown():
+    shown = rows_and_rounds((1, [9000.0] * 5), (4, [9990.0, 9980, 9991, 9970, 9999]))
+    assert best(*shown) == ["fastest: K=2, M=4 with 9,990 images/s, 1.11x [1.11, 1.11] over the next, K=2, M=1"]
+    noisy = rows_and_rounds((1, [100.0, 90, 110, 95, 105]), (4, [101.0, 120, 85, 99, 110]))
+    assert best(*noisy)[0].startswith("no fastest is shown: K=2, M=4 with 101 images/s is 1.04x [0.77, 1.33] ~ over")
+    few = rows_and_rounds((1, [100.0] * 4), (4, [200.0] * 4))
+    assert best(*few) == [
+        "no fastest is shown: that takes 5 rounds together, K=2, M=4 and K=2, M=1 have 4; the highest median is "
+        "K=2, M=4 with 200 images/s"
+    ]
+    simulated = rows_and_rounds((1, [100.0]), (4, [101.0]), fidelity="simulated")
+    assert best(*simulated) == ["fastest: K=2, M=4 with 101 images/s"]
+
+
+def test_nothing_is_said_of_runs_that_differ_in_more_than_k_and_m():
+    rows, results = rows_and_rounds((1, [100.0] * 5), (4, [200.0] * 5))
+    for changed in ({"fidelity": "emulated"}, {"remat": "never"}, {"N": 16}, {"M": 4}):
+        assert best([rows[0] | changed, rows[1]], results) == []
+    assert best(rows[:1], results) == []
+
+
+def test_an_experiment_of_the_paper_ends_with_one_line(tmp_path: Path):
+    of = experiment(*POINTS, rounds=5).model_copy(update={"paper": "Table 9"})
+    told = ended(tmp_path, of)
+    assert "Table 9: transformer, measured: K=2, M=4 is 2.00x [2.00, 2.00] over K=2, M=1\n" in told
+    assert "K  M" not in told
+    made = plan.make(of.model_copy(update={"name": "other"}), "smoke", MACHINE, tmp_path)
+    assert closing(made) == ["\nTable 9: nothing was measured"]
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "breakdown", "bubble"])
+def test_the_exhibits_of_the_reference_results(name: str):
+    (recorded,) = Path("results/reference").glob(f"*/laptop/{name}/experiment.json")
+    identity = json.loads(recorded.read_text())["identity"]
+    here = Machine("cpu", identity["device"], 2, identity["transport"], identity["torch"])
+    (line,) = closing(plan.make(catalog.find(name).build("laptop"), "laptop", here, Path("results/reference")))
+    wanted = {
+        "table1": r"transformer, counted: K=128 fits L=\d+, [\d,]+ million parameters",
+        "table2": r"transformer, measured: K=2, M=32 is [\d.]+x \[[\d., ]+\].* over K=2, M=1",
+        "table3": r"amoebanet-d, simulated: K=8, M=32 is [\d.]+x over K=2",
+        "breakdown": r"NeurIPS Table 4: amoebanet-d, measured: K=2, M=16 idles \d+% of K x step",
+        "bubble": r"timed, emulated: K=16, M=64 idles \d+% of K x step",
+    }
+    assert re.search(wanted[name], str(line))
+    assert "\n" not in str(line).strip()
+
+
+def test_the_table_is_whole_on_a_narrow_terminal(tmp_path: Path):
+    of = experiment(*POINTS, rounds=1)
+    ended(tmp_path, of)
+    out = io.StringIO()
+    Story(Console(file=out, width=40)).closing(closing(plan.make(of, "smoke", MACHINE, tmp_path)))
+    assert "…" not in out.getvalue()
+    assert "750 ms" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9990.4, "9,990"),
+        (178.2, "178"),
+        (12.34, "12.3"),
+        (9.996, "10.0"),
+        (0.0123, "0.0123"),
+        (0, "0"),
+        (999.6, "1,000"),
+    ],
+)
+def test_numbers_are_for_people(value: float, text: str):
+    assert terminal.number(value) == text
+
+
+def test_units_are_for_people():
+    assert [terminal.seconds(s) for s in (1.2377, 0.0032, 0.9999, 85e-6)] == ["1.24 s", "3.20 ms", "1.00 s", "85.0 us"]
+    assert [terminal.size(s) for s in (1.25 * 2**30, 3 * 2**20, 36966, 540)] == [
+        "1.25 GiB",
+        "3.00 MiB",
+        "36.1 KiB",
+        "540 B",
+    ]
+    assert terminal.rate(9990.4, "images/s") == "9,990 images/s"
