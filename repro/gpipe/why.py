@@ -5,7 +5,7 @@ and falls with how well the unchanged schedule, replayed in the same way, gives 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
@@ -103,7 +103,12 @@ class Why:
     @property
     def verdict(self) -> str:
         """One sentence: the largest cause that costs no memory, and keeping all activations where that gives more."""
-        alone = [c for c in self.changes if c.name not in (*_COSTS_MEMORY, ALL, NEVER_IDLE)]
+        return self.verdict_without(())
+
+    def verdict_without(self, disproved: Collection[str]) -> str:
+        """The same where some changes, by their names, were tried and gave nothing."""
+        left_out = (*_COSTS_MEMORY, ALL, NEVER_IDLE, *disproved)
+        alone = [c for c in self.changes if c.name not in left_out]
         best = max(alone, key=lambda change: change.factor, default=None)
         gain, told_from = (best.factor if best else 1.0), max(_TOLD, 1 + abs(self.error))
         if self.shares["gap"] > max(1 - 1 / gain, 1 - 1 / told_from):
@@ -112,11 +117,12 @@ class Why:
             told = f"{self._cause(best.name)} {gain:.2f}x"
         else:
             idle = self.timeline.bubble_over_total
-            told = f"no change that costs no memory would give more than {told_from:.2f}x"
+            other = "other " if disproved else ""
+            told = f"no {other}change that costs no memory would give more than {told_from:.2f}x"
             told += f": stages idle {idle:.0%} of K x step"
             if self.timeline.stages > 1 and self.factor(DOUBLED) is None:
                 told += f", and at this N there is no M of {2 * self.schedule.micro_batches}"
-        never = self.factor(NEVER) or 1.0
+        never = 1.0 if NEVER in disproved else self.factor(NEVER) or 1.0
         if never >= max(gain, told_from):
             told += f"; keeping all activations instead of recomputing them would give {never:.2f}x"
         return told

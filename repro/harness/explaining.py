@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import tyro
 
 from repro.harness import catalog
 from repro.harness.flags import parse_named
+from repro.harness.formats import finite
 from repro.harness.mistakes import near
 from repro.harness.outside import read, read_table, short
 from repro.harness.record import Folder
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from repro.gpipe.timeline import Timeline
     from repro.gpipe.why import Why
+    from repro.harness.neighbours import Neighbour
 
 _NAMED = 5  # runs that a message lists at most
 
@@ -46,10 +49,13 @@ def main(arguments: list[str]) -> int:
     path = find(options.run, options.results)
     spec = _spec(path)
     why = explain(path, spec)
+    from repro.harness.neighbours import neighbours
+
+    found = neighbours(path, why)
     if options.json:
-        print(json.dumps(_plain(path, spec, why)))
+        print(json.dumps(_plain(path, spec, why, found)))
     else:
-        show(_story(path, spec, why))
+        show(_story(path, spec, why, found))
     return 0
 
 
@@ -188,13 +194,14 @@ def _head(path: Path, spec: RunSpec, why: "Why") -> str:
     )
 
 
-def _story(path: Path, spec: RunSpec, why: "Why") -> list["RenderableType"]:
+def _story(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) -> list["RenderableType"]:
     """The answer for people."""
     from rich.text import Text
 
     from repro.gpipe.breakdown import breakdown
     from repro.gpipe.critical import by_kind, by_stage
     from repro.gpipe.why import CHANGES
+    from repro.harness.neighbours import verdict
 
     parts = breakdown(why.timeline, why.schedule)
     kinds = [kind for kind, seconds in by_kind(why.path).items() if seconds]
@@ -220,7 +227,21 @@ def _story(path: Path, spec: RunSpec, why: "Why") -> list["RenderableType"]:
             left=("change", "what it assumes"),
             wrapped=("what it assumes",),
         ),
-        Text(f"\n{why.verdict}", style="bold"),
+        *_tried(found),
+        Text(f"\n{verdict(why, found)}", style="bold"),
+    ]
+
+
+def _tried(found: Sequence["Neighbour"]) -> list["RenderableType"]:
+    """What recorded runs with one change gave, beside what is predicted for them."""
+    if not found:
+        return []
+    fidelity = found[0].fidelity
+    rows = [(one.name, "-" if one.predicted is None else f"{one.predicted:.2f}x", one.told, one.run) for one in found]
+    return [
+        f"\nRecorded runs of the same experiment that differ in one thing: their throughput over this one's, {fidelity}"
+        "\nin the same rounds; [95 % interval] from five rounds on, ~ where it shows no difference",
+        table_of(("change", "predicted", fidelity, "run"), rows, left=("change", "run")),
     ]
 
 
@@ -228,10 +249,11 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f}"
 
 
-def _plain(path: Path, spec: RunSpec, why: "Why") -> dict[str, Any]:
+def _plain(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) -> dict[str, Any]:
     """The answer for programs."""
     from repro.gpipe.breakdown import breakdown
     from repro.gpipe.critical import by_stage
+    from repro.harness.neighbours import verdict
 
     return {
         "run": path.parent.name,
@@ -242,5 +264,6 @@ def _plain(path: Path, spec: RunSpec, why: "Why") -> dict[str, Any]:
         "critical_path": by_stage(why.path, spec.K),
         "replayed_s": why.base_s,
         "changes": [dataclasses.asdict(change) for change in why.changes],
-        "verdict": why.verdict,
+        "neighbours": [finite(dataclasses.asdict(one)) for one in found],
+        "verdict": verdict(why, found),
     }

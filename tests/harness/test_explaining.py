@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from repro.cli import main
+from repro.gpipe.schedule import make_schedule
 from repro.harness.explaining import find
+from repro.harness.record import Measured
+from repro.harness.spec import Group, RunSpec
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
-from recorded import experiment, fill  # pyright: ignore[reportMissingImports]
+from recorded import MACHINE, experiment, fill, fill_with, line, timeline  # pyright: ignore[reportMissingImports]
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +145,82 @@ def test_it_is_named_once(capsys):
     for arguments in ([], ["a", "--run", "b"]):
         assert main(["why", *arguments]) == 2
         assert "run: name it once" in capsys.readouterr().err
+
+
+def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Path:
+    """A folder in which K=2 took so many seconds for each M in each round; returns the spec.json of M=4.
+
+    With something changed there is one more run like M=4, which took twice as long.
+    """
+    specs = [RunSpec(model="transformer", model_args={"L": 4}, K=2, M=M, N=32) for M in steps]
+    if changed:
+        specs.append(specs[0].model_copy(update=changed))
+    plan = experiment().model_copy(update={"groups": (Group(name="transformer", runs=tuple(specs)),)})
+
+    def made(spec: RunSpec, number: int) -> Measured:
+        spans = timeline(2, spec.M)
+        seconds = steps[spec.M][number] * (1 if spec in specs[: len(steps)] else 2)
+        schedule = make_schedule("gpipe", 2, spec.M)
+        return Measured(line(spans, schedule, step_s=[seconds], loss=[1.0]), spans.to_rows())
+
+    fill_with(path, plan, made, rounds=len(steps[4]))
+    (spec,) = path.glob(f"*/laptop/table2/{specs[0].run_id(plan.version, MACHINE.identity)}/spec.json")
+    return spec
+
+
+def explained(spec: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
+    """What programs and people are told."""
+    capsys.readouterr()
+    assert main(["why", str(spec), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main(["why", str(spec)]) == 0
+    return found, capsys.readouterr().out
+
+
+def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
+    found, told = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.74] * 5}), capsys)
+    (other,) = found["neighbours"]
+    assert (other["field"], other["value"], other["rounds"]) == ("M", 16, 5)
+    assert other["gain"] == pytest.approx(1 / 1.74)
+    assert other["predicted"] == pytest.approx(1.13, abs=0.01)
+    assert "M=16 1.13x 0.57x [0.57, 0.57]" in " ".join(told.split())
+    assert "would give about 1.13x" not in found["verdict"]
+    assert "M=8" not in found["verdict"], "the prediction for larger M is disproved"
+    assert found["verdict"].endswith("; not M=16: 1.13x is predicted, 0.57x [0.57, 0.57] was measured")
+
+
+def test_what_was_measured_to_be_faster_is_said_first(tmp_path, capsys):
+    found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 1: [0.5] * 5, 2: [0.8] * 5}), capsys)
+    assert found["verdict"].startswith("measured here: M=1 instead of 4 gave 2.00x [2.00, 2.00]; predicted: ")
+    assert [other["value"] for other in found["neighbours"]] == [1, 2]
+    assert "M=16" not in found["verdict"]
+
+
+def test_a_difference_that_may_be_chance_is_no_gain(tmp_path, capsys):
+    found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.3, 0.8, 0.9, 1.2, 0.95]}), capsys)
+    assert "not M=16: 1.13x is predicted, 1.05x [0.77, 1.25] ~ was measured" in found["verdict"]
+    few, _ = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
+    assert few["verdict"].startswith("measured here: M=16 instead of 4 gave 2.00x (2 rounds); ")
+    assert few["neighbours"][0]["low"] is None
+
+
+def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, capsys):
+    found, _ = explained(recorded(tmp_path, {4: [1.0] * 5}, schedule="1f1b"), capsys)
+    (other,) = found["neighbours"]
+    assert (other["field"], other["value"], other["own"], other["gain"]) == ("schedule", "1f1b", "gpipe", 0.5)
+    both, told = explained(recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64), capsys)
+    assert both["neighbours"] == []
+    assert "Recorded runs" not in told
+
+
+def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tmp_path, capsys):
+    spec = recorded(tmp_path, {4: [1.0] * 5, 16: [0.5] * 5})
+    rounds = spec.parent.parent / "rounds"
+    for path in sorted(rounds.glob("*.json")):
+        marker = json.loads(path.read_text())
+        mine = "K2-M4" if path.stem.endswith(("1", "2")) else "K2-M16"
+        marker["runs"] = {run: digest if mine in run else None for run, digest in marker["runs"].items()}
+        path.write_text(json.dumps(marker))
+    found, told = explained(spec, capsys)
+    assert found["neighbours"][0]["rounds"] == 0
+    assert "M=16 instead of 4 gave 2.00x (other rounds)" in " ".join(told.split())
