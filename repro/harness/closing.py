@@ -89,7 +89,8 @@ def table(group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], resul
 
 def speedup(row: Row) -> str:
     """`1.42x [1.32, 1.65]` over K=1; with ~ where the interval spans 1."""
-    value, low, high = row["speedup_vs_k1"], row["ci_low"], row["ci_high"]
+    value = row["speedup_vs_k1"]
+    low, high = row["speedup_vs_k1_ci_low"], row["speedup_vs_k1_ci_high"]
     if row["K"] == 1 or not _known(value):
         return "-"
     return _times(value, low, high)
