@@ -19,6 +19,7 @@ from repro.harness import calibrating, explaining, fitting, signals, simulating
 from repro.harness.flags import mistake, parse, parse_with
 from repro.harness.mistakes import near
 from repro.harness.spec import SCALES, Experiment, Scale
+from repro.harness.warned import Warned
 
 P = TypeVar("P", bound="PlanOptions")
 REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
@@ -98,9 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     signals.heed()
-    warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    warned = Warned()
+    warnings.showwarning = warned.show
     try:
-        return _dispatch(given)
+        try:
+            return _dispatch(given)
+        finally:
+            warned.finish()
     except KeyboardInterrupt:
         pass
     except Exception as error:

@@ -33,9 +33,9 @@ def write(path: Path, data: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON that people can read."""
-    write(path, (json.dumps(value, indent=1) + "\n").encode())
+def as_json(value: object) -> bytes:
+    """JSON that people can read."""
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def remove_leftovers(machine: Path) -> None:

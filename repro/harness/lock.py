@@ -18,38 +18,65 @@ _LONGEST = 2**12  # bytes of what it says
 NAME = ".lock"  # beside the machines' folders; git ignores it, since it says who and where
 
 
-@contextmanager
-def held(results: Path, command: str) -> Iterator[None]:
-    """Hold the lock of a results folder, which is made if missing; `command` tells others what is going on.
+class Lock:
+    """Of a results folder, which is made if missing; `command` tells others what is going on.
 
-    The kernel lets go of the lock when this process ends, however it ends; worker processes do not inherit it. The
-    file stays, empty. On a file system without locks there is a warning and no protection.
-
-    Raises ValueError (one line) that names the owner where another process holds it.
+    The kernel lets go of the lock when this process ends, however it ends; worker processes do not
+    inherit it. The file stays, empty. On a file system without locks there is a warning and no
+    protection.
     """
-    results.mkdir(parents=True, exist_ok=True)
-    with _opened(results / NAME) as file:
+
+    def __init__(self, results: Path, command: str) -> None:
+        self._results, self._command = results, command
+        self._files: list[IO[bytes]] = []
+
+    def take(self) -> None:
+        """Take the lock; take it again where the folder was deleted or moved since, and its file with it.
+
+        Raises ValueError (one line) that names the owner where another process holds it.
+        """
+        self._results.mkdir(parents=True, exist_ok=True)
+        file = _opened(self._results / NAME)
+        here = os.fstat(file.fileno())
+        if any(os.path.samestat(here, os.fstat(own.fileno())) for own in self._files):
+            file.close()
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
-                f"--results {results}: {_owner(file)} measures into it; wait until that has ended, "
-                "or record into another folder with --results"
-            ) from None
+            with file:
+                raise ValueError(
+                    f"--results {self._results}: {_owner(file)} measures into it; wait until that has ended, "
+                    "or record into another folder with --results"
+                ) from None
         except OSError as error:
             warnings.warn(
-                f"{results} lies on a file system without locks ({error.strerror}): "
+                f"{self._results} lies on a file system without locks ({error.strerror}): "
                 "make sure that no other `repro run` measures into it",
                 stacklevel=1,
             )
+        self._files.append(file)
         with suppress(OSError):  # a full disk is told by what has to be recorded
             file.truncate(0)
-            file.write(json.dumps(_me(command)).encode())
-        try:
-            yield
-        finally:
+            file.write(json.dumps(_me(self._command)).encode())
+
+    def release(self) -> None:
+        """Let go of it."""
+        for file in self._files:
             with suppress(OSError):
                 file.truncate(0)
+            file.close()
+
+
+@contextmanager
+def held(results: Path, command: str) -> Iterator[Lock]:
+    """Hold the lock of a results folder; see `Lock`."""
+    lock = Lock(results, command)
+    try:
+        lock.take()
+        yield lock
+    finally:
+        lock.release()
 
 
 def _opened(path: Path) -> IO[bytes]:

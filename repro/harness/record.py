@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from repro.harness.files import write, write_json
+from repro.harness.files import as_json, write
 from repro.harness.formats import Env, Line, Listing, Marker, Status, Word, damage, finite, misfit
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
 from repro.harness.private import redact, redacted
 from repro.harness.spec import Experiment, RunSpec, Scale, digest, mark
+from repro.harness.warned import LeftOut
 from repro.io.untrusted import open_regular
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._written: dict[Path, bytes] = {}  # by this process, for `restore`
 
     @classmethod
     def of(cls, results: Path, machine: Machine, scale: Scale, experiment: str) -> "Folder":
@@ -147,7 +149,7 @@ class Folder:
             if spec.run_id(experiment.version, dict(identity)) == run
         }
         for run, (_, spec) in runs.items():
-            write_json(self.path / run / "spec.json", spec.plain())
+            self._write_json(self.path / run / "spec.json", spec.plain())
         commands = dict.fromkeys([*before.get("commands", []), *([redact(command)] if command else [])])
         about = {
             **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
@@ -155,7 +157,7 @@ class Folder:
             "commands": list(commands),
             "runs": {**old, **{run: group for run, (group, _) in runs.items()}},
         }
-        write_json(self.path / "experiment.json", about)
+        self._write_json(self.path / "experiment.json", about)
 
     def mend(self, runs: Iterable[str]) -> None:
         """Give up what damage has made useless, so that it is measured again: markers, and lines of these runs.
@@ -185,7 +187,8 @@ class Folder:
     def set_status(self, run: str, status: str, reason: str = "", rounds: int = 0) -> None:
         """Write status.json of one run."""
         assert status in get_args(Word), status
-        write_json(self.path / run / "status.json", {"status": status, "reason": redact(reason), "rounds": rounds})
+        about = {"status": status, "reason": redact(reason), "rounds": rounds}
+        self._write_json(self.path / run / "status.json", about)
 
     def next_round(self, group: str) -> str:
         """Id of the group's next round: `transformer-0003`."""
@@ -208,27 +211,49 @@ class Folder:
             span: when the round started and ended, ISO 8601 in UTC.
             load: share of the usable cores that other processes took meanwhile; None where it is not known.
         """
+        self.restore()
         name, markers = self.next_round(group), self.markers()
         digests = {}
         for run, result in measured.items():
             line = finite({"round": name, **redacted(result.metrics)})
             digests[run] = digest(line)
             folder = self.path / run
-            _write_lines(folder / "metrics.jsonl", [*self.lines(run, markers), line])
-            write_json(folder / "env.json", environment(machine))
-            _write_timeline(folder / "timeline.parquet", result.timeline)
+            self._write(folder / "metrics.jsonl", _as_lines([*self.lines(run, markers), line]))
+            self._write_json(folder / "env.json", environment(machine))
+            self._write(folder / "timeline.parquet", _as_table(result.timeline))
         marker = {"group": group, "runs": digests, "commit": commit(), "started": span[0], "ended": span[1]}
         marker["load"] = load
-        write_json(self._marker(name), marker)
+        self._write_json(self._marker(name), marker)
         return name
 
     def forget(self, run: str, rounds: Iterable[str]) -> None:
         """Give up the lines of one run in the given rounds (--force, once fresh ones exist; damaged ones)."""
         markers = self.markers()
-        for name in sorted(rounds):
+        for name in sorted(markers.keys() & set(rounds)):  # somebody may have deleted a round meanwhile
             markers[name]["runs"][run] = None
-            write_json(self._marker(name), markers[name])
-        _write_lines(self.path / run / "metrics.jsonl", self.lines(run, markers))
+            self._write_json(self._marker(name), markers[name])
+        self._write(self.path / run / "metrics.jsonl", _as_lines(self.lines(run, markers)))
+
+    def restore(self) -> None:
+        """Write again what this process has written here and somebody has deleted or moved since; one warning."""
+        lost = [path for path in self._written if not path.exists()]
+        for path in lost:
+            write(path, self._written[path])
+        if lost:
+            warnings.warn(
+                f"{self.path}: somebody deleted or moved {lost[0].relative_to(self.path)}"
+                f"{f' and {len(lost) - 1} other files' * (len(lost) > 1)} there; all that this command has "
+                "measured is written again, and what earlier ones had measured is not",
+                stacklevel=1,
+            )
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write a file of this folder, and keep its content for `restore`."""
+        write(path, data)
+        self._written[path] = data
+
+    def _write_json(self, path: Path, value: object) -> None:
+        self._write(path, as_json(value))
 
     def _marker(self, name: str) -> Path:
         return self.path / "rounds" / f"{name}.json"
@@ -256,7 +281,7 @@ def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any]
 
 def warn(path: Path, reason: str) -> None:
     """One warning that names a file which is left out, and why."""
-    warnings.warn(f"{path} is left out: {short(reason, 400, quote=False)}", stacklevel=1)
+    warnings.warn(LeftOut(path, short(reason, 400, quote=False)), stacklevel=1)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -295,15 +320,16 @@ def _lines(numbers: list[int]) -> str:
     return f"{len(numbers)} lines from {numbers[0]} to {numbers[-1]}"
 
 
-def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+def _as_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:
     """Lines of JSON, in which what is not finite, such as a loss that overflowed, has become null."""
-    write(path, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode())
+    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
 
 
-def _write_timeline(path: Path, rows: list[dict[str, Any]]) -> None:
+def _as_table(rows: list[dict[str, Any]]) -> bytes:
+    """Spans in parquet."""
     from pandas import DataFrame
 
     columns = ["kind", "stage", "micro_batch", "step", "start", "end"]
     data = io.BytesIO()
     DataFrame(rows, columns=columns).to_parquet(data, index=False)
-    write(path, data.getvalue())
+    return data.getvalue()

@@ -95,6 +95,7 @@ def collect(results: Path) -> Results:
     """Read every experiment under a folder, except those under a `reference` folder inside it."""
     found = sorted(path.parent for path in results.rglob("experiment.json"))
     folders = [Folder(path) for path in found if _is_place(path, results)]
+    folders = [folder for folder in folders if folder.about()]
     rows: list[dict[str, Any]] = []
     lines: list[dict[str, Any]] = []
     specs: dict[str, RunSpec] = {}

@@ -63,10 +63,10 @@ class Session:
         """
         for one in plan():
             check(one)
-        with lock.held(self.results, self.command):
-            return self._execute(plan())
+        with lock.held(self.results, self.command) as own:
+            return self._execute(plan(), own)
 
-    def _execute(self, plans: Sequence[Plan]) -> int:
+    def _execute(self, plans: Sequence[Plan], own: lock.Lock) -> int:
         for plan in plans:
             self.story.plan(plan)
             declare(plan)
@@ -81,7 +81,7 @@ class Session:
             try:
                 for plan in todo:
                     for group in plan.experiment.groups:
-                        self._group(plan, group.name, crew)
+                        self._group(plan, group.name, crew, own)
             finally:
                 self.story.end()
         self._close(plans)
@@ -94,10 +94,12 @@ class Session:
         for plan in plans:
             self.story.closing(closing(plan))
 
-    def _group(self, plan: Plan, group: str, crew: Measurer) -> None:
+    def _group(self, plan: Plan, group: str, crew: Measurer, own: lock.Lock) -> None:
         measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
         try:
             for _ in measuring.rounds():
+                own.take()  # whoever deletes the results deletes the lock's file
+                plan.folder.restore()
                 self._publish(plan, measuring.done)
                 measuring.done.clear()
         except (KeyboardInterrupt, OSError) as stop:
@@ -116,6 +118,8 @@ class Session:
         results = load(plan.folder.path)
         rows = results.rows.set_index("run", drop=False)
         for run in sorted(runs, key=plan.runs.index):
+            if run.id not in rows.index:  # damaged since it was written, of which there was a warning
+                continue
             row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
             timeline = results.timeline(row)
             self.story.result(row, timeline)
@@ -214,6 +218,7 @@ class GroupRun:
         from repro.harness.measure import Job
 
         signals.check()
+        self.plan.folder.restore()  # before any of it is read
         self.story.run(run)
         known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
@@ -243,8 +248,12 @@ class GroupRun:
         if not last:
             self._status(run, "running")
         elif run.id in self._open:
-            self._status(run, "done")
             self._open.pop(run.id)
+            if len(self.plan.folder.lines(run.id)) < run.wanted:
+                self.failed.append(run.id)
+                self._status(run, "interrupted", "rounds of it were deleted while others were measured")
+                return
+            self._status(run, "done")
             if run.missing:  # a baseline that only accompanied others was told and mirrored when it was done
                 self.done.append(run)
 

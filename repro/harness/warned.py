@@ -1,0 +1,54 @@
+"""What is left out, told once and counted: a folder of 20,000 foreign files is no reason for 20,000 lines."""
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_NAMED = 3  # files that are named for each reason
+_REASONS = 8  # that are told apart
+
+
+class LeftOut(UserWarning):
+    """A recorded file that is left out.
+
+    Attributes:
+        kind: why, without what differs from file to file.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is left out: {reason}")
+        self.kind = re.sub(r"\d+", "N", reason.partition("(")[0]).strip()
+
+
+class Warned:
+    """The warnings of one command: each text is printed once.
+
+    Of the files that are left out for one reason, the first few are printed, and `finish` says how
+    many more there were.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._left_out: Counter[str] = Counter()
+
+    def show(self, message: Warning | str, *_: Any) -> None:
+        """In the place of `warnings.showwarning`."""
+        text = str(message)
+        if text in self._seen:
+            return
+        self._seen.add(text)
+        if isinstance(message, LeftOut):
+            known = message.kind in self._left_out or len(self._left_out) < _REASONS
+            kind = message.kind if known else "for other reasons"
+            self._left_out[kind] += 1
+            if self._left_out[kind] > _NAMED:
+                return
+        print(f"warning: {text}", file=sys.stderr)
+
+    def finish(self) -> None:
+        """Say how many were not printed."""
+        for kind, count in self._left_out.items():
+            if count > _NAMED:
+                print(f"warning: and {count - _NAMED:,} more are left out: {kind}", file=sys.stderr)
