@@ -1,7 +1,8 @@
 """What a message between stages holds: its description, which is learnt once, and how tensors must lie in memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 import torch
@@ -17,8 +18,9 @@ CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtyp
 class TensorMeta:
     """Everything a receiver must know to make room for a tensor.
 
-    It crosses without gaps, with the strides `layout`; where the sender's `stride` is another one, the receiver lays
-    it out anew, since a neighbour must compute the same bits as the sender would.
+    It crosses without gaps, with the strides `layout`, to memory that is aligned. Where the sender's `stride` is
+    another one, or its memory begins `offset` bytes behind an aligned address, the receiver lays the tensor out anew,
+    since a neighbour must compute the same bits as the sender would.
     """
 
     shape: tuple[int, ...]
@@ -26,13 +28,13 @@ class TensorMeta:
     layout: tuple[int, ...]
     dtype: torch.dtype
     requires_grad: bool
+    offset: int = field(default=0, repr=False)
 
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorMeta":
         """Describe a tensor."""
-        stride = tensor.stride()
-        layout = stride if is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
-        return cls(tuple(tensor.shape), stride, layout, tensor.dtype, tensor.requires_grad)
+        shape, offset = tuple(tensor.shape), offset_of(tensor)
+        return cls(shape, tensor.stride(), layout_of(tensor), tensor.dtype, tensor.requires_grad, offset)
 
     @property
     def nbytes(self) -> int:
@@ -44,14 +46,13 @@ class TensorMeta:
         return torch.empty_strided(self.shape, self.layout, dtype=self.dtype, device=device, pin_memory=pinned)
 
     def restored(self, arrived: Tensor) -> Tensor:
-        """The tensor with the sender's strides: gaps where it had gaps, repeats where it was expanded."""
-        if self.stride == self.layout:
+        """The tensor as the sender had it: with its gaps, its repeats where it was expanded, and its alignment."""
+        if self.stride == self.layout and not self.offset:
             return arrived
         repeated = [d for d, stride in enumerate(self.stride) if stride == 0 and self.shape[d] > 1]
         for d in repeated:
             arrived = arrived.narrow(d, 0, 1)
-        expanded = torch.empty_strided(arrived.shape, self.stride, dtype=self.dtype, device=arrived.device)
-        return expanded.copy_(arrived).expand(self.shape)
+        return _placed(arrived, self.stride, self.offset).expand(self.shape)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class MessageMeta:
 
         A gradient has no gaps and repeats nothing, also where the tensor does.
         """
-        tensors = tuple(replace(m, stride=m.layout) for m in self.tensors if m.requires_grad)
+        tensors = tuple(replace(m, stride=m.layout, offset=0) for m in self.tensors if m.requires_grad)
         if flags and tensors:
             tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
         return MessageMeta(tensors, None)
@@ -165,12 +166,48 @@ def settled(tensor: Tensor) -> Tensor:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy, with the same strides even where there are gaps; a repeated one itself, since nothing can write to it."""
-    if is_dense(tensor) or tensor.is_sparse:
+    """A copy that lies in memory as the tensor does; a repeated one itself, since nothing can write to it."""
+    if tensor.is_sparse or (is_dense(tensor) and not offset_of(tensor)):
         return tensor.clone()
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         return tensor
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return _placed(tensor, tensor.stride(), offset_of(tensor))
+
+
+def layout_of(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of the tensor's gradient: its own, or those of a contiguous tensor where it has gaps or overlaps."""
+    return tensor.stride() if is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
+
+
+def offset_of(tensor: Tensor) -> int:
+    """Bytes from the last aligned address to the tensor's first element; torch aligns every storage."""
+    return int(tensor.storage_offset()) * tensor.element_size() % _ALIGNED
+
+
+def _placed(tensor: Tensor, stride: Sequence[int], offset: int) -> Tensor:
+    """A copy with these strides that begins `offset` bytes behind an aligned address."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, stride, strict=True))
+    first = offset // tensor.element_size()
+    room = tensor.new_empty(first + max(extent, 0))
+    return room.set_(room.untyped_storage(), first, tensor.shape, tuple(stride)).copy_(tensor)
+
+
+def settle_gradients(tree: Tree) -> None:
+    """Let the gradients of these tensors lie in memory as those that come back across a stage boundary.
+
+    autograd may hand a layer a gradient with gaps, repeats or other strides, for example where the next layer is a mean
+    or a slice. A boundary removes these, and the last bits of what is computed from a gradient may depend on them. So
+    they are removed behind every layer, whether a boundary is there or not.
+    """
+    for tensor in flatten(tree)[0]:
+        if tensor.grad_fn is not None and tensor.layout == torch.strided and not tensor.is_nested:
+            tensor.register_hook(partial(_settled_gradient, layout_of(tensor)))
+
+
+def _settled_gradient(layout: tuple[int, ...], gradient: Tensor) -> Tensor:
+    if gradient.stride() == layout and settled(gradient) is gradient:
+        return gradient
+    return torch.empty_strided(gradient.shape, layout, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
 def elements(tensor: Tensor) -> Tensor:

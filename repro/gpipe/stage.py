@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe import rng
+from repro.gpipe import grad_mode, rng
 from repro.gpipe.batchnorm import Statistics
 from repro.gpipe.buffers import Changing, Snapshot, as_before
-from repro.gpipe.message import copied
+from repro.gpipe.message import copied, settle_gradients
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
@@ -68,6 +68,7 @@ class Stage:
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
         self.changing = Changing(self.module)
+        self._sensitive = grad_mode.sensitive(self.module)
         self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
@@ -92,7 +93,7 @@ class Stage:
         kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
-        with torch.set_grad_enabled(keep or self.probing):
+        with torch.set_grad_enabled(keep or self.probing or grad_mode.wants_graph(self._sensitive)):
             self._count(True)
             outputs, structure = flatten(self._probe(i, kept) if self.probing else self._run(i, kept))
             self._count(False)
@@ -240,6 +241,8 @@ class Stage:
                 names = self._others if self.probing else draws & self._drawn
                 rng.reseed(seed, self.device, [self._others[name] for name in names])
                 value = call(value)
+                if torch.is_grad_enabled():
+                    settle_gradients(value)
                 if self.watch is not None:
                     value = self.watch(i, index, value)
                 if self.probing:

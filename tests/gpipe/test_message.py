@@ -4,7 +4,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.gpipe.message import MessageMeta, TensorMeta, copied, dense, elements, is_dense, settled
+from repro.gpipe.message import (
+    MessageMeta,
+    TensorMeta,
+    copied,
+    dense,
+    elements,
+    is_dense,
+    offset_of,
+    settle_gradients,
+    settled,
+)
 from repro.gpipe.microbatch import flatten
 
 CPU = torch.device("cpu")
@@ -52,10 +62,12 @@ def views(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(views())
-def test_any_view_arrives_with_its_bits_and_strides(tensor):
+def test_any_view_arrives_with_its_bits_strides_and_alignment(tensor):
     found = crossed(tensor)
     assert torch.equal(found, tensor)
     assert (found.stride(), found.dtype) == (tensor.stride(), tensor.dtype)
+    if tensor.numel():
+        assert found.data_ptr() % 64 == offset_of(tensor) == tensor.data_ptr() % 64
 
 
 @settings(max_examples=200, deadline=None)
@@ -116,8 +128,48 @@ def test_copies_lie_in_memory_as_what_they_copy():
         assert copy.stride() == tensor.stride()
         assert torch.equal(copy, tensor)
         assert copy.data_ptr() != tensor.data_ptr()
+        assert copy.data_ptr() % 64 == tensor.data_ptr() % 64
     leaf = torch.ones(3, 4)[:, ::2].requires_grad_()
     copied(leaf).mul_(2.0).sum().backward()
     assert torch.equal(leaf.grad, torch.full((3, 2), 2.0))  # pyright: ignore[reportArgumentType]
     repeated = torch.ones(3, 1).expand(3, 4)
     assert copied(repeated) is repeated
+
+
+@settings(max_examples=200, deadline=None)
+@given(views(), st.data())
+def test_gradients_behind_a_layer_lie_as_those_that_cross_a_boundary(tensor, data):
+    """Whatever strides and alignment the next layer gave them."""
+    output = tensor.real.double().requires_grad_() * 1.0
+    if data.draw(st.booleans()) and output.ndim > 1:
+        output = output.transpose(0, 1)
+    seen = []
+    settle_gradients({"output": output})
+    output.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0]))  # pyright: ignore
+    unaligned = torch.rand(output.numel() + 1, dtype=torch.float64)[1:].view(output.shape)
+    repeated = torch.rand((), dtype=torch.float64).expand(output.shape)
+    gradient = data.draw(st.sampled_from([unaligned, repeated]))
+    output.backward(gradient)
+    (meta,) = MessageMeta.of(output).gradients().tensors
+    arrived = meta.restored(meta.room(CPU))
+    assert torch.equal(seen[0], gradient)
+    assert seen[0].stride() == arrived.stride()
+    assert seen[0].data_ptr() % 64 == arrived.data_ptr() % 64 == 0
+
+
+def test_a_gradient_that_lies_right_is_not_copied():
+    output = torch.ones(4, 4, requires_grad=True) * 2.0
+    settle_gradients(output)
+    seen = []
+    output.grad_fn.register_prehook(lambda gradients: seen.append(gradients[0]))  # pyright: ignore
+    gradient = torch.ones(4, 4)
+    output.backward(gradient)
+    assert seen[0].data_ptr() == gradient.data_ptr()
+
+
+def test_only_gradients_of_what_a_layer_made_are_laid_out_anew():
+    """A parameter that a layer returns would gather a hook in every step; a sparse tensor has no strides."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    sparse = torch.eye(3).to_sparse().requires_grad_() * 2.0
+    settle_gradients((parameter, sparse, torch.ones(2), 1.0, None))
+    assert not parameter._backward_hooks
