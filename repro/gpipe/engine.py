@@ -157,11 +157,9 @@ class Engine:
         """
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
-        self.stage.step = self.step
-        self.stage.unexpected = ""
+        self.stage.begin_step(self.step)
         self._agreed: float | None = None
         self._gradients: dict[int, list[Tensor | None]] = {}
-        self.stage.kept.clear()  # of a step that failed
         if self._before is None:
             began = self.recorder.now()
             announced = self._announce(inputs, learn=learn)

@@ -1,27 +1,44 @@
-"""Layers that compute other bits where autograd is off, although their results mean the same.
+"""Whether a forward computes the same bits without a graph as with one.
 
-With re-materialization F needs no graph, and without one it is faster. But some modules of torch choose their kernels
-by grad mode: an LSTM's are oneDNN's for training or for inference, and attention layers in eval mode take a fused
-"fast path" where nothing requires a gradient. F would then differ from R in the last bits, and what a stage sends would
-differ from what it trains on. So F builds a graph where such a layer is on the stage, and drops it at once: it takes
-no more memory than R does later.
+With re-materialization F needs no graph, and is faster without one. But torch chooses some kernels by whether there is
+a graph: those of an LSTM, the fused "fast path" of attention layers in eval mode, how a product of three-dimensional
+tensors is folded. F would then differ from R in the last bits, and what a stage sends from what it trains on. So F goes
+without a graph only where it was seen to call the same operators as with one.
 """
 
-from torch import nn
+from typing import Any
 
-_ALWAYS = (nn.RNNBase,)
-_IN_EVAL_MODE = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+import torch
+from torch import Tensor
 
+from repro.gpipe.memory import TorchDispatchMode
 
-def sensitive(module: nn.Module) -> list[nn.Module]:
-    """The parts of a module that may choose their kernels by grad mode.
-
-    A module of the user's own that does so has an attribute `depends_on_grad_mode = True`.
-    """
-    kinds = _ALWAYS + _IN_EVAL_MODE
-    return [m for m in module.modules() if isinstance(m, kinds) or getattr(m, "depends_on_grad_mode", False)]
+_NO_KERNELS = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # autograd's own: they compute nothing
 
 
-def wants_graph(parts: list[nn.Module]) -> bool:
-    """Whether F must build a graph now to compute as R will, given what `sensitive` found."""
-    return any(not isinstance(part, _IN_EVAL_MODE) or not part.training for part in parts)
+class OperatorLog(TorchDispatchMode):
+    """While active, `calls` gets every operator with what its tensors are like and its other arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _NO_KERNELS:
+            self.calls.append((func, repr(_described([args, kwargs]))))
+        return func(*args, **kwargs)
+
+
+def _described(value: Any) -> Any:
+    """Arguments of an operator, tensors by their form and objects by their type."""
+    if isinstance(value, Tensor):
+        strides = value.stride() if value.layout == torch.strided and not value.is_nested else None
+        return tuple(value.shape) if strides is not None else None, strides, value.dtype
+    if isinstance(value, list | tuple):
+        return [_described(part) for part in value]
+    if isinstance(value, dict):
+        return [(key, _described(part)) for key, part in value.items()]
+    if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype | torch.device):
+        return value
+    return type(value).__name__

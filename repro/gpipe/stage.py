@@ -13,9 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe import grad_mode, rng
+from repro.gpipe import rng
 from repro.gpipe.batchnorm import Statistics
 from repro.gpipe.buffers import Changing, Snapshot, as_before
+from repro.gpipe.grad_mode import OperatorLog
 from repro.gpipe.message import copied, settle_gradients
 from repro.gpipe.microbatch import Tree, flatten, unflatten
 
@@ -23,6 +24,7 @@ Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of t
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
 _Call = tuple[int, Callable[[Tree], Tree], set[str]]
 _WRITES_TO_LEAF = "leaf Variable that requires grad"  # what torch says of a layer that writes to the stage's inputs
+_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
 Watch = Callable[[int, int, Tree], Tree]  # (micro-batch, layer index, what it returned) -> the same values
 
 
@@ -68,13 +70,24 @@ class Stage:
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
         self.changing = Changing(self.module)
-        self._sensitive = grad_mode.sensitive(self.module)
+        self._modes: object = None  # what is in training mode, and what is trained, in this step
+        self._needs_no_graph: dict[object, bool] = {}  # form of the inputs -> whether F is the same without a graph
         self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
         self._suspected: set[str] = set()  # moved in a step that was not as learnt
         self._drawn_elsewhere: set[str] = set()  # by something else than a layer: another thread, say
+
+    def begin_step(self, step: int) -> None:
+        """Before the first action of a step; `step` is its number."""
+        self.step = step
+        self.unexpected = ""
+        self.kept.clear()  # of a step that failed
+        modes = [m.training for m in self.module.modules()], [p.requires_grad for p in self.module.parameters()]
+        if modes != self._modes or len(self._needs_no_graph) > _FORMS:
+            self._modes = modes
+            self._needs_no_graph.clear()
 
     def forward(self, i: int, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()) -> Tree:
         """F of micro-batch i.
@@ -93,14 +106,31 @@ class Stage:
         kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
-        with torch.set_grad_enabled(keep or self.probing or grad_mode.wants_graph(self._sensitive)):
+        form = self.autocast, [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
+        needs_no_graph = None if keep else self._needs_no_graph.get(repr(form))
+        log = OperatorLog() if needs_no_graph is None and not keep else None
+        with torch.set_grad_enabled(keep or self.probing or not needs_no_graph):
             self._count(True)
-            outputs, structure = flatten(self._probe(i, kept) if self.probing else self._run(i, kept))
+            outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
             self._count(False)
         if keep:
             kept.outputs = outputs
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
+        if log is not None:
+            del outputs  # and with them the graph, unless it is kept
+            self._needs_no_graph[repr(form)] = self._same_without_graph(i, kept, log, detached)
         return unflatten(detached, structure)
+
+    def _same_without_graph(self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]) -> bool:
+        """Whether F of micro-batch i, done once more without a graph, calls the same operators and gives the same bits.
+
+        Values alone would not do: those of a small layer may be equal by chance.
+        """
+        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
+        without = OperatorLog()
+        with torch.no_grad(), as_before(buffers):
+            outputs, _ = flatten(self._run(i, kept, without))
+        return log.calls == without.calls and all(map(torch.equal, outputs, expected))
 
     def recompute(self, i: int) -> None:
         """R of micro-batch i: the same values as its F, now with a graph; needs no gradient yet."""
@@ -152,7 +182,7 @@ class Stage:
         if self.statistics is not None:
             self.statistics.counting = on
 
-    def _run(self, i: int, kept: _Kept) -> Tree:
+    def _run(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
         """Layers and head on the kept inputs, which stay as they are.
 
         The layers get copies if they work in place on the stage's inputs (timm's ResNet does), which would spoil what
@@ -166,7 +196,8 @@ class Stage:
         if self.watch is not None:
             value = self.watch(i, self.head_index - len(self._layers) - 1, value)
         try:
-            outputs = self._through(i, value, [*self._layers, *self._last(i)])
+            with log or nullcontext():
+                outputs = self._through(i, value, [*self._layers, *self._last(i)])
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
                 raise
@@ -202,10 +233,10 @@ class Stage:
                     "together"
                 )
 
-    def _probe(self, i: int, kept: _Kept) -> Tree:
+    def _probe(self, i: int, kept: _Kept, log: OperatorLog | None) -> Tree:
         """`_run`, to learn which buffers it changes."""
         with self.changing.learning() as kept.buffers:
-            return self._run(i, kept)
+            return self._run(i, kept, log)
 
     def _last(self, i: int) -> list[_Call]:
         """The head, which counts as one more layer to random state."""

@@ -1,15 +1,14 @@
 """Where F computes other bits without a graph than R does with one."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from repro.gpipe import grad_mode
 from repro.gpipe.layers import build
+from repro.gpipe.microbatch import flatten
 from repro.gpipe.stage import Stage
 from repro.models import build as build_model
 
@@ -66,66 +65,83 @@ LAYERS: dict[str, list[Callable[[], nn.Module]]] = {
 CASES = [(shape, n) for shape, layers in LAYERS.items() for n in range(len(layers))]
 
 
-def output(module: nn.Module, *, graph: bool, inputs: torch.Tensor) -> torch.Tensor:
-    """The first output of a copy of the module, which draws and starts alike in every call."""
-    torch.manual_seed(0)
-    module, inputs = copy.deepcopy(module), inputs.clone().requires_grad_(graph)
-    with torch.set_grad_enabled(graph):
-        value: Any = module(inputs, inputs) if isinstance(module, nn.Bilinear) else module(inputs)
-    while isinstance(value, tuple):
-        value = value[0]
-    return value.detach()
+def forward_and_recompute(modules: list[nn.Module], inputs: Any, steps: int = 2) -> tuple[Tensor, Tensor]:
+    """What the F of the last of some steps makes, and what its R does."""
+    stage = Stage(dict(enumerate(modules)), [str(n) for n in range(len(modules))], torch.device("cpu"), 0)
+    sent: Any = None
+    for step in range(steps):
+        stage.begin_step(step)
+        with stage.generators_preserved(watch=False):
+            sent = stage.forward(0, inputs, keep=False)
+            assert stage.kept[0].outputs is None, "no graph is kept"
+            stage.recompute(0)
+    recomputed = stage.kept[0].outputs
+    assert recomputed is not None
+    return flatten(sent)[0][0], recomputed[0]
 
 
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("shape", "n"), CASES)
-def test_layers_that_compute_other_bits_without_a_graph_are_known(shape, n):
+def test_forward_and_recompute_have_the_same_bits(shape, n, training, trained):
     """Torch's own layers, in both modes, trained and frozen."""
     torch.manual_seed(1)
-    module = LAYERS[shape][n]()
-    inputs = torch.randn(SHAPES[shape])
-    for training in (True, False):
-        module.train(training)
-        known = grad_mode.wants_graph(grad_mode.sensitive(module))
-        for trained in (True, False):
-            module.requires_grad_(trained)
-            with_graph, without = (output(module, graph=graph, inputs=inputs) for graph in (True, False))
-            assert known or torch.equal(with_graph, without), (training, trained)
+    module = LAYERS[shape][n]().train(training).requires_grad_(trained)
+    x = torch.randn(SHAPES[shape], requires_grad=True)
+    modules: list[nn.Module] = [Twice(module) if isinstance(module, nn.Bilinear) else module]
+    sent, recomputed = forward_and_recompute(modules, x)
+    assert torch.equal(sent, recomputed)
+
+
+class Twice(nn.Module):
+    """A module of two arguments, given the same one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x, x)
 
 
 class Own(nn.Module):
-    """Chooses by grad mode itself, and says so."""
+    """Chooses by grad mode itself."""
 
-    depends_on_grad_mode = True
-
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x * (2.0 if torch.is_grad_enabled() else 3.0)
 
 
-def test_a_layer_of_ones_own_may_say_so():
-    stage = Stage({0: nn.Linear(2, 2), 1: nn.Sequential(Own())}, ["0", "1"], torch.device("cpu"), 0)
-    stage.head = lambda _i, outputs: outputs.sum()
-    loss = stage.forward(0, torch.ones(1, 2), keep=False)
-    assert stage.kept[0].outputs is None, "no graph is kept"
-    stage.recompute(0)
-    outputs = stage.kept[0].outputs
-    assert outputs is not None
-    assert torch.equal(outputs[0], loss)
+def test_a_layer_that_asks_for_the_grad_mode():
+    sent, recomputed = forward_and_recompute([nn.Linear(2, 2), nn.Sequential(Own())], torch.ones(1, 2))
+    assert torch.equal(sent, recomputed)
+
+
+def test_a_layer_that_goes_to_eval_mode_later():
+    """Attention takes its fast path only then."""
+    torch.manual_seed(1)
+    module = encoder(batch_first=True)
+    stage = Stage({0: module}, ["0"], torch.device("cpu"), 0)
+    x = torch.randn(SHAPES["sequence"])
+    for step in range(4):
+        module.train(step < 2)
+        stage.begin_step(step)
+        with stage.generators_preserved(watch=False):
+            sent = stage.forward(0, x, keep=False)
+            stage.recompute(0)
+        recomputed = stage.kept[0].outputs
+        assert recomputed is not None
+        assert torch.equal(sent, recomputed[0]), step
 
 
 @pytest.mark.parametrize("name", ["amoebanet-d", "transformer"])
 def test_the_papers_models_need_no_graph_in_f(name):
-    """It costs time where operators are small."""
+    """It would cost time."""
     args = {"transformer": {"L": 1, "d": 16, "H": 16, "heads": 2, "V": 16, "T": 4}}.get(
         name, {"L": 3, "D": 16, "image": 32}
     )
-    layers = build_model(name, **args).layers
-    modules = [build(layer, n, 0, torch.device("cpu")) for n, layer in enumerate(layers)]
-    assert not grad_mode.sensitive(nn.Sequential(*modules))
-
-
-def test_attention_needs_a_graph_in_eval_mode_only():
-    module = nn.Sequential(nn.Linear(W, W), nn.MultiheadAttention(W, 2))
-    parts = grad_mode.sensitive(module)
-    assert not grad_mode.wants_graph(parts)
-    module[1].eval()
-    assert grad_mode.wants_graph(parts)
+    model = build_model(name, **args)
+    modules = {n: build(layer, n, 0, torch.device("cpu")) for n, layer in enumerate(model.layers)}
+    stage = Stage(modules, [str(n) for n in modules], torch.device("cpu"), 0)
+    stage.begin_step(0)
+    stage.forward(0, model.batch(2, 0)[0], keep=False)
+    assert [*stage._needs_no_graph.values()] == [True]
