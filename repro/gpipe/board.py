@@ -1,6 +1,7 @@
 """What the processes of a group post about themselves in a store that none of them holds, and what follows from it."""
 
 import json
+import logging
 import os
 import time
 import traceback
@@ -11,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 from repro.gpipe.here import Here
+
+_log = logging.getLogger(__name__)
 
 INTERVAL = 0.5  # seconds between two reports
 
@@ -29,7 +32,9 @@ def _silence() -> float:
 SILENCE = _silence()  # without a report, from a process that is in a step
 SETTING_UP = max(60.0, SILENCE)  # the same before its first step: imports and drivers may hold Python's lock for long
 _ENDED = 3.0  # seconds of waiting for a message of a process that has ended; what it had sent would be here
+_OUTSIDE = 10.0  # seconds of waiting for a process that is in no call of its Pipeline, until a warning says so
 _LARGE = 2**20  # bytes of a message that may take its time on a slow link
+SAME_CALLS = "every rank must make the same calls of its Pipeline, as often, with the same options"
 _FAILURE = "failure"
 _LONGEST = 2**16  # characters of a traceback: a store takes no values of many megabytes
 
@@ -69,9 +74,14 @@ def posted(board: dist.Store) -> Failure | None:
 
 def post_beat(board: dist.Store, rank: int, number: int, here: Here) -> None:
     """Report where a process is."""
-    beat = {"number": number, "here": str(here), "in_steps": here.warm}
-    largest = max([*here.sending.values()], key=lambda one: one[2], default=None)
-    beat |= {"receiving": here.receiving, "sending": largest}
+    beat: dict[str, object] = {"number": number, "who": here.who, "here": str(here)}
+    beat |= {"in_steps": here.warm, "in_call": here.needs_others > 0}
+    # Other threads change both while they are read here.
+    waiting, sending = here.waiting, [*here.sending.values()]
+    if waiting is None and here.flushing:
+        waiting = min(sending, key=lambda one: one[1], default=None)
+    in_transit = max((size for _, _, size in sending), default=0)
+    beat |= {"waiting": waiting and waiting[:2], "in_transit": max(in_transit, waiting[2] if waiting else 0)}
     board.set(f"beat/{rank}", json.dumps(beat))
 
 
@@ -93,6 +103,11 @@ def running(board: dist.Store, world: int) -> list[int]:
 def post_returned(board: dist.Store, rank: int, launch: int) -> None:
     """Report that what a process does in this launch, one of several in a program, has returned."""
     board.set(f"returned/{launch}/{rank}", "")
+
+
+def has_ended(board: dist.Store, rank: int, launch: int) -> bool:
+    """Whether a process is done, or at least with this launch: it makes no call of a Pipeline any more."""
+    return said_farewell(board, rank) or board.check([f"returned/{launch}/{rank}"])
 
 
 def last_seen(board: dist.Store, rank: int) -> str:
@@ -126,6 +141,7 @@ class Watch:
         self._beats: dict[int, tuple[str, float]] = {}  # the last one of each rank, and since when
         self._looked = time.monotonic()
         self._knot: tuple[object, float] = (None, 0.0)  # the chain of waits seen last, and since when
+        self._warned: set[int] = set()  # ranks that were named in a warning
 
     def silence(self, ranks: Sequence[int]) -> Failure | None:
         """The failure of one of these ranks, which have begun and not ended, that reports no more."""
@@ -147,34 +163,52 @@ class Watch:
         return None
 
     def knot(self, rank: int, launch: int) -> Failure | None:
-        """The failure of a chain of processes, this rank the first, each of which waits for a message of the next one.
+        """The failure of a chain of processes, `rank` the first, each of which waits for the next one and for ever.
 
-        Its last one has ended, or waits for another one of the chain. What is in transit may come; so nothing is
-        concluded as long as waits change, and not soon while a large message is on its way.
+        That is so where the last one has ended, or waits for another one of the chain. A message in transit may
+        still come, so nothing is concluded while waits change, nor soon while a large message is on its way. A last
+        one that is merely in no call of its Pipeline may still make one: a warning names it.
         """
-        chain: list[tuple[int, int]] = []
+        chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
         patience = SILENCE
         while rank not in (known for known, _ in chain):
             beat = json.loads(self._board.get(f"beat/{rank}")) if self._board.check([f"beat/{rank}"]) else {}
             texts.append(beat.get("here", f"rank {rank}"))
-            if any(self._board.check([key]) for key in (f"farewell/{rank}", f"returned/{launch}/{rank}")):
+            if has_ended(self._board, rank, launch):
                 chain.append((rank, -1))
                 patience = _ENDED
-                texts[-1] = f"{texts[-1].partition(',')[0]}, which has ended"
+                texts[-1] = f"{beat.get('who', texts[-1])}, which has ended"
                 break
-            if not (beat.get("receiving") or beat.get("sending")):
-                self._knot = (None, 0.0)
+            if not beat.get("waiting"):
+                self._warn([*chain, (rank, 0)], texts, in_call=beat.get("in_call", False))
                 return None
-            following, number = (beat["receiving"] or beat["sending"])[:2]
-            patience = SETTING_UP if beat["sending"] and beat["sending"][2] > _LARGE else patience
+            if beat["in_transit"] > _LARGE:
+                patience = SETTING_UP
+            following, number = beat["waiting"]
             chain.append((rank, number))
             rank = following
+        if self._unchanged_for(chain) < patience:
+            return None
+        text = f"{' waits for '.join(texts)}{'' if chain[-1][1] < 0 else ', which waits for one of these'}"
+        return post(self._board, Failure(chain[-1][0], "failed", f"{text}: {SAME_CALLS}"))
+
+    def _unchanged_for(self, chain: object) -> float:
+        """Seconds for which this has been the chain of waits."""
         now = time.monotonic()
         if self._knot[0] != chain:
             self._knot = chain, now
-        if now - self._knot[1] < patience:
-            return None
-        text = f"{' waits for '.join(texts)}{'' if chain[-1][1] < 0 else ', which waits for one of these'}"
-        hint = "every rank must make the same calls of its Pipeline, as often, with the same options"
-        return post(self._board, Failure(chain[-1][0], "failed", f"{text}: {hint}"))
+        return now - self._knot[1]
+
+    def _warn(self, chain: list[tuple[int, int]], texts: list[str], *, in_call: bool) -> None:
+        """Say once which process another one waits for, where the chain is these two; their waits may still end."""
+        last = chain[-1][0]
+        if self._unchanged_for(chain) < _OUTSIDE or in_call or len(chain) != 2 or last in self._warned:
+            return
+        self._warned.add(last)
+        _log.warning(
+            "%s has waited for %s for %.0f s, which is in no call of its Pipeline: %s; or is it only slow?",
+            *texts,
+            _OUTSIDE,
+            SAME_CALLS,
+        )

@@ -41,6 +41,7 @@ from repro.gpipe.wire import Wire
 _log = logging.getLogger(__name__)
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
 _GOOD, _NON_FINITE, _UNEXPECTED = range(3)  # how a step went on one stage; on all of them, the greatest
+_UPDATES, _LEAVES_GRADIENTS = 1, 2  # what a stage that has parameters to train does with their gradients
 
 
 def _nothing() -> None: ...
@@ -164,15 +165,17 @@ class Engine:
             began = self.recorder.now()
             announced = self._announce(inputs, learn=learn)
         else:  # only then, so that no stage's step begins before the first one's
-            announced = self.wire.recv_numbers(self._before)
+            announced = self.wire.announced(self._before, evaluate=self.evaluating)
             began = self.recorder.now()
         if announced == _REFUSED:
             raise self._refusal(self._pass_on_refusal())
         if self._after is not None:
-            self._told = self.wire.isend_numbers(announced, self._after)
+            self._told = self.wire.announce(announced, self._after, evaluate=self.evaluating)
         if optimizer is not None:
             optimizer.zero_grad()
         self._prepare(announced, targets, loss_fn)
+        trains = any(p.requires_grad for p in self._parameters)
+        self._updates = trains * (_LEAVES_GRADIENTS if optimizer is None else _UPDATES)
         self.recorder.span("setup", -1, began)
         replicas = None if self.evaluating else self.replicas
         statistics = nullcontext() if self.evaluating else self._statistics()
@@ -226,10 +229,15 @@ class Engine:
             check = self.refuse_nonfinite and self._scaler is None
             wrong = self._nonfinite(loss, accumulated) if check else ""
             state = _UNEXPECTED if stage.unexpected else _NON_FINITE if wrong else _GOOD
-            state, self._agreed = self.everyone.agree(state, loss)
-            if state == _GOOD and stage.watch is None:
+            state, updates, self._agreed = self.everyone.agree(state, self._updates, loss)
+            if state == _GOOD and updates != _UPDATES | _LEAVES_GRADIENTS and stage.watch is None:
                 return
             self._flush()
+            if updates == _UPDATES | _LEAVES_GRADIENTS:
+                raise RefusedError(
+                    "optimizer: some stages got one and others, which have parameters to train, did not; give every "
+                    "rank an optimizer of its own stage, or none to any"
+                )
             if state == _UNEXPECTED and stage.watch is None:
                 self._note_unexpected()
                 raise _UnexpectedStepError
@@ -313,7 +321,7 @@ class Engine:
         """Why the first stage refuses its inputs; every stage sends it on before it raises the same error."""
         reason = self._reason if self._before is None else self.wire.recv_object(self._before)
         if self._after is not None:
-            self.wire.send_numbers(_REFUSED, self._after)
+            self.wire.announce(_REFUSED, self._after, evaluate=self.evaluating)()
             self.wire.send_object(reason, self._after)
         return reason
 

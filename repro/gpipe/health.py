@@ -22,10 +22,12 @@ from torch.distributed import distributed_c10d
 
 from repro.gpipe.board import (
     INTERVAL,
+    SAME_CALLS,
     SILENCE,
     Failure,
     Watch,
     board,
+    has_ended,
     last_seen,
     post,
     post_beat,
@@ -37,7 +39,7 @@ from repro.gpipe.board import (
     words,
 )
 from repro.gpipe.errors import EveryRankError, LostNeighbourError
-from repro.gpipe.here import here
+from repro.gpipe.here import here, waiting
 
 _WORD = 3.0  # seconds in which the cause of a lost connection is told by somebody who knows it
 _NO_LAUNCHER = "the launcher is gone, or the store that it holds"
@@ -47,7 +49,7 @@ class Health:
     """This process's part in watching over all of them.
 
     Args:
-        store: a client of its own, for a store that no stage holds.
+        store: one that no stage holds; kept, for what C++ makes of it does not keep it.
         rank: of the world.
         world: how many ranks there are.
     """
@@ -55,6 +57,7 @@ class Health:
     def __init__(self, store: dist.Store, rank: int, world: int) -> None:
         self.rank = rank
         self.world = world
+        self._given = store
         self.store = board(store)
         self.waiting = self.store.clone()  # a client that waits lets nobody else ask
         self.pipelines = 0  # of rank 0, as far as this one has followed
@@ -92,6 +95,8 @@ class Health:
             while (failure := posted(self.store)) is None and time.monotonic() < end:
                 time.sleep(INTERVAL / 10)
             text = f"{last_seen(self.store, error.rank)}: {error}"
+            if has_ended(self.store, error.rank, self.launches):
+                text = f"{here} waits for rank {error.rank}, which has ended: {SAME_CALLS}"
             self._leave(failure or post(self.store, Failure(error.rank, "failed", text)))
         except dist.DistError:
             self._leave(Failure(self.rank, "failed", _NO_LAUNCHER))
@@ -103,14 +108,21 @@ class Health:
             ValueError: if one of them ends without.
         """
         keys = {rank: f"{key}/{rank}" for rank in ranks}
+        for rank, own in keys.items():
+            if not self.waiting.check([own]):
+                with waiting(rank, 0):
+                    self._wait_for(own, keys)
+        return [json.loads(raw) for raw in self.waiting.multi_get(list(keys.values()))]
+
+    def _wait_for(self, own: str, keys: dict[int, str]) -> None:
+        """Wait for one of these keys; raises a ValueError if a rank ends without its own."""
         pause = 0.001
-        while missing := [rank for rank, own in keys.items() if not self.waiting.check([own])]:
-            for rank in missing:
-                if said_farewell(self.waiting, rank) and not self.waiting.check([keys[rank]]):
+        while not self.waiting.check([own]):
+            for rank, key in keys.items():
+                if has_ended(self.waiting, rank, self.launches) and not self.waiting.check([key]):
                     raise ValueError(f"rank {rank} ended, and never built the Pipeline that {here.who} waits for")
             time.sleep(pause)
             pause = min(2 * pause, INTERVAL)
-        return [json.loads(raw) for raw in self.waiting.multi_get(list(keys.values()))]
 
     def end(self) -> None:
         """Say farewell: who is done is not missed. An uncaught exception is reported instead."""
@@ -158,7 +170,7 @@ class Health:
         others = ((self.rank + step) % self.world for step in range(1, self.world))
         begun = (rank for rank in others if self.store.check([f"beat/{rank}"]) and not said_farewell(self.store, rank))
         failure = self._watch.silence([rank] if (rank := next(begun, None)) is not None else [])
-        if failure is None and here.receiving is not None:
+        if failure is None and (here.waiting is not None or here.flushing):
             failure = self._watch.knot(self.rank, self.launches)
         return failure
 

@@ -9,6 +9,8 @@ from itertools import count
 from repro.gpipe.errors import LostNeighbourError
 from repro.gpipe.schedule import Action
 
+Wait = tuple[int, int, int]  # rank that is waited for, number of this wait, bytes of the message
+
 
 @dataclass
 class Here:
@@ -21,9 +23,10 @@ class Here:
         outside: what it is doing outside of steps.
         needs_others: how many blocks of `told` it is in: elsewhere it may do without a launcher.
         warm: whether it has begun a step: what imports and loads drivers may be silent for longer.
-        receiving: the rank of which it waits for a message, and the number of this wait; None while it does not wait.
-        sending: for each thread that waits until a message has gone, the rank that it goes to, the wait's number, and
-            the bytes of the message.
+        waiting: what the computing thread waits for: a message from another rank, or that rank's readiness to take
+            one. None while it computes.
+        sending: the messages that other threads are sending, by thread.
+        flushing: True while the computing thread waits until all of `sending` is sent.
     """
 
     who: str = ""
@@ -32,8 +35,9 @@ class Here:
     outside: str = "before its first step"
     needs_others: int = 0
     warm: bool = False
-    receiving: tuple[int, int] | None = None
-    sending: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    waiting: Wait | None = None
+    sending: dict[int, Wait] = field(default_factory=dict)
+    flushing: bool = False
 
     def __str__(self) -> str:
         if self.step is None:
@@ -61,19 +65,28 @@ def reaching(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def receiving(rank: int) -> Iterator[None]:
-    """Around a wait for a message of this rank; only the computing thread receives."""
-    here.receiving = rank, next(_waits)
+def waiting(rank: int, size: int) -> Iterator[None]:
+    """Around a wait of the computing thread for this rank of the world; `size` in bytes, of the message."""
+    here.waiting = rank, next(_waits), size
     try:
-        with reaching(rank):
-            yield
+        yield
     finally:
-        here.receiving = None
+        here.waiting = None
+
+
+@contextmanager
+def flushing() -> Iterator[None]:
+    """Around a wait of the computing thread until the other threads have sent everything."""
+    here.flushing = True
+    try:
+        yield
+    finally:
+        here.flushing = False
 
 
 @contextmanager
 def sending(rank: int, size: int) -> Iterator[None]:
-    """Around a wait until a message of so many bytes to this rank has gone, in any thread."""
+    """Around a send of `size` bytes to this rank of the world, in a thread that does not compute."""
     me = threading.get_ident()
     here.sending[me] = rank, next(_waits), size
     try:

@@ -5,6 +5,7 @@ import time
 import torch
 
 from repro.gpipe.errors import one_of
+from repro.gpipe.here import flushing
 from repro.gpipe.mailbox import Outbox
 from repro.gpipe.message import TensorMeta
 from repro.gpipe.profile import LinkSpeed
@@ -72,7 +73,8 @@ class Links:
 
     def flush(self) -> None:
         """Wait until everything is sent; raises what a send raised."""
-        self.outbox.flush()
+        with flushing():
+            self.outbox.flush()
         for link in self._all:
             link.flush()
 

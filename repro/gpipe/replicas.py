@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store  # private: the one place that imports it
 
+from repro.gpipe.wire import wait
+
 BUCKET = 25 * 2**20  # bytes of gradients that are summed at once
 
 
@@ -45,6 +47,8 @@ class Replicas:
     def __init__(self, members: Sequence[int], parameters: Iterable[nn.Parameter], device: torch.device) -> None:
         nccl = device.type == "cuda" and "nccl" in dist.get_backend_config()
         self._group = group(tuple(members), "nccl" if nccl else "gloo")
+        # A sum needs every member. Each says that it waits for the next one, so the one that is missing is found.
+        self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
         self._parameters = list(parameters)
         self._order: list[list[nn.Parameter]] = []
@@ -70,7 +74,7 @@ class Replicas:
         self._armed = False
         self._start(everything=True)
         for bucket, (work, flat) in zip(self._order, self._works, strict=True):
-            work.wait()
+            wait(work, flat, self._next)
             *parts, had = flat.to(bucket[0].device).split([*(p.numel() for p in bucket), len(bucket)])
             for parameter, part, elsewhere in zip(bucket, parts, had, strict=True):
                 if parameter.grad is not None:
@@ -82,14 +86,14 @@ class Replicas:
     def total(self, value: float) -> float:
         """The sum of a number over all replicas."""
         box = torch.tensor([value], dtype=torch.float64, device=self._device)
-        self._group.allreduce([box]).wait()
+        wait(self._group.allreduce([box]), box, self._next)
         return box.item()
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """A tensor of the same size from each replica."""
         own = tensor.to(self._device)
         boxes = [torch.empty_like(own) for _ in range(self._group.size())]
-        self._group.allgather([boxes], [own]).wait()
+        wait(self._group.allgather([boxes], [own]), own, self._next)
         return [box.to(tensor.device) for box in boxes]
 
     def _ready(self, parameter: nn.Parameter) -> None:

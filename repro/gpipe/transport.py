@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from repro.gpipe import shm
-from repro.gpipe.here import reaching, receiving, sending
+from repro.gpipe.here import reaching, sending, waiting
 from repro.gpipe.message import TensorMeta, dense, elements
 from repro.gpipe.wire import Wire, wait
 
@@ -60,13 +60,19 @@ class Gloo(Link):
         """Hand over to gloo's own threads."""
         source = elements(dense(tensor.detach()))
         with reaching(self.peer):
-            return partial(wait, dist.isend(source, self.peer, tag=self.tag), source, self.peer, arriving=False)
+            return partial(self._sent, dist.isend(source, self.peer, tag=self.tag), source)
+
+    def _sent(self, work: dist.Work | None, source: Tensor) -> None:
+        """Wait until the message is sent, in the thread that sends; `source` is kept until then."""
+        assert work is not None
+        with sending(self.peer, source.nbytes):
+            work.wait()
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Make room and post."""
         room = meta.room(torch.device("cpu"), pinned=self.pinned)
         with reaching(self.peer):
-            return partial(wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer, arriving=True)
+            return partial(wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer)
 
 
 class Shared(Link):
@@ -106,7 +112,7 @@ class Shared(Link):
         return partial(self._receive, meta)
 
     def _receive(self, meta: TensorMeta) -> Tensor:
-        with receiving(self._peer):
+        with waiting(self._peer, 0), reaching(self._peer):
             return self._end.receive(meta)
 
     def close(self) -> None:
@@ -135,7 +141,7 @@ class Nccl(Link):
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Queue; the computing stream will wait for it."""
         room = meta.room(self.device)
-        return partial(wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer, arriving=True)
+        return partial(wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer)
 
     def flush(self) -> None:
         """Make the computing stream wait, which a later step would have to anyway."""

@@ -1,25 +1,41 @@
-"""Small messages between the stages of a pipeline: announcements, losses, timelines, clocks."""
+"""Small messages between the stages of a pipeline: announcements, losses, timelines, clocks.
+
+Every message begins with a header of one size, which names its kind. Ranks that make different calls therefore find
+out at the first message that does not fit: gloo would abort the process over a message of another size.
+"""
 
 import pickle
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from struct import Struct
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repro.gpipe.here import reaching, receiving, sending
+from repro.gpipe.board import SAME_CALLS
+from repro.gpipe.here import reaching, waiting
 
 CONTROL = 3  # the tag that keeps them apart from activations and gradients
 
+# Kind of a message -> its header: the kind's position in this table, then numbers, 32 bytes in all.
+_HEADERS = {
+    "a training step": Struct("<qqqq"),  # signature, whether it is new, N
+    "an evaluation": Struct("<qqqq"),  # the same
+    "an object": Struct("<qqqq"),  # bytes that follow, 0, 0
+    "the loss": Struct("<qddd"),  # loss, 0, 0
+    "the vote on a step": Struct("<qddd"),  # how it went, what becomes of the gradients, loss
+}
+_KINDS = list(_HEADERS)
 
-def wait(work: dist.Work | None, tensor: Tensor, peer: int, *, arriving: bool) -> Tensor:
+
+def wait(work: dist.Work | None, tensor: Tensor, peer: int) -> Tensor:
     """Wait for what is sent to or received from a rank of the world; the tensor, which is kept until then."""
     if work is not None:
-        with receiving(peer) if arriving else sending(peer, tensor.nbytes):
+        with waiting(peer, tensor.nbytes), reaching(peer):
             work.wait()
     return tensor
 
@@ -44,55 +60,61 @@ class Wire:
         """The process of a stage of this replica."""
         return self.replica * self.stages + stage
 
-    def send_numbers(self, numbers: Sequence[int], stage: int) -> None:
-        """Send three integers."""
-        self.isend_numbers(numbers, stage)()
+    def announce(self, numbers: Sequence[int], stage: int, *, evaluate: bool) -> Callable[[], object]:
+        """Start to send three integers that announce a step; call the result to wait until they are taken."""
+        return self._isend(_header(_step(evaluate=evaluate), *numbers), stage)
 
-    def isend_numbers(self, numbers: Sequence[int], stage: int) -> Callable[[], object]:
-        """The same without waiting until they are taken; call the result to do so."""
-        return self._isend(torch.tensor(numbers), stage)
+    def announced(self, stage: int, *, evaluate: bool) -> tuple[int, int, int]:
+        """The counterpart of `announce`.
 
-    def recv_numbers(self, stage: int) -> tuple[int, int, int]:
-        """The counterpart of `send_numbers`."""
-        a, b, c = self._irecv(torch.zeros(3, dtype=torch.int64), stage)().tolist()
+        Raises:
+            ValueError: one line, if that stage announces another kind of step, or does something else.
+        """
+        a, b, c = self._recv(_step(evaluate=evaluate), stage)()
         return a, b, c
 
     def send_object(self, value: object, stage: int) -> None:
         """Send anything that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        self.send_numbers((data.numel(), 0, 0), stage)
+        self._isend(_header("an object", data.numel(), 0, 0), stage)()
         self._isend(data, stage)()
 
     def recv_object(self, stage: int) -> Any:
-        """The counterpart of `send_object`; it trusts its peer, a process of the same program."""
-        data = self._irecv(torch.zeros(self.recv_numbers(stage)[0], dtype=torch.uint8), stage)()
+        """The counterpart of `send_object`; it trusts its peer, a process of the same program.
+
+        Raises:
+            ValueError: one line, if that stage sends something else.
+        """
+        size = self._recv("an object", stage)()[0]
+        data = self._irecv(torch.zeros(size, dtype=torch.uint8), stage)()
         return pickle.loads(bytes(data.numpy()))
 
     def from_last(self, value: float) -> float:
         """The last stage's value on every stage."""
-        box = torch.tensor([value], dtype=torch.float64)
         if self.rank < self.stages - 1:
-            return self._irecv(box, self.stages - 1)().item()
-        self._send_all(box, range(self.stages - 1))
+            return self._recv("the loss", self.stages - 1)()[0]
+        self._send_all(_header("the loss", value, 0.0, 0.0), range(self.stages - 1))
         return value
 
-    def agree(self, state: int, value: float) -> tuple[int, float]:
-        """The greatest state of any stage, and the last stage's value, on every stage, by way of the first."""
+    def agree(self, state: int, updates: int, value: float) -> tuple[int, int, float]:
+        """The greatest state of any stage, the bits of `updates` that any stage has set, and the last stage's value.
+
+        On every stage, by way of the first.
+        """
         if self.stages == 1:
-            return state, value
-        own = torch.tensor([state, value], dtype=torch.float64)
+            return state, updates, value
+        kind = "the vote on a step"
         others = [0] if self.rank else range(1, self.stages)
-        boxes = [torch.zeros_like(own) for _ in others]
-        arriving = [self._irecv(box, j) for box, j in zip(boxes, others, strict=True)]
+        arriving = [self._recv(kind, j) for j in others]
         if self.rank:  # only now, so that the answer finds room for it
-            self._send_all(own, others)
-        arrived = [finish().tolist() for finish in arriving]
-        if self.rank:
-            return int(arrived[0][0]), arrived[0][1]
-        greatest = max(state, *(int(other) for other, _ in arrived))
-        value = arrived[-1][1]
-        self._send_all(torch.tensor([greatest, value], dtype=torch.float64), others)
-        return greatest, value
+            self._send_all(_header(kind, state, updates, value), others)
+        votes = [arrived() for arrived in arriving]
+        if not self.rank:
+            for other_state, other_updates, _ in votes:
+                state, updates = max(state, int(other_state)), updates | int(other_updates)
+            votes = [(state, updates, votes[-1][2])]
+            self._send_all(_header(kind, *votes[0]), others)
+        return int(votes[0][0]), int(votes[0][1]), votes[0][2]
 
     def _send_all(self, box: Tensor, stages: Iterable[int]) -> None:
         """Send the same to several stages."""
@@ -102,12 +124,26 @@ class Wire:
     def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, arriving=False)
+            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer)
 
     def _irecv(self, room: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer, arriving=True)
+            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer)
+
+    def _recv(self, kind: str, stage: int) -> Callable[[], Sequence[Any]]:
+        """Start to receive a header of this kind; call the result to wait for its numbers."""
+        arriving = self._irecv(torch.zeros(_HEADERS[kind].size, dtype=torch.uint8), stage)
+
+        def numbers() -> Sequence[Any]:
+            data = bytes(arriving().numpy())
+            found = _KINDS[int.from_bytes(data[:8], "little")]
+            if found != kind:
+                own, theirs = self.world_rank(self.rank), self.world_rank(stage)
+                raise ValueError(f"rank {own} waits for {kind}, rank {theirs} sent {found}: {SAME_CALLS}")
+            return _HEADERS[kind].unpack(data)[1:]
+
+        return numbers
 
     def all_gather(self, value: Any) -> list[Any]:
         """One value from each stage, on every stage, by way of the first."""
@@ -139,3 +175,11 @@ class Wire:
                 took = time.perf_counter() - sent
                 best = min(best, (took, theirs - sent - took / 2))
         return best[1]
+
+
+def _step(*, evaluate: bool) -> str:
+    return "an evaluation" if evaluate else "a training step"
+
+
+def _header(kind: str, *numbers: float) -> Tensor:
+    return torch.frombuffer(bytearray(_HEADERS[kind].pack(_KINDS.index(kind), *numbers)), dtype=torch.uint8)

@@ -184,3 +184,15 @@ class Flickering(nn.Module):
         self.calls += 1
         y = self.inner(x)
         return y if self.calls % 2 else y.detach()
+
+
+def optimizer_on_one_stage() -> tuple[str, list[Any]]:
+    """What each rank says where the last one alone has an optimizer, and its gradients afterwards."""
+    pipe = Pipeline([linear(), linear()], 2, 2, balance=[1, 1], device="cpu")
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1) if pipe.is_last else None
+    said = "accepted"
+    try:
+        pipe.train_step(torch.ones(4, WIDTH), torch.ones(4, WIDTH), MSE, optimizer)
+    except ValueError as error:
+        said = str(error)
+    return said, [p.grad for p in pipe.parameters()]

@@ -9,6 +9,7 @@ from changes import (
     case,
     drawn_later,
     not_the_same_twice,
+    optimizer_on_one_stage,
     overlapping_outputs,
     too_many_micro_batches,
     too_many_unheeded,
@@ -69,6 +70,12 @@ def test_every_rank_says_that_m_is_larger_than_n(stages):
 
 def test_a_layer_that_differs_between_forward_and_recompute_is_refused():
     assert all("a layer must do the same both times" in reason for reason in launch(not_the_same_twice, stages=2))
+
+
+def test_an_optimizer_on_some_stages_only_is_refused():
+    for said, gradients in launch(optimizer_on_one_stage, stages=2):
+        assert said.startswith("optimizer: some stages got one")
+        assert gradients == [None, None]
 
 
 @pytest.mark.parametrize("kind", [CountsLater, InPlaceLater])

@@ -1,0 +1,73 @@
+"""Programs whose ranks do not make the same calls of their Pipeline; each writes down when they part."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from repro.gpipe import Pipeline, launch
+
+DATA = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
+
+
+def part(what: str, stages: int, when: str) -> None:
+    """What each rank does in the case `what`; the moment at which ranks part goes into the file `when`."""
+    rank, last = dist.get_rank(), dist.get_rank() == stages - 1
+    if what == "the last rank builds no Pipeline" and last:
+        Path(when).write_text(str(time.time()))
+        return
+    pipe = build(stages)
+    if what in AFTER_A_STEP:
+        pipe.train_step(*DATA)
+    time.sleep(1.2)  # for a sign of life, and for the slowest rank
+    Path(when).write_text(str(time.time()))
+    calls: dict[str, Callable[[], object]] = {
+        "train": lambda: pipe.train_step(*DATA),
+        "evaluate": lambda: pipe.evaluate(*DATA),
+        "save": lambda: pipe.save(Path(when).with_name("checkpoint")),
+        "build": lambda: build(stages),
+        "nothing": lambda: None,
+    }
+    first, others, end = CASES[what]
+    calls[first if rank == 0 else end if last else others]()
+
+
+def replicas(what: str, when: str) -> None:
+    """Two copies of a pipeline of one stage, of which the second one does not train."""
+    pipe = Pipeline([nn.Linear(4, 4)], 1, 2, replicas=2, device="cpu", allow_nonfinite=what == "unchecked")
+    time.sleep(1.2)
+    Path(when).write_text(str(time.time()))
+    if dist.get_rank() == 0:
+        pipe.train_step(*DATA)
+
+
+def build(stages: int) -> Pipeline:
+    """A pipeline without anything to disagree about."""
+    return Pipeline([nn.Linear(4, 4) for _ in range(stages)], stages, 2, device="cpu", allow_nonfinite=True)
+
+
+# What the first rank calls, those in the middle, and the last one.
+CASES = {
+    "the last rank builds no Pipeline": ("nothing", "nothing", "nothing"),
+    "the first rank alone trains": ("train", "nothing", "nothing"),
+    "the first rank alone evaluates": ("evaluate", "nothing", "nothing"),
+    "the last rank alone trains": ("nothing", "nothing", "train"),
+    "all but the last rank train": ("train", "train", "nothing"),
+    "the last rank evaluates": ("train", "train", "evaluate"),
+    "the first rank evaluates": ("evaluate", "train", "train"),
+    "the last rank builds another Pipeline": ("train", "train", "build"),
+    "the first rank saves": ("save", "nothing", "nothing"),
+    "the last rank saves": ("nothing", "nothing", "save"),
+    "the last rank saves while others train": ("train", "train", "save"),
+    "the first rank makes one step more": ("train", "nothing", "nothing"),
+    "the last rank makes one step more": ("nothing", "nothing", "train"),
+}
+AFTER_A_STEP = [case for case in CASES if "one step more" in case]
+
+
+if __name__ == "__main__":
+    launch(part, sys.argv[1], int(sys.argv[2]), sys.argv[3], stages=int(sys.argv[2]))

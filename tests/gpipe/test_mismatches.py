@@ -1,0 +1,190 @@
+"""Ranks that do not make the same calls wait for each other: all know within ten seconds, and what to do."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from mismatches import CASES, part, replicas
+
+from repro.gpipe import board, launch
+from repro.gpipe.here import Here
+from repro.gpipe.launch import StageError
+from repro.gpipe.processes import own_store
+
+# Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each other after 7 to
+# 8 s, a call of another kind at once: the rest is left for a busy machine.
+LIMIT = 10.0
+
+ENDED = "stage {}, .* waits for (stage|rank) {}, which has ended: every rank must make the same calls of its Pipeline"
+EXPECTED = {
+    "the last rank builds no Pipeline": "rank 1 ended, and never built the Pipeline that stage 0 waits for",
+    "the first rank alone trains": ENDED.format(0, 1),
+    "the first rank alone evaluates": ENDED.format(0, 1),
+    "the last rank alone trains": ENDED.format(1, 0),
+    "the last rank evaluates": "rank 1 waits for an evaluation, rank 0 sent a training step: every rank must make",
+    "the first rank evaluates": "rank 1 waits for a training step, rank 0 sent an evaluation: every rank must make",
+    "the last rank builds another Pipeline": "stage [01], .* waits for stage [01], .*, which waits for one of these",
+    "the first rank saves": ENDED.format(0, 1),
+    "the last rank saves": ENDED.format(1, 0),
+    "the last rank saves while others train": "rank 1 waits for an object|which waits for one of these: every rank",
+    "the first rank makes one step more": ENDED.format(0, 1),
+    "the last rank makes one step more": ENDED.format(1, 0),
+}
+
+
+def since(when: Path) -> float:
+    return time.time() - float(when.read_text())
+
+
+def test_every_case_is_run():
+    assert CASES.keys() == EXPECTED.keys() | {"all but the last rank train"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "words"), EXPECTED.items())
+def test_two_ranks(tmp_path: Path, what: str, words: str):
+    when = tmp_path / "when"
+    with pytest.raises(StageError, match=words) as caught:
+        launch(part, what, 2, str(when), stages=2)
+    assert since(when) < LIMIT
+    assert "\n" not in caught.value.failure.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "stages", "words"),
+    [
+        ("the last rank builds no Pipeline", 3, "rank 2 ended, and never built the Pipeline that stage [01] waits"),
+        ("the first rank alone trains", 4, ENDED.format(0, 1)),
+        ("all but the last rank train", 3, ENDED.format("[01]", 2).replace("waits for", "(waits for .*)*waits for")),
+    ],
+)
+def test_more_ranks(tmp_path: Path, what: str, stages: int, words: str):
+    when = tmp_path / "when"
+    with pytest.raises(StageError, match=words):
+        launch(part, what, stages, str(when), stages=stages)
+    assert since(when) < LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["checked", "unchecked"])
+def test_replicas(tmp_path: Path, what: str):
+    """They meet in sums of gradients, and where a step is checked in a vote."""
+    when = tmp_path / "when"
+    with pytest.raises(
+        StageError, match=r"replica 0, stage 0, .* waits for replica 1, stage 0, which has ended: every rank must make"
+    ):
+        launch(replicas, what, str(when), stages=2)
+    assert since(when) < LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["the first rank alone trains", "the last rank builds no Pipeline"])
+def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path, what: str):
+    """The process lives on and waits for the results of the others, so no connection tells that it is done."""
+    store, when = own_store(), tmp_path / "when"
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+    environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    command = [sys.executable, str(Path(__file__).with_name("mismatches.py")), what, "2", str(when)]
+    ranks = [
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        said = ranks[0].communicate(timeout=120)[1]
+        assert since(when) < LIMIT + 3  # and the end of the process
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    assert re.search(EXPECTED[what], said), said
+    assert ranks[0].returncode == 1
+
+
+class Clock:
+    """In place of `time` in `repro.gpipe.board`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(board, "time", fake)
+    return fake
+
+
+def posted_by(*ranks: Here) -> dist.Store:
+    posts = board.board(dist.HashStore())
+    for rank, here in enumerate(ranks):
+        board.post_beat(posts, rank, 1, here)
+    return posts
+
+
+def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
+    """Neither receives: the first one a step's first message, the second one its part of a checkpoint."""
+    watch = board.Watch(posted_by(Here("stage 0", waiting=(1, 0, 32)), Here("stage 1", waiting=(0, 0, 32))))
+    assert watch.knot(0, 0) is None
+    clock.now = board.SILENCE + 0.1
+    failure = watch.knot(0, 0)
+    assert failure is not None
+    assert failure.text.startswith("stage 0, before its first step waits for stage 1, before its first step, which")
+
+
+def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clock):
+    """A slow layer on either side: both have something to send, which the other one will take when it is done."""
+    first, second = Here("stage 0", sending={7: (1, 0, 32)}), Here("stage 1", sending={7: (0, 0, 32)})
+    watch = board.Watch(posted_by(first, second))
+    for clock.now in (0.0, 1000.0):
+        assert watch.knot(0, 0) is None
+    first.flushing = second.flushing = True  # now both wait
+    watch = board.Watch(posted_by(first, second))
+    assert watch.knot(0, 0) is None
+    clock.now += board.SILENCE + 0.1
+    assert watch.knot(0, 0) is not None
+
+
+def test_a_large_message_may_take_a_minute(clock: Clock):
+    watch = board.Watch(posted_by(Here("stage 0", waiting=(1, 0, 2**21)), Here("stage 1", waiting=(0, 0, 0))))
+    assert watch.knot(0, 0) is None
+    clock.now = board.SETTING_UP - 0.1
+    assert watch.knot(0, 0) is None
+    clock.now = board.SETTING_UP + 0.1
+    assert watch.knot(0, 0) is not None
+
+
+def test_a_rank_that_does_something_else_is_named_once(clock: Clock, caplog: pytest.LogCaptureFixture):
+    """It may still make the call, so nobody is ended; while it computes in a call nothing is to be said."""
+    waits, elsewhere = Here("stage 0", waiting=(1, 0, 32)), Here("stage 1", needs_others=1)
+    busy = board.Watch(posted_by(waits, elsewhere))
+    elsewhere.needs_others = 0
+    idle = board.Watch(posted_by(waits, elsewhere))
+    with caplog.at_level(logging.WARNING):
+        for clock.now in (0.0, 9.0, 11.0, 100.0):
+            assert busy.knot(0, 0) is None
+        assert caplog.messages == []
+        for clock.now in (200.0, 209.0):
+            assert idle.knot(0, 0) is None
+        assert caplog.messages == []
+        for clock.now in (211.0, 300.0):
+            assert idle.knot(0, 0) is None
+    (said,) = caplog.messages
+    assert said.startswith("stage 0, before its first step has waited for stage 1, before its first step for 10 s")
+    assert "every rank must make the same calls" in said
+
+
+def test_a_beat_can_be_read_while_messages_are_sent():
+    """JSON, with what the computing thread waits for; what other threads send counts only while it waits for them."""
+    posts = posted_by(Here("stage 0", sending={7: (1, 3, 100), 8: (1, 2, 50)}, flushing=True))
+    assert json.loads(posts.get("beat/0"))["waiting"] == [1, 2]
