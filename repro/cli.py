@@ -226,7 +226,9 @@ def _report(arguments: list[str]) -> int:
     if options.reference:
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
-    elif stamp.is_current(options.results, options.plots):
+        return 0
+    page.check_folder(options.results)
+    if stamp.is_current(options.results, options.plots):
         print(f"{options.plots / 'report.html'} is up to date")
     else:
         print(f"wrote {page.write(options.results, options.plots)}")

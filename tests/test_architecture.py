@@ -28,6 +28,7 @@ ALLOWED = {
 READERS = {
     "formats",
     "machine",
+    "mistakes",
     "plan",
     "record",
     "results",

@@ -51,6 +51,18 @@ def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert not list(tmp_path.rglob("logs/*"))
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_a_report_of_nothing_is_refused_in_one_line(made: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    results, plots = tmp_path / "results", tmp_path / "plots"
+    if made:
+        results.mkdir()
+    assert main(["report", "--results", str(results), "--plots", str(plots)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: results = '{results}': ")
+    assert "repro run" in line
+    assert not plots.exists()
+
+
 def test_a_recorded_run_is_replayed_with_its_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     results = ["--results", str(tmp_path), *QUICK]
@@ -143,9 +155,12 @@ def test_a_mistake_is_one_line_and_two(
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_two(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     (tmp_path / "file").write_text("")
-    for verb in ("run", "report"):
-        extra = ["sweep", *QUICK] if verb == "run" else ["--plots", str(tmp_path / "file" / "plots")]
-        assert main([verb, *extra, "--results", str(tmp_path / "file" / "x")]) == 2
+    (recorded,) = (Path(__file__).parent.parent / "results/reference").glob("*/laptop/peers")
+    for command in (
+        ["run", "sweep", *QUICK, "--results", str(tmp_path / "file" / "x")],
+        ["report", "--results", str(recorded), "--plots", str(tmp_path / "file" / "plots")],
+    ):
+        assert main(command) == 2
         error = capfd.readouterr().err
         assert error.startswith(f"error: {tmp_path / 'file'}")
         assert error.count("\n") == 1

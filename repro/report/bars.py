@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from repro.gpipe.breakdown import breakdown as split
 from repro.gpipe.schedule import SCHEDULES, make_schedule
 from repro.paper import breakdown as paper_breakdown
-from repro.report.compare import Row, fidelities, matching, settings
+from repro.report.compare import Row, beside_paper, fidelities, matching, settings
 from repro.report.style import PART_NAMES, PARTS, grid, k_colour, ticks
 
 if TYPE_CHECKING:
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from repro.harness.results import Results
+
+
+_LOWEST = 1.6  # inches of all panels of bars together
 
 
 def memory(results: "Results", rows: list[Row]) -> "Figure | None":
@@ -53,9 +56,12 @@ def _stage_names(K: int) -> list[str]:
 
 
 def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
-    """Parts of K x step time of each run's traced step, a panel a setting, under the paper's pie (NeurIPS Table 4)."""
-    paper = {share.part: share.percent for share in paper_breakdown()}
-    panels = [("NeurIPS 2019, Table 4: share of the step", [("quoted: K=2, M not printed", paper)])]
+    """Parts of K x step time of each run's traced step, a panel a setting; for Table 2 under the paper's pie."""
+    panels = []
+    if has_pie(results, rows):
+        paper = {share.part: share.percent for share in paper_breakdown()}
+        panels = [("NeurIPS 2019, Table 4: share of the step", [("quoted: K=2, M not printed", paper)])]
+    first = len(panels)
     for setting in settings(results, [row for row in rows if row["K"] > 1]):
         bars = []
         for row in sorted(setting.rows, key=lambda row: (row["K"], row["M"])):
@@ -64,15 +70,23 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
                 parts = {part: 100 * share for part, share in drawable(shares).items()}
                 bars.append((f"K={row['K']}, M={row['M']}, {row['fidelity']}", parts))
         panels += [(setting.wide, bars)] * bool(bars)
-    if len(panels) == 1:
+    if len(panels) == first:
         return None
-    figure, axes = grid(len(panels), 1, [0.5 + 0.27 * len(bars) + 0.2 * title.count("\n") for title, bars in panels])
+    heights = [0.5 + 0.27 * len(bars) + 0.2 * title.count("\n") for title, bars in panels]
+    # The legend and the axis label need their room beneath few bars too.
+    heights[0] = max(heights[0], _LOWEST - sum(heights[1:]))
+    figure, axes = grid(len(panels), 1, heights)
     for (panel,), (title, bars) in zip(axes, panels, strict=True):
         stack(panel, bars)
         panel.set_title(title)
     axes[-1][0].set_xlabel("share of K x step time (%)")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
     return figure
+
+
+def has_pie(results: "Results", rows: list[Row]) -> bool:
+    """Whether the paper's pie (NeurIPS Table 4) belongs above these rows: they are of Table 2."""
+    return any(row["experiment"] == "table2" for row in rows) and beside_paper(results, "table2")
 
 
 def shortened(results: "Results", rows: list[Row]) -> bool:

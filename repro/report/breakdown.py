@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
-from repro.report.compare import Row, fidelities, optimizers, rows_of, where
+from repro.report.compare import Row, beside_paper, fidelities, optimizers, rows_of, where
 from repro.report.rounds import parts
 from repro.report.style import PARTS, grid, model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, percent
@@ -57,27 +57,34 @@ def main(results: "Results") -> Table:
     """One line a part: quoted, each run's share, and what a simulation at the paper's size says of the quoted."""
     runs = columns(results)
     shares = {column: parts(results, row) for column, row in runs.items()}
+    quoting = beside_paper(results, NAME)
     judged = {
         name: shares[name, fidelity]
         for (name, fidelity), row in runs.items()
-        if fidelity == "simulated" and at_papers_size(results, row) and shares[name, fidelity]
+        if quoting and fidelity == "simulated" and at_papers_size(results, row) and shares[name, fidelity]
     }
     devices = dict.fromkeys(
         f"{name} on the profile {results.specs[row['run']].profile}, N={row['N']}"
         for (name, fidelity), row in runs.items()
         if fidelity == "simulated"
     )
+    of_the_pie = (
+        f" K is from the text, M={M} from the pie's own bubble, "
+        "so the bubble row is fitted and proves nothing. The model of the pie is not printed either."
+    )
+    verdicts = (
+        " Measured: scaled-down models on this machine, which can show a trend. Consistent: a simulation at the "
+        f"paper's size within {100 * CLOSE:g} points; a slice of at most twice that is too small to tell. Transfer is "
+        "no slice of the pie."
+    )
     note = (
-        f"Shares of K x step at K={K}, M={M}, median over rounds. K is from the text, M={M} from the pie's own bubble, "
-        "so the bubble row is fitted and proves nothing. The model of the pie is not printed either. "
+        f"Shares of K x step at K={K}, M={M}, median over rounds.{of_the_pie if quoting else ''} "
         + (f"Simulated: {'; '.join(devices)}. " if devices else "")
-        + "Emulated: the same costs, real processes that wait; the runtime's own time is in transfer. Measured: "
-        "scaled-down models on this machine, which can show a trend. Consistent: a simulation at the paper's size "
-        f"within {100 * CLOSE:g} points; a slice of at most twice that is too small to tell. Transfer is "
-        f"no slice of the pie. {BUBBLE} {optimizers(results, runs.values())}"
+        + "Emulated: the same costs, real processes that wait; the runtime's own time is in transfer."
+        f"{verdicts if quoting else ''} {BUBBLE} {optimizers(results, runs.values())}"
     ).strip()
-    title = "Where the time of a step goes (NeurIPS Table 4, not in v5)"
-    pairs = [_line(part, runs, shares, judged) for part in _ORDER]
+    title = "Where the time of a step goes" + " (NeurIPS Table 4, not in v5)" * quoting
+    pairs = [_line(part, runs, shares, judged, quoting) for part in _ORDER]
     return framed("breakdown", title, note, pairs, NAME)
 
 
@@ -86,11 +93,15 @@ def _line(
     runs: dict[Column, Row],
     shares: dict[Column, dict[str, float]],
     judged: dict[str, dict[str, float]],
+    quoting: bool,
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
     printed = quoted().get(part, nan)
     about = {("", "part"): PART_WORDS.get(part, part)}
-    shown: dict[Any, Any] = about | {("quoted", "pie"): percent(printed)}
-    data: dict[Any, Any] = about | {("quoted", "pie"): printed}
+    shown: dict[Any, Any] = dict(about)
+    data: dict[Any, Any] = dict(about)
+    if quoting:
+        shown["quoted", "pie"] = percent(printed)
+        data["quoted", "pie"] = printed
     for (name, fidelity), row in runs.items():
         value = shares[name, fidelity].get(part, nan)
         word = NOT_RUN if row["status"] == "planned" else row["status"]
@@ -99,7 +110,8 @@ def _line(
     for name, found in judged.items():
         shown["simulated against quoted", name] = verdict(part, found[part], printed)
         data["simulated against quoted", name] = found[part] - printed
-    shown["", "why"] = _why(part, judged)
+    if quoting:
+        shown["", "why"] = _why(part, judged)
     return shown, data
 
 
@@ -149,6 +161,7 @@ def _times(printed: float, ours: dict[str, float]) -> str:
 
 def by_m(results: "Results") -> Table:
     """The simulated runs for M = 8, 16, 32 beside the pie."""
+    quoting = beside_paper(results, NAME)
     rows = rows_of(results, experiment=NAME, fidelity="simulated", K=K)
     Ms = sorted({row["M"] for row in rows})
     found = {
@@ -161,7 +174,7 @@ def by_m(results: "Results") -> Table:
     pairs = []
     for part in _ORDER:
         about = {("", "part"): PART_WORDS.get(part, part)}
-        values = {("quoted", "pie"): quoted().get(part, nan)}
+        values = {("quoted", "pie"): quoted().get(part, nan)} if quoting else {}
         values |= {
             (f"{name}, simulated", f"M={m}"): found[name, m].get(part, nan)
             for name in names
@@ -169,10 +182,8 @@ def by_m(results: "Results") -> Table:
             if (name, m) in found
         }
         pairs.append((about | {key: percent(value) for key, value in values.items()}, about | values))
-    note = (
-        f"Simulated shares of K x step at K={K}. The paper's M is not printed: only the bubble tells M={M} apart. "
-        f"{BUBBLE}"
-    )
+    theirs = f"The paper's M is not printed: only the bubble tells M={M} apart. " if quoting else ""
+    note = f"Simulated shares of K x step at K={K}. {theirs}{BUBBLE}"
     title = "Where the time of a step goes, simulated, by M"
     return framed("breakdown_by_m", title, note, pairs, NAME, folded=True)
 
@@ -180,10 +191,8 @@ def by_m(results: "Results") -> Table:
 def pictures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     hidden = any(parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values())
-    caption = (
-        f"Where a step at K={K}, M={M} goes, beside the pie of NeurIPS Table 4: its K is said in the text, its M "
-        f"inferred from its own bubble. {BUBBLE}"
-    )
+    pie = ", beside the pie of NeurIPS Table 4: its K is said in the text, its M inferred from its own bubble"
+    caption = f"Where a step at K={K}, M={M} goes{pie if beside_paper(results, NAME) else ''}. {BUBBLE}"
     updates = optimizers(results, columns(results).values())
     shortened = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
     yield "parts", figure(results), " ".join(filter(None, (caption + shortened * hidden, updates)))
@@ -192,16 +201,19 @@ def pictures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figur
 def figure(results: "Results") -> "Figure | None":
     """One bar a run, under the pie's."""
     pie = {part: 100 * share for part, share in quoted().items()}
-    bars = [("quoted: NeurIPS Table 4", pie)]
+    quoting = beside_paper(results, NAME)
+    bars = [("quoted: NeurIPS Table 4", pie)] if quoting else []
+    first = len(bars)
     for (name, fidelity), row in columns(results).items():
         shares = parts(results, row)
         if shares:
             size = "" if at_papers_size(results, row) else f", {row['scale']} size"
             bars.append((f"{fidelity}{size}: {name}", {part: 100 * share for part, share in drawable(shares).items()}))
-    if len(bars) == 1:
+    if len(bars) == first:
         return None
     made, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
-    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}; of quoted K is from the text, M inferred")
+    theirs = "; of quoted K is from the text, M inferred" if quoting else ""
+    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}{theirs}")
     made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
     return made

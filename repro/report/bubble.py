@@ -9,7 +9,7 @@ from math import ceil, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from repro.paper import Utilisation, theory, utilisation
-from repro.report.compare import PLACE, Row, rows_of, where
+from repro.report.compare import PLACE, Row, beside_paper, rows_of, where
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
 from repro.report.texts import IDLE
 
@@ -75,7 +75,8 @@ def tables(results: "Results") -> list[Table]:
     """Those of idle time; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    return [at_4k(results), main(results), utilised(results)]
+    slides = [utilised(results)] if beside_paper(results, NAME) else []
+    return [at_4k(results), main(results), *slides]
 
 
 def main(results: "Results") -> Table:
@@ -136,13 +137,20 @@ def at_4k(results: "Results") -> Table:
     """The paper's sentence, one line a K: negligible at M = 4K?"""
     found = points(results)
     several = len(found) > 1
-    pairs = [_at_4k(one, K, several) for one in found for K in sorted({K for K, M in _places(one) if M == 4 * K})]
-    note = (
-        f"{_INCLUDED} The paper finds the bubble almost negligible at M >= 4K and gives no number; here negligible is "
-        f"at most {NEGLIGIBLE:.0%} of K x step. Late: the same schedule when recompute waits for the gradient, which "
-        "is what the plain form counts. The verdict is on the early form, which is exact for equal stages."
+    quoting = beside_paper(results, NAME)
+    pairs = [
+        _at_4k(one, K, several, quoting) for one in found for K in sorted({K for K, M in _places(one) if M == 4 * K})
+    ]
+    claim = (
+        " The paper finds the bubble almost negligible at M >= 4K and gives no number; here negligible is "
+        f"at most {NEGLIGIBLE:.0%} of K x step."
     )
-    title = "Is the bubble negligible at M = 4K? (section 2.3)"
+    verdict = " The verdict is on the early form, which is exact for equal stages."
+    note = (
+        f"{_INCLUDED}{claim if quoting else ''} Late: the same schedule when recompute waits for the gradient, which "
+        f"is what the plain form counts.{verdict if quoting else ''}"
+    )
+    title = "Is the bubble negligible at M = 4K? (section 2.3)" if quoting else "The bubble at M = 4K"
     return framed("bubble_at_4k", title, note, pairs, NAME)
 
 
@@ -151,7 +159,7 @@ def enough(K: int, share: float = NEGLIGIBLE) -> int:
     return ceil(3 * (K - 1) * (1 - share) / (4 * share) - 1e-9)
 
 
-def _at_4k(one: Points, K: int, several: bool) -> Pair:
+def _at_4k(one: Points, K: int, several: bool, quoting: bool) -> Pair:
     M = 4 * K
     late = one.late.get((K, M))
     head = ({("", "where"): one.place} if several else {}) | {("", "K"): K, ("", "M"): M}
@@ -166,6 +174,8 @@ def _at_4k(one: Points, K: int, several: bool) -> Pair:
     }
     shown = {key: percent(value) for key, value in values.items()}
     shown |= {(fidelity, "early"): one.word(fidelity, K, M) for fidelity in (*TIMED, "measured")}
+    if not quoting:
+        return head | shown, head | values
     word = "yes" if early <= NEGLIGIBLE else "no"
     told = f"{word}: {percent(early)}; {NEGLIGIBLE:.0%} only from M={enough(K)} on, {enough(K) / K:.1f} K"
     return head | shown | {("", "negligible?"): told}, head | values | {("", "negligible?"): word}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from repro.gpipe.timeline import Timeline
 from repro.paper import theory, utilisation
 from repro.report import gantt
-from repro.report.bubble import TIMED, Points, fits, odd, points
+from repro.report.bubble import NAME, TIMED, Points, fits, odd, points
 from repro.report.bubble_slow import caption, factor, middle, position, walked
-from repro.report.compare import Row
+from repro.report.compare import Row, beside_paper
 from repro.report.rounds import step_over
 from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, legend, ticks
 from repro.report.texts import IDEAL
@@ -42,9 +42,10 @@ def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure
         "M=4K, where the paper calls the bubble almost negligible. Emulated and measured idle time holds set-up and "
         f"the runtime too. {IDEAL}",
     )
-    words = "Utilisation, 1 minus idle/total. Quoted: printed on slides of a lecture on GPipe, not in the paper; "
-    words += "ringed where it is not of its own formula. Points stand a little apart sideways."
-    yield "utilisation", utilised(found), f"{words} {odd()}"
+    if beside_paper(results, NAME):
+        words = "Utilisation, 1 minus idle/total. Quoted: printed on slides of a lecture on GPipe, not in the paper; "
+        words += "ringed where it is not of its own formula. Points stand a little apart sideways."
+        yield "utilisation", utilised(found), f"{words} {odd()}"
     for fidelity in TIMED:
         row = middle(found, fidelity)
         timeline = walked(results, row) if row else None

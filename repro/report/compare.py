@@ -6,7 +6,7 @@ controlled view), `over_k2m1` has K=2, M=1 (Table 2's normalisation).
 
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, cast
@@ -113,6 +113,29 @@ def rows_of(results: "Results", **wanted: Any) -> list[Row]:
 def matching(rows: Iterable[Row], wanted: Row) -> list[Row]:
     """The rows whose columns have these values."""
     return [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+
+
+def beside_paper(results: "Results", experiment: str) -> bool:
+    """Whether the paper's numbers and verdicts on them are shown with an experiment's results.
+
+    Not at scale smoke alone, whose tiny models only show that everything runs: beside them the
+    paper's numbers would look like a reproduction that failed.
+    """
+    done = rows_of(results, experiment=experiment, status="done")
+    return any(row["scale"] != "smoke" for row in done)
+
+
+def without_smoke(results: "Results") -> "Results":
+    """The results without smoke runs of the paper's experiments that are done at another scale too."""
+    larger = {name for name in of_paper(results) if beside_paper(results, name)}
+    rows = results.rows
+    return replace(results, rows=rows[(rows["scale"] != "smoke") | ~rows["experiment"].isin(list(larger))])
+
+
+def of_paper(results: "Results") -> set[str]:
+    """The recorded experiments that have a number in the paper; the others have nothing to compare with."""
+    abouts = {folder.path.name: folder.about() for folder in results.folders}
+    return {name for name, about in abouts.items() if about.get("paper") or about.get("neurips")}
 
 
 def fidelities(rows: Iterable[Row]) -> list[str]:

@@ -15,6 +15,7 @@ from repro.report.compare import (
     Ratio,
     Row,
     Setting,
+    beside_paper,
     fidelities,
     ideal,
     ideal_over_k1,
@@ -105,15 +106,17 @@ def cells(results: "Results", rows: list[Row]) -> "Figure | None":
     found = settings(results, [row for row in rows if row["experiment"] == "table2" and row["K"] > 1])
     if not found:
         return None
+    quoting = beside_paper(results, "table2")
     figure, axes = grid(len(found), 1, 2.9)
     for (panel,), setting in zip(axes, found, strict=True):
-        _cells_panel(panel, results, setting)
-    legend(figure, {"quoted", *fidelities(rows)}, ("ideal", "-"), coloured=True)
+        _cells_panel(panel, results, setting, quoting)
+    legend(figure, {*(["quoted"] if quoting else []), *fidelities(rows)}, ("ideal", "-"), coloured=True)
     return figure
 
 
-def _cells_panel(axes: "Axes", results: "Results", setting: Setting) -> None:
-    quoted = {(cell.K, cell.M): cell.value for cell in paper_table2() if cell.model == setting.model}
+def _cells_panel(axes: "Axes", results: "Results", setting: Setting, quoting: bool) -> None:
+    printed = paper_table2() if quoting else []
+    quoted = {(cell.K, cell.M): cell.value for cell in printed if cell.model == setting.model}
     places = sorted({*quoted, *((row["K"], row["M"]) for row in setting.rows)})
     at = {place: float(index) for index, place in enumerate(places)}
     for place, x in at.items():

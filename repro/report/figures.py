@@ -31,6 +31,7 @@ from repro.report.compare import (
     NO_INTERVAL,
     Row,
     Setting,
+    beside_paper,
     fidelities,
     ideal,
     matching,
@@ -38,6 +39,7 @@ from repro.report.compare import (
     rows_of,
     settings,
     suffix,
+    without_smoke,
 )
 from repro.report.style import model_name, save, styled
 
@@ -50,7 +52,7 @@ Make = Callable[["Results", list[Row]], "Figure | None"]
 _PICTURES: dict[str, tuple[Make, str]] = {
     "cells": (
         curves.cells,
-        f"Table 2 as points: quoted, ours and the ideal, throughput over K=2, M=1; {NO_INTERVAL}. {texts.IDEAL}",
+        f"Table 2 as points: throughput over K=2, M=1, and the ideal; {NO_INTERVAL}. {texts.IDEAL}",
     ),
     "speedup": (
         curves.speedup,
@@ -65,7 +67,7 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
     "breakdown": (
         bars.breakdown,
-        f"Where the step goes; the bar on top is the paper's pie (NeurIPS Table 4; section 3.1). {texts.BUBBLE}",
+        f"Where the step goes. {texts.BUBBLE}",
     ),
 }
 _TABLE1: dict[str, tuple[Make, str]] = {
@@ -87,6 +89,7 @@ _TABLE2: dict[str, tuple[Make, Callable[["Results"], str]]] = {
         table2_figures.about_protocols,
     ),
 }
+_PIE = " The bar on top is the paper's pie (NeurIPS Table 4; section 3.1)."
 _SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
 _TRACED = "One traced step, the one of median length, on the clock that the stages share."
 
@@ -106,6 +109,7 @@ class Drawn:
 
 def draw_all(results: "Results", directory: Path) -> list[Drawn]:
     """Draw every figure that these results allow into `directory`; none without finished runs."""
+    results = without_smoke(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
     with styled():
@@ -138,6 +142,8 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
         yield "error", simulator_figure.figure(results, rows), simulator_figure.CAPTION
         return
     if experiment == fits.NAME:
+        if not beside_paper(results, fits.NAME):
+            return
         for name, (make, caption) in _TABLE1.items():
             yield name, make(results, rows), caption
         return
@@ -145,7 +151,7 @@ def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[
         yield from _OWN[experiment].pictures(results, rows)
         return
     if experiment == table2_runs.NAME:
-        for name, (make, caption) in _TABLE2.items():
+        for name, (make, caption) in _TABLE2.items() if beside_paper(results, experiment) else ():
             yield name, make(results, rows), " ".join(filter(None, (caption(results), optimizers(results, rows))))
         rows = table2_runs.fixed(rows)
     for name, (make, _) in _PICTURES.items():
@@ -194,7 +200,8 @@ def _caption(results: "Results", rows: list[Row], name: str) -> str:
     """What a picture shows, and what these rows made it hide."""
     hidden = name == "breakdown" and bars.shortened(results, rows)
     updates = optimizers(results, rows)
-    return _PICTURES[name][1] + _SHORTENED * hidden + f" {updates}" * bool(updates)
+    pie = name == "breakdown" and bars.has_pie(results, rows)
+    return _PICTURES[name][1] + _PIE * pie + _SHORTENED * hidden + f" {updates}" * bool(updates)
 
 
 def traces(results: "Results", directory: Path) -> dict[str, Path]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.timeline import Timeline
+from repro.harness.mistakes import near
 from repro.harness.record import load
 from repro.report import figures, texts
-from repro.report.compare import Row, rows_of
+from repro.report.compare import Row, beside_paper, of_paper, rows_of, without_smoke
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table, csv_text
@@ -39,12 +40,16 @@ _FOLDED = (
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment on the page; tables and figures are finished HTML."""
+    """One experiment on the page; tables and figures are finished HTML.
+
+    `of_paper` says whether the paper has a number for it, so that there is something to deviate from.
+    """
 
     name: str
     title: str
     question: str
     numbering: str
+    of_paper: bool
     commands: list[str]
     tables: list[dict[str, Any]]
     figures: list[dict[str, Any]]
@@ -56,24 +61,35 @@ class Section:
 def write(results_dir: Path, plots_dir: Path) -> Path:
     """Make tables (csv, md, tex), figures (png, svg) and report.html in `plots_dir`; returns the page's path.
 
-    Works without any result: the page then says what to run.
+    Raises:
+        ValueError: if nothing is recorded in `results_dir`.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    check_folder(results_dir)
     results = load(results_dir)
+    if results.rows.empty:
+        raise ValueError(
+            f"results = '{results_dir}': nothing is recorded there; measure something first, "
+            f"such as: repro run table2 --scale smoke --results {results_dir}{_committed(results_dir)}"
+        )
     tables = all_tables(results)
     for table in tables:
         table.write(plots_dir)
     (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
+    papers = of_paper(results)
+    quoting = any(beside_paper(results, name) for name in papers)
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page = environment.get_template("template.html.j2").render(
         sections=_sections(results, tables, drawn, traces),
         rest=[_shown(table) for table in tables if not table.experiment],
-        fidelities=texts.FIDELITIES,
-        metrics=texts.METRICS,
+        banner=_banner(results),
+        quoting=quoting,
+        fidelities={word: text for word, text in texts.FIDELITIES.items() if quoting or word != "quoted"},
+        metrics={name: text for name, text in texts.METRICS.items() if papers or name != texts.AS_TABLE2},
         environments=_environments(results),
         counts=_counts(rows_of(results)),
         commits=_commits(rows_of(results)),
@@ -81,6 +97,43 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     path = plots_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def check_folder(results_dir: Path) -> None:
+    """Raise a one-line ValueError where the results folder does not exist."""
+    if not results_dir.is_dir():
+        beside = results_dir.parent
+        known = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
+        raise ValueError(
+            f"results = '{results_dir}': there is no such folder; give the one that "
+            f"`repro run --results` recorded into{near(results_dir.name, known)}"
+        )
+
+
+def _committed(results_dir: Path) -> str:
+    """Where the committed results are, if they lie in this folder, which holds no others."""
+    reference = results_dir / "reference"
+    return f"; the committed results are in --results {reference}" if reference.is_dir() else ""
+
+
+def _banner(results: "Results") -> list[str]:
+    """What the scales of these results are for, and what is not held against the paper."""
+    rows, kept = rows_of(results), rows_of(without_smoke(results))
+    scales = {row["scale"] for row in rows}
+    lines = [text for scale, text in texts.SCALES.items() if scale in scales]
+    if not of_paper(results):
+        # Of what a scale is for, all but the first sentence is about the paper.
+        names = ", ".join(dict.fromkeys(row["experiment"] for row in rows))
+        lines = [line.partition(". ")[0].removesuffix(".") + "." for line in lines]
+        lines.append(f"The paper has no numbers for {names}, so none stand beside these.")
+    places = {(row["experiment"], row["scale"]) for row in kept}
+    hidden = {row["experiment"] for row in rows if (row["experiment"], row["scale"]) not in places}
+    if hidden:
+        lines.append(
+            f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in the tables and "
+            "figures that hold the other runs against the paper."
+        )
+    return lines
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:
@@ -121,28 +174,29 @@ def pictured_step(results: "Results") -> tuple[Timeline, str]:
 
 
 def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:
-    """One section for Table 2, run or not, and one for every experiment with results; the paper's tables first."""
-    found = {folder.path.name: folder.about() for folder in results.folders}
-    about = {"table2": texts.ABOUT_TABLE2} | {name: one for name, one in found.items() if one}
-    names = dict.fromkeys(["table2", *(row["experiment"] for row in rows_of(results))])
+    """One section for every experiment with results, the paper's tables first."""
+    about = {folder.path.name: folder.about() for folder in results.folders}
+    names = dict.fromkeys(row["experiment"] for row in rows_of(results))
     ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")  # the others as they were
-    sections = [_section(results, name, about.get(name, {}), tables, drawn) for name in ordered]
+    sections = [_section(results, name, about[name], tables, drawn) for name in ordered]
     return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
 
 
 def _section(results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]) -> Section:
     rows = rows_of(results, experiment=name)
+    general = texts.DEVIATIONS if name in of_paper(results) else []
     places = [("arXiv v5", about.get("paper")), ("NeurIPS 2019", about.get("neurips"))]
     return Section(
         name=name,
         title=about.get("title") or name,
         question=about.get("question", ""),
         numbering=", ".join(f"{version} {place}" for version, place in places if place),
+        of_paper=name in of_paper(results),
         commands=_commands(results, name),
         tables=[_shown(table) for table in tables if table.experiment == name],
         figures=[_picture(one) for one in drawn if one.experiment == name],
         trace="",
-        deviations=[*about.get("deviations", ()), *texts.DEVIATIONS, *_sizes(results, rows)],
+        deviations=[*about.get("deviations", ()), *general, *_sizes(results, rows)],
         missing=_missing(rows),
     )
 
@@ -172,13 +226,14 @@ def _picture(drawn: Drawn) -> dict[str, Any]:
 
 def _commands(results: "Results", name: str) -> list[str]:
     """What a user types to measure this, as recorded, each at its own scale."""
-    found = {
-        f".venv/bin/repro run {command} --scale {folder.path.parts[-2]}": None
-        for folder in results.folders
-        if folder.path.name == name
-        for command in folder.about().get("commands") or [name]
-    }
-    return list(found) or [f"./run_all.sh {name}"]
+    return list(
+        dict.fromkeys(
+            f".venv/bin/repro run {command} --scale {folder.path.parts[-2]}"
+            for folder in results.folders
+            if folder.path.name == name
+            for command in folder.about().get("commands") or [name]
+        )
+    )
 
 
 def _sizes(results: "Results", rows: list[Row]) -> list[str]:

@@ -28,6 +28,7 @@ class Table:
         data: the same as plain numbers for the csv file; `shown` where left out.
         experiment: the one it belongs to, if any.
         folded: whether the page shows it only when it is asked for.
+        missing: whether it only says that nothing was run.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Table:
     data: "DataFrame | None" = None
     experiment: str = ""
     folded: bool = False
+    missing: bool = False
 
     def markdown(self) -> str:
         """GitHub's table syntax with title and note."""
@@ -125,13 +127,13 @@ def framed(
 ) -> Table:
     """The table of these lines, (as shown, as numbers), keyed by (group, name).
 
-    Without any it says what is `missing`, by default what to run.
+    Without any it says what is `missing`; by default it says what to run, and the report leaves it out.
     """
     from pandas import DataFrame, MultiIndex
 
     if not pairs:
         shown = DataFrame([{"run": "none", "status": missing or f"{NOT_RUN}: ./run_all.sh {experiment}"}])
-        return Table(name, title, note, shown, experiment=experiment)
+        return Table(name, title, note, shown, experiment=experiment, missing=not missing)
     frames = []
     for lines in zip(*pairs, strict=True):
         keys = list(dict.fromkeys(key for line in lines for key in line))

@@ -6,7 +6,7 @@ The paper's memory cells are sums over all accelerators: 12 bytes a parameter, a
 from typing import TYPE_CHECKING, Any
 
 from repro.paper import Size, table1, table1_claims
-from repro.report.compare import rows_of
+from repro.report.compare import beside_paper, rows_of
 from repro.report.fits import (
     BATCH,
     MODELS,
@@ -29,7 +29,7 @@ from repro.report.fits import (
 from repro.report.laws import laws
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
-from repro.report.table1_runs import runs
+from repro.report.table1_runs import checked, here, runs
 from repro.report.table1_why import differences
 
 if TYPE_CHECKING:
@@ -39,9 +39,12 @@ if TYPE_CHECKING:
 
 
 def tables(results: "Results") -> list[Table]:
-    """The tables of the experiment; none if it was never planned."""
+    """The tables of the experiment, at scale smoke only those that do not hold it against the paper."""
     if not rows_of(results, experiment=NAME):
         return []
+    if not beside_paper(results, NAME):
+        made = [here(results), checked(results)]
+        return [table for table in made if table is not None]
     made = [main(results), memory(results), why(results), *runs(results), laws(results)]
     return [table for table in made if table is not None]
 

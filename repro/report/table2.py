@@ -15,6 +15,7 @@ from repro.report.compare import (
     Ratio,
     Row,
     Setting,
+    beside_paper,
     ideal_over_k1,
     ideal_over_k2m1,
     matching,
@@ -41,19 +42,25 @@ _KEPT = "simulated, over K=1 without recompute"
 
 
 def tables(results: "Results") -> list[Table]:
-    """Table 2, which is there even without results, and what the modelled runs say of it."""
-    made = [table2(results), table2_speedup(results), *table2_predictions.tables(results)]
-    made += [*table2_protocols.tables(results), *table2_emulated.tables(results), table2_long(results)]
-    return made
+    """Table 2 and what the modelled runs say of it; none if it was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    made = [table2(results), table2_speedup(results)]
+    if beside_paper(results, NAME):
+        made += [*table2_predictions.tables(results), *table2_protocols.tables(results)]
+    return [*made, *table2_emulated.tables(results), table2_long(results)]
 
 
 def table2(results: "Results") -> Table:
     """Table 2, rows (model, M), for each K: quoted, our fidelities, ideal; all over K=2, M=1."""
+    quoting = beside_paper(results, NAME)
+    theirs = "The paper's batch changed from cell to cell and is not printed. " if quoting else ""
     note = (
         "Throughput over that of K=2, M=1 of the same model and column. Ours: the same N and re-materialization for "
-        f"both. The paper's batch changed from cell to cell and is not printed. {IDEAL} {MARKS}"
+        f"both. {theirs}{IDEAL} {MARKS}"
     )
-    title = "Table 2 (v5 and NeurIPS): throughput normalised to K=2, M=1"
+    title = "Table 2 (v5 and NeurIPS): throughput" if quoting else "Throughput"
+    title += " normalised to K=2, M=1"
     return _wide("table2", title, note, results, over_k2m1, ideal_over_k2m1)
 
 
@@ -73,6 +80,7 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
 
     measured = [row for row in rows_of(results, experiment=NAME, fidelity="measured") if row["K"] > 1]
     found = _settings(results, measured)
+    quoting = ours is over_k2m1 and beside_paper(results, NAME)
     modelled = {setting.model: _modelled(results, setting.model, ours) for setting in found}
     kinds = [kind for kind in ("emulated", "simulated") if any(some[kind] for some in modelled.values())]
     Ks = sorted({cell.K for cell in paper_table2()} | {row["K"] for row in measured})
@@ -81,7 +89,7 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
         for M in _Ms(setting):
             line: Line = {("", "model"): _short_title(setting, found), ("", "M"): M}
             for K in Ks:
-                if ours is over_k2m1:
+                if quoting:
                     line[f"K={K}", "quoted"] = _printed(quoted(setting.model, K, M))
                 line[f"K={K}", "measured"] = _cell(results, matching(setting.rows, {"K": K, "M": M}), ours)
                 line |= _beside(results, modelled[setting.model], kinds, (K, M), ours)
@@ -148,10 +156,15 @@ def _Ms(setting: Setting) -> list[int]:
 
 
 def _settings(results: "Results", rows: list[Row]) -> list[Setting]:
-    """The settings that were measured, and a bare one for each of the paper's models that was not."""
+    """The settings that were measured, and a bare one for each of the paper's models that was not.
+
+    Without the paper's numbers beside them, only models that are recorded have lines.
+    """
     found = settings(results, rows)
+    quoting = beside_paper(results, NAME)
+    recorded = {row["model"] for row in rows_of(results, experiment=NAME)}
     for model in dict.fromkeys(cell.model for cell in paper_table2()):
-        if model not in {setting.model for setting in found}:
+        if model not in {setting.model for setting in found} and (quoting or model in recorded):
             found.append(Setting(model, ("gpipe", "always"), "", []))
     return sorted(found, key=lambda setting: setting.model)
 
@@ -181,24 +194,29 @@ def table2_long(results: "Results") -> Table:
     """Every run at a fixed N in one line: quoted, ours both ways with baselines, and both closed forms."""
     from pandas import DataFrame
 
-    lines = [_long(results, *pair) for pair in settled(results, fixed(rows_of(results, experiment=NAME)))]
+    quoting = beside_paper(results, NAME)
+    pairs = settled(results, fixed(rows_of(results, experiment=NAME)))
+    lines = [_long(results, *pair, quoting) for pair in pairs]
+    theirs = " The paper's cell is over K=2, M=1." if quoting else ""
     note = (
         f"One line a run; each ratio is of throughput and its baseline stands beside it. {IDEAL} That is the early "
-        f"one, 4KM/(4M+3(K-1)) over K=1. {PLAIN} Both over the same baseline as ours. The paper's cell is over K=2, "
-        f"M=1. Runs at a fixed N. {optimizers(results, fixed(rows_of(results, experiment=NAME)))} {MARKS}"
+        f"one, 4KM/(4M+3(K-1)) over K=1. {PLAIN} Both over the same baseline as ours.{theirs} Runs at a fixed N. "
+        f"{optimizers(results, fixed(rows_of(results, experiment=NAME)))} {MARKS}"
     )
-    unrun = [{"model": "both", "status": f"{NOT_RUN}: ./run_all.sh table2"}]
-    shown, data = DataFrame([line[0] for line in lines] or unrun), DataFrame([line[1] for line in lines] or unrun)
-    return Table("table2_long", "Table 2, one line a run", note, shown.fillna(EMPTY), data, NAME)
+    shown, data = (DataFrame([line[n] for line in lines]) for n in (0, 1))
+    return Table("table2_long", "Table 2, one line a run", note, shown.fillna(EMPTY), data, NAME, missing=not lines)
 
 
-def _long(results: "Results", setting: Setting, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+def _long(results: "Results", setting: Setting, row: Row, quoting: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run as shown and as plain numbers; columns of ours carry their fidelity in their name."""
     K, M, fidelity = row["K"], row["M"], row["fidelity"]
     printed = quoted(row["model"], K, M)
     keys = ("scale", "model", "K", "M", "N", "D", "schedule", "remat", "status")
-    shown = {key: str(row[key]) for key in keys} | {"quoted": _printed(printed)}
-    data = {key: row[key] for key in ("machine", *keys)} | {"quoted": printed}
+    shown = {key: str(row[key]) for key in keys}
+    data = {key: row[key] for key in ("machine", *keys)}
+    if quoting:
+        shown["quoted"] = _printed(printed)
+        data["quoted"] = printed
     for name, ratio, formula in (
         ("K=2, M=1", over_k2m1(results, row), theory.speedup_over_k2m1),
         ("K=1", over_k1(results, row), theory.speedup_over_k1),
@@ -207,7 +225,7 @@ def _long(results: "Results", setting: Setting, row: Row) -> tuple[dict[str, Any
         shown |= {column: str(ratio), f"{column}: baseline": ratio.baseline, f"{column}: verdict": ratio.verdict}
         data |= {column: ratio.value, f"{column}: low": ratio.low, f"{column}: high": ratio.high}
         data |= {f"{column}: rounds": ratio.rounds, f"{column}: baseline": ratio.baseline}
-        if name != "K=1":
+        if quoting and name != "K=1":
             shown[f"{fidelity} / quoted"] = number(ratio.value / printed)
             data[f"{fidelity} / quoted"] = ratio.value / printed
         ideals = {f"over {name}: {form} ideal": formula(K, M, form) for form in ("plain", "early")}

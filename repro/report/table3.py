@@ -10,7 +10,7 @@ from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.harness.spec import canonical
 from repro.paper import Cell, table2
 from repro.paper import table3 as paper_table3
-from repro.report.compare import Ratio, Row, fidelities, ideal_over_k1, optimizers, over, rows_of, where
+from repro.report.compare import Ratio, Row, beside_paper, fidelities, ideal_over_k1, optimizers, over, rows_of, where
 from repro.report.rounds import costs, parts, schedule_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
@@ -53,7 +53,8 @@ def tables(results: "Results") -> list[Table]:
     """All of them; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    return [main(results), links(results), against_tpus(results), throttled(results)]
+    with_tpus = [against_tpus(results)] if beside_paper(results, NAME) else []
+    return [main(results), links(results), *with_tpus, throttled(results)]
 
 
 def series(results: "Results") -> list[Series]:
@@ -107,31 +108,38 @@ def main(results: "Results") -> Table:
     known = fidelities(row for one in found for row in one.rows)
     present = sorted(known, key=("simulated", "emulated", "measured").index)
     updates = optimizers(results, (row for one in found for row in one.rows), always=True)
+    quoting = beside_paper(results, NAME)
+    theirs = (
+        f"Against quoted: ours over the paper's, minus 1; within {TOLERANCE:.0%} measured is reproduced and what a "
+        "cost model says is consistent, no more. The paper prints neither N nor widths nor image size. "
+    )
     note = (
         f"Throughput over that of K=2 at M={M}, the same N and re-materialization. {_what(results, found)} {IDEAL} "
-        "Against quoted: ours over the "
-        f"paper's, minus 1; within {TOLERANCE:.0%} measured is reproduced and what a cost model says is consistent, no "
-        f"more. The paper prints neither N nor widths nor image size. "
-        f"{' '.join(filter(None, [updates, *_differences(results)]))}"
+        f"{theirs if quoting else ''}{' '.join(filter(None, [updates, *_differences(results)]))}"
     )
-    title = "Table 3 (v5 and NeurIPS): throughput without fast interconnect, normalised to K=2"
-    pairs = [_line(results, one, K, present) for one in found for K in KS]
+    title = "Table 3 (v5 and NeurIPS): throughput" if quoting else "Throughput"
+    title += " without fast interconnect, normalised to K=2"
+    pairs = [_line(results, one, K, present, quoting) for one in found for K in KS]
     return framed("table3", title, note, pairs, NAME)
 
 
-def _line(results: "Results", one: Series, K: int, present: list[str]) -> Pair:
+def _line(results: "Results", one: Series, K: int, present: list[str], quoting: bool) -> Pair:
     printed = quoted(one.model, K)
     about = {("", "model"): one.title, ("", "K"): K}
-    shown: dict[Any, Any] = about | {("quoted", "over K=2"): f"{printed:g}"}
-    data: dict[Any, Any] = about | {("quoted", "over K=2"): printed}
+    shown: dict[Any, Any] = dict(about)
+    data: dict[Any, Any] = dict(about)
+    if quoting:
+        shown["quoted", "over K=2"] = f"{printed:g}"
+        data["quoted", "over K=2"] = printed
     for fidelity in present:
         row = one.run(fidelity, K)
         found = over_k2(results, row) if row else Ratio(nan, nan, nan, 0, "")
         shown[fidelity, "over K=2"] = _word(row, found)
         told = verdict(fidelity, found.value, printed, papers_size=one.papers_size)
-        shown[fidelity, "against quoted"] = EMPTY if K == 2 else told
         data |= {(fidelity, "over K=2"): found.value, (fidelity, "low"): found.low, (fidelity, "high"): found.high}
-        data[fidelity, "over quoted"] = found.value / printed
+        if quoting:
+            shown[fidelity, "against quoted"] = EMPTY if K == 2 else told
+            data[fidelity, "over quoted"] = found.value / printed
     ends = {("ideal", "over K=2"): ideal(K)}
     return shown | {key: number(value) for key, value in ends.items()}, data | ends
 
@@ -193,9 +201,11 @@ def _what(results: "Results", found: list[Series]) -> str:
 
 def links(results: "Results") -> Table:
     """What transfers take of the simulated step, and the step without them; the cut is kept."""
-    pairs = [_links(results, one, row) for one, row in _simulated(results)]
+    quoting = beside_paper(results, NAME)
+    pairs = [_links(results, one, row, quoting) for one, row in _simulated(results)]
+    columns = "quoted and over K=2" if quoting else "over K=2"
     note = (
-        "Simulated, of the runs of the table before; quoted and over K=2 as there. Transfer: the share of K x step in "
+        f"Simulated, of the runs of the table before; {columns} as there. Transfer: the share of K x step in "
         "which a stage waits for a message and would not with free ones. Free link: the same costs, cut and schedule "
         "with messages that take no time; its step over the step with the link. Message: the largest between two "
         "stages, its time over F of the slowest stage; below 1 it can hide behind compute. Computed here from what "
@@ -221,7 +231,7 @@ def free_step(results: "Results", row: Row) -> float:
     return simulate(schedule_of(results, row), replace(stages, link=FREE)).step_time
 
 
-def _links(results: "Results", one: Series, row: Row) -> Pair:
+def _links(results: "Results", one: Series, row: Row, quoting: bool) -> Pair:
     stages = costs(results, row)
     free, base = free_step(results, row), one.run("simulated", 2)
     free_base = free_step(results, base) if base and base["status"] == "done" else nan
@@ -232,7 +242,7 @@ def _links(results: "Results", one: Series, row: Row) -> Pair:
         ("step (ms)", "simulated"): 1e3 * row["step_s"],
         ("transfer", "simulated"): parts(results, row).get("transfer", nan),
         ("free link", "step over step"): free / row["step_s"],
-        ("over K=2", "quoted"): quoted(one.model, row["K"]),
+        **({("over K=2", "quoted"): quoted(one.model, row["K"])} if quoting else {}),
         ("over K=2", "simulated"): over_k2(results, row).value,
         ("over K=2", "free link"): free_base / free,
         ("message", "MiB"): size / 2**20,

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
-from repro.report.compare import NO_INTERVAL, Row, fidelities, optimizers, speed_name, where
+from repro.report.compare import NO_INTERVAL, Row, beside_paper, fidelities, optimizers, speed_name, where
 from repro.report.rounds import parts
 from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, in_pairs, model_colour, model_name, ticks
-from repro.report.table3 import KS, M, Series, ideal, over_k2, quoted, series
+from repro.report.table3 import KS, NAME, M, Series, ideal, over_k2, quoted, series
 from repro.report.table3_links import COST, THROTTLED, Slowed, sentences, slowed
 from repro.report.texts import IDEAL
 
@@ -26,7 +26,8 @@ _GAP = 4.0  # times the fastest link: where, beyond a break of the axis, the lin
 def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     updates = [optimizers(results, some, always=True) for some in _split(rows)]
-    words = f"Throughput over K=2 at M={M}: quoted, ours and the ideal. {IDEAL}"
+    theirs = "quoted, " if beside_paper(results, NAME) else ""
+    words = f"Throughput over K=2 at M={M}: {theirs}ours and the ideal. {IDEAL}"
     yield "bars", bars(results), " ".join(filter(None, (words, updates[0])))
     words = (
         "Measured with scaled-down models: the step over that of the same round whose link is not throttled, which "
@@ -71,7 +72,8 @@ def _title(results: "Results", one: Series) -> str:
 
 def _panel(axes: "Axes", results: "Results", one: Series) -> None:
     done = [row for row in one.rows if row["status"] == "done" and row["K"] in KS]
-    heights = {"quoted": {K: quoted(one.model, K) for K in KS}}
+    quoting = beside_paper(results, NAME)
+    heights = {"quoted": {K: quoted(one.model, K) for K in KS}} if quoting else {}
     for fidelity in fidelities(done):
         heights[fidelity] = {row["K"]: over_k2(results, row).value for row in done if row["fidelity"] == fidelity}
     heights["ideal"] = {K: ideal(K) for K in KS}

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from repro.harness.results import SETTINGS
 from repro.paper import theory
 from repro.report import breakdown, bubble, bubble_slow, peers, runtime, simulator, table1, table2, table3, why
 from repro.report.compare import (
@@ -17,9 +18,10 @@ from repro.report.compare import (
     rows_of,
     settled,
     suffix,
+    without_smoke,
 )
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, number, percent
+from repro.report.table import EMPTY, Table, number, percent
 from repro.report.texts import IDEAL, IDLE
 
 if TYPE_CHECKING:
@@ -33,16 +35,18 @@ _USUAL = "Where a setting names no schedule, replicas or balance: gpipe, one rep
 
 
 def all_tables(results: "Results") -> list[Table]:
-    """Every table that these results allow; Table 2 is there even without results."""
+    """Every table that these results allow: of the experiments that they hold, and of no other."""
     rows = rows_of(results)
     names = dict.fromkeys(row["experiment"] for row in rows)
     own = (table1, table2, table3, breakdown, bubble, bubble_slow, simulator, runtime, peers)
-    tables = [table for module in own for table in module.tables(results)]
+    compared = without_smoke(results)
+    tables = [table for module in own for table in module.tables(compared)]
     rows = [row for row in rows if results.specs[row["run"]].task == "train"]
     tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
     tables += why.tables(results)
-    with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"]) or ["measured"]
+    with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"])
     tables += [*(memory(results, fidelity) for fidelity in with_memory), runs(results)]
+    tables = [table for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is three files of that name
     return tables
 
@@ -105,19 +109,16 @@ def memory(results: "Results", fidelity: str = "measured") -> Table:
         "Peak MiB of each stage, read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU. "
         f"{_USUAL}"
     )
-    shown = DataFrame(lines or [{"experiment": "all", "peak memory": f"{NOT_RUN}: no finished run yet"}])
-    return Table(f"memory{suffix(fidelity)}", f"Peak memory of each stage, {fidelity}", note, shown)
+    return Table(f"memory{suffix(fidelity)}", f"Peak memory of each stage, {fidelity}", note, DataFrame(lines))
 
 
 def runs(results: "Results") -> Table:
     """Every recorded run, with the same columns in the same order for all experiments."""
     from pandas import DataFrame
 
-    if results.rows.empty:
-        shown = DataFrame([{"run": "none", "status": f"{NOT_RUN}: ./run_all.sh --scale smoke"}])
-        return Table("runs", "All runs", "There are no results yet.", shown)
     rows = [{**row, "labels": _labels(results, row)} for row in rows_of(results)]
-    shown = DataFrame([{key: _short(value) for key, value in row.items()} for row in rows])
+    # Settings that hardly ever differ are in runs.csv alone, and in differs_in where they do.
+    shown = DataFrame([{key: _short(value) for key, value in row.items() if key not in SETTINGS} for row in rows])
     note = (
         "One line a run; differs_in is what tells it from others of its experiment. step_s is in seconds, memory in "
         "GiB. _ci_low and _ci_high are the ends of the bootstrap 95 % interval of the column before them. balance is "

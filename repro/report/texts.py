@@ -21,13 +21,14 @@ FIDELITIES = {
     "counted": "parameters, FLOPs and peak bytes read off the real model run on fake tensors",
 }
 
+AS_TABLE2 = "throughput over K=2, M=1"  # a metric that only the paper's experiments need
 METRICS = {
     "step": "Seconds of one optimizer step over a mini-batch of N, from a barrier until the slowest stage has "
     "finished: the median of a round's timed steps, then the median over rounds. Warm-up steps do not count.",
     "throughput": "N divided by the step.",
     "speedup over K=1": "Throughput over that of one stage with everything else equal: M, N, re-materialization, "
     "device. Taken inside a round, median over rounds, bootstrap 95 % interval. The controlled view.",
-    "throughput over K=2, M=1": "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
+    AS_TABLE2: "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
     "ideal": f"{IDEAL} Its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form's is (M+K-1)(F+R+B). {PLAIN}",
     "idle/total": f"{IDLE} What the paper calls bubble; in theory (K-1)/(M+K-1). Measured idle time also holds "
     "imbalance, transfers, set-up and the runtime itself.",
@@ -38,19 +39,21 @@ METRICS = {
     f"stages), imbalance (what unequal stages add) and transfer (messages, runtime, jitter). {BUBBLE}",
 }
 
-ABOUT_TABLE2 = {
-    "title": "Table 2: training throughput against K and M",
-    "question": "How does training throughput grow with the number of stages K and of micro-batches M?",
-    "paper": "Table 2",
-    "neurips": "Table 2",
+SCALES = {
+    "smoke": "Scale smoke checks that everything runs. Its numbers say nothing about the paper, so none of the paper's "
+    "stand beside them. For a comparison run scale laptop: ./run_all.sh --scale laptop.",
+    "laptop": "Scale laptop measures models that two CPU cores can train, which shows trends. The paper's own sizes "
+    "are counted, simulated or emulated.",
+    "node": "Scale node measures on the GPUs of one machine, most models at the paper's sizes.",
+    "paper": "Scale paper measures the paper's sizes on as many devices as its tables have.",
 }
-"""For the section of Table 2 while it has not been run; afterwards its experiment says this itself."""
+"""What each scale is for, as the banner of the page says it."""
 
 DEVIATIONS = [
     "Pipelines of PyTorch processes instead of Lingvo on TPUs; one process a stage.",
     "Scaled-down runs can show a trend, not a reproduction.",
 ]
-"""Of every experiment; its own stand in its file."""
+"""Of every experiment of the paper; its own stand in its file."""
 
 
 def clock(stretches: Collection[float]) -> str:

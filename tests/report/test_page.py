@@ -3,7 +3,8 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
+from html import unescape
+from pathlib import Path
 
 import pytest
 from pandas import DataFrame
@@ -81,12 +82,85 @@ def test_one_line_a_point_is_folded_where_other_tables_have_it(name):
     assert not page._shown(Table("bubble_at_4k", "", "", shown, experiment="bubble"))["folded"]
 
 
-def test_without_results_the_page_says_what_to_run(tmp_path):
-    html = page.write(tmp_path / "none", tmp_path / "plots").read_text(encoding="utf-8")
-    assert "There are no results yet" in html
-    assert "./run_all.sh" in html
-    assert "6.3" in html
-    HTMLParser().feed(html)
+def copied(folder: Path, to: Path, scale: str) -> Path:
+    """The recorded results as if they were of another scale, beside what is in `to` already."""
+    for path in folder.glob("*/laptop"):
+        shutil.copytree(path, to / path.parent.name / scale)
+    return to
+
+
+def banner(path: Path) -> str:
+    found = re.search(r'<div class="banner">(.*?)</div>', path.read_text(encoding="utf-8"), flags=re.S)
+    assert found
+    return unescape(found.group(1))
+
+
+def test_a_folder_that_is_not_there_or_empty_is_refused(tmp_path):
+    (tmp_path / "results" / "reference").mkdir(parents=True)
+    plots = tmp_path / "plots"
+    with pytest.raises(ValueError, match=r"no such folder.*did you mean 'results'\?$"):
+        page.write(tmp_path / "resluts", plots)
+    with pytest.raises(ValueError, match=r"nothing is recorded there.*repro run .*--results \S+/results/reference$"):
+        page.write(tmp_path / "results", plots)
+    with pytest.raises(ValueError, match=r"no such folder"):
+        page.write(tmp_path / "a" / "b", plots)
+    assert not plots.exists()
+
+
+def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
+    plan = Experiment(
+        name="sweep",
+        title="K x M sweep",
+        question="?",
+        groups=(Group(name="mlp", runs=tuple(RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))),),
+    )
+
+    def made(spec: RunSpec, _round: int) -> Measured:
+        walked = timeline(spec.K, spec.M)
+        schedule = make_schedule("gpipe", spec.K, spec.M)
+        return Measured(line(walked, schedule, loss=[1.0], peak_bytes=[2**20] * spec.K), walked.to_rows())
+
+    fill_with(tmp_path / "results", plan, made)
+    path = page.write(tmp_path / "results", tmp_path / "plots")
+    html = path.read_text(encoding="utf-8")
+    assert re.findall(r'<section id="(\w+)">', html) == ["sweep", "all", "environment"]
+    assert 'id="sweep_breakdown"' in html
+    for word in (
+        "Table 2",
+        "Table 4",
+        "NeurIPS 2019",
+        "quoted",
+        "Deviations from the paper",
+        "Lingvo",
+        "numbers beside",
+    ):
+        assert word not in html, word
+    assert "What was run" in html
+    assert "Scale laptop measures" in banner(path)
+    assert "The paper has no numbers for sweep" in banner(path)
+
+
+def test_a_smoke_report_says_what_smoke_is_for_and_shows_nothing_of_the_paper(folder, tmp_path):
+    path = page.write(copied(folder, tmp_path / "results", "smoke"), tmp_path / "plots")
+    assert banner(path).startswith(
+        "<p>Scale smoke checks that everything runs. Its numbers say nothing about the paper"
+    )
+    assert "run scale laptop" in banner(path)
+    html = path.read_text(encoding="utf-8")
+    cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", html, flags=re.S)
+    assert not {"quoted", "6.3", "3.48"} & set(cells)
+    assert "quoted" not in "".join(re.findall(r"<figcaption>.*?</figcaption>|<dt>.*?</dt>", html, flags=re.S)).lower()
+    assert "Table 4" not in html
+
+
+def test_a_report_of_two_scales_says_what_is_left_out(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(page.figures, "draw_all", lambda results, directory: [])
+    results = copied(folder, copied(folder, tmp_path / "results", "smoke"), "laptop")
+    path = page.write(results, tmp_path / "plots")
+    assert "Scale smoke" in banner(path)
+    assert "Scale laptop" in banner(path)
+    assert "Smoke runs of table2 are in the list of all runs, but not" in banner(path)
+    assert "quoted" in path.read_text(encoding="utf-8")
 
 
 def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
