@@ -22,6 +22,10 @@ logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  #
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)
 
 
+class UncountableError(ValueError):
+    """A layer works on real tensors perhaps, but fake ones cannot tell: one line."""
+
+
 class Zoo:
     """Distinct layers, each built once, of as many models as one likes.
 
@@ -96,10 +100,11 @@ def refusal(where: str, layer: object, what: str, error: Exception) -> ValueErro
     name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
     reason = " ".join(str(error).split())[:160]
     kind = type(error).__name__
-    hint = "; does it work on a real mini-batch?"
+    told = f"{where} ({name}) {what}: {kind}: {reason}"
     if kind.startswith(("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")):
-        hint = "; counting needs shapes that do not depend on the data, and layers of torch operators alone"
-    return ValueError(f"{where} ({name}) {what}: {kind}: {reason}{hint}")
+        hint = "counting needs shapes that do not depend on the data, and layers of torch operators alone"
+        return UncountableError(f"{told}; {hint}")
+    return ValueError(f"{told}; does it work on a real mini-batch?")
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:

@@ -4,8 +4,7 @@ As Table 1 of arXiv:1811.06965v5 does, over (L, D) of AmoebaNet and L of the Tra
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -14,17 +13,23 @@ import torch
 
 from repro.costs.between import Between, Unlike
 from repro.costs.count import Counter, Optimizer
-from repro.costs.fake import mini_batch
+from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.families import Sizes
 from repro.costs.trace import Boundary
-from repro.costs.walk import Messages, StageMemory, Task, walk
-from repro.gpipe.microbatch import Tree, unwrapped
+from repro.costs.walk import Messages, StageMemory, Task, micro_batch, walk
+from repro.gpipe.microbatch import Tree, sizes, unwrapped
 from repro.gpipe.schedule import Schedule, make_schedule
 from repro.models import Model
+from repro.models.arguments import UnusableError
 
 _SAMPLES = (8, 15, 25)  # which sizes of a ladder are traced; AmoebaNet-D with D=128 has a cell of its own kind
+_PATIENCE = 512  # refused sizes that are tried in a row
 _BEYOND = 3  # layers that are looked at behind the first one that does not fit
 Count = Callable[[Mapping[str, Any]], "Tasks"]  # arguments of a model -> the stages that it can be cut into
+
+
+class RefusedError(ValueError):
+    """The model refuses a size, or all of them: its own words, one line."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,87 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A size that the model refuses, and why."""
+
+    args: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Fit:
-    """The answer: the largest that fits, if any does, and the next one up, if there is one."""
+    """The answer.
+
+    Attributes:
+        best: the largest that fits, if any does.
+        above: the next one up; None where the search ended at the last size that is looked at.
+        grown: the argument that grows on that ladder; None where there is one size alone.
+        limit: the last value of that argument that is looked at.
+        refused: what was tried and refused by the model, on all ladders.
+    """
 
     best: Cut | None
     above: Cut | None
+    grown: str | None = None
+    limit: int = 0
+    refused: tuple[Refusal, ...] = ()
+
+
+class Ladder:
+    """Sizes of a model from small to large, some of which it may refuse.
+
+    A width that must be a multiple of 8 is such a case: 1 to 7, 9 to 15 and so on are refused, by the user's function,
+    by a layer that cannot be built, or by shapes that do not fit together.
+    """
+
+    def __init__(self, sizes: Sizes, count: Count) -> None:
+        self.sizes = sizes
+        self.refused: dict[int, Refusal] = {}
+        self._count = count
+        self._known: dict[int, Tasks] = {}
+        self._grid = 0  # greatest common divisor of the accepted sizes' places, counted from 1
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def tasks(self, index: int) -> "Tasks | None":
+        """The stages that this size can be cut into; None if the model refuses it.
+
+        Raises:
+            ValueError: one line, if the model cannot be used at any size.
+        """
+        if index not in self._known and index not in self.refused:
+            try:
+                self._known[index] = self._count(self.sizes[index])
+                self._grid = math.gcd(self._grid, index + 1)
+            except (UnusableError, UncountableError):
+                raise
+            except ValueError as error:
+                self.refused[index] = Refusal(self.sizes[index], " ".join(str(error).split()))
+        return self._known.get(index)
+
+    def near(self, wanted: int, low: int, high: int) -> int | None:
+        """The accepted size nearest to `wanted` among those strictly between two; None if there seems to be none.
+
+        Multiples of what all accepted sizes share are tried first, so that few refused ones are built.
+        """
+
+        def key(index: int) -> tuple[bool, int]:
+            return (self._grid > 1 and (index + 1) % self._grid != 0, abs(index - wanted))
+
+        candidates = sorted(range(low + 1, high), key=key)
+        return next((index for index in candidates[:_PATIENCE] if self.tasks(index) is not None), None)
+
+    @property
+    def grown(self) -> str | None:
+        """The argument that grows; None where there is one size alone."""
+        first, last = self.sizes[0], self.sizes[-1]
+        return next((name for name in first if first[name] != last[name]), None)
+
+    @property
+    def limit(self) -> int:
+        """Its last value."""
+        return self.sizes[-1][self.grown] if self.grown else 0
 
 
 class Search:
@@ -106,67 +187,96 @@ class Search:
     def largest(self, families: Iterable[Sizes]) -> Fit:
         """Of several ladders of sizes the model with the most parameters; if none fits, the one that is nearest."""
         families = list(families)
-        with suppress(Unlike):
-            found = self._chosen([(sizes, self._between(sizes)) for sizes in families])
-            if self._holds(found):
-                return found
-        return self._chosen([(sizes, self._exact) for sizes in families])
+        counts = [self._between(ladder) for ladder in families]
+        if any(count != self._exact for count in counts):
+            try:
+                found = self._chosen([Ladder(*both) for both in zip(families, counts, strict=True)])
+                if self._holds(found):
+                    return found
+            except (Unlike, RefusedError):
+                pass  # sizes between those that were traced do not follow from them
+        return self._chosen([Ladder(ladder, self._exact) for ladder in families])
 
-    def _chosen(self, ladders: Iterable[tuple[Sizes, Count]]) -> Fit:
+    def _chosen(self, ladders: Sequence[Ladder]) -> Fit:
         """The best of the ladders, looked for with their own ways to count, and then traced.
 
         Raises:
+            RefusedError: one line, if the model refuses every size, or what was found between sizes that were traced.
             ValueError: one line, if no size has as many layers as there are stages.
         """
-        fitting: list[tuple[int, Sizes, int]] = []
+        fitting: list[tuple[int, Ladder, int, int]] = []
         lowest: list[Fit] = []
-        short = 0
-        for sizes, count in ladders:
-            top = self._top(sizes, count)
-            counter = count(sizes[top]).counter if top >= 0 else None
-            if counter is not None and len(counter) >= self._step.stages:
-                fitting.append((counter.parameters, sizes, top))
-            elif top + 1 < len(sizes):
-                lowest.append(Fit(None, self.cut(sizes[top + 1])))
-            else:
-                short = max(short, len(counter or ()))
+        short: list[int] = []  # layers of ladders that are too shallow
+        for ladder in ladders:
+            low, high = self._top(ladder)
+            tasks = ladder.tasks(low) if low >= 0 else None
+            if tasks is not None and len(tasks.counter) >= self._step.stages:
+                fitting.append((tasks.counter.parameters, ladder, low, high))
+            elif high < len(ladder):
+                lowest.append(Fit(None, self._traced(ladder, high), ladder.grown, ladder.limit))
+            elif tasks is not None:
+                short.append(len(tasks.counter))
+        refused = tuple(ladder.refused[index] for ladder in ladders for index in sorted(ladder.refused))
         if fitting:
-            _, sizes, top = max(fitting, key=lambda found: found[0])
-            return Fit(self.cut(sizes[top]), self.cut(sizes[top + 1]) if top + 1 < len(sizes) else None)
-        if not lowest:
-            raise ValueError(f"stages={self._step.stages}: the model has {short} layers; choose at most {short} stages")
-        return min(lowest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
+            _, ladder, low, high = max(fitting, key=lambda found: found[0])
+            above = self._traced(ladder, high) if high < len(ladder) else None
+            return Fit(self._traced(ladder, low), above, ladder.grown, ladder.limit, refused)
+        if lowest:
+            nearest = min(lowest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
+            return replace(nearest, refused=refused)
+        if short:
+            most = max(short)
+            raise ValueError(f"stages={self._step.stages}: the model has {most} layers; choose at most {most} stages")
+        assert refused, "a ladder has at least one size"
+        name = ladders[0].grown
+        others = f"; nor is any other {name} up to {refused[-1].args[name]} accepted" if name else ""
+        raise RefusedError(refused[0].reason + others)
+
+    def _traced(self, ladder: Ladder, index: int) -> Cut | None:
+        """The model of a size that was found; RefusedError if only sizes around it were built, and it cannot be."""
+        try:
+            return self.cut(ladder.sizes[index])
+        except (UnusableError, UncountableError):
+            raise
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
 
     def _holds(self, found: Fit) -> bool:
         """Whether what was traced is on its side of the limit."""
         fits = found.best is None or found.best.fullest <= self._memory
         return fits and (found.above is None or found.above.fullest > self._memory)
 
-    def _top(self, sizes: Sizes, count: Count) -> int:
-        """The last size that fits, -1 if none does.
+    def _top(self, ladder: Ladder) -> tuple[int, int]:
+        """The last size that fits, -1 if none does, and the next one that the model accepts, or the ladder's length.
 
         Gallops up or down from where the last search ended, then bisects: `low` fits, `high` does not.
         """
 
         def fits(index: int) -> bool:
-            tasks = count(sizes[index])
+            tasks = ladder.tasks(index)
+            assert tasks is not None
             return len(tasks.counter) < self._step.stages or tasks.pack(self._memory) is not None
 
-        low, high, step = min(self._hint, len(sizes) - 1), len(sizes), 1
-        if fits(low):
-            high = low + 1
-            while high < len(sizes) and fits(high):
-                low, step = high, 2 * step
-                high = min(low + step, len(sizes))
+        low, high, step = -1, len(ladder), 1
+        here = ladder.near(min(self._hint, high - 1), low, high)
+        if here is None and self._hint:  # small sizes may be accepted all the same
+            here = ladder.near(0, low, high)
+        if here is None:
+            return low, high
+        if fits(here):
+            while here is not None and fits(here):
+                low, here = here, ladder.near(min(here + step, len(ladder) - 1), here, len(ladder))
+                step *= 2
+            high = len(ladder) if here is None else here
         else:
-            while low >= 0 and not fits(low):
-                high, step = low, 2 * step
-                low = max(high - step, -1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
+            while here is not None and not fits(here):
+                high, here = here, ladder.near(max(here - step, 0), -1, here)
+                step *= 2
+            low = -1 if here is None else here
+        while (here := ladder.near((low + high) // 2, low, high)) is not None:
+            low, high = (here, high) if fits(here) else (low, here)
         self._hint = max(low, 0)
-        return low
+        return low, high
 
     def cut(self, args: Mapping[str, Any]) -> Cut | None:
         """The model of this size, cut as evenly by memory as can be; None if it has fewer layers than stages."""
@@ -178,17 +288,22 @@ class Search:
         return Cut(dict(args), tasks.counter.parameters, balance, found)
 
     def _exact(self, args: Mapping[str, Any]) -> "Tasks":
-        """A size that is traced."""
+        """A size that is traced.
+
+        Raises:
+            ValueError: one line, if the model refuses it, or a layer does on the largest micro-batch.
+        """
         model = self._build(**args)
         inputs, targets = (mini_batch(few, self._step.batch) for few in model.batch(1, 0))
         self._counter = Counter(model.layers, model.loss, self._step.optimizer, self._counter, self._step.device)
+        self._counter.boundaries(micro_batch(inputs, sizes(self._step.batch, self._step.micro_batches)[0]))
         return Tasks(self._counter, self._schedule, inputs, targets, self._step.messages)
 
-    def _between(self, sizes: Sizes) -> Count:
+    def _between(self, ladder: Sizes) -> Count:
         """Sizes that follow from three that are traced; where that saves nothing, or cannot be, all are."""
-        if len(sizes) <= _SAMPLES[-1]:
+        if len(ladder) <= _SAMPLES[-1]:
             return self._exact
-        samples = [sizes[index] for index in _SAMPLES]
+        samples = [ladder[index] for index in _SAMPLES]
         grown = [name for name, value in samples[0].items() if value != samples[1][name]]
         if len(grown) != 1 or any(type(one[grown[0]]) is not int for one in samples):
             return self._exact

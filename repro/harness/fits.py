@@ -43,10 +43,10 @@ def counted(spec: RunSpec, device: str) -> Line:
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
     sizes = families(spec.model, spec.arguments, None)
     found = _last.largest(sizes)
-    model = build(spec.model, **sizes[0][0])
     cuts = {"largest": found.best and found.best.plain(), "next": found.above and found.above.plain()}
     peaks = [stage.total for stage in found.best.stages] if found.best else None
     shown = found.best or found.above
+    model = build(spec.model, **(shown.args if shown else sizes[0][0]))
     balance = list(shown.balance) if shown else [0]
     return line(cuts, peaks, balance, time.perf_counter() - began, model.unit, model.labels)
 

@@ -14,6 +14,7 @@ from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 if TYPE_CHECKING:
     from repro.costs.fit import Cut, Fit, Step
 
+_FURTHEST = 2**16  # --up-to
 BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 for all else
 
 
@@ -39,6 +40,8 @@ class FitOptions:
     """fixed arguments of the model, such as T=512"""
     vary: str | None = None
     """the argument to grow from 1 on"""
+    up_to: int | None = None
+    """the greatest value that is tried of the argument that grows; by default 4096, of AmoebaNet's D 2048"""
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed; never with --micro-batches 1 is training without GPipe"""
     schedule: ScheduleName = "gpipe"
@@ -70,7 +73,12 @@ def _step(options: FitOptions, model: str) -> "Step":
     from repro.harness.measure import OPTIMIZERS
 
     batch = BATCH.get(model, 32) if options.batch is None else options.batch
-    for name, value, most in (("stages", options.stages, 1024), ("batch", batch, 2**20)):
+    limits = (
+        ("stages", options.stages, 1024),
+        ("batch", batch, 2**20),
+        ("up-to", 1 if options.up_to is None else options.up_to, _FURTHEST),
+    )
+    for name, value, most in limits:
         if not 1 <= value <= most:
             raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
     optimizer = None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
@@ -86,7 +94,7 @@ def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit"
     from repro.models import build
 
     args = pairs("model_args", options.model_args)
-    return Search(partial(build, model), step, memory).largest(families(model, args, options.vary))
+    return Search(partial(build, model), step, memory).largest(families(model, args, options.vary, options.up_to))
 
 
 def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
@@ -112,12 +120,32 @@ def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit
             f"{size}, {_name(above)}, takes {shown(above.fullest)} on its fullest stage: {share}; {help_} would help"
         )
     elif best is not None:
-        lines.append("the largest size that is looked at; larger ones, if there are, may fit too")
+        lines.append(_limit(found, f"{shown(best.fullest)} of {shown(memory)}"))
+    if found.refused:
+        first, count = found.refused[0], len(found.refused)
+        were = f"{count} sizes were left out, since the model refuses them" if count > 1 else "one size was left out"
+        lines.append(f"{were}; {assigned(first.args)}: {first.reason}")
     return "\n".join(lines)
 
 
+def _limit(found: "Fit", used: str) -> str:
+    """Why the search ended where nothing larger was found not to fit."""
+    if found.grown is None:
+        return (
+            f"its fullest stage takes {used}; no argument was left to grow, so this size alone was looked at: "
+            "--vary NAME grows one, or leave one out of --model-args"
+        )
+    further = min(2 * found.limit, _FURTHEST)
+    more = f"; --up-to {further} looks further" if further > found.limit else ""
+    return (
+        f"search limit reached at {found.grown}={found.limit}: the fullest stage takes {used}, "
+        f"so larger models may fit{more}"
+    )
+
+
 def _name(cut: "Cut") -> str:
-    return f"{assigned(cut.args) or 'this size'} ({cut.parameters / 1e6:,.1f} million parameters)"
+    many = f"{cut.parameters / 1e6:,.1f} million" if cut.parameters >= 10**6 else f"{cut.parameters:,}"
+    return f"{assigned(cut.args) or 'this size'} ({many} parameters)"
 
 
 def _counts(balance: tuple[int, ...]) -> str:
@@ -169,4 +197,6 @@ def _plain(options: FitOptions, model: str, step: "Step", memory: int, found: "F
         "optimizer": options.optimizer,
         "largest": found.best and found.best.plain(),
         "next": found.above and found.above.plain(),
+        "limit_reached": found.above is None and found.best is not None and found.grown is not None,
+        "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
     }

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from repro.models.amoebanet import amoebanet
-from repro.models.arguments import check_names, check_types
+from repro.models.arguments import UnusableError, check_names, check_types
 from repro.models.model import Model, require
 from repro.models.own import own
 from repro.models.timed import timed
@@ -38,7 +38,8 @@ def build(name: str, /, **args: Any) -> Model:
     """The model of that name; args are its builder's, by default the paper's sizes.
 
     Raises:
-        ValueError: unknown name or argument, or a value that is not allowed; one line.
+        UnusableError: unknown name or argument, or a user's function that fails; one line.
+        ValueError: a value that is not allowed; one line.
     """
     builder = _builder(name)
     check_names(name, builder, args)
@@ -57,4 +58,4 @@ def _builder(name: str) -> Callable[..., Model]:
         return BUILDERS[name]
     near = get_close_matches(name, BUILDERS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; if it is one of timm's, write timm:{name}"
-    raise ValueError(f"model={name!r}: allowed are {', '.join(names())}{hint}")
+    raise UnusableError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

@@ -6,10 +6,14 @@ from difflib import get_close_matches
 from typing import Any
 
 
+class UnusableError(ValueError):
+    """A model that no value of its arguments makes usable: unknown, or broken. One line."""
+
+
 def check_names(
     model: str, builder: Callable[..., Any], arguments: Mapping[str, Any], also: tuple[str, ...] = ()
 ) -> None:
-    """Raise a ValueError if an argument has no parameter, or one that is needed is missing.
+    """Raise an UnusableError if an argument has no parameter, or one that is needed is missing.
 
     Args:
         model: its name, for the message.
@@ -25,10 +29,10 @@ def check_names(
         near = get_close_matches(name, named, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         allowed = ", ".join(dict.fromkeys((*named, *also))) or "none"
-        raise ValueError(f"{name}={arguments[name]!r}: {model} has no such argument; allowed are {allowed}{hint}")
+        raise UnusableError(f"{name}={arguments[name]!r}: {model} has no such argument; allowed are {allowed}{hint}")
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in arguments:
-            raise ValueError(f"{name}: {model} needs this argument; try {name}=...")
+            raise UnusableError(f"{name}: {model} needs this argument; try {name}=...")
 
 
 def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> None:

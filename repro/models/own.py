@@ -9,6 +9,7 @@ return factories.
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from repro.data import images
-from repro.models.arguments import check_names
+from repro.models.arguments import UnusableError, check_names
 from repro.models.model import Model, require
 
 FORM = "import:package.module:function"
@@ -44,7 +45,7 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
     # The weights of layers that come ready-made must be the same in every process.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        returned = function(**arguments)
+        returned = _called(path, function, arguments)
     if isinstance(returned, Model):
         return returned
     return Model(
@@ -62,7 +63,7 @@ def _function(path: str) -> Callable[..., Any]:
     wrong = f"model='import:{path}'"
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name) or module_name.startswith("."):
-        raise ValueError(
+        raise UnusableError(
             f"{wrong}: write {FORM}, with a colon before the function and the module's name in full; "
             "try import:mymodel:layers"
         )
@@ -71,11 +72,11 @@ def _function(path: str) -> Callable[..., Any]:
         here = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         near = get_close_matches(name, here, n=1) or here[:3]
         hint = f"did you mean {' or '.join(near)}?" if near else "it has no functions"
-        raise ValueError(f"{wrong}: module {module_name} has no {name}; {hint}")
+        raise UnusableError(f"{wrong}: module {module_name} has no {name}; {hint}")
     function = getattr(module, name)
     if not callable(function):
         kind = type(function).__name__
-        raise ValueError(f"{wrong}: {name} is {_article(kind)}, not a function; write a function that returns it")
+        raise UnusableError(f"{wrong}: {name} is {_article(kind)}, not a function; write a function that returns it")
     return function
 
 
@@ -89,10 +90,42 @@ def _module(wrong: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         # An import that fails inside the user's module is that module's own error.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ValueError(
+            raise UnusableError(f"{wrong}: importing {name} raised {_what(error)}") from error
+        raise UnusableError(
             f"{wrong}: no module {error.name} in {here} nor installed; start in the directory that holds it"
         ) from None
+    except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
+        raise UnusableError(f"{wrong}: importing {name} raised {_what(error)}") from error
+
+
+def _called(path: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """What the user's function returns.
+
+    Raises:
+        ValueError: its own; and for an assertion, by which torch's own layers refuse sizes as well.
+        UnusableError: for anything else.
+    """
+    values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
+    given = f"model='import:{path}'" + (f" with {values}" if values else "")
+    try:
+        return function(**arguments)
+    except ValueError:
+        raise
+    except AssertionError as error:
+        raise ValueError(f"{given}: the function raised {_what(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise UnusableError(f"{given}: the function raised {_what(error)}") from error
+
+
+def _what(error: BaseException) -> str:
+    """`KeyError: 'a' (mymodel.py, line 12)`: the error, and the last line of the user's file that led to it."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:200].removesuffix(": ")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    frames = [f for f in frames if not f.filename.startswith(("<", importlib.__file__))]
+    if not frames or isinstance(error, SyntaxError):  # which names its place itself
+        return text
+    last = [f for f in frames if f.filename == frames[0].filename][-1]
+    return f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _layers(path: str, returned: object) -> list[Any]:

@@ -250,6 +250,118 @@ def test_a_model_of_one_s_own(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert "layers[0] (Chooses) cannot be counted" in capsys.readouterr().err
 
 
+REFUSING = """
+from functools import partial
+from torch import nn
+
+def multiples(width=8):
+    if width % 8:
+        raise ValueError(f"width = {width}: must be a multiple of 8")
+    return plain(width)
+
+def heads(width=8):
+    encoder = partial(nn.TransformerEncoderLayer, width, 12)  # an assertion, when it is built
+    return [nn.Flatten, partial(nn.Linear, 3072, width), encoder, partial(nn.Linear, width, 10)]
+
+class Split(nn.Module):
+    def forward(self, x):
+        return x.view(x.shape[0], 6, x.shape[1] // 6).flatten(1)  # shapes that do not fit
+
+def shapes(width=6):
+    return [nn.Flatten, partial(nn.Linear, 3072, width), Split, partial(nn.Linear, width, 10)]
+
+def holes(width=8):
+    if 500 <= width < 900:
+        raise ValueError("no")
+    return plain(width)
+
+def never(width=8):
+    raise ValueError("this model works at no size")
+
+def later(width=8):
+    if width > 20:
+        raise KeyError("late")
+    return plain(width)
+
+def plain(width=8):
+    return [nn.Flatten, partial(nn.Linear, 3072, width), nn.ReLU, partial(nn.Linear, width, 10)]
+"""
+
+
+@pytest.fixture
+def refusing(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """`repro fit` of one of these functions; returns (exit status, what programs are told, what people are told)."""
+    (tmp_path / "refusing_fit.py").write_text(REFUSING)
+    monkeypatch.chdir(tmp_path)
+
+    def go(name: str, memory: str = "30MB", *more: str, vary: str = "width") -> tuple[int, dict, str]:
+        command = ["fit", f"import:refusing_fit:{name}", "--memory", memory, "--vary", vary, *more]
+        status = main(command)
+        told = capsys.readouterr()
+        if status == 2:
+            return status, {}, told.err
+        main([*command, "--json"])
+        return status, json.loads(capsys.readouterr().out), told.out
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("name", "multiple", "reason"),
+    [
+        ("multiples", 8, "width=1: width = 1: must be a multiple of 8"),
+        ("heads", 12, "width=1: layers[2] (TransformerEncoderLayer) cannot be built without memory: AssertionError"),
+        ("shapes", 6, "width=1: layers[2] (Split) cannot be counted: RuntimeError"),
+    ],
+)
+def test_sizes_that_a_model_refuses_are_left_out_and_told(refusing, name: str, multiple: int, reason: str):
+    status, found, told = refusing(name)
+    best, above = found["largest"]["args"]["width"], found["next"]["args"]["width"]
+    assert status == 0
+    assert best % multiple == above % multiple == 0
+    assert best < above <= best + 2 * multiple
+    assert found["largest"]["fullest"] <= 30e6 < found["next"]["fullest"]
+    assert {one["args"]["width"] % multiple for one in found["refused"]} == set(range(1, multiple))
+    assert f"{len(found['refused'])} sizes were left out, since the model refuses them; {reason}" in told
+
+
+def test_what_is_refused_between_sizes_that_were_traced_is_found_out(refusing):
+    status, found, told = refusing("holes")
+    assert (status, found["largest"]["args"], found["next"]["args"]) == (0, {"width": 499}, {"width": 900})
+    assert "since the model refuses them; width=" in told
+
+
+def test_a_model_that_refuses_every_size_or_fails_is_one_line(refusing):
+    for name, words in (
+        ("never", "this model works at no size; nor is any other width up to "),
+        ("later", "with width=32: the function raised KeyError: 'late' (refusing_fit.py, line "),
+    ):
+        status, _, told = refusing(name)
+        assert status == 2
+        assert words in told
+        assert told.count("\n") == 1
+    assert refusing("plain", vary="widht")[2].endswith("did you mean width?\n")
+
+
+def test_where_the_search_ends_at_its_limit_it_says_so(refusing):
+    status, found, told = refusing("plain", "1GB")
+    assert (status, found["largest"]["args"], found["next"]) == (0, {"width": 4096}, None)
+    assert found["limit_reached"]
+    assert "search limit reached at width=4096: the fullest stage takes 0.20 GB of 1.00 GB, so larger models" in told
+    assert "--up-to 8192 looks further" in told
+    status, found, told = refusing("plain", "1GB", "--up-to", "65536")
+    assert found["largest"]["fullest"] <= 1e9 < found["next"]["fullest"]
+    assert not found["limit_reached"]
+    assert f"one size up, width={found['largest']['args']['width'] + 1}" in told
+
+
+def test_a_size_that_is_given_is_no_limit_of_a_search(capsys: pytest.CaptureFixture[str]):
+    assert main([*COMMAND, "L=2"]) == 0
+    told = capsys.readouterr().out
+    assert "no argument was left to grow" in told
+    assert "search limit" not in told
+
+
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]):
     assert main([*COMMAND[:3], "100kB", *COMMAND[4:]]) == 1
     told = capsys.readouterr().out
@@ -269,6 +381,9 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]):
         (["transformer", "--memory", "8GB", "--stages", "0"], "--stages 0: allowed is 1 to"),
         (["transformer", "--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
         (["transformer", "--memory", "8GB", "--checkpoint", "maybe"], "checkpoint"),
+        (["transformer", "--memory", "8GB", "--up-to", "0"], "--up-to 0: allowed is 1 to 65536"),
+        (["amoebanet-d", "--memory", "8GB", "--up-to", "15"], "up_to = 15: allowed is 16 or more, the smallest D"),
+        (["transformer", "--memory", "8GB", "--model-args", "Q=3"], "dropout, attention\n"),
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from repro.models import Model, build
+from repro.models.arguments import UnusableError
 
 SOURCE = """
 from functools import partial
@@ -28,6 +29,12 @@ def with_a_number():
 def nothing():
     return []
 
+def fails(width=8):
+    if width % 2:
+        raise ValueError(f"width = {width}: must be even")
+    assert width != 4, "no"
+    return {}["a"]
+
 not_a_function = 7
 """
 
@@ -35,7 +42,6 @@ not_a_function = 7
 @pytest.fixture
 def user_module(tmp_path, monkeypatch):
     (tmp_path / "users_models.py").write_text(SOURCE)
-    (tmp_path / "broken_model.py").write_text("import there_is_no_such_module\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield "import:users_models"
@@ -103,6 +109,34 @@ def test_wrong_arguments_are_one_line_errors(user_module):
         build(f"{user_module}:whole_model")
 
 
-def test_an_import_that_fails_inside_the_users_module_is_shown_as_it_is(user_module):
-    with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "import there_is_no_such_module\n",
+            r"ModuleNotFoundError: No module .*there_is_no_such_module' \(broken_model.py, line 1\)",
+        ),
+        ("x = 1\n1 / 0\n", r"ZeroDivisionError: division by zero \(broken_model.py, line 2\)"),
+        ("def f(:\n", r"SyntaxError: invalid syntax \(broken_model.py, line 1\)"),
+        ("raise SystemExit(3)\n", r"SystemExit: 3 \(broken_model.py, line 1\)"),
+    ],
+)
+def test_an_import_that_fails_inside_the_users_module_is_one_line(user_module, tmp_path, source, words):
+    (tmp_path / "broken_model.py").write_text(source)
+    sys.modules.pop("broken_model", None)
+    with pytest.raises(UnusableError, match=f"^model='import:broken_model:f': importing broken_model raised {words}$"):
         build("import:broken_model:f")
+
+
+def test_a_function_that_fails_is_one_line_and_a_refusal_is_its_own_words(user_module):
+    with pytest.raises(ValueError, match=r"^width = 7: must be even$"):
+        build(f"{user_module}:fails", width=7)
+    with pytest.raises(
+        UnusableError, match=r"^model=.* with width=2: the function raised KeyError: 'a' \(.*, line 28\)$"
+    ):
+        build(f"{user_module}:fails", width=2)
+    with pytest.raises(
+        ValueError, match=r"with width=4: the function raised AssertionError: no \(users_models.py"
+    ) as it:
+        build(f"{user_module}:fails", width=4)
+    assert not isinstance(it.value, UnusableError), "torch's own layers refuse sizes so"
