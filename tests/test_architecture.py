@@ -23,7 +23,7 @@ ALLOWED = {
     "simulate": {"gpipe"},
     "methods": {"gpipe", "models"},
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods"},
-    "report": {"gpipe", "paper", "simulate", "harness"},
+    "report": {"io", "gpipe", "paper", "simulate", "harness"},
 }
 READERS = {
     "formats",

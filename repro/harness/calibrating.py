@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +15,7 @@ from repro.harness.catalog import pairs
 from repro.harness.flags import parse_named
 from repro.harness.spec import RunSpec, slug
 from repro.harness.terminal import show, table_of
+from repro.io.untrusted import open_regular
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,17 +90,34 @@ def _machine(options: CalibrateOptions, here: Here) -> list["RenderableType"]:
     from repro.costs import bench
     from repro.gpipe import launch
 
+    path = _file_to_write(options.output or device_path(options, here))
     rates = launch(bench.run, here.machine.device, stages=here.K)
     device = profile(rates, here, _memory(here))
-    path = options.output or device_path(options, here)
     if machine.torchrun_rank() in (None, 0):
-        path.parent.mkdir(parents=True, exist_ok=True)
         device.save(path)
     use = (
         f"wrote {path}; in a run's spec it is profile={str(path)!r}, and\n"
         f"`repro simulate transformer --device {path} --K {here.K}` simulates a step on such devices"
     )
     return [f"{here.words}\n", _rates(rates, device), f"\n{use}"]
+
+
+def _file_to_write(path: Path) -> Path:
+    """The path of a file that will be written, with its folder made.
+
+    Raises a ValueError (one line), before anything is measured, where it could not be written, or
+    where a pipe or a device stands in its place.
+    """
+    if machine.torchrun_rank() not in (None, 0):  # the first rank writes
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            open_regular(path).close()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no regular file"
+        raise ValueError(f"--output {path}: {reason}; choose another path") from None
+    return path
 
 
 def profile(rates: "list[Rates]", here: Here, memory: int) -> "Device":
@@ -169,6 +188,7 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     common: dict[str, Any] = {"model": model, "model_args": args, "K": here.K, "balance": "uniform", "steps": 2}
     spec = RunSpec(M=M, N=M * options.smallest, task="calibrate", **common)
     measure.check(spec)
+    path = _file_to_write(options.output or options.results / here.machine.slug / f"calibration-{slug(model)}.json")
     found = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]
     record = {
         **{name: spec.plain()[name] for name in ("model", "model_args", "K")},
@@ -177,9 +197,7 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
         "unit": found["unit"],
         "calibration": found["calibration"],
     }
-    path = options.output or options.results / here.machine.slug / f"calibration-{slug(model)}.json"
     if machine.torchrun_rank() in (None, 0):
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     trust = " --trust" * model.startswith("import:")  # the file names code
     command = f"repro simulate --calibration {path} --K {here.K}{trust}"

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.harness.mistakes import near
-from repro.harness.outside import consent, from_json, read
+from repro.harness.outside import SMALL, consent, from_json, read
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -98,6 +98,8 @@ def find(name: str) -> Source:
         path = Path(name)
         if not path.is_file():
             raise ValueError(f"experiment = '{name}': no such file; give the path of a Python file with experiment()")
+        if (size := path.stat().st_size) > SMALL:
+            raise ValueError(f"experiment = '{name}': has {size} bytes, allowed are {SMALL}; is it the right file?")
         return _load(path, name)
     known = names()
     if name not in known:

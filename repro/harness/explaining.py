@@ -14,6 +14,7 @@ from repro.harness.flags import parse_named
 from repro.harness.formats import finite
 from repro.harness.mistakes import near
 from repro.harness.outside import read, read_table, short
+from repro.harness.private import expanded
 from repro.harness.record import Folder
 from repro.harness.spec import RunSpec
 from repro.harness.terminal import show, table_of
@@ -65,7 +66,7 @@ def find(run: str, results: Path) -> Path:
     Raises:
         ValueError: if it names no run, or several.
     """
-    given = Path(run).expanduser()
+    given = Path(expanded(run))
     if given.is_file():
         return given
     if (given / "spec.json").is_file():
@@ -84,7 +85,7 @@ def _unknown(run: str, results: Path, known: list[Path]) -> str:
         there = f"runs of it: {_some(_told(below))}" if below else f"`repro run {run}` records some"
         return f"is an experiment, give the id of one of its runs; {there}"
     ids = sorted({path.parent.name for path in known})
-    if (folder := Path(run).expanduser()).is_dir():
+    if (folder := Path(expanded(run))).is_dir():
         inside = _some(sorted(_told([path for path in known if folder.absolute() in path.absolute().parents])))
         return f"is a folder without a spec.json, give that of a run{f'; inside it are {inside}' * bool(inside)}"
     hint = near(run, ids) or (f"; there is {_some(ids)}" if ids else "; `repro run NAME` records some")

@@ -30,7 +30,13 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
 
     found = line["calibration"]
     sizes = found["sizes"]
-    limits = roofline(spec, sizes[-1], device.load(profile)) if profile.exists() else None
+    missing = f"no {profile}: `repro calibrate` alone makes it, and the roofline's limits stand here then"
+    limits = None
+    if profile.exists():
+        try:
+            limits = roofline(spec, sizes[-1], device.load(profile))
+        except ValueError as error:  # what was timed is shown all the same
+            missing = f"no roofline's limits: {error}"
     names = [f"{index}" for index in range(len(found["update"]))]
     parts: list[RenderableType] = []
     for kind in KINDS:
@@ -47,7 +53,7 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
         title = f"{LETTERS[kind]} of each layer (ms), micro-batches of n {line['unit'].partition('/')[0]}, measured"
         parts.append(table_of(columns, rows, ("layer",), title))
     if limits is None:
-        parts.append(f"no {profile}: `repro calibrate` alone makes it, and the roofline's limits stand here then")
+        parts.append(missing)
     else:
         parts.append(f"over roofline: over the layer's counted operators on {profile}, simulated, at n={sizes[-1]}")
     return parts

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from repro.io.untrusted import SMALL, open_regular, read_text
+
 _SECRET = re.compile(
     r"(^|_)(TOKENS?|KEYS?|PAT|PWD|AUTH|PEM)(_?ID|_?\d+|_PEM)?$|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|SECRET|PASSWORD|"
     r"PASSWD|PASSPHRASE|CREDENTIAL"
@@ -103,14 +105,16 @@ def _is_secret(variable: str) -> bool:
 def _stored() -> list[tuple[str, str]]:
     """What `wandb login` and `hf auth login` have left in the user's files."""
     found = []
-    with suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError, RuntimeError):
-        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
+    with suppress(OSError, netrc.NetrcParseError, ValueError, RuntimeError):
+        path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+        open_regular(path).close()  # a pipe would be waited for
+        hosts = netrc.netrc(path).hosts
         found += [(f"the password for {host} in your .netrc", hosts[host][2] or "") for host in hosts]
     cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
-    with suppress(OSError, UnicodeDecodeError, RuntimeError):
+    with suppress(ValueError, RuntimeError):
         path = Path(os.environ.get("HF_TOKEN_PATH") or f"{home}/token").expanduser()
-        found.append(("your Hugging Face token", path.read_text(encoding="utf-8").strip()))
+        found.append(("your Hugging Face token", read_text(path, SMALL).strip()))
     return found
 
 

@@ -143,7 +143,7 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
     from repro.simulate import Calibration
 
     try:
-        file = read(path.expanduser(), CalibrationFile, LARGE)
+        file = read(Path(expanded(str(path))), CalibrationFile, LARGE)
     except ValueError as error:
         raise ValueError(f"--calibration {error}") from None
     for name, given, own in (("model", model, file.model), ("model_args", args, file.model_args)):

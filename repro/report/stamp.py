@@ -1,8 +1,11 @@
 """Whether the report is newer than everything it is made from: a second start of run_all.sh draws nothing again."""
 
+import os
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
+
+from repro.io.untrusted import SMALL, read_text
 
 _CODE = Path(__file__).resolve().parents[1]
 _NAME = ".report-stamp"
@@ -12,7 +15,10 @@ _NO_RESULTS = ("wandb", "logs", "reference", ".lock")
 def is_current(results_dir: Path, plots_dir: Path) -> bool:
     """Whether report.html in `plots_dir` was made from these results by this code."""
     stamp = plots_dir / _NAME
-    made = stamp.read_text(encoding="utf-8") if stamp.exists() else ""
+    try:
+        made = read_text(stamp, SMALL)
+    except ValueError:
+        made = ""
     return (plots_dir / "report.html").exists() and made == _digest(results_dir)
 
 
@@ -23,10 +29,10 @@ def put(results_dir: Path, plots_dir: Path) -> None:
 
 def _digest(results_dir: Path) -> str:
     """Of name, size and time of every file of the results and of our code."""
-    digest = blake2b(str(results_dir.resolve()).encode(), digest_size=16)
+    digest = blake2b(os.fsencode(os.path.realpath(results_dir)), digest_size=16)
     for path in _files(results_dir):
         about = path.stat()
-        digest.update(f"{path}\n{about.st_size}\n{about.st_mtime_ns}\n".encode())
+        digest.update(f"{path}\n{about.st_size}\n{about.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

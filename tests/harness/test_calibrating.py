@@ -1,6 +1,7 @@
 """`repro calibrate`: this machine as a profile, a model's layers as a file, and what is said of mistakes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,36 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     assert device.load(path).matmul_flops == 2e9
     for words in ("K=2 processes at once", "2.00 GFLOP/s", "median of the above", f"--device {path}"):
         assert words in told
+
+
+@pytest.mark.parametrize("model", [[], ["transformer", "--model-args", *SIZES]])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "loop", "below a file", "long"])
+@pytest.mark.timeout(60)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    kind, model, tmp_path, capfd, monkeypatch
+):
+    measured = []
+    monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: measured.append(1))
+    path = tmp_path / "x.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to("x.json")
+    elif kind == "below a file":
+        (tmp_path / "file").touch()
+        path = tmp_path / "file" / "x.json"
+    else:
+        path = tmp_path / f"{'x' * 300}.json"
+    assert main(["calibrate", *model, "--output", str(path)]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"error: --output {path}: ")
+    assert error.endswith("; choose another path\n")
+    assert error.count("\n") == 1
+    assert measured == []
 
 
 def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Nothing private leaves: texts, specs, and every byte that a run, its mirror and its report write."""
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,15 @@ def test_what_logins_have_left_in_files_is_secret(home: Path, monkeypatch: pytes
         spec(model_args={"key": "trillian4242"})
     with pytest.raises(ValueError, match="your Hugging Face token"):
         spec(model_args={"key": "hf_marvinsToken"})
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_where_a_login_is_kept_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch):
+    for variable in ("NETRC", "HF_TOKEN_PATH"):
+        os.mkfifo(home / variable)
+        monkeypatch.setenv(variable, str(home / variable))
+    private._stored.cache_clear()
+    assert private._stored() == []
 
 
 def test_a_secret_that_was_cut_off_goes_too(home: Path):
