@@ -231,6 +231,7 @@ def trace(
     resident += [*module.buffers()] if isinstance(module, nn.Module) else []
     if statistics is not None:
         statistics.counting = counting
+        resident += statistics.tensors
     recorder, added = Recorder(resident), list[int]()
     hooks = [p.register_hook(lambda g: added.append(recorder.number(g))) for p in parameters if p.requires_grad]
     try:

@@ -2,8 +2,9 @@
 
 Layers train on the statistics of each micro-batch; the running ones, for evaluation, see the whole mini-batch
 (section 2.3 of arXiv:1811.06965v5). While a step runs, every F leaves the statistics of its micro-batch in scratch
-buffers: with momentum 1 a layer writes just these there, so they cost nothing extra. After the step they are put
-together, exactly, and the layer's own buffers move once. State-dict keys stay those of the layers.
+buffers: with momentum 1 a layer writes just these there, so they cost nothing extra. Before the layer runs again they
+are merged into a count, a mean and a spread in float64 for each channel, so memory does not grow with M (Chan, Golub
+and LeVeque, 1979). After the step the layer's own buffers move once. State-dict keys stay those of the layers.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,30 +27,40 @@ def owns(module: nn.Module, buffer: str) -> bool:
 
 
 class _Norm:
-    """One layer during a step: its own buffers put aside, the statistics of its micro-batches collected."""
+    """One layer during a step: its own buffers put aside, scratch buffers in their place."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
         self.running = module.running_mean, module.running_var
+        self.scratch = torch.zeros_like(module.running_mean), torch.zeros_like(module.running_var)
         self.momentum = module.momentum
         self.tracked = module.num_batches_tracked
         # Over examples; an instance norm averages their variances and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
-        self.counts: list[int] = []
-        self.statistics: list[tuple[Tensor, Tensor]] = []
+        self.count = 0  # values for each channel that were merged
+        self.fresh = 0  # values whose statistics are in the scratch buffers, to be merged
+        self.merged: tuple[Tensor, Tensor]  # mean, and sum of squared distances from it; float64
         module.momentum = 1.0
         module.num_batches_tracked = None
-        self._scratch()
-
-    def _scratch(self) -> None:
-        self.module.running_mean, self.module.running_var = (torch.zeros_like(t) for t in self.running)
+        module.running_mean, module.running_var = self.scratch
 
     def take(self, output: Tensor) -> None:
-        """Keep what the F of a micro-batch has left."""
-        channels = output.shape[1] if self.pooled else output.shape[1:].numel()
-        self.counts.append(output.numel() // channels)
-        self.statistics.append((self.module.running_mean, self.module.running_var))
-        self._scratch()
+        """Note that a forward has left the statistics of its micro-batch."""
+        self.fresh = output.numel() // (output.shape[1] if self.pooled else output.shape[1:].numel())
+
+    def merge_weights(self) -> tuple[float, float, float]:
+        """Of the fresh statistics in the merged ones; from now on they count as merged.
+
+        Returns:
+            For the distance between the means, the fresh variance, and the squared distance between the means. All
+            are 0 if nothing is fresh.
+        """
+        before, fresh = self.count, self.fresh
+        self.count, self.fresh = before + fresh, 0
+        if not fresh:
+            return 0.0, 0.0, 0.0
+        share = fresh / self.count
+        return share, fresh - self.pooled, self.pooled * before * share
 
     def restore(self) -> None:
         """Give the layer its own buffers back."""
@@ -59,11 +70,7 @@ class _Norm:
 
     def summed(self) -> Tensor:
         """[1 + 2 C]: how many values, their mean, and the sum of their squared distances from it."""
-        if not self.counts:
-            return torch.zeros(1 + 2 * self.running[0].numel(), dtype=torch.float64, device=self.running[0].device)
-        counts = torch.tensor(self.counts, dtype=torch.float64, device=self.running[0].device)[:, None]
-        means, variances = (torch.stack(s).double() for s in zip(*self.statistics, strict=True))
-        return self._joined(counts, means, variances * (counts - self.pooled))
+        return torch.cat([self.merged[0].new_tensor([self.count]), *self.merged])
 
     def _joined(self, counts: Tensor, means: Tensor, spreads: Tensor) -> Tensor:
         """Put groups of values together: [G, 1], [G, C], [G, C] -> [1 + 2 C]."""
@@ -97,16 +104,51 @@ class Statistics:
         found = [m for m in module.modules() if isinstance(m, kinds) and m.training and m.running_mean is not None]
         self.counting = False
         self._norms = {id(m): _Norm(m) for m in found if m.track_running_stats}
-        self._hooks = [n.module.register_forward_hook(self._hook) for n in self._norms.values()]
+        norms = [*self._norms.values()]
+        channels = [norm.running[0].numel() for norm in norms]
+        device = norms[0].running[0].device if norms else None
+        self._channels = torch.tensor(channels, dtype=torch.int64, device=device)
+        # Means and spreads of all norms, one norm behind the other.
+        self._merged = [torch.zeros(sum(channels), dtype=torch.float64, device=device) for _ in range(2)]
+        for norm, mean, spread in zip(norms, *(flat.split(channels) for flat in self._merged), strict=True):
+            norm.merged = mean, spread
+        self._hooks = [norm.module.register_forward_pre_hook(self._before) for norm in norms]
+        self._hooks += [norm.module.register_forward_hook(self._after) for norm in norms]
 
-    def _hook(self, module: nn.Module, _inputs: object, output: Tensor) -> None:
+    def _before(self, module: nn.Module, _inputs: object) -> None:
+        # The layer is about to overwrite them: in the next F, in an R, or used a second time in an F.
+        if self._norms[id(module)].fresh:
+            self._merge()
+
+    def _after(self, module: nn.Module, _inputs: object, output: Tensor) -> None:
         if self.counting:
             self._norms[id(module)].take(output)
 
+    @torch.no_grad()
+    def _merge(self) -> None:
+        """Merge what is fresh, of all norms at once: for each norm alone it would take as long as a small layer."""
+        norms = [*self._norms.values()]
+        mean, spread = self._merged
+        rows = torch.tensor([norm.merge_weights() for norm in norms], dtype=torch.float64)
+        rows = rows.to(mean.device, non_blocking=True)  # a GPU is not to wait for it
+        share, own, between = rows.t().repeat_interleave(self._channels, dim=1, output_size=len(mean))
+        fresh_mean, fresh_variance = (torch.cat([norm.scratch[n] for norm in norms]).double() for n in range(2))
+        # Products and sums in turn, never fused: fused ones round otherwise at the end of a tensor, and where a norm
+        # lies in it depends on K.
+        distance = fresh_mean.sub_(mean)
+        mean.add_(share.mul_(distance))
+        spread.add_(own.mul_(fresh_variance))
+        spread.add_(between.mul_(distance.square_()))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What is in memory only while a step runs, however many micro-batches it has."""
+        return [*self._merged, *(t for norm in self._norms.values() for t in norm.scratch)]
+
     @property
     def nbytes(self) -> int:
-        """Of the statistics that the F of one micro-batch leaves."""
-        return sum(t.nbytes for norm in self._norms.values() for t in norm.running)
+        """Of `tensors`."""
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def restore(self) -> None:
         """Leave every layer as it was."""
@@ -118,8 +160,10 @@ class Statistics:
     @torch.no_grad()
     def commit(self, gather: Gather | None) -> None:
         """After `restore`: move all running statistics once."""
+        if any(norm.fresh for norm in self._norms.values()):  # of the last F
+            self._merge()
         # A norm that did not run here may have run on another replica.
-        norms = [n for n in self._norms.values() if n.counts or gather is not None]
+        norms = [n for n in self._norms.values() if n.count or gather is not None]
         if not norms:
             return
         own = [n.summed() for n in norms]

@@ -6,6 +6,10 @@ from timm.layers import BatchNormAct2d
 from torch import nn
 
 from repro.gpipe import Pipeline
+from repro.gpipe.batchnorm import once_per_mini_batch
+from repro.gpipe.memory import LiveBytes
+from repro.gpipe.schedule import SCHEDULES
+from repro.gpipe.stage import Stage
 
 N, C, M = 10, 3, 4
 MSE = nn.functional.mse_loss
@@ -185,6 +189,95 @@ def test_evaluation_moves_nothing():
     before = snapshot(norm)
     pipe.evaluate(*batch(2, seed=5), MSE)
     assert all(torch.equal(snapshot(norm)[key], value) for key, value in before.items())
+
+
+def bytes_of_statistics(m, width=1000):
+    """What F of m micro-batches leaves behind, besides its outputs; and what the step says that it takes."""
+    norms = nn.Sequential(nn.BatchNorm1d(width), nn.BatchNorm1d(width), Twice(nn.BatchNorm1d(width)))
+    stage = Stage({0: norms}, ["0"], torch.device("cpu"), 0)
+    x = torch.randn(4, width)
+    with LiveBytes() as live, once_per_mini_batch(stage.module) as stage.statistics:
+        for i in range(m):
+            stage.forward(i, x, keep=False)
+        return live.now, stage.statistics.nbytes
+
+
+def test_memory_of_statistics_does_not_grow_with_micro_batches():
+    few, many = bytes_of_statistics(2), bytes_of_statistics(64)
+    assert few == many
+    left, said = few
+    assert said == 3 * 1000 * (4 + 4 + 8 + 8), "two scratch buffers, and mean and spread in float64"
+    assert said <= left <= said + 100
+
+
+def test_the_same_bits_for_every_schedule_and_checkpoint_mode():
+    """F runs in the same order in all of them; in float64, which hides no bit."""
+    found = []
+    for schedule in SCHEDULES:
+        for checkpoint in ("always", "except_last", "never"):
+            norms = nn.Sequential(
+                nn.BatchNorm2d(C), Twice(nn.BatchNorm2d(C)), nn.InstanceNorm2d(C, track_running_stats=True)
+            )
+            pipe = pipeline(norms.double(), checkpoint=checkpoint, schedule=schedule)
+            x, y = batch(2)
+            pipe.train_step(x.double(), y.double(), MSE)
+            found.append(snapshot(norms))
+    for other in found[1:]:
+        assert all(torch.equal(other[key], value) for key, value in found[0].items())
+
+
+@pytest.mark.parametrize("width", [1, 7, 16])
+def test_the_same_bits_wherever_a_norm_lies_among_others(width):
+    """A stage's norms are merged together, and which ones these are depends on K."""
+    alone, second = nn.BatchNorm2d(C).double(), nn.BatchNorm2d(C).double()
+    x, _ = batch(2)
+    for stage in (Stage({0: alone}, ["0"], torch.device("cpu"), 0), beside(second, width)):
+        with once_per_mini_batch(stage.module) as stage.statistics:
+            for i, part in enumerate(x.double().tensor_split(M)):
+                stage.forward(i, part, keep=False)
+    assert all(torch.equal(snapshot(second)[key], value) for key, value in snapshot(alone).items())
+
+
+class Aside(nn.Module):
+    """Runs another norm, on zeros, and passes its input on."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        self.norm(torch.ones(2, self.norm.num_features))
+        return x
+
+
+def beside(norm, width):
+    """A stage with a norm behind one of another width."""
+    return Stage({0: Aside(width), 1: norm}, ["0", "1"], torch.device("cpu"), 0)
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+def test_norms_of_every_kind_and_type_in_one_stage(checkpoint):
+    """Each as if it were alone."""
+    kinds = [nn.BatchNorm2d(C), nn.InstanceNorm2d(C, track_running_stats=True), nn.BatchNorm2d(C).double()]
+    single = [nn.BatchNorm2d(C), nn.InstanceNorm2d(C, track_running_stats=True), nn.BatchNorm2d(C).double()]
+    for seed in range(2):
+        x, y = batch(2, seed=seed)
+        pipeline(Beside(kinds), checkpoint=checkpoint).train_step(x, y, MSE)
+        for norm in single:
+            pipeline(Beside([norm]), checkpoint=checkpoint).train_step(x, y, MSE)
+    for norm, alone in zip(kinds, single, strict=True):
+        assert all(torch.equal(snapshot(norm)[key], value) for key, value in snapshot(alone).items())
+
+
+class Beside(nn.Module):
+    """Adds what several norms make of the same input, each in its own type."""
+
+    def __init__(self, norms):
+        super().__init__()
+        self.norms = nn.ModuleList(norms)
+
+    def forward(self, x):
+        return sum(norm(x.to(norm.weight.dtype if norm.weight is not None else x.dtype)).float() for norm in self.norms)
 
 
 class Extra(nn.BatchNorm2d):
