@@ -95,6 +95,8 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
                 line |= _beside(results, modelled[setting.model], kinds, (K, M), ours)
                 line[f"K={K}", "ideal"] = number(theirs(K, M, *setting.plan))
             lines.append(line)
+    if not lines:  # nothing with K > 1 of any model
+        return Table(name, title, note, DataFrame(), experiment=NAME, missing=True)
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
     details = [optimizers(results, fixed(rows_of(results, experiment=NAME)))]

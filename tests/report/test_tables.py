@@ -325,6 +325,14 @@ def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(resu
     assert set(made["runs"].shown["scale"]) == {"laptop", "smoke"}
 
 
+def test_an_experiment_of_that_name_without_its_models_has_no_table_2(tmp_path):
+    run = RunSpec(model="import:mine:mlp", K=1, M=2, N=8)
+    plan = Experiment(name="table2", title="", question="", groups=(Group(name="mlp", runs=(run,)),))
+    fill_with(tmp_path, plan, lambda spec, _: None)
+    names = {table.name for table in tables.all_tables(load(tmp_path))}
+    assert not {"table2", "table2_speedup"} & names
+
+
 def test_a_schedule_that_is_not_ours_has_no_ideal(results):
     assert isnan(ideal_over_k1(2, 4, "ddp", "never"))
 
