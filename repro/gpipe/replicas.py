@@ -1,7 +1,8 @@
 """D copies of a pipeline (data parallelism): what stage j of every copy has to agree on.
 
 The gradients of a stage are final during its last backward: whenever a bucket of them is, its all-reduce starts and
-runs beside what is left of that backward, and beside the backwards of the stages before.
+runs beside what is left of that backward, and beside the backwards of the stages before. Sparse gradients, as of
+nn.Embedding(sparse=True), are exchanged after it, and stay sparse: optimizers treat the rows in them unlike others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,8 +55,11 @@ class Replicas:
         self._order: list[list[nn.Parameter]] = []
         self._works: list[tuple[dist.Work, Tensor]] = []
         self._armed = False
+        self._sparse: set[nn.Parameter] = set()  # seen to have a sparse gradient, on any replica
         for parameter in self._parameters:
-            parameter.register_post_accumulate_grad_hook(self._ready)
+            # One that is thawed later has no hook, so its bucket is summed when the step ends.
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._ready)
 
     def begin(self) -> None:
         """Before a step, whose gradients are the only ones that the parameters have; see `undo`."""
@@ -63,7 +67,8 @@ class Replicas:
 
     def last_backward(self) -> None:
         """From here on a gradient that was added to is final."""
-        self._order = list(_buckets([p for p in reversed(self._parameters) if p.requires_grad]))
+        dense = [p for p in reversed(self._parameters) if p.requires_grad and p not in self._sparse]
+        self._order = list(_buckets(dense))
         self._bucket = {p: n for n, bucket in enumerate(self._order) for p in bucket}
         self._missing = [len(bucket) for bucket in self._order]
         self._works = []
@@ -75,13 +80,17 @@ class Replicas:
         self._start(everything=True)
         for bucket, (work, flat) in zip(self._order, self._works, strict=True):
             wait(work, flat, self._next)
-            *parts, had = flat.to(bucket[0].device).split([*(p.numel() for p in bucket), len(bucket)])
-            for parameter, part, elsewhere in zip(bucket, parts, had, strict=True):
-                if parameter.grad is not None:
+            sizes = [*(p.numel() for p in bucket), len(bucket), len(bucket)]
+            *parts, had, sparse = flat.to(bucket[0].device).split(sizes)
+            for parameter, part, elsewhere, is_sparse in zip(bucket, parts, had, sparse.tolist(), strict=True):
+                if is_sparse:
+                    self._sparse.add(parameter)
+                elif parameter.grad is not None:
                     parameter.grad.copy_(part.view_as(parameter))
                 elif elsewhere:  # no part of the graph here, but of another replica's
                     parameter.grad = part.view_as(parameter).clone()
         self._works = []
+        self._sum_sparse([p for p in self._parameters if p.requires_grad and p in self._sparse])
 
     def total(self, value: float) -> float:
         """The sum of a number over all replicas."""
@@ -97,7 +106,7 @@ class Replicas:
         return [box.to(tensor.device) for box in boxes]
 
     def _ready(self, parameter: nn.Parameter) -> None:
-        if self._armed:
+        if self._armed and parameter not in self._sparse:
             bucket = self._bucket[parameter]
             assert self._missing[bucket], "a gradient was added to twice in one backward (a reentrant checkpoint?)"
             self._missing[bucket] -= 1
@@ -108,10 +117,47 @@ class Replicas:
         """Sum the next buckets that are final, in the same order on every replica."""
         while len(self._works) < len(self._order) and (everything or not self._missing[len(self._works)]):
             bucket = self._order[len(self._works)]
-            grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+            sparse = [p.grad is not None and p.grad.is_sparse for p in bucket]
+            grads = [
+                torch.zeros_like(p) if p.grad is None or is_sparse else p.grad
+                for p, is_sparse in zip(bucket, sparse, strict=True)
+            ]
             had = grads[0].new_tensor([p.grad is not None for p in bucket])
-            flat = torch.cat([*(g.reshape(-1) for g in grads), had]).to(self._device)
+            flat = torch.cat([*(g.reshape(-1) for g in grads), had, had.new_tensor(sparse)]).to(self._device)
             self._works.append((self._group.allreduce([flat]), flat))
+
+    @torch.no_grad()
+    def _sum_sparse(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Sum gradients that are sparse on some replica; the sums are the same on every replica."""
+        if not parameters:
+            return
+        own = [p.grad.coalesce() if p.grad is not None and p.grad.is_sparse else p.grad for p in parameters]
+        # What each replica has: 0 nothing, 1 a dense gradient, 2 a sparse one with so many indexed dimensions and rows.
+        kinds = [(0, 0, 0) if g is None else (2, g.sparse_dim(), g._nnz()) if g.is_sparse else (1, 0, 0) for g in own]
+        of_replicas = torch.stack(self.gather(torch.tensor(kinds))).unbind(1)
+        for parameter, gradient, found in zip(parameters, own, of_replicas, strict=True):
+            kind, dimensions, rows = found.t().tolist()
+            if not any(kind):
+                continue
+            indexed = {n for n in dimensions if n}
+            if 1 in kind or len(indexed) > 1:  # the sum is dense, as autograd's is
+                whole = torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
+                parameter.grad = torch.stack(self.gather(whole)).sum(0)
+            else:
+                parameter.grad = self._joined(parameter, gradient, indexed.pop(), rows)
+
+    def _joined(self, like: Tensor, gradient: Tensor | None, dimensions: int, rows: Sequence[int]) -> Tensor:
+        """The sum of sparse gradients; every replica sends as many rows as the longest has."""
+        room = max(*rows, 1)
+        indices = torch.zeros(dimensions, room, dtype=torch.int64, device=like.device)
+        values = like.new_zeros(room, *like.shape[dimensions:])
+        if gradient is not None:
+            indices[:, : gradient._nnz()] = gradient.indices()
+            values[: gradient._nnz()] = gradient.values()
+        # Without the padding: a row counts as used by being there, even where its gradient is zero.
+        all_indices = torch.cat([i[:, :n] for i, n in zip(self.gather(indices), rows, strict=True)], dim=1)
+        all_values = torch.cat([v[:n] for v, n in zip(self.gather(values), rows, strict=True)])
+        return torch.sparse_coo_tensor(all_indices, all_values, like.shape, check_invariants=False).coalesce()
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterable[list[nn.Parameter]]:

@@ -11,6 +11,7 @@ from repro.gpipe import Pipeline, Weighted, replicas
 from repro.gpipe.layers import Layer
 
 WIDTH, M, D, STEPS = 6, 2, 2, 3
+ROWS = 12  # of a table
 EXAMPLES = (7, 4)  # of the two replicas
 SMALL_BUCKET = 200  # bytes: a weight, or two biases
 PLAIN = nn.functional.mse_loss
@@ -52,6 +53,25 @@ class Branches(nn.Module):
         return self.second(x)
 
 
+class Tables(nn.Module):
+    """Embeddings with sparse gradients, of rows that differ between replicas.
+
+    `often` is used by all, row 0 with a gradient of zeros; `once` by the replica with positive first inputs; `never` by
+    none; of `both` the other replica's gradient is dense.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.often, self.once, self.never, self.both = (nn.Embedding(ROWS, WIDTH, sparse=True) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = (x[:, 1].abs() * 7).long() % ROWS
+        found = x + self.often(rows) * (rows > 0)[:, None]
+        if x[0, 0] > 0:
+            return found + self.once(rows) + self.both(rows)
+        return found + self.both.weight.mean(0)
+
+
 def model(name: str) -> list[Layer]:
     """Three layers or four."""
     exact: list[Layer] = [  # in float64, since the norm of two examples magnifies what rounding does
@@ -65,6 +85,7 @@ def model(name: str) -> list[Layer]:
         "norm": exact,
         "noisy": [linear, lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(WIDTH), linear],
         "branches": [Branches, nn.Tanh, linear],
+        "tables": [Tables, nn.Tanh, linear],
     }[name]
 
 
@@ -74,7 +95,7 @@ def batch(name: str, replica: int) -> tuple[Tensor, Tensor]:
     n = 8 if name == "noisy" else EXAMPLES[replica]
     dtype = torch.float64 if name == "norm" else torch.float32
     x, y = (torch.randn(n, WIDTH, generator=generator, dtype=dtype) for _ in range(2))
-    if name == "branches":
+    if name in ("branches", "tables"):
         x[:, 0] = x[:, 0].abs() * (1 - 2 * replica)
     return x, y
 
@@ -85,11 +106,14 @@ CASES: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "norm": ("norm", PLAIN),
     "noisy": ("noisy", PLAIN),
     "branches": ("branches", PLAIN),
+    "tables": ("tables", PLAIN),
 }
 
 
-def optimizer_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """One that tells no gradient from a gradient of zeros."""
+def optimizer_of(parameters: list[nn.Parameter], case: str = "plain") -> torch.optim.Optimizer:
+    """One that tells no gradient from a gradient of zeros, or that takes sparse gradients."""
+    if case == "tables":
+        return torch.optim.Adagrad(parameters, lr=0.2)
     return torch.optim.SGD(parameters, lr=0.2, momentum=0.9, weight_decay=0.1)
 
 
@@ -97,12 +121,14 @@ def train(case: str, stages: int, checkpoint: str = "always") -> dict[str, Any]:
     """Three steps on this replica's own mini-batch and a fourth one's evaluation."""
     name, loss_fn = CASES[case]
     pipe = Pipeline(model(name), stages, M, replicas=D, balance="uniform", checkpoint=checkpoint, device="cpu", seed=4)
-    optimizer = optimizer_of(list(pipe.parameters()))
+    optimizer = optimizer_of(list(pipe.parameters()), case)
     own = batch(name, pipe.replica)
     losses = [pipe.train_step(*own, loss_fn, optimizer).loss for _ in range(STEPS)]
     evaluation = pipe.evaluate(*own, loss_fn)
     pipe.close()
-    return {"losses": losses, "evaluation": evaluation.loss, "state": dict(pipe.module.state_dict())}
+    gradients = {key: p.grad for key, p in pipe.module.named_parameters()}
+    state = dict(pipe.module.state_dict())
+    return {"losses": losses, "evaluation": evaluation.loss, "state": state, "gradients": gradients}
 
 
 def accumulated(stages: int) -> dict[str, Tensor]:

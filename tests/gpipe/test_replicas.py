@@ -14,6 +14,7 @@ from repro.gpipe.launch import StageError
 from repro.gpipe.layers import build
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch's own Adagrad
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def unsplit(case):
         weighed = [(o, y, w) for o, (_, y), w in zip(outputs, parts, weights, strict=True) if w]
         return torch.stack([loss_fn(o, y) * (w / sum(weights)) for o, y, w in weighed]).sum()
 
-    optimizer = optimizer_of(list(whole.parameters()))
+    optimizer = optimizer_of(list(whole.parameters()), case)
     losses = []
     for step in range(1, STEPS + 1):
         optimizer.zero_grad()
@@ -122,6 +123,27 @@ def test_only_what_some_replica_used_is_trained(ran):
     found, initial = state(ran, "branches", 1, 1), build(model("branches")[0], 0, 4, CPU).state_dict()
     changed = {key for key, value in initial.items() if not torch.equal(found[f"0.{key}"], value)}
     assert changed == {key for key in initial if not key.startswith("third")}
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_sparse_gradients_are_as_those_of_one_model(ran, K):
+    """The same rows, with one whose gradient is zero; none at all; or dense where one replica's is."""
+    _, _, whole = unsplit("tables")
+    for replica in range(D):
+        found = state(ran, "tables", K, replica, "gradients")
+        for key, parameter in whole.named_parameters():
+            ours, theirs = found[key], parameter.grad
+            assert (ours is None) == (theirs is None) == (key == "0.never.weight")
+            if theirs is None:
+                continue
+            assert (
+                ours.layout == theirs.layout == (torch.strided if "both" in key or key[0] == "2" else torch.sparse_coo)
+            )
+            if theirs.is_sparse:
+                ours, theirs = ours.coalesce(), theirs.coalesce()
+                assert torch.equal(ours.indices(), theirs.indices())
+                ours, theirs = ours.values(), theirs.values()
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("K", [1, 2])
