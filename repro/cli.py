@@ -1,7 +1,7 @@
 """The `repro` command: list, plan, run, report, why, fit, simulate, calibrate, doctor.
 
-Listing and planning import no torch. A user's mistake is one line on stderr and exit status 2; a run that failed
-gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or skipped.
+Listing imports no torch, nor does planning what is done already. A user's mistake is one line on stderr and exit
+status 2; a run that failed gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or skipped.
 """
 
 import dataclasses
@@ -171,11 +171,26 @@ def _plan(arguments: list[str]) -> int:
     options, chosen = _chosen(PlanOptions, "plan", arguments)
     console = Console(highlight=False, markup=False)
     _say_scale(options)
-    for plan in _plans(options, chosen):
+    plans = _plans(options, chosen)
+    unchecked = _check(options, plans)
+    for plan in plans:
         console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
         console.print(plan_table(plan))
-        console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
+        console.print("\n".join([summary(plan), *plan.notes, *unchecked]), soft_wrap=True)
     return 0
+
+
+def _check(options: PlanOptions, plans: list[Any]) -> list[str]:
+    """Refuse what `repro run` would refuse; a note where that would run code which only a file names."""
+    from repro.harness import catalog, runner
+
+    if options.spec:
+        try:
+            catalog.consent(options.spec, plans[0].runs[0].spec.model, options.trust)
+        except ValueError as error:
+            return [f"the model was not looked at: {error}"]
+    runner.check(plans)
+    return []
 
 
 def _run(arguments: list[str]) -> int:

@@ -87,10 +87,10 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
     return found if rank == 0 else None
 
 
-def check(spec: RunSpec) -> None:
+def check(spec: RunSpec, model: "Model | None" = None) -> None:
     """Raise a one-line ValueError for what only the model can tell: its name, arguments, L, and whether it computes.
 
-    Builds the list of layers but no layer.
+    Builds the list of layers but no layer; `model` is that of the spec, where it was built before.
     """
     if spec.task == "fit":
         from repro.costs.families import families
@@ -103,7 +103,7 @@ def check(spec: RunSpec) -> None:
                 "such as L"
             )
         return
-    model = build(spec.model, **spec.arguments)
+    model = model or build(spec.model, **spec.arguments)
     if spec.task == "calibrate" and modelled.waits(model):
         raise ValueError(
             f"model = '{spec.model}' with task = 'calibrate': its layers wait as long as they say, so there is nothing "

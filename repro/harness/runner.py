@@ -61,8 +61,7 @@ class Session:
         It is called twice: a mistake is told before anything is written, and until this process has the lock another
         one may have recorded what the first plan misses.
         """
-        for one in plan():
-            check(one)
+        check(plan())
         with lock.held(self.results, self.command) as own:
             return self._execute(plan(), own)
 
@@ -283,17 +282,22 @@ def declare(plan: Plan) -> None:
             plan.folder.set_status(run.id, "done", rounds=len(plan.folder.lines(run.id)))
 
 
-def check(plan: Plan) -> None:
+def check(plans: Sequence[Plan]) -> None:
     """Raise a one-line ValueError for what only the models can tell, before any process is started.
 
     What is done was checked when it was measured, what is skipped when it was first said to be: a second start
-    imports no torch.
+    looks at no model.
     """
-    for run in plan.runs:
-        if run.missing or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped"):
-            from repro.harness.measure import check as check_run
+    asked = [
+        run.spec
+        for plan in plans
+        for run in plan.runs
+        if run.missing or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped")
+    ]
+    if asked:
+        from repro.harness import rehearsal
 
-            check_run(run.spec)
+        rehearsal.check(asked, plans[0].machine.device)
 
 
 def workers(plans: Sequence[Plan], results: Path) -> "AbstractContextManager[Measurer]":

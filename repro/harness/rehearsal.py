@@ -1,0 +1,100 @@
+"""What only the models can tell, before any process is started: their names, arguments, layers and shapes.
+
+Each distinct model that is not our own passes one micro-batch through its layers and its loss, once, on fake tensors:
+these have shapes and no memory, so a model of any size takes a second or two.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+
+from repro.costs import mini_batch
+from repro.costs.count import Counter
+from repro.costs.walk import micro_batch
+from repro.gpipe.microbatch import map_leaves, sizes, split, unwrapped
+from repro.harness import measure, modelled
+from repro.harness.outside import short
+from repro.harness.spec import RunSpec, canonical
+from repro.models import BUILDERS, Model, build
+
+
+def check(specs: Iterable[RunSpec], device: str) -> None:
+    """Hold runs against their models.
+
+    Args:
+        specs: the runs.
+        device: "cpu" or "cuda", what measured runs compute on.
+
+    Raises:
+        ValueError: one line, for the first run that cannot be: an unknown model, arguments that it does not take, code
+            of the user's that cannot be imported or that fails, too few layers, shapes that do not fit together.
+    """
+    built: dict[str, Model] = {}
+    last: Counter | None = None
+    for spec in specs:
+        if spec.task == "fit":  # which builds models of many sizes
+            measure.check(spec)
+            continue
+        key = canonical([spec.model, spec.model_args])
+        if key in built:
+            measure.check(spec, built[key])
+            continue
+        model = built[key] = build(spec.model, **spec.arguments)
+        measure.check(spec, model)
+        # Our own models are held against their arguments by their builders, and layers that wait would really wait.
+        if spec.model not in BUILDERS and not modelled.waits(model):
+            last = _pass(spec, model, device, last)
+
+
+def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Counter | None:
+    """One micro-batch through layers and loss; returns the counter, whose traces the next model may use."""
+    examples = sizes(spec.N // spec.D, spec.M)[0]
+    try:
+        inputs, targets = (micro_batch(mini_batch(few, examples), examples) for few in model.batch(1, 0))
+        counter = Counter(model.layers, model.loss, like=like)
+        counter.head(inputs, targets, graph=False)
+    except Exception as error:
+        if spec.modelled:  # there is nothing but fake tensors
+            told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise ValueError(f"model = {short(spec.model)}: {told}") from error
+        # Fake tensors have no values, and no layer is obliged to do without: what counts are real ones.
+        _really(spec, model, device)
+        return like
+    return counter
+
+
+def _really(spec: RunSpec, model: Model, device: str) -> None:
+    """The first micro-batch on real tensors, one layer in memory at a time; ValueError names what fails."""
+    where = "batch"
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            inputs, targets = (
+                unwrapped(split(split(tree, spec.D)[0], spec.M)[0]) for tree in model.batch(spec.N, spec.seed)
+            )
+            value: Any = _moved(inputs, device)
+            for index, layer in enumerate(model.layers):
+                where = f"layers[{index}] ({_name(layer)})"
+                # A ready-made layer keeps what it is: its statistics would change.
+                module = deepcopy(layer) if isinstance(layer, nn.Module) else layer()
+                value = module.to(device)(value)
+            where = "loss"
+            model.loss(value, _moved(targets, device))
+    except (MemoryError, torch.OutOfMemoryError):
+        return  # of one process here; its stages may have room
+    except Exception as error:
+        raise ValueError(
+            f"model = {short(spec.model)}, {where}, on a micro-batch of {sizes(spec.N // spec.D, spec.M)[0]}: "
+            f"{type(error).__name__}: {short(' '.join(str(error).split()), 200, quote=False)}"
+        ) from error
+
+
+def _moved(tree: Any, device: str) -> Any:
+    """The same tree with its tensors on the device."""
+    return map_leaves(torch.Tensor, lambda tensor: tensor.to(device), tree)
+
+
+def _name(layer: Any) -> str:
+    return getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
