@@ -167,30 +167,18 @@ def _plan(arguments: list[str]) -> int:
     from rich.console import Console
 
     from repro.harness.progress import plan_table, summary
+    from repro.harness.runner import check
 
     options, chosen = _chosen(PlanOptions, "plan", arguments)
     console = Console(highlight=False, markup=False)
     _say_scale(options)
     plans = _plans(options, chosen)
-    unchecked = _check(options, plans)
+    check(plans)
     for plan in plans:
         console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
         console.print(plan_table(plan))
-        console.print("\n".join([summary(plan), *plan.notes, *unchecked]), soft_wrap=True)
+        console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
     return 0
-
-
-def _check(options: PlanOptions, plans: list[Any]) -> list[str]:
-    """Refuse what `repro run` would refuse; a note where that would run code which only a file names."""
-    from repro.harness import catalog, runner
-
-    if options.spec:
-        try:
-            catalog.consent(options.spec, plans[0].runs[0].spec.model, options.trust)
-        except ValueError as error:
-            return [f"the model was not looked at: {error}"]
-    runner.check(plans)
-    return []
 
 
 def _run(arguments: list[str]) -> int:
