@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from repro.gpipe import health
 from repro.gpipe.board import INTERVAL, Failure, Watch, board, post_death, posted, running
-from repro.gpipe.processes import Processes, how, own_store
+from repro.gpipe.processes import Processes, how
+from repro.gpipe.store import PipeClient, PipeStore
 from repro.gpipe.transport import TIMEOUT, nccl_pairs
 
 _LONG = timedelta(days=30)
@@ -52,11 +53,12 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         raise ValueError(f"stages={stages}: must be at least 1")
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
-    store = own_store()
-    with TemporaryDirectory() as folder:
+    # Only this user can open the folder, and only the stages have a way to the store.
+    with TemporaryDirectory(prefix="gpipe-") as folder, PipeStore(stages) as store:
         results = [Path(folder) / str(rank) for rank in range(stages)]
-        calls = [(rank, fn, args, results, threads, store.port) for rank in range(stages)]
+        calls = [(rank, fn, args, results, threads, client) for rank, client in enumerate(store.clients)]
         with Processes(_child, calls, threads=threads) as processes:
+            store.started()
             _until_all_ended(processes, board(store), results)
         return [pickle.loads(path.read_bytes()) for path in results]
 
@@ -64,7 +66,7 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
     """Set up this process: threads, its GPU, the process group, and the watch over the others.
 
-    Without a store the environment names it, as torchrun sets it.
+    Without a store, through which the processes find each other, the environment names one, as torchrun sets it.
     """
     torch.set_num_threads(threads)
     local_rank, local_world = (
@@ -100,12 +102,12 @@ def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path
 
 
 def _child(
-    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], results: list[Path], threads: int, port: int
+    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], results: list[Path], threads: int, store: PipeClient
 ) -> None:
     world = len(results)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    initialise(rank, world, store, threads)
+    health.begin(store, rank, world)
     with health.last_words():
+        initialise(rank, world, dist.FileStore(str(results[0].with_name("rendezvous"))), threads)
         beside = results[rank].with_suffix(".part")
         beside.write_bytes(pickle.dumps(fn(*args)))
         health.current().end()

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
 _PR_SET_PDEATHSIG = 1
@@ -87,16 +86,6 @@ def how(code: int) -> str:
         return f"exit code {code}"
     hint = ", probably out of memory" if code == -signal.SIGKILL else ""
     return f"{signal.Signals(-code).name}{hint}"
-
-
-def own_store() -> dist.TCPStore:
-    """A store in this process, which hears this host alone."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(socket.SOMAXCONN)
-    port = listening.getsockname()[1]
-    # The store owns the descriptor from here on.
-    return dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 @contextmanager

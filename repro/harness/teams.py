@@ -1,8 +1,10 @@
 """Where worker processes run: on this host, or one for each rank of torchrun, on as many hosts as it has."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -10,9 +12,11 @@ from typing import Protocol
 import torch.distributed as dist
 
 from repro.gpipe import health
-from repro.gpipe.processes import Processes, own_store
+from repro.gpipe.processes import Processes
+from repro.gpipe.store import PipeClient, PipeStore
 
-Work = Callable[[int, int, dist.Store], None]  # rank, world and a store of its own
+# Rank, world, the store that they share with the coordinator, and the one through which they find each other.
+Work = Callable[[int, int, dist.Store, dist.Store], None]
 
 _POLL = 0.1  # seconds
 _ANSWER = 5.0  # seconds for other hosts to end their workers
@@ -49,7 +53,7 @@ class Team(Protocol):
 
 
 class Local:
-    """All on this host."""
+    """All on this host; no other user can reach what they share."""
 
     lost = ""
 
@@ -57,15 +61,18 @@ class Local:
         self.count = count
         self.logs: Path | None = logs
         self.processes: Processes | None = None
+        self._open = ExitStack()  # what ends with the processes
 
     def start(self, work: Work) -> dist.Store:
         """Start them; they listen on the loopback address only."""
         assert self.logs is not None
         self.logs.mkdir(parents=True, exist_ok=True)
-        store = own_store()
-        calls = [(work, rank, self.count, "127.0.0.1", store.port, "team") for rank in range(self.count)]
-        self.processes = Processes(_enter, calls, logs=self.logs)
-        return dist.PrefixStore("team", store)
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="gpipe-"))
+        store = self._open.enter_context(PipeStore(self.count))
+        calls = [(work, rank, self.count, client, folder) for rank, client in enumerate(store.clients)]
+        self.processes = Processes(_enter_local, calls, logs=self.logs)
+        store.started()
+        return store
 
     def ended(self) -> dict[int, int]:
         """Rank -> exit code of those that have ended."""
@@ -76,6 +83,7 @@ class Local:
         if self.processes is not None:
             self.processes.kill()
         self.processes = None
+        self._open.close()
 
     def dismiss(self) -> None:
         """Nothing is left to be told."""
@@ -162,11 +170,17 @@ def torchrun() -> Torchrun:
     return Torchrun()
 
 
+def _enter_local(work: Work, rank: int, world: int, store: PipeClient, folder: str) -> None:
+    """What a worker process of `Local` does first."""
+    with health.last_words():
+        work(rank, world, store, dist.FileStore(f"{folder}/rendezvous"))
+
+
 def _enter(work: Work, rank: int, world: int, address: str, port: int, prefix: str) -> None:
-    """What every worker process does first."""
+    """What a worker process of `Torchrun` does first."""
     store = _join(address, port, prefix)
     with health.last_words():
-        work(rank, world, store)
+        work(rank, world, store, dist.PrefixStore("group", store))
 
 
 def _join(address: str, port: int, prefix: str) -> dist.Store:

@@ -128,10 +128,10 @@ class Workers:
         self._store = None
 
 
-def work(rank: int, world: int, store: dist.Store) -> None:
-    """What a worker process does."""
+def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:
+    """What a worker process does; see `teams.Work`."""
     health.begin(store, rank, world)
-    initialise(rank, world, dist.PrefixStore("group", store))
+    initialise(rank, world, group)
     store.set(f"ready/{rank}", "yes")
     number = 0
     while True:

@@ -17,6 +17,11 @@ from repro.gpipe.schedule import Action
 STAGES = 4
 
 
+def agent_store() -> dist.TCPStore:
+    """A store such as torchrun's agent has."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 def _raise() -> None:
     raise RuntimeError("layer is broken")
 

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from failing import STAGES, alone, apart, between, raises, train
+from failing import STAGES, agent_store, alone, apart, between, raises, train
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
-from repro.gpipe.board import Failure, board, post, posted
 from repro.gpipe.launch import StageError
-from repro.gpipe.processes import own_store
 
 LIMIT = 10.0  # seconds, of issue and README
 
@@ -137,7 +135,7 @@ ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 )
 def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path, how: str, words: str):
     """As on several hosts: bare processes that have a store in common, and nobody who sees them end."""
-    store, when = own_store(), tmp_path / "when"
+    store, when = agent_store(), tmp_path / "when"
     arguments = ["between", "raise", "2"] if how.endswith("steps") else ["train", how, "F", "2"]
     ranks = bare([*arguments, str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")
     survivors = [process for rank, process in enumerate(ranks) if rank != 2]
@@ -157,7 +155,7 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
 @pytest.mark.slow
 def test_a_survivor_leaves_also_where_nobody_reads_what_it_says(tmp_path: Path):
     """As behind `torchrun ... 2>&1 | head`."""
-    store, when = own_store(), tmp_path / "when"
+    store, when = agent_store(), tmp_path / "when"
     ranks = bare(["train", "kill", "F", "2", str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")
     try:
         for process in ranks:
@@ -193,19 +191,6 @@ def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path, num
     launcher.send_signal(number)
     launcher.wait(LIMIT)
     assert none_within(str(tmp_path), LIMIT)
-
-
-def test_the_first_failure_is_the_cause():
-    posts = board(own_store())
-    assert posted(posts) is None
-    first = post(posts, Failure(1, "failed", "cause"))
-    assert post(posts, Failure(0, "failed", "consequence")) == first == posted(posts)
-
-
-def test_the_store_hears_this_host_alone():
-    store = own_store()
-    own = [address for address in listening_addresses() if address.endswith(f":{store.port:04X}")]
-    assert own == [f"0100007F:{store.port:04X}"]
 
 
 def listening_addresses() -> list[str]:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from failing import agent_store
 from mismatches import CASES, part, replicas
 
 from repro.gpipe import board, launch
 from repro.gpipe.here import Here
 from repro.gpipe.launch import StageError
-from repro.gpipe.processes import own_store
 
 # Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each other after 7 to
 # 8 s, a call of another kind at once: the rest is left for a busy machine.
@@ -89,7 +89,7 @@ def test_replicas(tmp_path: Path, what: str):
 @pytest.mark.parametrize("what", ["the first rank alone trains", "the last rank builds no Pipeline"])
 def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path, what: str):
     """The process lives on and waits for the results of the others, so no connection tells that it is done."""
-    store, when = own_store(), tmp_path / "when"
+    store, when = agent_store(), tmp_path / "when"
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
     environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     command = [sys.executable, str(Path(__file__).with_name("mismatches.py")), what, "2", str(when)]

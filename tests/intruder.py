@@ -1,0 +1,68 @@
+"""Another user of this machine, who tries to reach what processes of ours have opened."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+as_root = pytest.mark.skipif(
+    os.getuid() != 0 or sys.platform != "linux",
+    reason="only root can act as another user, and only Linux tells who listens",
+)
+
+# What the other user does. Python itself starts as root, since it may lie where nobody else can read.
+_ATTEMPTS = """
+import json, os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+reached = []
+for kind, place in json.load(sys.stdin):
+    try:
+        if kind == "tcp":
+            socket.socket().connect(("127.0.0.1", place))
+        else:
+            os.listdir(place)
+    except PermissionError:
+        continue
+    reached.append([kind, place])
+print(json.dumps(reached))
+"""
+
+
+def ports(pid: int) -> set[int]:
+    """TCP ports on which a process listens."""
+    sockets = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(str(path.readlink()))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    listening = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
+    return {int(line[1].rpartition(":")[2], 16) for line in listening}
+
+
+def folders() -> set[str]:
+    """The folders of running launches."""
+    return {str(path) for path in Path(tempfile.gettempdir()).glob("gpipe-*")}
+
+
+def reached(*places: tuple[str, int | str]) -> list[list[object]]:
+    """Those of ("tcp", port) and ("folder", path) that the other user could open."""
+    command = [sys.executable, "-I", "-c", _ATTEMPTS]
+    done = subprocess.run(command, input=json.dumps(places), capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def listening_socket() -> socket.socket:
+    """A socket of ours that anybody on this machine can reach, to show that the attempts work."""
+    opened = socket.socket()
+    opened.bind(("127.0.0.1", 0))
+    opened.listen()
+    return opened
