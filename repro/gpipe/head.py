@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repro.gpipe.errors import shown
 from repro.gpipe.microbatch import Tree, batch_size, flatten, sizes, split
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
@@ -74,6 +75,11 @@ class Head:
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
+        if not flatten(outputs)[0]:
+            raise ValueError(
+                f"the last layer returned {shown(outputs)}, which holds no tensor for the loss to be made of; check "
+                "that it has a return statement"
+            )
         if not self._shares[i]:
             return _nothing(outputs)
         try:

@@ -9,6 +9,7 @@ import os
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import current_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,13 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.gpipe import health
+from repro.gpipe import health, spawnable
 from repro.gpipe.board import INTERVAL, Failure, Watch, board, post_death, posted, running
-from repro.gpipe.processes import Processes, how
+from repro.gpipe.processes import NAME, Processes, how
 from repro.gpipe.store import PipeClient, PipeStore
 from repro.gpipe.transport import TIMEOUT, nccl_pairs
 
 _LONG = timedelta(days=30)
+_NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
 
 
 class StageError(RuntimeError):
@@ -40,19 +42,25 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 
     Args:
         fn: a function at the top level of a module; the script that calls `launch` needs the usual
-            `if __name__ == "__main__":`.
+            `if __name__ == "__main__":`. docs/launching.md says what works in a notebook.
         args: its arguments; what goes in and out must be picklable.
         stages: K, the number of processes.
         threads: CPU threads of each process.
 
     Raises:
-        ValueError: if stages < 1, or torchrun started another number of ranks.
+        ValueError: one line, before any process starts, if an argument is out of range, processes could not import the
+            function or unpickle its arguments, or torchrun started another number of ranks; and where the guard is
+            missing.
         StageError: within seconds of the first stage that fails, dies or falls silent; the others are ended.
     """
-    if stages < 1:
-        raise ValueError(f"stages={stages}: must be at least 1")
+    if spawnable.importing_main():
+        if current_process().name.startswith(NAME):
+            os._exit(_NO_GUARD)  # one of ours: the launcher says why, once for all of them
+        raise ValueError(spawnable.GUARD)
+    spawnable.check_call(fn, args, stages, threads)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
+    spawnable.check_spawn(fn, args)
     # Only this user can open the folder, and only the stages have a way to the store.
     with TemporaryDirectory(prefix="gpipe-") as folder, PipeStore(stages) as store:
         results = [Path(folder) / str(rank) for rank in range(stages)]
@@ -93,6 +101,8 @@ def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path
         codes = processes.wait(INTERVAL)
         if (failure := posted(posts)) is not None:
             raise StageError(failure)
+        if _NO_GUARD in codes.values():
+            raise ValueError(spawnable.GUARD)
         for rank in codes.keys() - done:
             if codes[rank] or not results[rank].exists():
                 raise StageError(post_death(posts, rank, how(codes[rank])))
@@ -109,7 +119,8 @@ def _child(
     with health.last_words():
         initialise(rank, world, dist.FileStore(str(results[0].with_name("rendezvous"))), threads)
         beside = results[rank].with_suffix(".part")
-        beside.write_bytes(pickle.dumps(fn(*args)))
+        returned = fn(*args)
+        beside.write_bytes(spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned))
         health.current().end()
         if store.add("finished", 1) == world:
             store.set("all finished", "")

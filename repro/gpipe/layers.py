@@ -160,7 +160,18 @@ def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
 
 
 def parameter_counts(layers: Sequence[Layer]) -> list[int]:
-    """Number of parameters of each layer; factories are only built on the meta device."""
+    """Number of parameters of each layer; factories are only built on the meta device.
+
+    Raises:
+        ValueError: if a layer is lazy, so that its parameters have no shape before it has seen data.
+    """
+    for index, layer in enumerate(on_meta(layers)):
+        if lazy := next((key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)), None):
+            raise ValueError(
+                f"layers[{index}].{lazy}: has no shape before the layer's first forward, so balance='parameters' "
+                "cannot count it; give balance='uniform' or a list of layers per stage, or a layer with sizes, such "
+                "as nn.Linear in place of nn.LazyLinear"
+            )
     return [sum(p.numel() for p in layer.parameters()) for layer in on_meta(layers)]
 
 

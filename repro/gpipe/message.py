@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from repro.gpipe.errors import shown
 from repro.gpipe.microbatch import Slot, Tree, flatten, leaves
 
 _ALIGNED = 64  # bytes, torch's own for what it allocates
@@ -71,9 +72,14 @@ class MessageMeta:
         """Describe what will be sent.
 
         Raises:
-            ValueError: if the structure holds an object that is neither a tensor nor a plain constant.
+            ValueError: if the structure holds no tensor, or an object that is neither a tensor nor a plain constant.
         """
         tensors, skeleton = flatten(tree)
+        if not tensors:
+            raise ValueError(
+                f"a layer returned {shown(tree)} at a stage boundary, which holds no tensor for the next stage to "
+                "compute on; check that the last layer of this stage has a return statement"
+            )
         for leaf in leaves(skeleton):
             if not isinstance(leaf, CONSTANTS):
                 raise ValueError(

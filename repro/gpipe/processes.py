@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
+NAME = "stage-"  # and its number: what multiprocessing calls a process
 _PR_SET_PDEATHSIG = 1
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -42,7 +43,7 @@ class Processes:
         context = mp.get_context("spawn")
         outputs = [None if logs is None else str(logs / f"{number}.log") for number in range(len(calls))]
         self._all = [
-            context.Process(target=_run, args=(fn, args, os.getpid(), output), name=f"stage-{number}", daemon=False)
+            context.Process(target=_run, args=(fn, args, os.getpid(), output), name=f"{NAME}{number}", daemon=False)
             for number, (args, output) in enumerate(zip(calls, outputs, strict=True))
         ]
         try:

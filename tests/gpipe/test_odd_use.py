@@ -48,6 +48,43 @@ def test_factories_that_hand_out_one_module_share_its_parameters(ran):
     assert all("shared by stages 0 and 1" in r["shared"] for r in ran)
 
 
+class Returns(nn.Module):
+    """A layer that was written without its return statement, or nearly so."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.linear, self.value = head(), value
+
+    def forward(self, x):
+        self.linear(x)
+        return self.value
+
+
+@pytest.mark.parametrize("value", [None, (), {"x": None}, 5])
+def test_a_layer_that_returns_no_tensor_is_one_line(value):
+    from repro.gpipe.message import MessageMeta
+
+    with pytest.raises(ValueError, match=r"a layer returned .* at a stage boundary, which holds no tensor") as caught:
+        MessageMeta.of(value)
+    assert "\n" not in str(caught.value)
+    pipe = Pipeline([head, lambda: Returns(value)], 1, 2, device="cpu")
+    for call in (pipe.train_step, pipe.evaluate):
+        with pytest.raises(ValueError, match=r"the last layer returned .*, which holds no tensor") as caught:
+            call(*batch(), MSE)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lazy", [nn.LazyLinear(WIDTH), lambda: nn.LazyLinear(WIDTH)])
+def test_lazy_layers_cannot_be_counted_and_train_where_they_need_not_be(lazy):
+    with pytest.raises(ValueError, match=r"layers\[1\].weight: has no shape before .*balance='uniform'") as caught:
+        Pipeline([head, lazy], 1, 2, device="cpu")
+    assert "\n" not in str(caught.value)
+    pipe = Pipeline([head, lazy], 1, 2, device="cpu", balance="uniform")
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    losses = [pipe.train_step(*batch(), MSE, optimizer).loss for _ in range(2)]
+    assert losses[1] < losses[0]
+
+
 class Odd(nn.Module):
     """Returns an object that cannot cross a boundary."""
 
