@@ -144,8 +144,8 @@ def test_what_only_a_file_names_is_not_run_by_plan(tmp_path: Path, capfd: pytest
     ran = tmp_path / "ran"
     path = tmp_path / "theirs.yaml"
     path.write_text(f"model: import:os:mkdir\nmodel_args: {{path: {ran}}}\nK: 1\nM: 1\nN: 1\n")
-    assert main(["plan", "--spec", str(path), "--scale", "smoke"]) == 0
-    assert "the model was not looked at: --spec" in capfd.readouterr().out
+    assert main(["plan", "--spec", str(path), "--scale", "smoke"]) == 2
+    assert "add --trust" in capfd.readouterr().err
     assert not ran.exists()
     assert main(["plan", "--spec", str(path), "--scale", "smoke", "--trust"]) == 2
     assert ran.exists()
