@@ -103,9 +103,10 @@ def load(
     layers: Sequence[str],
     optimizer: Optimizer | None = None,
 ) -> Restored:
-    """Put a checkpoint of any K into this stage, in place and bit for bit; call it on every stage of every replica.
+    """Put a checkpoint of any K into this stage, in place and bit for bit.
 
-    Nothing is changed on any stage before all of them have checked all that they need.
+    Call it on every stage of every replica. Nothing is changed on any stage before all of them have
+    checked all that they need.
 
     Args:
         folder: what `save` wrote.
@@ -116,8 +117,8 @@ def load(
         optimizer: of the same class as the saved one. None leaves the optimizer state where it is.
 
     Raises:
-        ValueError: one line on every stage, if the checkpoint is damaged or incomplete, fits another model or
-            optimizer, or is not the same one for all stages.
+        ValueError: one line on every stage, if the checkpoint is damaged or incomplete, fits another
+            model or optimizer, or is not the same one for all stages.
     """
     where = f"checkpoint {folder}"
     checked: list[_Checked] = []
@@ -127,7 +128,8 @@ def load(
         return checked[0].index.digest
 
     if len(set(together(where, rank, gather, check))) > 1:
-        raise ValueError(f"{where}: the stages see different checkpoints there; all stages need one shared folder")
+        different = "the stages see different checkpoints there"
+        raise ValueError(f"{where}: {different}; all stages need one shared folder")
     (own,) = checked
 
     def apply() -> None:
@@ -141,7 +143,7 @@ def load(
 
 @dataclass(frozen=True)
 class _Checked:
-    """What one stage takes from a checkpoint: its part of the model's state dict, its optimizer's."""
+    """What one stage takes from a checkpoint: its parts of the model's and the optimizer's state."""
 
     index: Index
     values: dict[str, Any]
@@ -160,8 +162,11 @@ def _check_all(folder: Path, module: nn.Sequential, layers: Sequence[str], optim
     _check(kinds, module, layers, f"checkpoint {folder}", exact=True)
     own = module.state_dict().keys()
     # A file without keys belongs to no stage of this cut, so every stage checks that it is there.
-    needed = [name for name, file in index.files.items() if own & file.kinds.keys() or not file.kinds]
-    parts = [read_part(folder, index, file) for file in needed]
+    parts = [
+        read_part(folder, index, name)
+        for name, file in index.files.items()
+        if own & file.kinds.keys() or not file.kinds
+    ]
     values = {key: value for part in parts for key, value in part["model"].items() if key in own}
     state = None if optimizer is None else _optimizer_state(folder, index, parts, optimizer, module)
     return _Checked(index, values, state)

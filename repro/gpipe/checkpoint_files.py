@@ -196,8 +196,9 @@ def _parsed(found: Any) -> Index:
         raise ValueError(f"format {version}, and {FORMAT} is the newest known here; update this library")
     if type(version) is int and version < FORMAT:
         raise ValueError(
-            f"format {version} has no digests of its files; load it with the version of this library that "
-            "wrote it, save its whole_state_dict() with torch.save, and load that with load_state_dict()"
+            f"format {version} has no digests of its files; load it with the version of this library "
+            "that wrote it, save its whole_state_dict() with torch.save, and load that with "
+            "load_state_dict()"
         )
     fields = _fields("the index", found, _INDEX)
     if digest(fields) != fields["digest"]:
@@ -230,7 +231,8 @@ def _fields(where: str, value: Any, known: Mapping[str, tuple[type, ...]]) -> di
     if not isinstance(value, dict):
         raise ValueError(f"{where} is no object")
     if other := sorted(value.keys() ^ known.keys()):
-        raise ValueError(f"{where} {'has' if other[0] in value else 'lacks'} the field {short(other[0])}")
+        verb = "has" if other[0] in value else "lacks"
+        raise ValueError(f"{where} {verb} the field {short(other[0])}")
     for name, types in known.items():
         if type(value[name]) not in types:
             raise ValueError(f"{name}={short(value[name])} is no {types[0].__name__}")
@@ -243,7 +245,8 @@ def _stage_file(name: str, value: Any) -> StageFile:
     fields = _fields(name, value, _FILE)
     if not _SHA256.fullmatch(fields["sha256"]):
         raise ValueError(f"sha256={short(fields['sha256'])} is no SHA-256 in hexadecimal digits")
-    return StageFile(**{**fields, "kinds": {key: _kind(key, kind) for key, kind in fields["kinds"].items()}})
+    kinds = {key: _kind(key, kind) for key, kind in fields["kinds"].items()}
+    return StageFile(fields["size"], fields["sha256"], kinds)
 
 
 def _kind(key: str, value: Any) -> Kind:
@@ -271,7 +274,8 @@ def read_part(folder: Path, index: Index, file: str) -> dict[str, Any]:
             if size != known.size:
                 raise ValueError(f"it has {size} bytes, and save() wrote {known.size}")
             if hashlib.file_digest(opened, "sha256").hexdigest() != known.sha256:
-                raise ValueError(f"its SHA-256 is not the one in {INDEX}, so it is damaged or of another save")
+                other = "it is damaged or of another save"
+                raise ValueError(f"its SHA-256 is not the one in {INDEX}, so {other}")
             _refuse_compressed(opened)
         part = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if {key: kind_of(value) for key, value in part["model"].items()} != known.kinds:
@@ -286,7 +290,7 @@ def read_part(folder: Path, index: Index, file: str) -> dict[str, Any]:
 
 
 def _refuse_compressed(file: BinaryIO) -> None:
-    """Raise a ValueError for a zip file that would grow when it is read; torch.save compresses nothing."""
+    """Raise a ValueError for a zip file that grows when it is read; torch.save compresses nothing."""
     with zipfile.ZipFile(file) as archive:
         if any(entry.compress_size != entry.file_size for entry in archive.infolist()):
             raise ValueError("it is compressed, as no file of save() is")
@@ -303,7 +307,7 @@ def kind_of(value: object) -> Kind:
 
 
 def check_extra(value: object) -> None:
-    """Raise a ValueError if it is more than JSON can hold, or too deep or too large to be read again."""
+    """Raise a ValueError if it is more than JSON can hold, or could not be read again."""
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:

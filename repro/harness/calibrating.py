@@ -188,7 +188,8 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     common: dict[str, Any] = {"model": model, "model_args": args, "K": here.K, "balance": "uniform", "steps": 2}
     spec = RunSpec(M=M, N=M * options.smallest, task="calibrate", **common)
     measure.check(spec)
-    path = _file_to_write(options.output or options.results / here.machine.slug / f"calibration-{slug(model)}.json")
+    own = options.results / here.machine.slug / f"calibration-{slug(model)}.json"
+    path = _file_to_write(options.output or own)
     found = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]
     record = {
         **{name: spec.plain()[name] for name in ("model", "model_args", "K")},

@@ -99,7 +99,8 @@ def find(name: str) -> Source:
         if not path.is_file():
             raise ValueError(f"experiment = '{name}': no such file; give the path of a Python file with experiment()")
         if (size := path.stat().st_size) > SMALL:
-            raise ValueError(f"experiment = '{name}': has {size} bytes, allowed are {SMALL}; is it the right file?")
+            has = f"has {size} bytes, allowed are {SMALL}"
+            raise ValueError(f"experiment = '{name}': {has}; is it the right file?")
         return _load(path, name)
     known = names()
     if name not in known:

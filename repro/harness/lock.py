@@ -31,7 +31,7 @@ class Lock:
         self._files: list[IO[bytes]] = []
 
     def take(self) -> None:
-        """Take the lock; take it again where the folder was deleted or moved since, and its file with it.
+        """Take the lock; again, where the folder was deleted or moved since, and its file with it.
 
         Raises ValueError (one line) that names the owner where another process holds it.
         """
@@ -46,8 +46,8 @@ class Lock:
         except BlockingIOError:
             with file:
                 raise ValueError(
-                    f"--results {self._results}: {_owner(file)} measures into it; wait until that has ended, "
-                    "or record into another folder with --results"
+                    f"--results {self._results}: {_owner(file)} measures into it; wait until that "
+                    "has ended, or record into another folder with --results"
                 ) from None
         except OSError as error:
             warnings.warn(
