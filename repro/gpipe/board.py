@@ -183,7 +183,8 @@ class Watch:
             if not beat.get("waiting"):
                 self._warn([*chain, (rank, 0)], texts, in_call=beat.get("in_call", False))
                 return None
-            if beat["in_transit"] > _LARGE:
+            # Connections are made at the first message, which takes a while on a busy machine.
+            if beat["in_transit"] > _LARGE or not beat["in_steps"]:
                 patience = SETTING_UP
             following, number = beat["waiting"]
             chain.append((rank, number))
