@@ -80,8 +80,9 @@ def post_beat(board: dist.Store, rank: int, number: int, here: Here) -> None:
     waiting, sending = here.waiting, [*here.sending.values()]
     if waiting is None and here.flushing:
         waiting = min(sending, key=lambda one: one[1], default=None)
-    in_transit = max((size for _, _, size in sending), default=0)
-    beat |= {"waiting": waiting and waiting[:2], "in_transit": max(in_transit, waiting[2] if waiting else 0)}
+    in_transit = max((size for _, _, size, _ in sending), default=0)
+    beat |= {"waiting": waiting and waiting[:2], "outgoing": bool(waiting and waiting[3])}
+    beat |= {"in_transit": max(in_transit, waiting[2] if waiting else 0)}
     board.set(f"beat/{rank}", json.dumps(beat))
 
 
@@ -171,6 +172,7 @@ class Watch:
         """
         chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
+        directions: list[bool] = []  # whether it waits for a message of its own to be taken
         patience = SILENCE
         while rank not in (known for known, _ in chain):
             beat = json.loads(self._board.get(f"beat/{rank}")) if self._board.check([f"beat/{rank}"]) else {}
@@ -183,12 +185,16 @@ class Watch:
             if not beat.get("waiting"):
                 self._warn([*chain, (rank, 0)], texts, in_call=beat.get("in_call", False))
                 return None
-            # Connections are made at the first message, which takes a while on a busy machine.
-            if beat["in_transit"] > _LARGE or not beat["in_steps"]:
+            if beat["in_transit"] > _LARGE:
                 patience = SETTING_UP
+            directions.append(beat["outgoing"])
             following, number = beat["waiting"]
             chain.append((rank, number))
             rank = following
+        # One sends to the other, which receives from it. Their connection is made at the first message, which takes a
+        # while on a busy machine.
+        if chain[-1][1] >= 0 and len(directions) == 2 and directions[0] != directions[1]:
+            patience = SETTING_UP
         if self._unchanged_for(chain) < patience:
             return None
         text = f"{' waits for '.join(texts)}{'' if chain[-1][1] < 0 else ', which waits for one of these'}"

@@ -9,7 +9,8 @@ from itertools import count
 from repro.gpipe.errors import LostNeighbourError
 from repro.gpipe.schedule import Action
 
-Wait = tuple[int, int, int]  # rank that is waited for, number of this wait, bytes of the message
+# Rank that is waited for, number of this wait, bytes of the message, whether it goes to that rank or comes from there.
+Wait = tuple[int, int, int, bool]
 
 
 @dataclass
@@ -65,9 +66,9 @@ def reaching(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def waiting(rank: int, size: int) -> Iterator[None]:
+def waiting(rank: int, size: int, *, outgoing: bool = False) -> Iterator[None]:
     """Around a wait of the computing thread for this rank of the world; `size` in bytes, of the message."""
-    here.waiting = rank, next(_waits), size
+    here.waiting = rank, next(_waits), size, outgoing
     try:
         yield
     finally:
@@ -88,7 +89,7 @@ def flushing() -> Iterator[None]:
 def sending(rank: int, size: int) -> Iterator[None]:
     """Around a send of `size` bytes to this rank of the world, in a thread that does not compute."""
     me = threading.get_ident()
-    here.sending[me] = rank, next(_waits), size
+    here.sending[me] = rank, next(_waits), size, True
     try:
         with reaching(rank):
             yield

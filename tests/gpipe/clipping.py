@@ -104,7 +104,7 @@ def refused(stages: int) -> list[str]:
         except ValueError as error:
             found.append(str(error))
     optimizer.zero_grad()
-    pipe.train_step(x, y, LOSS, optimizer if pipe.rank else None)
+    pipe.train_step(x, y, LOSS, optimizer)
     try:
         pipe.clip_grad_norm_(1.0)
     except ValueError as error:
