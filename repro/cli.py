@@ -1,7 +1,8 @@
 """The `repro` command: list, plan, run, report, why, fit, simulate, calibrate, doctor.
 
-Listing imports no torch, nor does planning what is done already. A user's mistake is one line on stderr and exit
-status 2; a run that failed gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or skipped.
+Listing imports no torch, nor does planning an experiment of the project. A user's mistake is one line on stderr and
+exit status 2; a run that failed gives 1; 130 is Ctrl-C, 143 SIGTERM; 0 says that all that was asked for is done or
+skipped.
 """
 
 import dataclasses
@@ -166,6 +167,7 @@ def _list(arguments: list[str]) -> int:
 def _plan(arguments: list[str]) -> int:
     from rich.console import Console
 
+    from repro.harness import catalog
     from repro.harness.progress import plan_table, summary
     from repro.harness.runner import check
 
@@ -173,7 +175,9 @@ def _plan(arguments: list[str]) -> int:
     console = Console(highlight=False, markup=False)
     _say_scale(options)
     plans = _plans(options, chosen)
-    check(plans)
+    # Experiments that come with the project, without parameters of the user's, need no torch to be planned.
+    known = catalog.names()
+    check([plan for plan in plans if plan.command not in known or plan.accumulate])
     for plan in plans:
         console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
         console.print(plan_table(plan))

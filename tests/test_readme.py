@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,9 @@ def test_the_example_runs(tmp_path):
 def test_its_runs_can_be_planned(arguments, tmp_path, monkeypatch, capsys):
     """Every `repro run` that it shows is accepted, as far as planning can tell."""
     monkeypatch.chdir(tmp_path)
+    (source,) = re.findall(r"(?m)^    # my_package/my_module.py\n((?:    .*\n|\n)*?)(?=^\S)", TEXT)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "my_module.py").write_text(textwrap.dedent(source), encoding="utf-8")
     words = re.sub(r"--wandb \w+|--scale node", "--scale smoke", arguments).split()
     assert main(["plan", *words]) == 0
     assert "to measure" in capsys.readouterr().out

@@ -1,9 +1,13 @@
 """What only the models can tell, before any process is started: their names, arguments, layers and shapes.
 
 Each distinct model that is not our own passes one micro-batch through its layers and its loss, once, on fake tensors:
-these have shapes and no memory, so a model of any size takes a second or two.
+these have shapes and no memory, so a model of any size takes a second or two. That happens in a process of its own: a
+layer that hangs, or ends its process, must not do so to the one that starts and watches all others.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
@@ -20,6 +24,9 @@ from repro.harness.outside import short
 from repro.harness.spec import RunSpec, canonical
 from repro.models import BUILDERS, Model, build
 
+_LONGEST = 120.0  # seconds; imports take most of what is usual
+_MARK = "\x1erefused:"
+
 
 def check(specs: Iterable[RunSpec], device: str) -> None:
     """Hold runs against their models.
@@ -33,7 +40,7 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
             of the user's that cannot be imported or that fails, too few layers, shapes that do not fit together.
     """
     built: dict[str, Model] = {}
-    last: Counter | None = None
+    distinct: list[RunSpec] = []
     for spec in specs:
         if spec.task == "fit":  # which builds models of many sizes
             measure.check(spec)
@@ -46,7 +53,43 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
         measure.check(spec, model)
         # Our own models are held against their arguments by their builders, and layers that wait would really wait.
         if spec.model not in BUILDERS and not modelled.waits(model):
-            last = _pass(spec, model, device, last)
+            distinct.append(spec)
+    if distinct and (told := _told_apart(distinct, device)):
+        raise ValueError(told)
+
+
+def rehearse(specs: Iterable[RunSpec], device: str) -> None:
+    """Pass one micro-batch through the model of each of these runs, in this process; errors as of `check`."""
+    last: Counter | None = None
+    for spec in specs:
+        last = _pass(spec, build(spec.model, **spec.arguments), device, last)
+
+
+def _told_apart(specs: list[RunSpec], device: str) -> str:
+    """What `rehearse` refuses in a process of its own; nothing where that process ends or hangs: the run will tell."""
+    task = {"path": sys.path, "specs": [spec.plain() for spec in specs], "device": device}
+    command = [sys.executable, "-m", "repro.harness.rehearsal"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(task), capture_output=True, text=True, timeout=_LONGEST, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    # What the user's code prints comes before.
+    last = done.stdout.rpartition(_MARK)[2] if _MARK in done.stdout else ""
+    return json.loads(last) if last else ""
+
+
+def _main() -> None:
+    """The process of its own: a task on standard input, the refusal as JSON behind a mark on standard output."""
+    task = json.load(sys.stdin)
+    sys.path[:] = task["path"]
+    told = ""
+    try:
+        rehearse([RunSpec(**spec) for spec in task["specs"]], task["device"])
+    except ValueError as error:
+        told = " ".join(str(error).split())
+    sys.stdout.write(_MARK + json.dumps(told))
 
 
 def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Counter | None:
@@ -98,3 +141,7 @@ def _moved(tree: Any, device: str) -> Any:
 
 def _name(layer: Any) -> str:
     return getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
+
+
+if __name__ == "__main__":
+    _main()

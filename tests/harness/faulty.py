@@ -1,5 +1,6 @@
 """Models whose second layer goes wrong in its own way, for `import:faulty:NAME`."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -40,6 +41,16 @@ def _raise() -> None:
 
 def raises() -> Model:
     return _model(_raise)
+
+
+def _raise_in_a_worker() -> None:
+    if multiprocessing.parent_process() is not None:
+        _raise()
+
+
+def raises_in_a_worker() -> Model:
+    """What no look at the model beforehand can find."""
+    return _model(_raise_in_a_worker)
 
 
 class _Overflows(nn.Module):

@@ -8,12 +8,12 @@ import pytest
 from crew import Crew, spec
 
 from repro.cli import main
-from repro.costs.count import Counter
 from repro.harness import machine, rehearsal, runner
 from repro.harness.spec import RunSpec
 
 MODELS = """
 from functools import partial
+import os, time
 import torch
 from torch import nn
 from repro.models import Model
@@ -51,6 +51,25 @@ class Numpy(nn.Module):
 
 def real_only(width=8):
     return [Numpy, *good(width)]
+
+class Ends(nn.Module):
+    def forward(self, x):
+        print("goodbye")
+        os._exit(3)
+
+class Hangs(nn.Module):
+    def forward(self, x):
+        time.sleep(600)
+
+def ends(width=8):
+    return [Ends, *good(width)]
+
+def hangs(width=8):
+    return [Hangs, *good(width)]
+
+def talks(width=8):
+    print("building")
+    return shapes(width)
 
 def ready_made(width=8):
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(3072), nn.Linear(3072, 10))
@@ -119,25 +138,35 @@ def test_what_works_is_planned(capfd: pytest.CaptureFixture[str]):
 
 
 def test_what_fake_tensors_cannot_do_is_tried_on_real_ones():
-    rehearsal.check([own("real_only")], "cpu")
+    rehearsal.rehearse([own("real_only")], "cpu")
     assert (8, 3, 32, 32) in sys.modules["rehearsed_models"].calls
 
 
 def test_each_distinct_model_passes_once(monkeypatch: pytest.MonkeyPatch):
     passed = []
-    head = Counter.head
-    monkeypatch.setattr(Counter, "head", lambda self, *given, **how: passed.append(1) or head(self, *given, **how))
+    monkeypatch.setattr(rehearsal, "_told_apart", lambda specs, device: passed.extend(specs))
     wide = own("good").model_copy(update={"model_args": {"width": 16}})
     rehearsal.check([own("good", K=K, M=M) for K in (1, 2) for M in (1, 4)] + [wide, spec(1, 4)], "cpu")
-    assert len(passed) == 2
+    assert passed == [own("good"), wide]
 
 
 def test_a_pass_leaves_what_is_ready_made_and_the_generator_alone():
     import torch
 
     before = torch.get_rng_state()
-    rehearsal.check([own("ready_made")], "cpu")
+    rehearsal.rehearse([own("ready_made")], "cpu")
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", ["ends", "hangs"])
+def test_a_layer_that_ends_or_hangs_its_process_is_left_to_the_run(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rehearsal, "_LONGEST", 20.0)
+    rehearsal.check([own(name)], "cpu")
+
+
+def test_what_a_model_prints_is_no_answer():
+    with pytest.raises(ValueError, match=r"layers\[2\] \(Linear\), on a micro-batch of 8: RuntimeError"):
+        rehearsal.check([own("talks")], "cpu")
 
 
 def test_what_only_a_file_names_is_not_run_by_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
