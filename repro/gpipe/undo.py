@@ -48,4 +48,5 @@ def _sum(before: Tensor, added: Tensor | None) -> Tensor:
     """The sum of two gradients, in the memory of the first where that is possible."""
     if added is None:
         return before
-    return before + added if before.is_sparse else before.add_(added)
+    # torch adds a sparse tensor to a dense one, not the other way round.
+    return added + before if before.is_sparse else before.add_(added)
