@@ -81,7 +81,7 @@ def post_beat(board: dist.Store, rank: int, number: int, here: Here) -> None:
     if waiting is None and here.flushing:
         waiting = min(sending, key=lambda one: one[1], default=None)
     in_transit = max((size for _, _, size, _ in sending), default=0)
-    beat |= {"waiting": waiting and waiting[:2], "outgoing": bool(waiting and waiting[3])}
+    beat |= {"waiting": waiting and waiting[:2], "control": waiting[3] if waiting else ""}
     beat |= {"in_transit": max(in_transit, waiting[2] if waiting else 0)}
     board.set(f"beat/{rank}", json.dumps(beat))
 
@@ -172,7 +172,7 @@ class Watch:
         """
         chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
-        directions: list[bool] = []  # whether it waits for a message of its own to be taken
+        control: list[str] = []  # what each one does with a small message of the runtime, if it waits for that
         patience = SILENCE
         while rank not in (known for known, _ in chain):
             beat = json.loads(self._board.get(f"beat/{rank}")) if self._board.check([f"beat/{rank}"]) else {}
@@ -187,13 +187,13 @@ class Watch:
                 return None
             if beat["in_transit"] > _LARGE:
                 patience = SETTING_UP
-            directions.append(beat["outgoing"])
+            control.append(beat["control"])
             following, number = beat["waiting"]
             chain.append((rank, number))
             rank = following
-        # One sends to the other, which receives from it. Their connection is made at the first message, which takes a
-        # while on a busy machine.
-        if chain[-1][1] >= 0 and len(directions) == 2 and directions[0] != directions[1]:
+        # One sends what the other receives. Their connection is made at the first message, which takes a while on a busy
+        # machine.
+        if chain[-1][1] >= 0 and sorted(control) == ["receive", "send"]:
             patience = SETTING_UP
         if self._unchanged_for(chain) < patience:
             return None

@@ -9,8 +9,9 @@ from itertools import count
 from repro.gpipe.errors import LostNeighbourError
 from repro.gpipe.schedule import Action
 
-# Rank that is waited for, number of this wait, bytes of the message, whether it goes to that rank or comes from there.
-Wait = tuple[int, int, int, bool]
+# Rank that is waited for, number of this wait, bytes of the message, and "send" or "receive" if it is a small message
+# of the runtime, "" if it is another one.
+Wait = tuple[int, int, int, str]
 
 
 @dataclass
@@ -66,9 +67,9 @@ def reaching(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def waiting(rank: int, size: int, *, outgoing: bool = False) -> Iterator[None]:
+def waiting(rank: int, size: int, control: str = "") -> Iterator[None]:
     """Around a wait of the computing thread for this rank of the world; `size` in bytes, of the message."""
-    here.waiting = rank, next(_waits), size, outgoing
+    here.waiting = rank, next(_waits), size, control
     try:
         yield
     finally:
@@ -89,7 +90,7 @@ def flushing() -> Iterator[None]:
 def sending(rank: int, size: int) -> Iterator[None]:
     """Around a send of `size` bytes to this rank of the world, in a thread that does not compute."""
     me = threading.get_ident()
-    here.sending[me] = rank, next(_waits), size, True
+    here.sending[me] = rank, next(_waits), size, ""
     try:
         with reaching(rank):
             yield

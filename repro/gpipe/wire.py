@@ -32,10 +32,10 @@ _HEADERS = {
 _KINDS = list(_HEADERS)
 
 
-def wait(work: dist.Work | None, tensor: Tensor, peer: int, *, outgoing: bool = False) -> Tensor:
+def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -> Tensor:
     """Wait for what is sent to or received from a rank of the world; the tensor, which is kept until then."""
     if work is not None:
-        with waiting(peer, tensor.nbytes, outgoing=outgoing), reaching(peer):
+        with waiting(peer, tensor.nbytes, control), reaching(peer):
             work.wait()
     return tensor
 
@@ -124,12 +124,12 @@ class Wire:
     def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, outgoing=True)
+            return partial(wait, dist.isend(message, peer, tag=CONTROL), message, peer, "send")
 
     def _irecv(self, room: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
         with reaching(peer):
-            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer)
+            return partial(wait, dist.irecv(room, peer, tag=CONTROL), room, peer, "receive")
 
     def _recv(self, kind: str, stage: int) -> Callable[[], Sequence[Any]]:
         """Start to receive a header of this kind; call the result to wait for its numbers."""

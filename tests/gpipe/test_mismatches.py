@@ -134,7 +134,9 @@ def posted_by(*ranks: Here) -> dist.Store:
 
 def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
     """Neither receives: the first one a step's first message, the second one its part of a checkpoint."""
-    watch = board.Watch(posted_by(Here("stage 0", waiting=(1, 0, 32, True)), Here("stage 1", waiting=(0, 0, 32, True))))
+    watch = board.Watch(
+        posted_by(Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "send")))
+    )
     assert watch.knot(0, 0) is None
     clock.now = board.SILENCE + 0.1
     failure = watch.knot(0, 0)
@@ -144,7 +146,7 @@ def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
 
 def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clock):
     """A slow layer on either side: both have something to send, which the other one will take when it is done."""
-    first, second = Here("stage 0", sending={7: (1, 0, 32, True)}), Here("stage 1", sending={7: (0, 0, 32, True)})
+    first, second = Here("stage 0", sending={7: (1, 0, 32, "")}), Here("stage 1", sending={7: (0, 0, 32, "")})
     watch = board.Watch(posted_by(first, second))
     for clock.now in (0.0, 1000.0):
         assert watch.knot(0, 0) is None
@@ -158,7 +160,7 @@ def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clo
 def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
     """One rank sends, the other receives; on a busy machine their connection takes its time."""
     watch = board.Watch(
-        posted_by(Here("stage 0", waiting=(1, 0, 32, True)), Here("stage 1", waiting=(0, 0, 32, False)))
+        posted_by(Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "receive")))
     )
     assert watch.knot(0, 0) is None
     clock.now = board.SETTING_UP - 0.1
@@ -168,9 +170,7 @@ def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
 
 
 def test_a_large_message_may_take_a_minute(clock: Clock):
-    watch = board.Watch(
-        posted_by(Here("stage 0", waiting=(1, 0, 2**21, True)), Here("stage 1", waiting=(0, 0, 0, True)))
-    )
+    watch = board.Watch(posted_by(Here("stage 0", waiting=(1, 0, 2**21, "")), Here("stage 1", waiting=(0, 0, 0, ""))))
     assert watch.knot(0, 0) is None
     clock.now = board.SETTING_UP - 0.1
     assert watch.knot(0, 0) is None
@@ -180,7 +180,7 @@ def test_a_large_message_may_take_a_minute(clock: Clock):
 
 def test_a_rank_that_does_something_else_is_named_once(clock: Clock, caplog: pytest.LogCaptureFixture):
     """It may still make the call, so nobody is ended; while it computes in a call nothing is to be said."""
-    waits, elsewhere = Here("stage 0", waiting=(1, 0, 32, False)), Here("stage 1", needs_others=1)
+    waits, elsewhere = Here("stage 0", waiting=(1, 0, 32, "receive")), Here("stage 1", needs_others=1)
     busy = board.Watch(posted_by(waits, elsewhere))
     elsewhere.needs_others = 0
     idle = board.Watch(posted_by(waits, elsewhere))
@@ -200,5 +200,5 @@ def test_a_rank_that_does_something_else_is_named_once(clock: Clock, caplog: pyt
 
 def test_a_beat_can_be_read_while_messages_are_sent():
     """JSON, with what the computing thread waits for; what other threads send counts only while it waits for them."""
-    posts = posted_by(Here("stage 0", sending={7: (1, 3, 100, True), 8: (1, 2, 50, True)}, flushing=True))
+    posts = posted_by(Here("stage 0", sending={7: (1, 3, 100, ""), 8: (1, 2, 50, "")}, flushing=True))
     assert json.loads(posts.get("beat/0"))["waiting"] == [1, 2]
