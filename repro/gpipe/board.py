@@ -191,8 +191,8 @@ class Watch:
             following, number = beat["waiting"]
             chain.append((rank, number))
             rank = following
-        # One sends what the other receives. Their connection is made at the first message, which takes a while on a busy
-        # machine.
+        # One sends what the other receives. Their connection is made at the first message, which takes its time on a
+        # busy machine.
         if chain[-1][1] >= 0 and sorted(control) == ["receive", "send"]:
             patience = SETTING_UP
         if self._unchanged_for(chain) < patience:
