@@ -33,13 +33,20 @@ SECRETS = " | ".join(os.environ[name] for name in {names})
 def text():
     return f"{{SECRETS}} | {{Path.home()}} | {{Path(__file__).resolve()}} | {host}"
 
+def broken(gradient):
+    raise RuntimeError(text())
+
+class FailsInBackward(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        if y.requires_grad:
+            y.register_hook(broken)
+        return y
+
 def layers(root, fail=False):
     assert Path(root).is_dir(), root
-    def last():
-        if fail:
-            raise RuntimeError(text())
-        return nn.Linear(8, 10)
-    return [nn.Flatten, lambda: nn.Linear(3 * 8 * 8, 8), last]
+    last = FailsInBackward if fail else nn.Linear
+    return [nn.Flatten, lambda: nn.Linear(3 * 8 * 8, 8), lambda: last(8, 10)]
 
 def experiment(scale="smoke"):
     root = str(Path(__file__).resolve().parent)
