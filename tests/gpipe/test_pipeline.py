@@ -130,7 +130,7 @@ def test_balance_by_time_agrees_and_is_sensible(ran):
 
 def test_refused_inputs_reach_every_rank(ran):
     assert "micro_batches=4: the mini-batch has only 3 examples" in ran[0]["refused"]
-    assert all("the first stage refused them" in ran[rank]["refused"] for rank in (1, 2))
+    assert all(ran[rank]["refused"] == ran[0]["refused"] for rank in (1, 2))
 
 
 def test_clocks_of_two_hosts_are_aligned(ran):
