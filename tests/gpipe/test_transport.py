@@ -53,12 +53,14 @@ def test_one_communicator_for_both_directions_deadlocks(ran):
 def test_odd_tensors_arrive_as_they_were(ran, transport):
     alone = odd_tensors("auto", 1)
     seen = ran[1]["odd"][transport]["seen"]
-    assert len(seen) == len(alone["seen"]) == 8, "F and R of two micro-batches in two steps"
+    assert len(seen) == len(alone["seen"]) == 9, (
+        "F and R of two micro-batches in two steps, and one trial without a graph"
+    )
     for n, (ours, theirs) in enumerate(zip(seen, alone["seen"], strict=True)):
         assert ours.keys() == theirs.keys() == oddities(torch.zeros(1, 6)).keys()
         for name, (stride, bits) in theirs.items():
             assert torch.equal(ours[name][1], bits), name
-            assert n < 4 or ours[name][0] == stride, name  # the first step gives the layers copies
+            assert n < 5 or ours[name][0] == stride, name  # the first step gives the layers copies
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
