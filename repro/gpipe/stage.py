@@ -71,7 +71,7 @@ class Stage:
         self._overwrites_inputs = False
         self.changing = Changing(self.module)
         self._modes: object = None  # what is in training mode, and what is trained, in this step
-        self._needs_no_graph: dict[object, bool] = {}  # form of the inputs -> whether F is the same without a graph
+        self._needs_no_graph: dict[str, bool] = {}  # form of the inputs -> whether F is the same without a graph
         self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
@@ -106,9 +106,12 @@ class Stage:
         kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
-        form = self.autocast, [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
-        needs_no_graph = None if keep else self._needs_no_graph.get(repr(form))
-        log = OperatorLog() if needs_no_graph is None and not keep else None
+        form, needs_no_graph, log = "", False, None
+        if not keep:
+            described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
+            form = repr((self.autocast, described))
+            needs_no_graph = self._needs_no_graph.get(form, False)
+            log = OperatorLog() if form not in self._needs_no_graph else None
         with torch.set_grad_enabled(keep or self.probing or not needs_no_graph):
             self._count(True)
             outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
@@ -118,7 +121,7 @@ class Stage:
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
         if log is not None:
             del outputs  # and with them the graph, unless it is kept
-            self._needs_no_graph[repr(form)] = self._same_without_graph(i, kept, log, detached)
+            self._needs_no_graph[form] = self._same_without_graph(i, kept, log, detached)
         return unflatten(detached, structure)
 
     def _same_without_graph(self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]) -> bool:
