@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from bits import Apply
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -120,17 +121,6 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.attention(x, x, x, need_weights=False)[0]
-
-
-class Apply(nn.Module):
-    """A function as a layer."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, value: Any) -> Any:
-        return self.function(value)
 
 
 class ChannelsFirst(nn.Module):
