@@ -371,6 +371,11 @@ def optimizer_of(what: Case, module: nn.Module) -> torch.optim.Optimizer | None:
     return what.optimizer(parameters) if parameters else None
 
 
+def diverges(losses: list[float]) -> bool:
+    """Whether training ends here: the steps after this one would be inf, in plain PyTorch as well."""
+    return losses[-1] > 30 * max(losses[0], 1.0)
+
+
 def piped(what: Case, stages: list[int]) -> Trained:
     """Trained by a pipeline of these stages, of which this process is one."""
     pipe = Pipeline(
@@ -404,6 +409,8 @@ def piped(what: Case, stages: list[int]) -> Trained:
         assert torch.equal(x, before), "the user's inputs were changed"
         if what.accumulates and updates and optimizer is not None:
             optimizer.step()
+        if diverges(losses):
+            break
     pipe.close()
     return _after(what, pipe.module, losses)
 
@@ -433,6 +440,8 @@ def plain(what: Case) -> Trained:
         losses.append(total)
         if optimizer is not None and (not what.accumulates or step % 2 == 1):
             optimizer.step()
+        if diverges(losses):
+            break
     return _after(what, module, losses)
 
 
