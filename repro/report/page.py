@@ -73,10 +73,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
             f"results = '{results_dir}': nothing is recorded there; measure something first, "
             f"such as: repro run table2 --scale smoke --results {results_dir}{_committed(results_dir)}"
         )
-    tables = all_tables(results)
-    for table in tables:
-        table.write(plots_dir)
-    (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
+    tables = write_tables(results, plots_dir)
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)
     papers = of_paper(results)
@@ -97,6 +94,15 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     path = plots_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
+
+
+def write_tables(results: "Results", plots_dir: Path) -> list[Table]:
+    """Write every table of these results, and rounds.csv; returns the tables."""
+    tables = all_tables(results)
+    for table in tables:
+        table.write(plots_dir)
+    (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
+    return tables
 
 
 def check_folder(results_dir: Path) -> None:
