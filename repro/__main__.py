@@ -2,14 +2,14 @@
 
 import sys
 
-from repro.harness import signals
+from repro.io import signals
 
 
 def main() -> int:
     """Entry point; imports the rest only when Ctrl-C is already heeded."""
     signals.heed()
     try:
-        from repro import cli
+        from repro.cli import main
 
         signals.check()
     except BaseException:
@@ -17,7 +17,7 @@ def main() -> int:
             raise
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()
-    return cli.main()
+    return main.main()
 
 
 if __name__ == "__main__":

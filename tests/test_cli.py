@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import main
-from repro.harness import doctor, machine, runner
+from repro.cli import doctor
+from repro.cli.main import main
+from repro.harness import machine, runner
 from repro.harness.record import load
 from repro.harness.workers import Outcome
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import main
+from repro.cli.main import main
 
 SIZES = ["--model-args", "L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
 SWEEP = ["sweep", "--model", "timed", "--K", "1", "--M", "1", "--scale", "smoke"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from repro.cli import main
+from repro.cli.main import main
 from repro.harness.record import load
 from repro.report.page import pictured_step
 

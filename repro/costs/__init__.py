@@ -6,7 +6,7 @@ from repro.costs.device import Device
 from repro.costs.fake import mini_batch
 from repro.costs.roofline import LayerTime, Terms
 from repro.costs.stage import KINDS
-from repro.costs.walk import Messages, StageMemory, Task
+from repro.costs.stage_memory import Messages, StageMemory, Task
 
 __all__ = [
     "KINDS",

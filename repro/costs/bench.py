@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from repro.gpipe.links import Links
-from repro.gpipe.profile import LinkSpeed
-from repro.gpipe.wire import Wire
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.links import Links
+from repro.gpipe.partition.layer_profile import LinkSpeed
 
 WINDOW = 0.15  # seconds for each case
 _TINY = 200  # launches that are timed together: one takes a microsecond or two

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from repro.costs.fake import Zoo, refusal
+from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, walk
 from repro.costs.trace import Boundary, Op, Pass, Recorder, trace
-from repro.costs.walk import Messages, StageMemory, Task, micro_batch, walk
-from repro.gpipe.balance import choose
-from repro.gpipe.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics, owns
-from repro.gpipe.head import Loss
-from repro.gpipe.layers import Layer
-from repro.gpipe.microbatch import Tree, batch_size, flatten, map_leaves, sizes, unwrapped
-from repro.gpipe.partition import Cost
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.core.layers import Layer
+from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, map_leaves, sizes, unwrapped
+from repro.gpipe.exact.batchnorm import BATCH_NORMS, INSTANCE_NORMS, Statistics, owns
+from repro.gpipe.partition.balance import choose
+from repro.gpipe.partition.partition import Cost
+from repro.gpipe.schedule.actions import make_schedule
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -263,7 +263,7 @@ def count(
 
 
 def _kept_copies(module: nn.Module) -> int:
-    """Bytes of the copies that a stage keeps of buffers that no forward changes; see `repro.gpipe.buffers`."""
+    """Bytes of the copies that a stage keeps of buffers that no forward changes; see `repro.gpipe.exact.buffers`."""
     named = ((part, name, b) for part in module.modules() for name, b in part.named_buffers(recurse=False))
     return sum(b.nbytes for part, name, b in named if not owns(part, name))
 

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from repro.costs.figure import AMOUNTS, RANGES, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
+from repro.costs.sourced_number import AMOUNTS, RANGES, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
 from repro.gpipe.errors import shown
-from repro.gpipe.profile import LinkSpeed
+from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.io.untrusted import read_text
 
 _BUILT_IN = Path(__file__).with_name("devices")

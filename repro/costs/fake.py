@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one place that imports it
 
-from repro.gpipe.layers import Layer
-from repro.gpipe.microbatch import Tree, map_leaves
+from repro.gpipe.core.layers import Layer
+from repro.gpipe.core.microbatch import Tree, map_leaves
 
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what fails is told by `refusal`
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from repro.costs.between import Between, Unlike
 from repro.costs.count import Counter, Optimizer
 from repro.costs.fake import UncountableError, mini_batch
-from repro.costs.families import Sizes
+from repro.costs.interpolate import Between, Unlike
+from repro.costs.size_ladder import Sizes
+from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, walk
 from repro.costs.trace import Boundary
-from repro.costs.walk import Messages, StageMemory, Task, micro_batch, walk
-from repro.gpipe.microbatch import Tree, sizes, unwrapped
-from repro.gpipe.schedule import Schedule, make_schedule
+from repro.gpipe.core.microbatch import Tree, sizes, unwrapped
+from repro.gpipe.schedule.actions import Schedule, make_schedule
 from repro.models import Model
 from repro.models.arguments import UnusableError
 

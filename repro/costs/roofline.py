@@ -11,8 +11,8 @@ from itertools import pairwise
 from repro.costs.count import Counter
 from repro.costs.device import Device
 from repro.costs.trace import Op
-from repro.gpipe.microbatch import Tree
-from repro.gpipe.profile import Profile
+from repro.gpipe.core.microbatch import Tree
+from repro.gpipe.partition.layer_profile import Profile
 
 TERMS = ("matmul", "memory", "launch")
 _ELEMENT = 4  # bytes of a float32, which is what our models store

@@ -1,6 +1,6 @@
 """What F, R and B of one micro-batch do to the memory of one stage, put together from its layers' traces.
 
-Who holds which tensor for how long mirrors `repro.gpipe.stage` and `repro.gpipe.engine`: inputs from F to B, what the
+Who holds which tensor for how long mirrors `gpipe.core.stage` and `gpipe.core.engine`: inputs from F to B, what the
 graph saves from R to B, outputs and the gradient that arrived until B has ended.
 """
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
-from repro.gpipe.batchnorm import Statistics
-from repro.gpipe.memory import LiveBytes
-from repro.gpipe.message import TensorMeta
-from repro.gpipe.microbatch import Tree, flatten, unflatten
+from repro.gpipe.comm.message import TensorMeta
+from repro.gpipe.core.memory import LiveBytes
+from repro.gpipe.core.microbatch import Tree, flatten, unflatten
+from repro.gpipe.exact.batchnorm import Statistics
 
 Event = tuple[int, int]  # (number of a storage, its bytes; negative where it ends)
 Sums = tuple[int, int]  # bytes of what ends again, and of what is left when a pass is over

@@ -1,36 +1,57 @@
 """GPipe for PyTorch: pipeline parallelism with micro-batches and re-materialization (arXiv:1811.06965).
 
-Usable alone: it imports torch and nothing else of this project.
+Usable alone: it imports torch and nothing else of this project. Each public name is imported when it is first used, so
+that `repro.gpipe.schedule`, which is pure, can be imported without torch.
 """
 
-from repro.gpipe.breakdown import breakdown
-from repro.gpipe.checkpoint import whole_state_dict
-from repro.gpipe.errors import NonFiniteError
-from repro.gpipe.head import Weighted
-from repro.gpipe.launch import launch
-from repro.gpipe.microbatch import Whole
-from repro.gpipe.outcome import EvaluationResult, StepResult
-from repro.gpipe.pipeline import Pipeline
-from repro.gpipe.profile import LinkSpeed
-from repro.gpipe.replay import replay
-from repro.gpipe.schedule import Action, Schedule, make_schedule
-from repro.gpipe.timeline import Span, Timeline
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Action",
-    "EvaluationResult",
-    "LinkSpeed",
-    "NonFiniteError",
-    "Pipeline",
-    "Schedule",
-    "Span",
-    "StepResult",
-    "Timeline",
-    "Weighted",
-    "Whole",
-    "breakdown",
-    "launch",
-    "make_schedule",
-    "replay",
-    "whole_state_dict",
-]
+if TYPE_CHECKING:
+    from repro.gpipe.checkpoint.save_load import whole_state_dict as whole_state_dict
+    from repro.gpipe.core.loss import Weighted as Weighted
+    from repro.gpipe.core.microbatch import Whole as Whole
+    from repro.gpipe.core.pipeline import Pipeline as Pipeline
+    from repro.gpipe.core.results import EvaluationResult as EvaluationResult
+    from repro.gpipe.core.results import StepResult as StepResult
+    from repro.gpipe.errors import NonFiniteError as NonFiniteError
+    from repro.gpipe.partition.layer_profile import LinkSpeed as LinkSpeed
+    from repro.gpipe.runtime.launch import launch as launch
+    from repro.gpipe.schedule.actions import Action as Action
+    from repro.gpipe.schedule.actions import Schedule as Schedule
+    from repro.gpipe.schedule.actions import make_schedule as make_schedule
+    from repro.gpipe.schedule.breakdown import breakdown as breakdown
+    from repro.gpipe.schedule.replay import replay as replay
+    from repro.gpipe.schedule.timeline import Span as Span
+    from repro.gpipe.schedule.timeline import Timeline as Timeline
+
+_HOME = {
+    "Action": "schedule.actions",
+    "EvaluationResult": "core.results",
+    "LinkSpeed": "partition.layer_profile",
+    "NonFiniteError": "errors",
+    "Pipeline": "core.pipeline",
+    "Schedule": "schedule.actions",
+    "Span": "schedule.timeline",
+    "StepResult": "core.results",
+    "Timeline": "schedule.timeline",
+    "Weighted": "core.loss",
+    "Whole": "core.microbatch",
+    "breakdown": "schedule.breakdown",
+    "launch": "runtime.launch",
+    "make_schedule": "schedule.actions",
+    "replay": "schedule.replay",
+    "whole_state_dict": "checkpoint.save_load",
+}
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module that defines it (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'repro.gpipe' has no attribute {name!r}")
+    return getattr(import_module(f"repro.gpipe.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from repro.gpipe import shm
-from repro.gpipe.memory import TorchDispatchMode
+from repro.gpipe.comm import shm
+from repro.gpipe.core.memory import TorchDispatchMode
 
 OPERATOR, MESSAGE = "visible operator", "message "
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.schedule import Schedule, make_schedule
-from repro.gpipe.why import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
+from repro.gpipe.schedule.actions import Schedule, make_schedule
+from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
 from repro.harness.record import load
 from repro.harness.spec import TIMED, RunSpec
 from repro.harness.statistics import ratio
@@ -77,7 +77,7 @@ class Neighbour:
 
     @property
     def change(self) -> str | None:
-        """The name of the change in `repro.gpipe.why.CHANGES` that this is; None if it is none of them."""
+        """The name of the change in `repro.gpipe.schedule.what_if.CHANGES` that this is; None if it is none of them."""
         if self.field == "M":
             return next((name for name, times in MORE.items() if self.value == times * self.own), None)
         values = {"never": NEVER, "except_last": EXCEPT_LAST, "gpipe": EARLY, "1f1b": ORDER}

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from repro.harness.files import as_json, write
-from repro.harness.formats import Env, Line, Listing, Marker, Status, Word, damage, finite, misfit
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
-from repro.harness.private import redact, redacted
+from repro.harness.schema import Env, Line, Listing, Marker, Status, Word, damage, finite, misfit
 from repro.harness.spec import Experiment, RunSpec, Scale, digest, mark
 from repro.harness.warned import LeftOut
+from repro.io.files import as_json, write
+from repro.io.redact import redact, redacted
 from repro.io.untrusted import open_regular
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from torch import nn
 
 from repro.costs import mini_batch
 from repro.costs.count import Counter
-from repro.costs.walk import micro_batch
-from repro.gpipe.microbatch import map_leaves, sizes, split, unwrapped
-from repro.harness import measure, modelled
+from repro.costs.stage_memory import micro_batch
+from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
 from repro.harness.outside import short
 from repro.harness.spec import RunSpec, canonical
+from repro.harness.tasks import emulate, train
 from repro.models import BUILDERS, Model, build
 
 _LONGEST = 120.0  # seconds; imports take most of what is usual
@@ -43,16 +43,16 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
     distinct: list[RunSpec] = []
     for spec in specs:
         if spec.task == "fit":  # which builds models of many sizes
-            measure.check(spec)
+            train.check(spec)
             continue
         key = canonical([spec.model, spec.model_args])
         if key in built:
-            measure.check(spec, built[key])
+            train.check(spec, built[key])
             continue
         model = built[key] = build(spec.model, **spec.arguments)
-        measure.check(spec, model)
+        train.check(spec, model)
         # Our own models are held against their arguments by their builders, and layers that wait would really wait.
-        if spec.model not in BUILDERS and not modelled.waits(model):
+        if spec.model not in BUILDERS and not emulate.waits(model):
             distinct.append(spec)
     if distinct and (told := _told_apart(distinct, device)):
         raise ValueError(told)

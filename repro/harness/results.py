@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from repro.gpipe.timeline import COLUMNS as SPAN_COLUMNS
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
 from repro.harness.plan import baseline
 from repro.harness.record import Folder, warn

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from repro.harness import lock, signals
 from repro.harness.contention import Watch
-from repro.harness.files import remove_leftovers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
 from repro.harness.record import Measured, load
 from repro.harness.spec import Scale, canonical, run_name
+from repro.io import lock, signals
+from repro.io.files import remove_leftovers
 
 if TYPE_CHECKING:
-    from repro.harness.measure import Job
-    from repro.harness.track import Mode, Picture
+    from repro.harness.tasks.train import Job
+    from repro.harness.wandb_mirror import Mode, Picture
     from repro.harness.workers import Outcome
 
 DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
@@ -112,7 +112,7 @@ class Session:
         """Tell and mirror the runs of a group that have all their rounds now."""
         if not runs:
             return
-        from repro.harness import track
+        from repro.harness import wandb_mirror
 
         results = load(plan.folder.path)
         rows = results.rows.set_index("run", drop=False)
@@ -127,7 +127,7 @@ class Session:
                 self.story.warn(f"{run.id}: loss is not finite")
             spec = run.spec.plain()
             tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
-            found = track.log_run(
+            found = wandb_mirror.log_run(
                 self.wandb,
                 plan.experiment.name,
                 run_name(run.id, row["differs_in"]),
@@ -214,7 +214,7 @@ class GroupRun:
                 self._after(run, last=run.missing <= number)
 
     def _measure(self, run: PlannedRun) -> "Outcome":
-        from repro.harness.measure import Job
+        from repro.harness.tasks.train import Job
 
         signals.check()
         self.plan.folder.restore()  # before any of it is read
@@ -231,13 +231,13 @@ class GroupRun:
 
     def _once(self, job: "Job", deadline: float) -> "Outcome":
         if job.spec.task == "fit" and job.spec.fidelity == "measured":
-            from repro.harness import fits
+            from repro.harness.tasks import fit
 
-            return fits.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
+            return fit.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
         if job.spec.fidelity == "emulated" and job.spec.modelled:
-            from repro.harness import modelled
+            from repro.harness.tasks import emulate
 
-            return modelled.emulate(self.crew, job, deadline)
+            return emulate.emulate(self.crew, job, deadline)
         return self.crew.measure(job, deadline)
 
     def _after(self, run: PlannedRun, *, last: bool) -> None:
@@ -302,15 +302,15 @@ def check(plans: Sequence[Plan]) -> None:
 
 def workers(plans: Sequence[Plan], results: Path) -> "AbstractContextManager[Measurer]":
     """As many workers as the widest run needs: started here, or those of torchrun."""
-    from repro.harness import teams
+    from repro.harness import pools
     from repro.harness.workers import Workers
 
     machine = plans[0].machine
     if torchrun_rank() is not None:
-        return Workers(teams.torchrun())
+        return Workers(pools.torchrun())
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
     logs = results / machine.slug / plans[0].scale / "logs" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    return Workers(teams.Local(widest, logs))
+    return Workers(pools.Local(widest, logs))
 
 
 def _now() -> str:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from repro.harness import rules
 from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
-from repro.harness.private import expanded, portable
+from repro.io.redact import expanded, portable
 
 Scale = Literal["smoke", "laptop", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
@@ -72,7 +72,7 @@ class RunSpec(Frozen):
     are timed by their start and end alone: no timeline, bubble or breakdown. `transport` carries the messages between
     stages. The task "check" times nothing but holds the library against the unsplit model (`repro.methods.checks`).
     The task "fit" times nothing either: it looks for the largest model, grown in what model_args do not fix
-    (`repro.costs.families`), of which every stage stays within `memory` bytes, cut as evenly by memory as can be:
+    (`repro.costs.size_ladder`), of which every stage stays within `memory` bytes, cut as evenly by memory as can be:
     counted on fake tensors, or measured, by training one size after the other. The task "calibrate" times the layers,
     on K processes at once, for `repro.simulate`.
 

@@ -1,7 +1,7 @@
 """Worker processes that are started once and measure many runs.
 
 The coordinator posts jobs in a store; every worker takes each job in turn, ranks below K measure, rank 0 posts the
-result. What goes wrong in any of them is told by `repro.gpipe.health`: that run has failed, and fresh workers are
+result. What goes wrong in any of them is told by `gpipe.runtime.health`: that run has failed, and fresh workers are
 started for the next one. Where the workers run is their team's affair.
 """
 
@@ -15,16 +15,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from repro.gpipe import health, memory
-from repro.gpipe.board import INTERVAL, Failure, Watch, board, last_seen, post_death, posted, running
-from repro.gpipe.here import here, named
-from repro.gpipe.launch import initialise
-from repro.gpipe.processes import how
-from repro.harness import measure, signals
+from repro.gpipe.core import memory
+from repro.gpipe.runtime import health
+from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, Watch, board, last_seen, post_death, posted, running
+from repro.gpipe.runtime.launch import initialise
+from repro.gpipe.runtime.processes import how
+from repro.gpipe.runtime.status import here, named
 from repro.harness.machine import oom_kills
-from repro.harness.measure import Job
+from repro.harness.pools import Team
 from repro.harness.spec import RunSpec
-from repro.harness.teams import Team
+from repro.harness.tasks import train
+from repro.harness.tasks.train import Job
+from repro.io import signals
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
@@ -148,7 +150,7 @@ def _execute(job: Job, rank: int) -> Outcome | None:
     here.outside = "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"
     health.current().beat()
     try:
-        found = measure.run(job, rank)
+        found = train.run(job, rank)
     except Exception:
         traceback.print_exc()
         raise

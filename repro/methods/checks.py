@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe.batchnorm import BATCH_NORMS
-from repro.gpipe.layers import Layer, build
-from repro.gpipe.microbatch import Tree, batch_size, flatten, gather, split
+from repro.gpipe.core.layers import Layer, build
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
+from repro.gpipe.exact.batchnorm import BATCH_NORMS
 from repro.methods.method import Method, Setup
 
 Verdict = Literal["ok", "wrong", "refused", "none"]

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, LinkSpeed, StepResult
-from repro.gpipe.balance import choose
-from repro.gpipe.layers import Layer, as_layers
-from repro.gpipe.microbatch import Tree
+from repro.gpipe.core.layers import Layer, as_layers
+from repro.gpipe.core.microbatch import Tree
+from repro.gpipe.partition.balance import choose
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -30,7 +30,7 @@ class Setup:
         replicas: D.
         balance: layers per stage, or a rule of `repro.gpipe.Pipeline`; "time" is ours alone.
         checkpoint: which micro-batches are recomputed.
-        schedule: a name in `repro.gpipe.schedule.SCHEDULES`; ours alone.
+        schedule: a name in `repro.gpipe.schedule.actions.SCHEDULES`; ours alone.
         transport: as `repro.gpipe.Pipeline` takes it; ours alone.
         throttle: of the links between stages, as `repro.gpipe.Pipeline` takes it; ours alone, peers are refused.
         seed: of initial weights, and of what is random inside layers.

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
-from repro.gpipe.microbatch import Tree, split
-from repro.gpipe.wire import Wire
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core.microbatch import Tree, split
 from repro.methods.method import Setup
 
 

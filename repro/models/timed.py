@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from repro.gpipe.clock import Waits, wait_until
+from repro.gpipe.runtime.clock import Waits, wait_until
 from repro.models.model import Model, require
 
 

@@ -4,7 +4,7 @@
 `theory` holds the formulas of sections 2.3 and 3.  Nothing here is measured.
 """
 
-from repro.paper.quoted import (
+from repro.paper.numbers import (
     Accuracy,
     BatchSize,
     Cell,

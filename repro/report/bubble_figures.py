@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal
 
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.timeline import Timeline
 from repro.paper import theory, utilisation
 from repro.report import gantt
 from repro.report.bubble import NAME, TIMED, Points, fits, odd, points

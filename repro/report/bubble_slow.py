@@ -3,7 +3,7 @@
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.timeline import Timeline
 from repro.paper import theory
 from repro.report.bubble import NAME, TIMED, Points, points
 from repro.report.compare import NO_INTERVAL, Row, rows_of

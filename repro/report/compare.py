@@ -11,9 +11,9 @@ from functools import cache
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.replay import replay
-from repro.gpipe.schedule import SCHEDULES, make_schedule
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.actions import SCHEDULES, make_schedule
+from repro.gpipe.schedule.replay import replay
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.plan import baseline
 from repro.harness.spec import canonical
 from repro.harness.statistics import MIN_ROUNDS, ratio

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.spec import run_name, slug
 from repro.report import (
     bars,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repro.gpipe.timeline import Span, Timeline
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.report.style import KIND_WORDS, KINDS, styled
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.mistakes import near
 from repro.harness.record import load
 from repro.report import figures, texts

@@ -3,7 +3,7 @@
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule import Schedule, make_schedule
+from repro.gpipe.schedule.actions import Schedule, make_schedule
 from repro.harness.statistics import interval, ratio
 from repro.report.compare import PLACE, Row
 from repro.report.style import PARTS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.replay import replay
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.replay import replay
 from repro.harness.statistics import interval, ratio
 from repro.paper import theory
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where

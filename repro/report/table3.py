@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.profile import LinkSpeed
+from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.harness.spec import canonical
 from repro.paper import Cell, table2

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.profile import LinkSpeed
+from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.spec import RunSpec
 from repro.report.compare import NO_INTERVAL, PLACE, Row, optimizers, rows_of, speed_name, where
 from repro.report.rounds import Spread, parts, spread, spread_numbers, step_over

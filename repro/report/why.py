@@ -1,13 +1,13 @@
 """Why each measured run is as slow as it is: one table an experiment, read off the recorded spans.
 
-The gains are simulated with measured costs (`repro.gpipe.why`); `repro why RUN` tells the same of one run at length.
+The gains are simulated with measured costs (`gpipe.schedule.what_if`); `repro why RUN` tells more of one run.
 """
 
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.schedule import SCHEDULES, make_schedule
-from repro.gpipe.why import CHANGES, Why
+from repro.gpipe.schedule.actions import SCHEDULES, make_schedule
+from repro.gpipe.schedule.what_if import CHANGES, Why
 from repro.report.compare import Row, rows_of, settings
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number, percent

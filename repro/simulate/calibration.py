@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.gpipe.profile import LinkSpeed, Profile
+from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.simulate.stage_costs import TABLES, StageCosts, link_of
 
 Table = tuple[tuple[float, ...], ...]  # seconds: a row for each size, a column for each layer
@@ -91,7 +91,7 @@ class Calibration:
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any]) -> "Calibration":
-        """As `repro.harness.calibration` records it."""
+        """As `repro.harness.tasks.calibrate` records it."""
         tables = {name: tuple(map(tuple, value[name])) for name in TABLES}
         rest = {name: tuple(value[name]) for name in ("sizes", "update", "activations", "gradients")}
         lone = value.get("alone")

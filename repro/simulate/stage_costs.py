@@ -7,9 +7,9 @@ from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 
-from repro.gpipe.balance import check_balance
 from repro.gpipe.errors import shown, within
-from repro.gpipe.profile import LEAST, MOST, LinkSpeed, Profile
+from repro.gpipe.partition.balance import check_balance
+from repro.gpipe.partition.layer_profile import LEAST, MOST, LinkSpeed, Profile
 
 FREE = LinkSpeed()
 TABLES = ("forward", "recompute", "backward")

@@ -1,11 +1,11 @@
-"""One training step on a virtual clock, by the walker of `repro.gpipe.replay`."""
+"""One training step on a virtual clock, by the walker of `repro.gpipe.schedule.replay`."""
 
 from collections.abc import Callable
 from typing import Any
 
-from repro.gpipe.replay import Crossing, replay
-from repro.gpipe.schedule import Action, Schedule
-from repro.gpipe.timeline import Span, Timeline
+from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.replay import Crossing, replay
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.simulate.calibration import Together
 from repro.simulate.stage_costs import FREE, StageCosts
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from repro.costs import Counted, Counter, Messages, count, mini_batch
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.microbatch import flatten
+from repro.gpipe.core.microbatch import flatten
 from repro.harness.allocator import measure
 from repro.models import build
 

@@ -12,8 +12,8 @@ import pytest
 
 from repro.costs import Device, device
 from repro.costs.device import load, names
-from repro.costs.figure import AMOUNTS, BASES, RATES, SWITCHES, Figure
-from repro.gpipe.profile import LinkSpeed
+from repro.costs.sourced_number import AMOUNTS, BASES, RATES, SWITCHES, Figure
+from repro.gpipe.partition.layer_profile import LinkSpeed
 
 BUILT_IN = ["h100", "h200", "p100-pcie", "tpu-v2", "tpu-v3", "v100"]
 

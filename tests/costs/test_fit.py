@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from repro.cli import main
-from repro.costs.families import Sizes, families
+from repro.cli.main import main
 from repro.costs.fit import Count, Search, Step
+from repro.costs.size_ladder import Sizes, families
 from repro.costs.units import in_unit, parse_bytes
 from repro.models import Model, build
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from repro.gpipe import Pipeline
-from repro.gpipe.layers import Layer
+from repro.gpipe.core.layers import Layer
 from repro.models import build
 
 N, M, STEPS, WIDTH = 10, 4, 5, 6

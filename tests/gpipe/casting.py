@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.microbatch import sizes
+from repro.gpipe.core.microbatch import sizes
 
 N, M, STEPS, WIDTH = 7, 3, 4, 8
 CHECKPOINTS = ("always", "except_last", "never")

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repro.gpipe import Pipeline
-from repro.gpipe.checkpoint import load, save
-from repro.gpipe.checkpoint_files import digest
-from repro.gpipe.layers import names as keys
+from repro.gpipe.checkpoint.files import digest
+from repro.gpipe.checkpoint.save_load import load, save
+from repro.gpipe.core.layers import names as keys
 
 N, WIDTH = 10, 6  # rows of 24 bytes: micro-batches begin where no fresh tensor would
 CUTS = {1: [6], 2: [3, 3], 3: [1, 1, 4]}  # for K = 3 the second stage has no parameters

@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, Weighted, replicas
-from repro.gpipe.layers import Layer
+from repro.gpipe import Pipeline, Weighted
+from repro.gpipe.core import replicas
+from repro.gpipe.core.layers import Layer
 
 WIDTH, M, D, STEPS = 6, 2, 2, 3
 ROWS = 12  # of a table

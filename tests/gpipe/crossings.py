@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, Weighted
-from repro.gpipe.layers import Layer
+from repro.gpipe.core.layers import Layer
 
 N, M, WIDTH, CLASSES, PAD = 10, 4, 6, 5, 0
 CASES = ((1, "never"), (1, "always"), (2, "always"), (3, "always"), (3, "never"))

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.here import here
-from repro.gpipe.schedule import Action
+from repro.gpipe.runtime.status import here
+from repro.gpipe.schedule.actions import Action
 
 STAGES = 4
 

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.message import TensorMeta, dense, elements
+from repro.gpipe.comm.transport import Link
 from repro.gpipe.errors import EveryRankError
-from repro.gpipe.message import TensorMeta, dense, elements
-from repro.gpipe.transport import Link
-from repro.gpipe.wire import Wire
 
 _HELLO, _READY, _DATA = 100, 200, 300  # gloo's tags, to which a communicator adds its own number
 _BOTH = 3  # the number of one that serves both directions; otherwise a direction's own tag

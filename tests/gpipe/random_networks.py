@@ -15,8 +15,9 @@ from bits import Apply
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from repro.gpipe import Pipeline, rng
-from repro.gpipe.layers import build
+from repro.gpipe import Pipeline
+from repro.gpipe.core.layers import build
+from repro.gpipe.exact import rng
 
 WIDTH, LENGTH, STEPS, STAGES, SEED = 8, 3, 5, 3, 5
 

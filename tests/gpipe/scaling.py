@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.microbatch import sizes
-from repro.gpipe.nonfinite import all_finite
+from repro.gpipe.core.microbatch import sizes
+from repro.gpipe.exact.nonfinite import all_finite
 
 N, M, D, STEPS, WIDTH = 7, 3, 2, 8, 6
 LOSS = nn.functional.mse_loss

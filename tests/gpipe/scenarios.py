@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import LinkSpeed, Pipeline, Whole
-from repro.gpipe.wire import Wire
+from repro.gpipe.comm.control_channel import Wire
 
 N, WIDTH, STEPS = 10, 6, 3
 CASES = [

@@ -3,8 +3,8 @@
 import pytest
 from torch import nn
 
-from repro.gpipe.balance import Cut, check_balance, choose
-from repro.gpipe.profile import LinkSpeed, Profile
+from repro.gpipe.partition.balance import Cut, check_balance, choose
+from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 
 LAYERS = [lambda: nn.Linear(1_000_000, 1_000_000, bias=False), nn.ReLU, lambda: nn.Linear(2, 3), nn.ReLU()]
 

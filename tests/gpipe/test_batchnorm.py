@@ -6,10 +6,10 @@ from timm.layers import BatchNormAct2d
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.batchnorm import once_per_mini_batch
-from repro.gpipe.memory import LiveBytes
-from repro.gpipe.schedule import SCHEDULES
-from repro.gpipe.stage import Stage
+from repro.gpipe.core.memory import LiveBytes
+from repro.gpipe.core.stage import Stage
+from repro.gpipe.exact.batchnorm import once_per_mini_batch
+from repro.gpipe.schedule.actions import SCHEDULES
 
 N, C, M = 10, 3, 4
 MSE = nn.functional.mse_loss

@@ -6,7 +6,7 @@ from bits import CASES, SEQUENCE_CASES, STAGES, everything, model
 from torch import nn
 
 from repro.gpipe import launch
-from repro.gpipe.layers import build
+from repro.gpipe.core.layers import build
 
 pytestmark = pytest.mark.timeout(900)  # about 100 pipelines for each fixture: minutes where cores are shared
 

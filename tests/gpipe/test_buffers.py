@@ -8,7 +8,7 @@ from bits import Means, batch, changing
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.buffers import Changing, as_before
+from repro.gpipe.exact.buffers import Changing, as_before
 
 MSE = nn.functional.mse_loss
 CHECKPOINTS = ["always", "except_last", "never"]

@@ -8,7 +8,7 @@ from checkpoints import get, interrupted, linear, model, named, names, noisy, pu
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.checkpoint import own_part, whole_state_dict
+from repro.gpipe.checkpoint.save_load import own_part, whole_state_dict
 
 
 @pytest.fixture(scope="module")

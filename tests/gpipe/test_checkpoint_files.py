@@ -12,7 +12,7 @@ import pytest
 import torch
 from checkpoints import Stages, forge, get, model, put, refused, same, stepped
 
-from repro.gpipe.checkpoint import load, save, whole_state_dict
+from repro.gpipe.checkpoint.save_load import load, save, whole_state_dict
 
 
 def test_old_files_go_and_other_files_stay(tmp_path):

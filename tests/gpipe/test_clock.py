@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from repro.gpipe import clock
-from repro.gpipe.clock import Waits, wait_until
+from repro.gpipe.runtime import clock
+from repro.gpipe.runtime.clock import Waits, wait_until
 
 
 def test_waits_as_long_as_asked():

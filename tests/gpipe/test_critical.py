@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.critical import by_kind, by_stage, critical_path, delays, gaps
-from repro.gpipe.replay import Crossing, replay
-from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, make_schedule
-from repro.gpipe.timeline import Span, Timeline
+from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.critical import by_kind, by_stage, critical_path, delays, gaps
+from repro.gpipe.schedule.replay import Crossing, replay
+from repro.gpipe.schedule.timeline import Span, Timeline
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 SHORT = {"setup": "s", "transfer": "t", "gap": "g"}

@@ -6,7 +6,7 @@ from crossings import CASES, MODELS, batches, everything, loss_of
 from torch import nn
 
 from repro.gpipe import launch
-from repro.gpipe.layers import build
+from repro.gpipe.core.layers import build
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from explosions import BAD, CASES, REPLICAS, batch, everything, loss_fn, pipelin
 from torch import nn
 
 from repro.gpipe import Pipeline, launch, whole_state_dict
-from repro.gpipe.culprit import Seen, told
+from repro.gpipe.exact.culprit import Seen, told
 
 LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of each layer
 ADVICE = "lower the learning rate, or look at that input"

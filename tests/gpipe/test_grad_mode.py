@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.layers import build
-from repro.gpipe.microbatch import flatten
-from repro.gpipe.stage import Stage
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.microbatch import flatten
+from repro.gpipe.core.stage import Stage
 from repro.models import build as build_model
 
 W = 32

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from repro.gpipe import Pipeline, Weighted
-from repro.gpipe.head import Head
+from repro.gpipe.core.loss import Head
 
 PAD, CLASSES = 0, 5
 

@@ -15,7 +15,7 @@ from failing import STAGES, agent_store, alone, apart, between, raises, train
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
-from repro.gpipe.launch import StageError
+from repro.gpipe.runtime.launch import StageError
 
 LIMIT = 10.0  # seconds, of issue and README
 

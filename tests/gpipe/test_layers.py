@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.layers import as_layers, build, names, parameter_counts, refuse_shared, refuse_sync_batchnorm
+from repro.gpipe.core.layers import as_layers, build, names, parameter_counts, refuse_shared, refuse_sync_batchnorm
 
 CPU = torch.device("cpu")
 

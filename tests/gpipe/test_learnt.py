@@ -20,9 +20,9 @@ from test_random_networks import as_plain, joined
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.launch import StageError
-from repro.gpipe.learnt import Learnt, Signatures
-from repro.gpipe.message import MessageMeta
+from repro.gpipe.comm.message import MessageMeta
+from repro.gpipe.core.learnt import Learnt, Signatures
+from repro.gpipe.runtime.launch import StageError
 
 MSE = nn.functional.mse_loss
 

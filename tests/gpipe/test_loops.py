@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.launch import StageError
+from repro.gpipe.runtime.launch import StageError
 
 
 @pytest.fixture(scope="module")

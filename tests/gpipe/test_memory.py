@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.memory import LiveBytes
+from repro.gpipe.core.memory import LiveBytes
 
 
 def test_live_bytes_sees_peaks_and_frees():

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.gpipe.message import (
+from repro.gpipe.comm.message import (
     MessageMeta,
     TensorMeta,
     copied,
@@ -15,7 +15,7 @@ from repro.gpipe.message import (
     settle_gradients,
     settled,
 )
-from repro.gpipe.microbatch import flatten
+from repro.gpipe.core.microbatch import flatten
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.int64, torch.complex64]

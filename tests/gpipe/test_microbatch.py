@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.microbatch import Whole, flatten, gather, sizes, split, unflatten
+from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split, unflatten
 
 Pair = namedtuple("Pair", "left right")
 

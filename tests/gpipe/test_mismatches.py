@@ -14,9 +14,10 @@ import torch.distributed as dist
 from failing import agent_store
 from mismatches import CASES, part, replicas
 
-from repro.gpipe import board, launch
-from repro.gpipe.here import Here
-from repro.gpipe.launch import StageError
+from repro.gpipe import launch
+from repro.gpipe.runtime import heartbeats
+from repro.gpipe.runtime.launch import StageError
+from repro.gpipe.runtime.status import Here
 
 # Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each other after 7 to
 # 8 s, a call of another kind at once: the rest is left for a busy machine.
@@ -109,7 +110,7 @@ def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path, what: str):
 
 
 class Clock:
-    """In place of `time` in `repro.gpipe.board`."""
+    """In place of `time` in `repro.gpipe.runtime.heartbeats`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -121,24 +122,24 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(board, "time", fake)
+    monkeypatch.setattr(heartbeats, "time", fake)
     return fake
 
 
 def posted_by(*ranks: Here) -> dist.Store:
-    posts = board.board(dist.HashStore())
+    posts = heartbeats.board(dist.HashStore())
     for rank, here in enumerate(ranks):
-        board.post_beat(posts, rank, 1, here)
+        heartbeats.post_beat(posts, rank, 1, here)
     return posts
 
 
 def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
     """Neither receives: the first one a step's first message, the second one its part of a checkpoint."""
-    watch = board.Watch(
+    watch = heartbeats.Watch(
         posted_by(Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "send")))
     )
     assert watch.knot(0, 0) is None
-    clock.now = board.SILENCE + 0.1
+    clock.now = heartbeats.SILENCE + 0.1
     failure = watch.knot(0, 0)
     assert failure is not None
     assert failure.text.startswith("stage 0, before its first step waits for stage 1, before its first step, which")
@@ -147,43 +148,45 @@ def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
 def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clock):
     """A slow layer on either side: both have something to send, which the other one will take when it is done."""
     first, second = Here("stage 0", sending={7: (1, 0, 32, "")}), Here("stage 1", sending={7: (0, 0, 32, "")})
-    watch = board.Watch(posted_by(first, second))
+    watch = heartbeats.Watch(posted_by(first, second))
     for clock.now in (0.0, 1000.0):
         assert watch.knot(0, 0) is None
     first.flushing = second.flushing = True  # now both wait
-    watch = board.Watch(posted_by(first, second))
+    watch = heartbeats.Watch(posted_by(first, second))
     assert watch.knot(0, 0) is None
-    clock.now += board.SILENCE + 0.1
+    clock.now += heartbeats.SILENCE + 0.1
     assert watch.knot(0, 0) is not None
 
 
 def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
     """One rank sends, the other receives; on a busy machine their connection takes its time."""
-    watch = board.Watch(
+    watch = heartbeats.Watch(
         posted_by(Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "receive")))
     )
     assert watch.knot(0, 0) is None
-    clock.now = board.SETTING_UP - 0.1
+    clock.now = heartbeats.SETTING_UP - 0.1
     assert watch.knot(0, 0) is None
-    clock.now = board.SETTING_UP + 0.1
+    clock.now = heartbeats.SETTING_UP + 0.1
     assert watch.knot(0, 0) is not None
 
 
 def test_a_large_message_may_take_a_minute(clock: Clock):
-    watch = board.Watch(posted_by(Here("stage 0", waiting=(1, 0, 2**21, "")), Here("stage 1", waiting=(0, 0, 0, ""))))
+    watch = heartbeats.Watch(
+        posted_by(Here("stage 0", waiting=(1, 0, 2**21, "")), Here("stage 1", waiting=(0, 0, 0, "")))
+    )
     assert watch.knot(0, 0) is None
-    clock.now = board.SETTING_UP - 0.1
+    clock.now = heartbeats.SETTING_UP - 0.1
     assert watch.knot(0, 0) is None
-    clock.now = board.SETTING_UP + 0.1
+    clock.now = heartbeats.SETTING_UP + 0.1
     assert watch.knot(0, 0) is not None
 
 
 def test_a_rank_that_does_something_else_is_named_once(clock: Clock, caplog: pytest.LogCaptureFixture):
     """It may still make the call, so nobody is ended; while it computes in a call nothing is to be said."""
     waits, elsewhere = Here("stage 0", waiting=(1, 0, 32, "receive")), Here("stage 1", needs_others=1)
-    busy = board.Watch(posted_by(waits, elsewhere))
+    busy = heartbeats.Watch(posted_by(waits, elsewhere))
     elsewhere.needs_others = 0
-    idle = board.Watch(posted_by(waits, elsewhere))
+    idle = heartbeats.Watch(posted_by(waits, elsewhere))
     with caplog.at_level(logging.WARNING):
         for clock.now in (0.0, 9.0, 11.0, 100.0):
             assert busy.knot(0, 0) is None

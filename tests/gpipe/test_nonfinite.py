@@ -10,7 +10,7 @@ from torch import nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.errors import NonFiniteError
-from repro.gpipe.nonfinite import all_finite, is_finite, refuse_nonfinite
+from repro.gpipe.exact.nonfinite import all_finite, is_finite, refuse_nonfinite
 
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128]
 BAD = [math.inf, -math.inf, math.nan]

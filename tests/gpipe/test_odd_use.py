@@ -6,9 +6,9 @@ from scenarios import WIDTH, batch, constants, frozen_head, head, odd, other_sta
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.launch import StageError
-from repro.gpipe.memory import LiveBytes
-from repro.gpipe.place import own_device
+from repro.gpipe.core.memory import LiveBytes
+from repro.gpipe.core.topology import own_device
+from repro.gpipe.runtime.launch import StageError
 
 MSE = nn.functional.mse_loss
 
@@ -62,7 +62,7 @@ class Returns(nn.Module):
 
 @pytest.mark.parametrize("value", [None, (), {"x": None}, 5])
 def test_a_layer_that_returns_no_tensor_is_one_line(value):
-    from repro.gpipe.message import MessageMeta
+    from repro.gpipe.comm.message import MessageMeta
 
     with pytest.raises(ValueError, match=r"a layer returned .* at a stage boundary, which holds no tensor") as caught:
         MessageMeta.of(value)
@@ -93,7 +93,7 @@ class Odd(nn.Module):
 
 
 def test_objects_cannot_cross():
-    from repro.gpipe.message import MessageMeta
+    from repro.gpipe.comm.message import MessageMeta
 
     with pytest.raises(ValueError, match="a layer returned a object at a stage boundary"):
         MessageMeta.of(Odd()(torch.zeros(1)))

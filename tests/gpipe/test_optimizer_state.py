@@ -20,7 +20,7 @@ from checkpoints import (
     stepped,
 )
 
-from repro.gpipe.checkpoint import save
+from repro.gpipe.checkpoint.save_load import save
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

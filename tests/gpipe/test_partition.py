@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.partition import PARTITIONERS, additive, cumulative_share, minimum_variance, smallest_largest
+from repro.gpipe.partition.partition import PARTITIONERS, additive, cumulative_share, minimum_variance, smallest_largest
 
 
 def stage_costs(cost, counts):

@@ -6,9 +6,9 @@ from scenarios import CASES, STEPS, N, batch, everything, fail, head, nested
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.launch import StageError
-from repro.gpipe.layers import build
-from repro.gpipe.microbatch import sizes
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.microbatch import sizes
+from repro.gpipe.runtime.launch import StageError
 
 
 @pytest.fixture(scope="module")

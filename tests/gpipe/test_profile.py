@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.microbatch import Whole
-from repro.gpipe.profile import LinkSpeed, Profile, measure
+from repro.gpipe.core.microbatch import Whole
+from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 
 CPU = torch.device("cpu")
 

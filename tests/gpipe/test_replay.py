@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.breakdown import PARTS, breakdown
-from repro.gpipe.replay import Crossing, DeadlockError, replay
-from repro.gpipe.schedule import Action, Schedule, make_schedule
-from repro.gpipe.timeline import Span, Timeline
+from repro.gpipe.schedule.actions import Action, Schedule, make_schedule
+from repro.gpipe.schedule.breakdown import PARTS, breakdown
+from repro.gpipe.schedule.replay import Crossing, DeadlockError, replay
+from repro.gpipe.schedule.timeline import Span, Timeline
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 K, M = st.integers(1, 8), st.integers(1, 20)

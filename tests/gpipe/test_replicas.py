@@ -9,9 +9,9 @@ from copies import CASES, PLAIN, STEPS, D, M, batch, everything, model, optimize
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.head import Weighted
-from repro.gpipe.launch import StageError
-from repro.gpipe.layers import build
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.loss import Weighted
+from repro.gpipe.runtime.launch import StageError
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch's own Adagrad

@@ -8,8 +8,9 @@ import torch
 from bits import Drawing, Sometimes, batch, drawing, drawing_loss, generator_states
 from torch import nn
 
-from repro.gpipe import Pipeline, rng
-from repro.gpipe.layers import build
+from repro.gpipe import Pipeline
+from repro.gpipe.core.layers import build
+from repro.gpipe.exact import rng
 
 CPU = torch.device("cpu")
 MSE = nn.functional.mse_loss

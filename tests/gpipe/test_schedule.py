@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.replay import replay
-from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, Action, Schedule, check, make_schedule
+from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES, Action, Schedule, check, make_schedule
+from repro.gpipe.schedule.replay import replay
 
 ANY = {
     "name": st.sampled_from(sorted(SCHEDULES)),

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from repro.gpipe import shm
-from repro.gpipe.mailbox import Outbox
-from repro.gpipe.message import TensorMeta, dense
-from repro.gpipe.transport import Shared
+from repro.gpipe.comm import shm
+from repro.gpipe.comm.mailbox import Outbox
+from repro.gpipe.comm.message import TensorMeta, dense
+from repro.gpipe.comm.transport import Shared
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="shared memory between processes needs Linux")
 

@@ -14,8 +14,9 @@ import torch
 from leftovers import MARK, none_within
 from torch import multiprocessing
 
-from repro.gpipe import launch, spawnable
-from repro.gpipe.launch import StageError
+from repro.gpipe import launch
+from repro.gpipe.runtime import spawnable
+from repro.gpipe.runtime.launch import StageError
 
 
 def fine(*_: object) -> None:
@@ -66,7 +67,7 @@ def test_one_line_and_no_process(
     fn: Any, args: tuple[Any, ...], options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        sys.modules["repro.gpipe.launch"], "Processes", None
+        sys.modules["repro.gpipe.runtime.launch"], "Processes", None
     )  # whoever comes so far fails in another way
     with pytest.raises(ValueError, match=words) as caught:
         launch(fn, *args, **{"stages": 2, **options})

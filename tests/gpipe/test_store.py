@@ -12,9 +12,9 @@ import pytest
 import torch.distributed as dist
 
 from repro.gpipe import launch
-from repro.gpipe.board import Failure, board, post, posted
-from repro.gpipe.processes import Processes
-from repro.gpipe.store import PipeClient, PipeStore
+from repro.gpipe.runtime.heartbeats import Failure, board, post, posted
+from repro.gpipe.runtime.processes import Processes
+from repro.gpipe.runtime.store import PipeClient, PipeStore
 
 
 @pytest.fixture

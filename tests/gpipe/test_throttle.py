@@ -20,10 +20,11 @@ from throttled import (
 from throttled import B as B_S
 from throttled import F as F_S
 
-from repro.gpipe import LinkSpeed, launch, shm
-from repro.gpipe.launch import StageError
-from repro.gpipe.links import Links
-from repro.gpipe.wire import Wire
+from repro.gpipe import LinkSpeed, launch
+from repro.gpipe.comm import shm
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.links import Links
+from repro.gpipe.runtime.launch import StageError
 
 pytestmark = pytest.mark.skipif(not shm.available(), reason="stages share a clock on Linux")
 K = 3

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from repro.gpipe.timeline import COLUMNS, Span, Timeline
+from repro.gpipe.schedule.timeline import COLUMNS, Span, Timeline
 
 SPANS = (
     Span("F", 0, 0, 10.0, 11.0),

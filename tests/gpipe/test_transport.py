@@ -9,9 +9,9 @@ from torch.multiprocessing import ProcessExitedException
 from transports import TRANSPORTS, K, everything, killed, odd_tensors, oddities
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.launch import StageError
-from repro.gpipe.links import Links
-from repro.gpipe.wire import Wire
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.links import Links
+from repro.gpipe.runtime.launch import StageError
 
 
 @pytest.fixture(scope="module")

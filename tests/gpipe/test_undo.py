@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.buffers import Changing
-from repro.gpipe.undo import undone_if_it_fails
+from repro.gpipe.exact.buffers import Changing
+from repro.gpipe.exact.rollback import undone_if_it_fails
 
 
 class Counter(nn.Module):

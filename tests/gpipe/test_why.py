@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe import why
-from repro.gpipe.replay import Crossing, replay
-from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES, make_schedule
-from repro.gpipe.timeline import Span, Timeline
-from repro.gpipe.why import Costs, Why, what_if
+from repro.gpipe.schedule import what_if as whatif
+from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.replay import Crossing, replay
+from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.gpipe.schedule.what_if import Costs, Why, what_if
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 schedules = st.builds(
@@ -30,8 +30,8 @@ def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, transfer, dat
     assert sum(found.shares.values()) == pytest.approx(1)
     assert [c.step_s for c in found.changes] == sorted(c.step_s for c in found.changes)
     assert all(c.factor * c.step_s == pytest.approx(found.base_s) for c in found.changes)
-    assert {c.name for c in found.changes} <= set(why.CHANGES)
-    free = [found.factor(name) for name in (why.LINK, why.NEVER_IDLE, why.BALANCE)]
+    assert {c.name for c in found.changes} <= set(whatif.CHANGES)
+    free = [found.factor(name) for name in (whatif.LINK, whatif.NEVER_IDLE, whatif.BALANCE)]
     assert all(gain is None or gain >= 1 - 1e-9 for gain in free)
 
 
@@ -40,15 +40,15 @@ def test_every_change_by_hand():
     schedule = make_schedule("gpipe", 2, 4)
     steps = {c.name: c.step_s for c in what_if(replay(schedule, lambda a: UNIT[a.kind]), schedule)}
     assert steps == {
-        why.BALANCE: 19,
-        why.LINK: 19,
-        why.ORDER: 19,
-        why.DOUBLED: (4 * 8 + 3) / 2,
-        why.QUADRUPLED: (4 * 16 + 3) / 4,
-        why.NEVER: 15,
-        why.EXCEPT_LAST: 18,
-        why.NEVER_IDLE: 16,
-        why.ALL: (3 * 16 + 3) / 4,
+        whatif.BALANCE: 19,
+        whatif.LINK: 19,
+        whatif.ORDER: 19,
+        whatif.DOUBLED: (4 * 8 + 3) / 2,
+        whatif.QUADRUPLED: (4 * 16 + 3) / 4,
+        whatif.NEVER: 15,
+        whatif.EXCEPT_LAST: 18,
+        whatif.NEVER_IDLE: 16,
+        whatif.ALL: (3 * 16 + 3) / 4,
     }
 
 
@@ -57,7 +57,7 @@ def test_equal_stages_are_not_taken_for_better_where_they_are_slower():
     part = (1.2, 0.8)
     found = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage])
     assert found.base_s == pytest.approx(6.8)
-    assert found.factor(why.BALANCE) == 1
+    assert found.factor(whatif.BALANCE) == 1
     assert "balance" not in found.verdict
     even = explained(make_schedule("gpipe", 2, 1))
     assert even.base_s == 7
@@ -68,14 +68,14 @@ def test_only_what_concerns_a_run_is_tried():
         schedule = make_schedule(*arguments)
         return {c.name for c in what_if(replay(schedule, lambda a: UNIT[a.kind]), schedule, examples)}
 
-    assert names("gpipe", 1, 4) == {why.NEVER, why.EXCEPT_LAST}
+    assert names("gpipe", 1, 4) == {whatif.NEVER, whatif.EXCEPT_LAST}
     assert names("gpipe", 1, 4, "never") == set()
-    assert why.EARLY in names("gpipe-late", 2, 4)
-    assert why.EARLY not in names("gpipe-late", 2, 4, "never") | names("gpipe", 2, 4)
-    assert why.ORDER not in names("1f1b", 2, 4)
-    assert why.EXCEPT_LAST not in names("gpipe", 2, 4, "except_last")
-    assert {why.DOUBLED, why.QUADRUPLED} & names("gpipe", 2, 4, examples=15) == {why.DOUBLED}
-    assert not {why.DOUBLED, why.QUADRUPLED} & names("gpipe", 2, 4, examples=7)
+    assert whatif.EARLY in names("gpipe-late", 2, 4)
+    assert whatif.EARLY not in names("gpipe-late", 2, 4, "never") | names("gpipe", 2, 4)
+    assert whatif.ORDER not in names("1f1b", 2, 4)
+    assert whatif.EXCEPT_LAST not in names("gpipe", 2, 4, "except_last")
+    assert {whatif.DOUBLED, whatif.QUADRUPLED} & names("gpipe", 2, 4, examples=15) == {whatif.DOUBLED}
+    assert not {whatif.DOUBLED, whatif.QUADRUPLED} & names("gpipe", 2, 4, examples=7)
 
 
 def test_gaps_and_delays_do_not_shrink_with_the_micro_batches():
@@ -87,7 +87,7 @@ def test_gaps_and_delays_do_not_shrink_with_the_micro_batches():
     costs = Costs.of(timeline, schedule)
     assert costs.delays == {(0, 1): Crossing(latency=0.75), (1, 0): Crossing(latency=0.75)}
     assert costs.gaps == {(kind, j): 0.5 * (kind != "R") for kind in "FRB" for j in (0, 1)}
-    base, doubled = costs.step(schedule), Why.of(timeline, schedule).factor(why.DOUBLED)
+    base, doubled = costs.step(schedule), Why.of(timeline, schedule).factor(whatif.DOUBLED)
     assert base == slow.step_time - 0.5  # what follows the last B is not part of the step
     faster = replay(make_schedule("gpipe", 2, 8, "never"), lambda a: UNIT[a.kind] / 2 + 0.5, 0.25)
     assert doubled == pytest.approx(base / (faster.step_time - 0.5))
@@ -109,7 +109,7 @@ def test_a_busy_link_is_told_from_the_runtime(name, stages, seconds, latency, no
         lambda _a, _j: Crossing(seconds * random.uniform(1 - noise, 1 + noise), latency),
     )
     found = Why.of(timeline, schedule)
-    assert found.factor(why.LINK) == pytest.approx(
+    assert found.factor(whatif.LINK) == pytest.approx(
         timeline.step_time / replay(schedule, costs.__getitem__).step_time, rel=0.05
     )
     assert found.error == pytest.approx(0, abs=0.03)
@@ -120,7 +120,7 @@ def test_a_smaller_micro_batch_occupies_a_busy_link_for_less():
     schedule = make_schedule("gpipe", 2, 32)
     now = replay(schedule, lambda a: UNIT[a.kind], lambda _a, _j: Crossing(10.0))
     halves = replay(make_schedule("gpipe", 2, 64), lambda a: UNIT[a.kind] / 2, lambda _a, _j: Crossing(5.0))
-    assert Why.of(now, schedule).factor(why.DOUBLED) == pytest.approx(now.step_time / halves.step_time, rel=0.02)
+    assert Why.of(now, schedule).factor(whatif.DOUBLED) == pytest.approx(now.step_time / halves.step_time, rel=0.02)
 
 
 def test_setup_and_update_are_kept_as_they_were():
@@ -130,7 +130,7 @@ def test_setup_and_update_are_kept_as_they_were():
     found = Why.of(Timeline((*around, *walked.spans), 2), schedule)
     assert found.base_s == 10.0
     assert found.error == 0
-    assert next(c for c in found.changes if c.name == why.NEVER_IDLE).step_s == 4 + 3
+    assert next(c for c in found.changes if c.name == whatif.NEVER_IDLE).step_s == 4 + 3
 
 
 @pytest.mark.parametrize(

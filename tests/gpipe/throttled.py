@@ -8,9 +8,10 @@ from scenarios import batch, head, train
 from torch import nn
 from transports import Kill
 
-from repro.gpipe import LinkSpeed, Pipeline, breakdown, shm
-from repro.gpipe.links import Links
-from repro.gpipe.wire import Wire
+from repro.gpipe import LinkSpeed, Pipeline, breakdown
+from repro.gpipe.comm import shm
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.links import Links
 from repro.models import build
 
 CPU = torch.device("cpu")

@@ -11,8 +11,9 @@ from nccl_like import Connector, Deadlock
 from scenarios import CASES, WIDTH, batch, head, train
 from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, links, shm
-from repro.gpipe.transport import Gloo, Shared
+from repro.gpipe import Pipeline
+from repro.gpipe.comm import links, shm
+from repro.gpipe.comm.transport import Gloo, Shared
 
 MSE = nn.functional.mse_loss
 K = 3

@@ -209,8 +209,8 @@ def clock_fields() -> set[str]:
     from tiny_sweep import experiment
 
     from repro.gpipe import make_schedule
-    from repro.gpipe.replay import replay
-    from repro.harness.measure import Step, _metrics
+    from repro.gpipe.schedule.replay import replay
+    from repro.harness.tasks.train import Step, _metrics
     from repro.models import build
 
     spec = experiment().groups[0].runs[-1]
@@ -227,7 +227,7 @@ def clock_fields() -> set[str]:
 
 def main(note: Path, arguments: list[str]) -> int:
     """`repro ARGUMENTS`, and in the file `note` a line for each phase that begins."""
-    from repro import cli
+    from repro.cli import main
     from repro.harness import machine
     from repro.harness.record import Folder
     from repro.harness.workers import Workers
@@ -240,7 +240,7 @@ def main(note: Path, arguments: list[str]) -> int:
 
         noted(Workers, "ready", say, "starting workers", "measuring")
         noted(Folder, "commit_round", say, "recording", "measuring")
-        return cli.main(arguments)
+        return main.main(arguments)
 
 
 def noted(owner: type, name: str, say: Callable[[str], None], phase: str, then: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from crew import Crew, measure
 from shown import SWEEP, Seen, seen
 
-from repro.harness import files
+from repro.io import files
 
 
 @pytest.fixture(scope="module")

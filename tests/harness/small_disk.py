@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crew import Crew
 
-from repro import cli
+from repro.cli.main import main as repro
 from repro.harness import machine, runner
 from repro.harness.record import load
 
@@ -24,7 +24,7 @@ def start(disk: Path, crew: Crew) -> tuple[int, str, int]:
     runner.workers = lambda *_: crew
     results = disk / "results"
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as heard:
-        code = cli.main(["run", "sweep", *TIMED, "--wandb", "disabled", "--scale", "smoke", "--results", str(results)])
+        code = repro(["run", "sweep", *TIMED, "--wandb", "disabled", "--scale", "smoke", "--results", str(results)])
     return code, heard.getvalue(), len(set(load(results).rounds["round"]))
 
 

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import main
+from repro.cli import calibrate
+from repro.cli.main import main
 from repro.costs import bench, device
-from repro.gpipe.profile import LinkSpeed
-from repro.harness import calibrating, machine
-from repro.harness.formats import CalibrationFile
+from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.harness import machine
 from repro.harness.machine import Machine
 from repro.harness.outside import read
+from repro.harness.schema import CalibrationFile
 from repro.simulate import Calibration
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
-HERE = calibrating.Here(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
+HERE = calibrate.Here(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
 SIZES = ["L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
 
 
@@ -26,7 +27,7 @@ def rates(scale: float, link: LinkSpeed) -> bench.Rates:
 
 def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
     slow, fast = LinkSpeed(1e-3, 1e6), LinkSpeed(1e-6, 1e9)
-    made = calibrating.profile([rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30)
+    made = calibrate.profile([rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30)
     assert made.matmul_flops == 4e9  # of medians 2, 4, 6
     assert (made.other_flops, made.bytes_per_second) == (2e9, 2e10)
     assert made.launch_s == pytest.approx(2e-3)
@@ -38,7 +39,7 @@ def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
 
 def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     found = [rates(1e9, LinkSpeed(1e-5, 1e9)), rates(1e9, LinkSpeed())]
-    monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: found)
+    monkeypatch.setattr("repro.gpipe.runtime.launch", lambda *_, **__: found)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     assert main(["calibrate", "--results", str(tmp_path)]) == 0
     told = capsys.readouterr().out
@@ -55,7 +56,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     kind, model, tmp_path, capfd, monkeypatch
 ):
     measured = []
-    monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: measured.append(1))
+    monkeypatch.setattr("repro.gpipe.runtime.launch", lambda *_, **__: measured.append(1))
     path = tmp_path / "x.json"
     if kind == "pipe":
         os.mkfifo(path)
@@ -99,12 +100,12 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
 
 
 def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
-    from repro.harness import layer_times
+    from repro.cli import layer_times
     from repro.harness.spec import RunSpec
 
     args = {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
     spec = RunSpec(model="transformer", model_args=args, K=2, M=1, N=4, task="calibrate")
-    made = calibrating.profile([rates(1e6, LinkSpeed(0, 1e9)), rates(1e6, LinkSpeed())], HERE, 2**30)
+    made = calibrate.profile([rates(1e6, LinkSpeed(0, 1e9)), rates(1e6, LinkSpeed())], HERE, 2**30)
     limits = layer_times.roofline(spec, 4, made)
     assert limits.recompute == limits.forward
     assert all(seconds > 0 for seconds in limits.forward)

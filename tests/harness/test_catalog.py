@@ -123,7 +123,7 @@ def test_pairs_are_json_where_they_can_be():
 
 def test_listing_and_planning_import_no_torch(tmp_path: Path):
     code = (
-        "import sys; from repro.cli import main; main(['list']); "
+        "import sys; from repro.cli.main import main; main(['list']); "
         f"main(['plan', 'table2', '--scale', 'smoke', '--results', {str(tmp_path)!r}]); "
         "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     )

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shown import BASE, RUN, Seen, again, assert_told, assert_whole_again, folder_in, seen
 
-from repro.harness import lock
+from repro.io import lock
 
 FILES = [
     "experiment.json",

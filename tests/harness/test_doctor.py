@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.harness import doctor, machine
-from repro.harness.doctor import Device, Driver, Facts, Torch, gpu_trouble
+from repro.cli import doctor
+from repro.cli.doctor import Device, Driver, Facts, Torch, gpu_trouble
+from repro.harness import machine
 
 H200 = Device("NVIDIA H200", (9, 0), 139.8)
 V100 = Device("Tesla V100-SXM2-16GB", (7, 0), 15.8)

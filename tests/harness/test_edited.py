@@ -11,7 +11,7 @@ import pytest
 from crew import Crew, measure
 from shown import BASE, RUN, SWEEP, Seen, again, assert_told, assert_whole_again, folder_in, seen
 
-from repro.cli import main
+from repro.cli.main import main
 from repro.report import page
 
 

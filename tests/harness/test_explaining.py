@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import main
-from repro.gpipe.schedule import make_schedule
-from repro.harness.explaining import find
+from repro.cli.main import main
+from repro.cli.why import find
+from repro.gpipe.schedule.actions import make_schedule
 from repro.harness.record import Measured
 from repro.harness.spec import Group, RunSpec
 

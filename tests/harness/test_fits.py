@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from crew import spec
 
-from repro.harness import fits
-from repro.harness.formats import Line, damage
-from repro.harness.measure import Job, check
+from repro.harness.pools import Local
+from repro.harness.schema import Line, damage
 from repro.harness.spec import ENOUGH, RunSpec
-from repro.harness.teams import Local
+from repro.harness.tasks import fit as fits
+from repro.harness.tasks.train import Job, check
 from repro.harness.workers import Outcome, Workers
 
 SIZES = {"d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
@@ -139,7 +139,7 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
 def test_counting_gives_the_same_line_as_the_command(capsys: pytest.CaptureFixture[str]):
     import json
 
-    from repro.cli import main
+    from repro.cli.main import main
 
     line = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop"), "cpu")
     words = [

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from repro.harness.flags import parse, parse_named
+from repro.cli.options import parse, parse_named
 
 
 @dataclasses.dataclass(frozen=True)

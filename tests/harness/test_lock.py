@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from crew import Crew, experiment, measure, spec
 
-from repro.cli import main
-from repro.harness import lock
+from repro.cli.main import main
 from repro.harness.record import load
+from repro.io import lock
 from repro.report import stamp
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ SWEEP = ["run", "sweep", "--model", "timed", "--K", "1", "--M", "1", "--scale", 
 OWNER = """
 import subprocess, sys, time
 from pathlib import Path
-from repro.harness import lock
+from repro.io import lock
 with lock.held(Path(sys.argv[1]), "repro run table2"):
     child = subprocess.Popen(["sleep", "60"], close_fds=False)  # as a worker process that outlives the harness
     print(child.pid, flush=True)

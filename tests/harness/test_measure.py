@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from repro.gpipe import NonFiniteError, StepResult
-from repro.harness import measure
-from repro.harness.measure import Job
 from repro.harness.spec import RunSpec
+from repro.harness.tasks import train
+from repro.harness.tasks.train import Job
 
 
 def job(**how: Any) -> Job:
@@ -26,11 +26,11 @@ def test_our_own_library_says_where():
     with pytest.raises(
         NonFiniteError, match=r"step 0: layer 1 \(_Overflows\) on stage 0 made inf or nan in the forward"
     ):
-        measure.run(job(), 0)
+        train.run(job(), 0)
 
 
 def test_what_is_allowed_is_measured():
-    found = measure.run(job(allow_nonfinite=True), 0)
+    found = train.run(job(allow_nonfinite=True), 0)
     assert found is not None
     assert [math.isfinite(loss) for loss in found["metrics"]["loss"]] == [False, False]
 
@@ -50,11 +50,11 @@ def test_a_peer_is_asked_for_its_loss(monkeypatch: pytest.MonkeyPatch, first: in
             close=lambda: None,
         )
 
-    monkeypatch.setattr(measure, "make", peer)
+    monkeypatch.setattr(train, "make", peer)
     asked = job()
     untraced = asked.spec.model_copy(update={"library": "torchgpipe", "trace": False})
     with pytest.raises(
         NonFiniteError, match=r"^the loss is nan; lower the learning rate; --allow-nonfinite records it$"
     ):
-        measure.run(Job(untraced), 0)
-    assert measure.run(Job(untraced, allow_nonfinite=True), 0) is not None
+        train.run(Job(untraced), 0)
+    assert train.run(Job(untraced, allow_nonfinite=True), 0) is not None

@@ -10,8 +10,8 @@ import pytest
 from crew import Crew, experiment, measure, spec
 from shown import folder_in
 
-from repro.harness import lock
 from repro.harness.record import load
+from repro.io import lock
 
 SWEEP = experiment(spec(1, 4), spec(2, 4), rounds=3)
 JOBS = 6  # of the sweep: two runs in three rounds

@@ -10,9 +10,10 @@ import pytest
 from crew import Crew, spec
 from pyarrow import parquet
 
-from repro.cli import main
-from repro.harness import private, runner
-from repro.harness.private import expanded, redact, redacted
+from repro.cli.main import main
+from repro.harness import runner
+from repro.io import redact as module
+from repro.io.redact import expanded, redact, redacted
 
 SECRETS = {
     "WANDB_API_KEY": "zq7" * 14,
@@ -68,9 +69,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    private._stored.cache_clear()
+    module._stored.cache_clear()
     yield made
-    private._stored.cache_clear()
+    module._stored.cache_clear()
 
 
 def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
@@ -112,7 +113,7 @@ def test_what_logins_have_left_in_files_is_secret(home: Path, monkeypatch: pytes
     (home / ".netrc").chmod(0o600)
     (home / ".cache" / "huggingface").mkdir(parents=True)
     (home / ".cache" / "huggingface" / "token").write_text("hf_marvinsToken\n")
-    private._stored.cache_clear()
+    module._stored.cache_clear()
     assert redact("trillian4242 hf_marvinsToken") == "*** ***"
     with pytest.raises(ValueError, match=r"the password for api\.wandb\.ai in your \.netrc"):
         spec(model_args={"key": "trillian4242"})
@@ -125,8 +126,8 @@ def test_a_pipe_where_a_login_is_kept_is_not_waited_for(home: Path, monkeypatch:
     for variable in ("NETRC", "HF_TOKEN_PATH"):
         os.mkfifo(home / variable)
         monkeypatch.setenv(variable, str(home / variable))
-    private._stored.cache_clear()
-    assert private._stored() == []
+    module._stored.cache_clear()
+    assert module._stored() == []
 
 
 def test_a_secret_that_was_cut_off_goes_too(home: Path):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from crew import Crew, spec
 
-from repro.cli import main
+from repro.cli.main import main
 from repro.harness import machine, rehearsal, runner
 from repro.harness.spec import RunSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from crew import MACHINE, Crew, experiment, measure, spec
 
-from repro.harness import runner, track
+from repro.harness import runner, wandb_mirror
 from repro.harness.record import load
 from repro.harness.spec import Experiment
 from repro.harness.workers import Outcome
@@ -184,7 +184,9 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
 
 def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.MonkeyPatch):
     mirrored: list[tuple[int, int]] = []
-    monkeypatch.setattr(track, "log_run", lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"])))
+    monkeypatch.setattr(
+        wandb_mirror, "log_run", lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"]))
+    )
     one = experiment(spec(1, 1), spec(1, 4))
     with pytest.raises(KeyboardInterrupt):
         run(Crew(stop_after=3), one)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import main
+from repro.cli.main import main
 from repro.costs.device import load
 
 SIZES = ["--model-args", "L=4", "d=32", "H=64", "heads=2", "V=64", "T=16"]

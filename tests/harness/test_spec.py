@@ -4,8 +4,7 @@ from typing import Any, get_args
 import pytest
 from crew import experiment, spec
 
-from repro.gpipe.schedule import CHECKPOINTS, SCHEDULES
-from repro.harness.measure import OPTIMIZERS
+from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES
 from repro.harness.spec import (
     Checkpoint,
     Experiment,
@@ -17,6 +16,7 @@ from repro.harness.spec import (
     run_name,
     slug,
 )
+from repro.harness.tasks.train import OPTIMIZERS
 
 HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
 

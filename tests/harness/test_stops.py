@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from crew import Crew, experiment, measure, spec
 
-from repro.harness import files, lock
 from repro.harness.record import load
+from repro.io import files, lock
 
 ROOT = Path(__file__).parents[2]
 SWEEP = experiment(spec(1, 4), spec(2, 4), spec(4, 4))

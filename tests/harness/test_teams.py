@@ -6,7 +6,7 @@ from pathlib import Path
 import intruder
 import pytest
 
-from repro.harness.teams import Local
+from repro.harness.pools import Local
 from repro.harness.workers import Workers
 
 

@@ -14,8 +14,8 @@ from urllib.parse import urlparse
 import pytest
 from PIL import Image
 
-from repro.gpipe.timeline import Span, Timeline
-from repro.harness import track
+from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.harness import wandb_mirror
 
 SPEC: dict[str, Any] = {
     "model": "transformer",
@@ -58,14 +58,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(home))
     for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(track, "_said", set())
-    monkeypatch.setattr(track, "_refused", set())
+    monkeypatch.setattr(wandb_mirror, "_said", set())
+    monkeypatch.setattr(wandb_mirror, "_refused", set())
     return home
 
 
-def log(mode: track.Mode, directory: Path) -> str | None:
+def log(mode: wandb_mirror.Mode, directory: Path) -> str | None:
     tags = ("Table 2",)
-    return track.log_run(mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags, picture)
+    return wandb_mirror.log_run(mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags, picture)
 
 
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
@@ -91,7 +91,7 @@ def logged(tmp_path: Path) -> Path:
 
 def test_offline_run_is_read_back(logged: Path) -> None:
     summary = json.loads(inspect(logged, "--summary"))
-    assert summary["project"] == track.PROJECT
+    assert summary["project"] == wandb_mirror.PROJECT
     assert summary["name"] == ROW["run"]
     assert summary["state"] == "finished"
     assert summary["tags"] == ["Table 2"]
@@ -106,7 +106,7 @@ def test_offline_run_is_read_back(logged: Path) -> None:
 
 
 def test_a_loss_that_was_not_finite_is_left_out_of_the_history() -> None:
-    (point,) = track.history(SPEC, [{**ROUNDS[0], "loss": [2.0, None]}])
+    (point,) = wandb_mirror.history(SPEC, [{**ROUNDS[0], "loss": [2.0, None]}])
     assert "loss" not in point
 
 
@@ -156,7 +156,7 @@ def test_an_unreachable_server_is_one_line_and_the_run_is_kept_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setattr(track, "_start", _refusing_online(track._start))
+    monkeypatch.setattr(wandb_mirror, "_start", _refusing_online(wandb_mirror._start))
     assert log("online", tmp_path / "out") is None
     assert log("online", tmp_path / "out") is None
     assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
@@ -212,8 +212,8 @@ CLOUD, OWN = "https://api.forge.coreweave.com", "https://wandb.example.org/"
 def test_has_key(server: str, environ: dict[str, str], netrc: str, expected: bool, tmp_path: Path) -> None:
     path = tmp_path / "netrc"
     path.write_text(netrc)
-    assert track.has_key(server, environ | {"NETRC": str(path)}) is expected
+    assert wandb_mirror.has_key(server, environ | {"NETRC": str(path)}) is expected
 
 
 def test_default_server_is_one_that_has_key_knows() -> None:
-    assert urlparse(track.server()).hostname in track._CLOUD
+    assert urlparse(wandb_mirror.server()).hostname in wandb_mirror._CLOUD

@@ -19,16 +19,17 @@ from crew import MACHINE, SPEC_SIZES, Crew, experiment, spec
 from shown import RUN, SWEEP, Seen, folder_in, seen
 from torch import nn
 
-from repro.cli import main
+from repro.cli.main import main
+from repro.cli.simulate import _calibrated as calibrated
 from repro.costs.device import load as load_device
-from repro.gpipe.checkpoint import load as load_checkpoint
-from repro.gpipe.checkpoint import save as save_checkpoint
-from repro.gpipe.checkpoint_files import digest as digest_of_index
-from repro.harness import lock, plan, runner
+from repro.gpipe.checkpoint.files import digest as digest_of_index
+from repro.gpipe.checkpoint.save_load import load as load_checkpoint
+from repro.gpipe.checkpoint.save_load import save as save_checkpoint
+from repro.harness import plan, runner
 from repro.harness.outside import consent
 from repro.harness.record import Folder, load
-from repro.harness.simulating import _calibrated as calibrated
 from repro.harness.spec import digest
+from repro.io import lock
 from repro.models import PREFIXES
 from repro.report import page
 

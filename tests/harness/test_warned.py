@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.cli import main
+from repro.cli.main import main
 from repro.harness.record import load
 from repro.harness.warned import LeftOut, Warned
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.batchnorm import once_per_mini_batch
-from repro.gpipe.layers import build
-from repro.gpipe.microbatch import batch_size, gather, split
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.microbatch import batch_size, gather, split
+from repro.gpipe.exact.batchnorm import once_per_mini_batch
 from repro.methods import Setup, make
 from repro.methods.checks import Check, examine
 from repro.methods.probe import probe

@@ -8,8 +8,8 @@ from pipelined import MODELS, M, N, batch, doubled, everything
 from torch import nn
 
 from repro.gpipe import launch
-from repro.gpipe import layers as gpipe_layers
-from repro.gpipe.microbatch import flatten
+from repro.gpipe.core import layers as gpipe_layers
+from repro.gpipe.core.microbatch import flatten
 from repro.models import build
 
 

@@ -6,7 +6,7 @@ from repro.paper import (
     breakdown,
     figure,
     figures,
-    quoted,
+    numbers,
     table1,
     table2,
     table3,
@@ -101,7 +101,7 @@ def test_torchgpipe_s_rows_repeat_the_paper_s():
 
 
 def test_figures_have_axes_and_unknown_names_are_one_line():
-    assert quoted.figure_axes("figure1b") == ("billion parameters", "average BLEU")
+    assert numbers.figure_axes("figure1b") == ("billion parameters", "average BLEU")
     assert len(figure("figure3")) == 30
     with pytest.raises(ValueError, match=r"^figure='figure9' is not published here; allowed: figure1a, [^\n]*$"):
         figure("figure9")

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from repro.gpipe.replay import replay
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.replay import replay
 from repro.paper import theory
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from recorded import MACHINE
 
-from repro.gpipe.schedule import make_schedule
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.record import Folder, Measured
 from repro.harness.sizes import NARROW
 from repro.harness.spec import Experiment, Group, RunSpec

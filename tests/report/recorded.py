@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repro.gpipe.breakdown import breakdown
-from repro.gpipe.replay import replay
-from repro.gpipe.schedule import Schedule, make_schedule
-from repro.gpipe.timeline import Span, Timeline
+from repro.gpipe.schedule.actions import Schedule, make_schedule
+from repro.gpipe.schedule.breakdown import breakdown
+from repro.gpipe.schedule.replay import replay
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.machine import Machine
 from repro.harness.record import Folder, Measured
 from repro.harness.spec import Experiment, Group, RunSpec

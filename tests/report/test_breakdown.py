@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from recorded import fill_with, line, timeline
 
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule.actions import make_schedule
 from repro.harness.record import Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, Group, RunSpec

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from recorded import fill_with, line
 
-from repro.gpipe.schedule import make_schedule
-from repro.harness.modelled import simulated
+from repro.gpipe.schedule.actions import make_schedule
 from repro.harness.record import Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, Group, RunSpec
+from repro.harness.tasks.emulate import simulated
 from repro.paper import theory
 from repro.report import bubble, bubble_figures, bubble_slow, figures
 from repro.report.compare import rows_of

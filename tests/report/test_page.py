@@ -10,7 +10,7 @@ import pytest
 from pandas import DataFrame
 from recorded import fill_with, line, timeline
 
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule.actions import make_schedule
 from repro.harness.record import Measured, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from recorded import MACHINE
 
-from repro.gpipe.schedule import make_schedule
-from repro.gpipe.timeline import Timeline
+from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.record import Folder, Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, Group, RunSpec

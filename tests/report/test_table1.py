@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from recorded import MACHINE
 
-from repro.harness import catalog, fits
+from repro.harness import catalog
 from repro.harness.record import Folder, Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, RunSpec
+from repro.harness.tasks import fit
 from repro.paper.theory import MEMORY_LAWS
 from repro.report import figures, laws, table1
 from repro.report.laws import Point
@@ -24,7 +25,7 @@ def wanted(run: RunSpec) -> bool:
 
 def measured(run: RunSpec) -> dict:
     """A line as a search by training leaves it, made from what is counted."""
-    line = fits.counted(run.model_copy(update={"fidelity": "counted"}), "cpu")
+    line = fit.counted(run.model_copy(update={"fidelity": "counted"}), "cpu")
     found = line["fit"]
     for status, name in (("done", "largest"), ("oom", "next")):
         cut = found[name]
@@ -49,7 +50,7 @@ def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.declare(plan, runs, MACHINE.identity, accumulate=False)
     for group in plan.groups:
         lines = {
-            name: Measured(fits.counted(run, "cpu"), [])
+            name: Measured(fit.counted(run, "cpu"), [])
             for name, (g, run) in runs.items()
             if g == group.name and wanted(run)
         }

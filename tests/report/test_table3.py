@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from recorded import fill_with, line
 
-from repro.gpipe.profile import LinkSpeed
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.schedule.actions import make_schedule
 from repro.harness.record import Measured, load
 from repro.harness.results import Results
 from repro.harness.spec import Experiment, Group, Link, RunSpec

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from recorded import fill_with, line, timeline
 
-from repro.gpipe.schedule import make_schedule
+from repro.gpipe.schedule.actions import make_schedule
 from repro.harness.record import Measured, load
 from repro.harness.results import SETTINGS, Results
 from repro.harness.spec import Experiment, Group, Link, RunSpec

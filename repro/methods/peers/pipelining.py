@@ -19,9 +19,9 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.layers import build
-from repro.gpipe.microbatch import Tree, flatten, map_leaves, split, unflatten
-from repro.gpipe.wire import Wire
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, split, unflatten
 from repro.methods.method import Setup
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from repro.gpipe import EvaluationResult, StepResult
-from repro.gpipe.layers import build
-from repro.gpipe.microbatch import Tree, flatten, unflatten
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.microbatch import Tree, flatten, unflatten
 from repro.methods.method import Setup
 
 with warnings.catch_warnings():  # written for torch 1.6

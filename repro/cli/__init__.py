@@ -1,0 +1,1 @@
+"""The `repro` command, one file for each verb."""

@@ -1,0 +1,297 @@
+"""`repro doctor`: what this machine has, what can be measured on it, and what is in the way.
+
+Facts are gathered in one place (`gather`) and judged by pure functions (`gpu_trouble`, `problems`). A GPU
+that the driver knows and torch cannot use is an error with its reason and its remedy: stages would otherwise
+compute on the CPU and nobody would know why.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repro.harness import contention, machine, wandb_mirror
+from repro.harness.contention import Watch
+
+GIB = 2**30
+_PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
+_REINSTALL = "`.venv/bin/uv pip install --torch-backend=auto --reinstall torch torchvision`"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU as torch sees it: its compute capability, for example (9, 0), and its memory in GiB."""
+
+    name: str
+    capability: tuple[int, int]
+    gib: float
+
+
+@dataclass(frozen=True)
+class Torch:
+    """What torch was built for and what it can use; `cuda` is empty for a CPU build.
+
+    `error` is what torch said when it could not use the GPUs, `compiled` the architectures in it ("sm_90").
+    """
+
+    cuda: str = ""
+    compiled: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    error: str = ""
+    threads: int = 1
+    backends: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver: its GPUs, its version and the newest CUDA it supports; all empty without one."""
+
+    gpus: tuple[str, ...] = ()
+    version: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that the report says; memory and disk in GiB, load as of `repro.harness.contention.Watch`."""
+
+    python: str
+    packages: Mapping[str, str]
+    cpu: str
+    cores: int
+    cores_installed: int
+    memory: float
+    memory_free: float
+    disk_free: float
+    torch: Torch
+    driver: Driver
+    visible: str | None
+    results: Path
+    results_writable: bool
+    wandb_key: bool
+    scale: str
+    why: str
+    load: float | None = None
+
+
+def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str:
+    """Why torch cannot use the driver's GPUs and what to do, as one line; empty when all is well.
+
+    Args:
+        driver: what the driver knows.
+        torch: what torch knows.
+        visible: the value of CUDA_VISIBLE_DEVICES; None when it is not set.
+    """
+    if not torch.devices:
+        return _unusable(driver, torch, visible) if driver.gpus else ""
+    old = [gpu for gpu in torch.devices if not _compiled_for(gpu.capability, torch.compiled)]
+    if not old:
+        return ""
+    sm = "".join(map(str, old[0].capability))
+    return (
+        f"{old[0].name} (sm_{sm}) is not among the GPUs this torch is built for "
+        f"({', '.join(torch.compiled)}): install a build for older GPUs, {_REINSTALL}, or an older torch "
+        "(2.11 or later)"
+    )
+
+
+def trouble_here() -> str:
+    """`gpu_trouble` of this machine; torch is asked only where the driver lists a GPU."""
+    driver = _driver()
+    return gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES")) if driver.gpus else ""
+
+
+def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
+    found = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
+    if not torch.cuda:
+        return f"{found}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
+    if visible is not None and visible.strip() in ("", "-1"):
+        return f"{found}: CUDA_VISIBLE_DEVICES={visible!r} hides them; unset it, or name some, such as 0,1"
+    if driver.cuda and _major(driver.cuda) < _major(torch.cuda):
+        return (
+            f"{found}: driver {driver.version} supports CUDA up to {driver.cuda} and this torch is built for "
+            f"{torch.cuda}; update the driver, or install a build that fits it, {_REINSTALL}"
+        )
+    reason = torch.error or "torch gives no reason"
+    return f"{found}: {reason}; restart the machine or container, then try {_REINSTALL}"
+
+
+def _major(version: str) -> int:
+    return int(version.split(".")[0])
+
+
+def _compiled_for(capability: tuple[int, int], compiled: tuple[str, ...]) -> bool:
+    """Binary code (sm_*) runs on later GPUs of its generation, intermediate code (compute_*) on any later."""
+    for entry in compiled:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", entry)
+        if match is None:
+            continue
+        kind, has = match[1], (int(match[2]), int(match[3]))
+        if has <= capability and (kind == "compute" or has[0] == capability[0]):
+            return True
+    return not compiled
+
+
+def problems(facts: Facts) -> list[str]:
+    """What must be put right, one line each."""
+    lines = [gpu_trouble(facts.driver, facts.torch, facts.visible)]
+    if missing := [name for name, version in facts.packages.items() if not version]:
+        lines.append(f"{', '.join(missing)} is not installed: run `./run_all.sh --setup-only`")
+    if not facts.results_writable:
+        lines.append(f"{facts.results} cannot be written: choose another folder with --results")
+    return [line for line in lines if line]
+
+
+def abilities(facts: Facts) -> list[str]:
+    """What can be measured here, in the words of `repro plan`."""
+    gpus = len(facts.torch.devices)
+    lines = [f"scale {facts.scale} when none is asked for: {facts.why}"]
+    lines.append(f"on the CPU: K up to {facts.cores} stages, one core each (--scale smoke, laptop)")
+    if gpus:
+        lines.append(f"on GPUs: K up to {gpus}, one GPU each (--scale node, paper)")
+    lines.append("a larger K is skipped, and the report names it")
+    return lines
+
+
+def gather(results: Path) -> Facts:
+    """Look at this machine; imports torch and wandb."""
+    import psutil
+
+    watch = Watch()
+    memory = psutil.virtual_memory()
+    limit = _memory_limit()
+    torch = _torch()
+    scale, why = machine.default_scale()
+    folder = next(path for path in (results.absolute(), *results.absolute().parents) if path.exists())
+    return Facts(
+        python=sys.version.split()[0],
+        packages={name: machine.installed(name) for name in _PACKAGES},
+        cpu=machine.cpu_name(),
+        cores=machine.cores(),
+        cores_installed=os.cpu_count() or 1,
+        memory=min(memory.total, limit) / GIB,
+        memory_free=min(memory.available, limit) / GIB,
+        disk_free=shutil.disk_usage(folder).free / GIB,
+        torch=torch,
+        driver=_driver(),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        results=results,
+        results_writable=_writable(folder),
+        wandb_key=wandb_mirror.has_key(wandb_mirror.server()),
+        scale=scale,
+        why=why,
+        load=watch.share_soon(),
+    )
+
+
+def _torch() -> Torch:
+    if not machine.installed("torch"):
+        return Torch()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import torch
+        import torch.distributed as dist
+
+        usable = torch.cuda.is_available()
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count() if usable else 0)]
+    return Torch(
+        cuda=torch.version.cuda or "",
+        compiled=tuple(torch.cuda.get_arch_list()) if usable else (),
+        devices=tuple(Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory / GIB) for gpu in found),
+        error=" ".join(str(caught[-1].message).split())[:200] if caught else "",
+        threads=torch.get_num_threads(),
+        backends={
+            "gloo": dist.is_gloo_available(),
+            "nccl": dist.is_nccl_available() and usable,
+            "mps": torch.backends.mps.is_available(),
+        },
+    )
+
+
+def _driver() -> Driver:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return Driver()
+    try:
+        query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+        shown = subprocess.run([command], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return Driver()
+    return parse_driver(listed, shown)
+
+
+def parse_driver(listed: str, shown: str) -> Driver:
+    """Read what `nvidia-smi` lists (`name,driver_version` as csv without header) and what it shows on top."""
+    rows = [[part.strip() for part in line.split(",")] for line in listed.splitlines() if "," in line]
+    cuda = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", shown)
+    return Driver(tuple(row[0] for row in rows), rows[0][1] if rows else "", cuda[1] if cuda else "")
+
+
+def _memory_limit() -> float:
+    """Bytes that a container may use; infinite without a limit."""
+    try:
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return float("inf") if text == "max" else float(text)
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def rows(facts: Facts) -> list[tuple[str, str]]:
+    """The report as (topic, text) lines."""
+    packages = ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts.packages.items())
+    gpus = [f"{gpu.name} ({gpu.gib:.0f} GiB, sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.torch.devices]
+    known = [f"{name} (driver {facts.driver.version})" for name in facts.driver.gpus]
+    backends = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in facts.torch.backends.items())
+    return [
+        ("processor", f"{facts.cpu}: {facts.cores} usable cores of {facts.cores_installed}"),
+        ("load", "not known here" if facts.load is None else contention.in_words(facts.load)),
+        ("memory", f"{facts.memory_free:.1f} GiB free of {facts.memory:.1f} GiB"),
+        ("disk", f"{facts.disk_free:.1f} GiB free at {facts.results}"),
+        ("python", f"{facts.python}; {packages}"),
+        ("torch", f"{facts.torch.threads} threads; CUDA build {facts.torch.cuda or 'none'}; {backends}"),
+        ("GPUs, by torch", ", ".join(gpus) or "none"),
+        ("GPUs, by driver", ", ".join(known) or "none"),
+        ("W&B", f"offline unless --wandb online; API key {'set' if facts.wandb_key else 'not set'}"),
+        ("results", f"{facts.results}: {'writable' if facts.results_writable else 'NOT WRITABLE'}"),
+        *(("" if number else "measures", line) for number, line in enumerate(abilities(facts))),
+    ]
+
+
+def print_report(results: Path = Path("results")) -> int:
+    """Print the report; returns the exit status: 0, or 1 when something must be put right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    facts = gather(results)
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for topic, text in rows(facts):
+        table.add_row(topic, text)
+    console.print(table)
+    found = problems(facts)
+    for line in found:
+        console.print(f"ERROR: {line}", style="bold red", markup=False, soft_wrap=True)
+    if contention.is_busy(facts.load):
+        told = "this machine is busy, see load: steps measured now would take longer and differ more"
+        console.print(f"WARNING: {told}; end other processes first", style="bold yellow", markup=False, soft_wrap=True)
+    if not found:
+        well = "Otherwise all is well" if contention.is_busy(facts.load) else "All is well"
+        console.print(f"{well}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green")
+    return 1 if found else 0

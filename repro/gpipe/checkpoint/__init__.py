@@ -1,0 +1,1 @@
+"""Saving and loading weights and optimizer state for any K."""

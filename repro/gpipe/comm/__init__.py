@@ -1,0 +1,1 @@
+"""What crosses stage boundaries, and how."""

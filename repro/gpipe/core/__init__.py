@@ -1,0 +1,1 @@
+"""The engine: stages, micro-batches, losses, replicas."""

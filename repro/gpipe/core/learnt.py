@@ -1,0 +1,88 @@
+"""What crosses a stage's boundaries, learnt in one step and expected in the steps that follow.
+
+A step announces the signature of its inputs: their shapes, types and constants. Where the signature is new, the step
+learns: every message brings its description along. Later steps with that signature post their receives ahead.
+"""
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from repro.gpipe.comm.message import MessageMeta
+
+_log = logging.getLogger(__name__)
+_LEARN_ALWAYS = 2  # unexpected steps after which a signature is learnt anew in every step
+_NEW_IN_A_ROW = 10  # steps that learn, one after the other, before a warning says so
+_MICRO_BATCHES = 2**14  # of all signatures together; a description of one takes about a kilobyte
+
+Metas = dict[int, MessageMeta]  # micro-batch -> what its message holds
+
+
+@dataclass
+class Learnt:
+    """What crosses the boundaries of one stage in a step with a certain signature.
+
+    Attributes:
+        incoming: activations from the stage before.
+        outgoing: activations to the stage after.
+        reached: micro-batch -> for each outgoing tensor that requires a gradient, whether there is one.
+        made: micro-batch -> for each incoming tensor that requires a gradient, whether this stage makes one.
+        unexpected: how many steps were not as learnt and had to be done again.
+    """
+
+    incoming: Metas = field(default_factory=dict)
+    outgoing: Metas = field(default_factory=dict)
+    reached: dict[int, list[bool]] = field(default_factory=dict)
+    made: dict[int, list[bool]] = field(default_factory=dict)
+    unexpected: int = 0
+
+    @property
+    def must_learn(self) -> bool:
+        """Whether steps with this signature differ so often that each of them has to learn."""
+        return self.unexpected >= _LEARN_ALWAYS
+
+
+class Signatures:
+    """Signature -> what was learnt, for the signatures that were used last.
+
+    All stages see the same signatures in the same order, so all of them forget the same ones.
+
+    Args:
+        micro_batches: M; more of them take more memory.
+    """
+
+    def __init__(self, micro_batches: int) -> None:
+        self._most = max(16, _MICRO_BATCHES // micro_batches)
+        self._learnt: OrderedDict[int, Learnt] = OrderedDict()
+        self._before: Any = None
+        self._in_a_row = 0
+
+    def __len__(self) -> int:
+        return len(self._learnt)
+
+    def get(self, signature: int) -> Learnt | None:
+        """What was learnt under this signature, if it is remembered."""
+        return self._learnt.get(signature)
+
+    def keep(self, signature: int, learnt: Learnt) -> None:
+        """Remember, and forget what was not used for longest."""
+        self._learnt[signature] = learnt
+        self._learnt.move_to_end(signature)
+        if len(self._learnt) > self._most:
+            self._learnt.popitem(last=False)
+
+    def note_inputs(self, shapes: object, constants: object, *, new: bool) -> None:
+        """First stage: warn once in a row of steps of which each has a new signature, since each is slow."""
+        self._in_a_row = self._in_a_row + 1 if new else 0
+        if self._in_a_row == _NEW_IN_A_ROW:
+            same = self._before == shapes
+            cause = "a constant among them differs; give it as a tensor" if same else "pad to few shapes"
+            _log.warning(
+                "steps are slow: each of the last %d had inputs of a new kind, so every message brought its "
+                "description (now %s); %s",
+                _NEW_IN_A_ROW,
+                constants if same else shapes,
+                cause,
+            )
+        self._before = shapes

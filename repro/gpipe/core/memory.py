@@ -1,0 +1,120 @@
+"""Peak memory of one stage.
+
+On a GPU the allocator's own statistics. On the CPU, which keeps none, the bytes of all live tensor storages, found
+by watching every operator; that is slow, so it is read in a step of its own and never in a timed one.
+"""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode  # private: the one place that imports it
+
+from repro.gpipe.core.microbatch import flatten
+
+_OVER = "are allowed"  # what the errors of a limit say, and no others
+_OVER_ON_GPU = "allowed; Of the allocated memory"  # torch's own words, where a process has a share of its own
+
+
+def over_limit(reason: str) -> bool:
+    """Whether it was a limit that ended in this out-of-memory error, and not the machine, nor /dev/shm."""
+    return _OVER in reason or _OVER_ON_GPU in reason
+
+
+class LiveBytes(TorchDispatchMode):
+    """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
+
+    def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
+        """Start from what is alive already: parameters, buffers, gradients, optimizer state, inputs.
+
+        More than `limit` bytes at once are a MemoryError.
+        """
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._limit = limit
+        self._seen: set[int] = set()
+        for tensor in resident:
+            # Inputs may be a slice of a data set: what lies around it is not ours.
+            self._add(tensor, min(tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()))
+
+    def _add(self, tensor: Tensor, size: int | None = None) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._seen:
+            return
+        size = storage.nbytes() if size is None else size
+        self._seen.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, size)
+        self.began(key, size)
+        if self._limit is not None and self.now > self._limit:
+            raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {_OVER}")
+
+    def _gone(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.now -= size
+        self.ended(key, size)
+
+    def began(self, key: int, size: int) -> None:
+        """A storage is seen for the first time; for subclasses."""
+
+    def ended(self, key: int, size: int) -> None:
+        """A storage is gone; for subclasses."""
+
+    def ran(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """An operator ran; for subclasses."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in flatten(result)[0]:
+            self._add(tensor)
+        self.ran(func, args, kwargs or {}, result)
+        return result
+
+
+class Peak:
+    """Holds the peak in bytes when `peak_memory` is left."""
+
+    value: int = 0
+
+
+@contextmanager
+def peak_memory(device: torch.device, resident: Iterable[Tensor], limit: int | None = None) -> Iterator[Peak]:
+    """Measure the peak of the statements inside, `resident` tensors included, in bytes.
+
+    Raises:
+        MemoryError, torch.OutOfMemoryError: where they take more than `limit` bytes.
+    """
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        with _capped(device, limit):
+            yield peak
+            torch.cuda.synchronize(device)
+        peak.value = torch.cuda.max_memory_allocated(device)
+    else:
+        with LiveBytes(resident, limit) as meter:
+            yield peak
+        peak.value = meter.peak
+
+
+@contextmanager
+def _capped(device: torch.device, limit: int | None) -> Iterator[None]:
+    """What this process may take of a GPU; others on it are not touched."""
+    if limit is None:
+        yield
+        return
+    total = torch.cuda.mem_get_info(device)[1]
+    if limit < total:
+        torch.cuda.empty_cache()  # what the allocator keeps in reserve counts too
+        torch.cuda.set_per_process_memory_fraction(limit / total, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -1,0 +1,70 @@
+"""Clocks: spans of what this stage does, in seconds that all stages of a host share.
+
+`time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around the kernels and
+placed on that clock after the step. A span costs a clock reading and an entry in a list, about a microsecond.
+"""
+
+import time
+
+import torch
+
+from repro.gpipe.schedule.timeline import Span
+
+
+class Recorder:
+    """Collects the spans of one step on one stage.
+
+    Attributes:
+        began: when this stage was ready for the step, in seconds.
+        ended: when its last action was done here, its device included; known after `finish`.
+    """
+
+    def __init__(self, stage: int, device: torch.device) -> None:
+        self.stage = stage
+        self.device = device
+        self.start(0, enabled=False)
+
+    def start(self, step: int, *, enabled: bool) -> None:
+        """Begin a step; on a GPU everything before it is finished first, so that the clocks can be tied."""
+        self.step = step
+        self.enabled = enabled
+        self._marks: list[tuple[str, int, float, float]] = []
+        self._events: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
+        if self.device.type == "cuda" and enabled:
+            torch.cuda.synchronize(self.device)
+            self._zero = torch.cuda.Event(enable_timing=True)
+            self._zero.record()
+        self.began = self.ended = time.perf_counter()
+
+    def now(self) -> float | torch.cuda.Event:
+        """A mark for the beginning of a span; without tracing, a number that means nothing."""
+        if not self.enabled:
+            return 0.0
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def span(self, kind: str, micro_batch: int, start: float | torch.cuda.Event) -> None:
+        """Record what was done since `start`."""
+        if self.enabled:
+            end = self.now()
+            if isinstance(start, torch.cuda.Event):
+                assert isinstance(end, torch.cuda.Event)
+                self._events.append((kind, micro_batch, start, end))
+            else:
+                assert not isinstance(end, torch.cuda.Event)
+                self._marks.append((kind, micro_batch, start, end))
+
+    def finish(self) -> list[Span]:
+        """End the step; all its spans in the order in which they began."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.ended = time.perf_counter()
+        for kind, i, first, last in self._events:
+            start, end = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
+            self._marks.append((kind, i, start, end))
+        self._events.clear()
+        spans = [Span(kind, self.stage, i, start, end, self.step) for kind, i, start, end in self._marks]
+        return sorted(spans, key=lambda s: (s.start, s.end))

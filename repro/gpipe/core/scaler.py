@@ -1,0 +1,81 @@
+"""Loss scaling for float16: an inf on one stage skips the update on all stages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.errors import RefusedError
+from repro.gpipe.exact.nonfinite import all_finite
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler for one stage of a pipeline, made by `Pipeline.grad_scaler`.
+
+    `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed. It also asks all stages whether
+    their gradients are finite. By that answer `step` skips the update on all stages or on none, and `update` changes
+    the scale alike on all. Everything else is torch's.
+
+    Args:
+        device: of this stage.
+        everyone: all stages of all replicas.
+        options: those of torch.amp.GradScaler.
+    """
+
+    def __init__(self, device: torch.device, everyone: Wire, **options: Any) -> None:
+        super().__init__(device.type, **options)
+        self._everyone = everyone
+        self._found_inf = False  # on any stage, in the gradients of the step that ran last
+        self.scale(torch.zeros((), device=device))  # torch makes the scale's tensor at the first call
+        # torch's update() reads what unscale_() found. A stage without gradients has nothing to
+        # unscale, so each stage also unscales this one number.
+        self._witness = nn.Parameter(torch.zeros((), device=device))
+        self._witness_optimizer = SGD([self._witness])
+
+    def gradient_of(self, loss: Tensor) -> Tensor:
+        """The gradient of the scaled loss with respect to the loss."""
+        return torch.full_like(loss, self.get_scale(), dtype=torch.float32).to(loss.dtype)
+
+    def agree(self, parameters: Sequence[Tensor], *, update: bool) -> bool:
+        """After the backwards of a step: learn whether any stage found inf or nan; call it on every rank.
+
+        Args:
+            parameters: of this stage.
+            update: whether this stage will update its weights now.
+
+        Returns:
+            Whether any stage will.
+
+        Raises:
+            ValueError: on every rank, if the scales differ.
+        """
+        finite = all_finite(p.grad for p in parameters if p.grad is not None)
+        answers = self._everyone.all_gather((finite, self.get_scale(), update))
+        for rank, (_, scale, _) in enumerate(answers):
+            if scale != answers[0][1]:
+                raise RefusedError(
+                    f"scaler: the scale is {scale} on rank {rank}, but {answers[0][1]} on rank 0; make the scaler with "
+                    "the same arguments, and call update() equally often, on every rank"
+                )
+        self._found_inf = not all(finite for finite, _, _ in answers)
+        return any(update for _, _, update in answers)
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale the gradients if that is not done yet, and update; nothing where any stage found inf or nan."""
+        if not self.is_enabled():
+            return super().step(optimizer, *args, **kwargs)
+        if self._found_inf:
+            return None
+        if all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+            return optimizer.step(*args, **kwargs)  # torch's would miss an unscaled gradient
+        return super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """Change the scale by what the stages found; call it on every rank after `step`."""
+        if self.is_enabled():
+            self._witness.grad = torch.full_like(self._witness, torch.inf if self._found_inf else 0.0)
+            self.unscale_(self._witness_optimizer)
+        super().update(new_scale)

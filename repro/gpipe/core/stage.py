@@ -1,0 +1,290 @@
+"""F, R and B of one micro-batch on one stage: the layers of a stage and what it keeps between these.
+
+With re-materialization F keeps only the boundary inputs; R runs the layers again with a graph; B differentiates
+(section 2.3 of arXiv:1811.06965v5).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe.comm.message import copied, settle_gradients
+from repro.gpipe.core.microbatch import Tree, flatten, unflatten
+from repro.gpipe.exact import rng
+from repro.gpipe.exact.batchnorm import Statistics
+from repro.gpipe.exact.buffers import Changing, Snapshot, as_before
+from repro.gpipe.exact.grad_mode import OperatorLog
+
+Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
+# Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
+_Call = tuple[int, Callable[[Tree], Tree], set[str]]
+_WRITES_TO_LEAF = "leaf Variable that requires grad"  # what torch says of a layer that writes to the stage's inputs
+_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
+Watch = Callable[[int, int, Tree], Tree]  # (micro-batch, layer index, what it returned) -> the same values
+
+
+@dataclass
+class _Kept:
+    """What a micro-batch leaves on a stage between F and B."""
+
+    inputs: list[Tensor]
+    skeleton: Tree
+    overlapping: Sequence[int]
+    outputs: list[Tensor] | None = None  # with their graph: after F, or after R
+    buffers: Snapshot = field(default_factory=list)
+
+
+class Stage:
+    """Consecutive layers on one device.
+
+    Args:
+        layers: layer index in the whole model -> module, in order.
+        names: their keys in the unsplit model's state dict.
+        device: where they run.
+        seed: of the random state, see `rng`.
+
+    While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient, whether the
+    layers overwrite the stage's inputs, which buffers change and which generators the layers draw from. In the other
+    steps `unexpected` says what was not as learnt: such a step must be undone, and done again while probing.
+    """
+
+    def __init__(self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int) -> None:
+        self.names = names
+        self.module = nn.Sequential(OrderedDict(zip(names, layers.values(), strict=True)))
+        self.device = device
+        self.seed = seed
+        self.step = 0
+        self.first = 0  # the number of this replica's first micro-batch among those of all replicas
+        self.probing = False
+        self.unexpected = ""
+        self.takes_user_inputs = False  # which must never be written to
+        self.head: Head | None = None
+        self.statistics: Statistics | None = None  # while a training step runs
+        self.watch: Watch | None = None  # while a refused step runs once more; see `culprit`
+        self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
+        self.kept: dict[int, _Kept] = {}
+        self._overwrites_inputs = False
+        self.changing = Changing(self.module)
+        self._modes: object = None  # what is in training mode, and what is trained, in this step
+        self._needs_no_graph: dict[str, bool] = {}  # form of the inputs -> whether F is the same without a graph
+        self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
+        self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
+        self._others: dict[str, rng.Source] = {}
+        self._drawn: set[str] = set()
+        self._suspected: set[str] = set()  # moved in a step that was not as learnt
+        self._drawn_elsewhere: set[str] = set()  # by something else than a layer: another thread, say
+
+    def begin_step(self, step: int) -> None:
+        """Before the first action of a step; `step` is its number."""
+        self.step = step
+        self.unexpected = ""
+        self.kept.clear()  # of a step that failed
+        modes = [m.training for m in self.module.modules()], [p.requires_grad for p in self.module.parameters()]
+        if modes != self._modes or len(self._needs_no_graph) > _FORMS:
+            self._modes = modes
+            self._needs_no_graph.clear()
+
+    def forward(self, i: int, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()) -> Tree:
+        """F of micro-batch i.
+
+        Args:
+            i: micro-batch.
+            inputs: on this device; floating-point tensors that arrived from a neighbour require a gradient.
+            keep: keep the graph, so that B can follow without R.
+            overlapping: numbers of the input tensors that shared memory with others where they were made.
+
+        Returns:
+            The outputs, or on the last stage, with a head, the micro-batch's share of the loss; without a graph,
+            but `requires_grad` tells what had one when `keep` or `probing`.
+        """
+        tensors, skeleton = flatten(inputs)
+        kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
+        if not keep and not self.probing:
+            kept.buffers = self.changing.snapshot()
+        form, needs_no_graph, log = "", False, None
+        if not keep:
+            described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
+            form = repr((self.autocast, described))
+            needs_no_graph = self._needs_no_graph.get(form, False)
+            log = OperatorLog() if form not in self._needs_no_graph else None
+        with torch.set_grad_enabled(keep or self.probing or not needs_no_graph):
+            self._count(True)
+            outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
+            self._count(False)
+        if keep:
+            kept.outputs = outputs
+        detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
+        if log is not None:
+            del outputs  # and with them the graph, unless it is kept
+            self._needs_no_graph[form] = self._same_without_graph(i, kept, log, detached)
+        return unflatten(detached, structure)
+
+    def _same_without_graph(self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]) -> bool:
+        """Whether F of micro-batch i, done once more without a graph, calls the same operators and gives the same bits.
+
+        Values alone would not do: those of a small layer may be equal by chance.
+        """
+        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
+        without = OperatorLog()
+        with torch.no_grad(), as_before(buffers):
+            outputs, _ = flatten(self._run(i, kept, without))
+        return log.calls == without.calls and all(map(torch.equal, outputs, expected))
+
+    def recompute(self, i: int) -> None:
+        """R of micro-batch i: the same values as its F, now with a graph; needs no gradient yet."""
+        kept = self.kept[i]
+        with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
+            kept.outputs, _ = flatten(self._run(i, kept))
+
+    def requiring_gradient(self, i: int) -> list[bool]:
+        """Which outputs of micro-batch i require a gradient; known after R, or after an F that keeps its graph."""
+        outputs = self.kept[i].outputs
+        assert outputs is not None, f"asked before F{i} or R{i}"
+        return [t.requires_grad for t in outputs]
+
+    def backward(self, i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
+        """B of micro-batch i: adds to the parameters' gradients and frees what the micro-batch had kept.
+
+        Args:
+            i: micro-batch.
+            gradients: one for each output tensor, None where it has none; None as a whole on the last stage, whose
+                output is the loss.
+
+        Returns:
+            One gradient for each input tensor that requires one, None where the loss does not depend on it.
+        """
+        kept = self.kept.pop(i)
+        assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
+        given = gradients if gradients is not None else [torch.ones_like(t) for t in kept.outputs]
+        pairs = [(t, g) for t, g in zip(kept.outputs, given, strict=True) if t.requires_grad and g is not None]
+        if pairs:
+            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
+        return [t.grad for t in kept.inputs if t.requires_grad and t.is_leaf]
+
+    def evaluate(self, i: int, inputs: Tree, *, overlapping: Sequence[int] = ()) -> Tree:
+        """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
+        tensors, skeleton = flatten(inputs)
+        copies = [copied(t) for t in tensors]
+        versions = _versions(copies)
+        with torch.no_grad():
+            outputs = self._through(i, unflatten(copies, skeleton), self._layers)
+        self._refuse_overlapping_writes(copies, versions, overlapping)
+        return outputs
+
+    def score(self, i: int, outputs: Tree) -> Tensor:
+        """The share of the loss of an evaluation's outputs."""
+        with torch.no_grad():
+            return self._through(i, outputs, self._last(i))
+
+    def _count(self, on: bool) -> None:
+        if self.statistics is not None:
+            self.statistics.counting = on
+
+    def _run(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
+        """Layers and head on the kept inputs, which stay as they are.
+
+        The layers get copies if they work in place on the stage's inputs (timm's ResNet does), which would spoil what
+        R needs, and on the first stage always, because its inputs are the user's own. F and R treat the inputs alike,
+        since a matrix product's last bits may depend on how its operands are aligned.
+        """
+        copy = self.probing or self.takes_user_inputs or self._overwrites_inputs
+        tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
+        versions = _versions(tensors)
+        value = unflatten(tensors, kept.skeleton)
+        if self.watch is not None:
+            value = self.watch(i, self.head_index - len(self._layers) - 1, value)
+        try:
+            with log or nullcontext():
+                outputs = self._through(i, value, [*self._layers, *self._last(i)])
+        except RuntimeError as error:
+            if copy or _WRITES_TO_LEAF not in str(error):
+                raise
+            # The step will be done again, but its messages must be complete first.
+            self._learn_of_overwriting()
+            return self._run(i, kept)
+        self._refuse_overlapping_writes(tensors, versions, kept.overlapping)
+        if _versions(tensors) != versions:
+            if copy:
+                self._overwrites_inputs = True
+            else:
+                self._learn_of_overwriting()
+        return outputs
+
+    def _learn_of_overwriting(self) -> None:
+        self._overwrites_inputs = True
+        self.unexpected = "a layer wrote to the stage's inputs in place, which none did before"
+
+    def _refuse_overlapping_writes(
+        self, tensors: Sequence[Tensor], versions: Sequence[int], overlapping: Sequence[int]
+    ) -> None:
+        """Raise a ValueError if layers wrote in place to an input that shares memory with another one.
+
+        Without a boundary both would have changed; behind it they are two tensors, and one has.
+        """
+        now = _versions(tensors)
+        for n in overlapping:
+            if now[n] != versions[n]:
+                raise ValueError(
+                    f"layer {self.names[0]} or one behind it writes in place to tensor {n} of what enters this stage, "
+                    "which shares memory with another tensor there (one is a view of the other): across a stage "
+                    "boundary they are separate; clone() one of them, or choose a balance that keeps these layers "
+                    "together"
+                )
+
+    def _probe(self, i: int, kept: _Kept, log: OperatorLog | None) -> Tree:
+        """`_run`, to learn which buffers it changes."""
+        with self.changing.learning() as kept.buffers:
+            return self._run(i, kept, log)
+
+    def _last(self, i: int) -> list[_Call]:
+        """The head, which counts as one more layer to random state."""
+        return [] if self.head is None else [(self.head_index, partial(self.head, i), self._head_draws)]
+
+    @contextmanager
+    def generators_preserved(self, *, watch: bool) -> Iterator[None]:
+        """Around a step: the user's generators of random numbers are as they were afterwards.
+
+        Args:
+            watch: note it if a layer draws from a generator that it was not known to draw from.
+        """
+        if self.probing:
+            self._others = rng.other_sources()
+        seeded = self._others if self.probing else {name: self._others[name] for name in self._drawn}
+        # F and R would draw different numbers from a generator that is not seeded for both.
+        unseeded = self._others.keys() - seeded.keys() - self._drawn_elsewhere if watch else ()
+        rest = {name: self._others[name] for name in unseeded}
+        with rng.preserved(self.device, [*seeded.values()]), rng.unmoved(rest) as moved:
+            yield
+        if moved:
+            self._suspected = set(moved)
+            self.unexpected = f"a layer drew from {moved[0]}'s random numbers, which none did before"
+        elif self.probing:
+            self._drawn_elsewhere |= self._suspected - self._drawn
+            self._suspected = set()
+
+    def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
+        kind, dtype = self.device.type, self.autocast
+        with nullcontext() if dtype is None else torch.autocast(kind, dtype):
+            for index, call, draws in calls:
+                seed = rng.hashed(self.seed, self.step, self.first + i, index)
+                names = self._others if self.probing else draws & self._drawn
+                rng.reseed(seed, self.device, [self._others[name] for name in names])
+                value = call(value)
+                if torch.is_grad_enabled():
+                    settle_gradients(value)
+                if self.watch is not None:
+                    value = self.watch(i, index, value)
+                if self.probing:
+                    draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
+                    self._drawn |= draws & self._others.keys()
+        return value
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    """How often each was written to in place; inference tensors do not count it."""
+    return [0 if t.is_inference() else t._version for t in tensors]

@@ -1,0 +1,1 @@
+"""What makes bits equal for every K, and a refused step leave nothing behind."""

@@ -1,0 +1,103 @@
+"""Buffers that a forward changes, such as the vectors of a spectral norm's power iteration.
+
+R must compute with what F saw, and must not change a buffer a second time. Running statistics are not handled here but
+in `batchnorm`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from repro.gpipe.exact.batchnorm import owns
+
+Snapshot = list[tuple[nn.Module, str, Tensor]]  # the module, the buffer's name in it, a copy
+
+
+@dataclass
+class _Constant:
+    """A buffer that no forward has changed so far, and what is needed to undo a first change."""
+
+    module: nn.Module
+    name: str
+    buffer: Tensor
+    version: int
+    copy: Tensor
+
+    @property
+    def changed(self) -> bool:
+        """Whether it was replaced or written to since it was copied; not if by way of `.data`."""
+        now = getattr(self.module, self.name)
+        return now is not self.buffer or now._version != self.version
+
+
+class Changing:
+    """The buffers of a stage, and which of them its forward changes.
+
+    Which ones change is learnt in one step. From then on those are copied in every step. Every other one is copied
+    once, so that a step in which it changes for the first time can be undone and learnt from.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._names: list[tuple[nn.Module, str]] = []
+        self._constants: list[_Constant] | None = None  # None until a step begins that does not learn
+
+    def snapshot(self) -> Snapshot:
+        """Copies of the buffers that are known to change, to be taken before an F that will be recomputed."""
+        return [(module, name, getattr(module, name).clone()) for module, name in self._names]
+
+    def before_step(self, *, learning: bool) -> Snapshot:
+        """What is needed to undo a step: a copy of every buffer."""
+        if learning:
+            self._constants = None
+            return [(module, name, buffer.clone()) for module, name, buffer in self._all()]
+        if self._constants is None:
+            self._constants = [
+                _Constant(module, name, buffer, buffer._version, buffer.clone())
+                for module, name, buffer in self._all()
+                if (module, name) not in self._names
+            ]
+        for constant in self._constants:
+            if constant.changed:  # between two steps, by the user
+                buffer = getattr(constant.module, constant.name)
+                constant.buffer, constant.version, constant.copy = buffer, buffer._version, buffer.clone()
+        return [*self.snapshot(), *((c.module, c.name, c.copy) for c in self._constants)]
+
+    def newly_changed(self) -> str | None:
+        """The name of a buffer that this step changed, and no step before it; None if there is none."""
+        return next((constant.name for constant in self._constants or () if constant.changed), None)
+
+    def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        found = ((m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False))
+        return ((m, n, b) for m, n, b in found if not owns(m, n))
+
+    @contextmanager
+    def learning(self) -> Iterator[Snapshot]:
+        """Find out what the forward inside changes; afterwards the list holds copies from before it."""
+        before = [(m, n, b, b._version, b.clone()) for m, n, b in self._all()]
+        found: Snapshot = []
+        yield found
+        for module, name, buffer, version, copy in before:
+            now = getattr(module, name)
+            # Values too: a change by way of `.data` leaves the version as it was.
+            changed = now is not buffer or now._version != version or not torch.equal(now, copy)
+            if changed and (module, name) not in self._names:
+                self._names.append((module, name))
+            if (module, name) in self._names:
+                found.append((module, name, copy))
+
+
+@contextmanager
+def as_before(snapshot: Snapshot) -> Iterator[None]:
+    """Let a forward see, and change, the copies; the buffers stay as they are."""
+    now = [(module, name, getattr(module, name)) for module, name, _ in snapshot]
+    for module, name, copy in snapshot:
+        setattr(module, name, copy)
+    try:
+        yield
+    finally:
+        for module, name, buffer in now:
+            setattr(module, name, buffer)

@@ -1,0 +1,1 @@
+"""Cutting a list of layers into stages."""

@@ -1,0 +1,116 @@
+"""How many layers each stage gets, why, and how even that should be."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from repro.gpipe.core.layers import Layer, parameter_counts
+from repro.gpipe.errors import one_of
+from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
+from repro.gpipe.partition.partition import PARTITIONERS, Cost, additive, check_stages
+
+BALANCES = ("parameters", "time", "uniform")
+_PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model cut into K stages; its `str` is one line that says everything.
+
+    Attributes:
+        counts: layers in each stage.
+        chosen: how, in words.
+        costs: predicted for each stage; None if nothing was.
+        unit: of the costs: "s", "parameters", "layers", or "" if the user's own.
+    """
+
+    counts: tuple[int, ...]
+    chosen: str
+    costs: tuple[float, ...] | None = None
+    unit: str = ""
+
+    @property
+    def imbalance(self) -> float | None:
+        """Largest stage over mean stage, minus 1, as predicted; 0 is perfect, None if nothing was predicted."""
+        if self.costs is None:
+            return None
+        mean = sum(self.costs) / len(self.costs)
+        return max(self.costs) / mean - 1.0 if mean else 0.0
+
+    def __str__(self) -> str:
+        text = f"{'+'.join(map(str, self.counts))} layers {self.chosen}"
+        if self.costs is None:
+            return text
+        return f"{text}: {_shown(self.costs, self.unit)}, predicted imbalance {100 * (self.imbalance or 0.0):.1f} %"
+
+
+def choose(
+    layers: Sequence[Layer],
+    stages: int,
+    balance: str | Sequence[int] | Cost,
+    partitioner: str,
+    profile: Callable[[], tuple[Profile, LinkSpeed]],
+) -> Cut:
+    """Cut the model.
+
+    Args:
+        layers: L of them; factories are only built on the meta device, and only for "parameters".
+        stages: K.
+        balance: what should be even: "parameters", measured "time", the number of layers ("uniform"), or any
+            cost(a, b) of a stage made of layers a to b-1, the same on every rank; or the layers of each stage.
+        partitioner: a name in `PARTITIONERS`; nothing is left to it where the layers of each stage are given.
+        profile: measures, called for "time" alone.
+
+    Raises:
+        ValueError: one line, for any argument out of range.
+    """
+    one_of("partitioner", partitioner, PARTITIONERS)
+    check_stages(len(layers), stages)
+    if isinstance(balance, str):
+        cost, what, unit = _named_cost(layers, balance, profile)
+    elif callable(balance):
+        cost, what, unit = balance, "given cost", ""
+    else:
+        return Cut(tuple(check_balance(balance, len(layers), stages)), "as given")
+    counts = PARTITIONERS[partitioner](cost, len(layers), stages)
+    costs = tuple(cost(a, b) for a, b in pairwise([0, *accumulate(counts)]))
+    return Cut(tuple(counts), f"by {what} ({partitioner})", costs, unit)
+
+
+def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
+    """An explicit list of layers per stage, checked.
+
+    Raises:
+        ValueError: if it does not have K entries, does not sum to L, or has an empty stage.
+    """
+    counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
+    if not whole or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
+        raise ValueError(
+            f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to the model's "
+            f"{layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
+        )
+    return counts
+
+
+def _named_cost(
+    layers: Sequence[Layer], balance: str, profile: Callable[[], tuple[Profile, LinkSpeed]]
+) -> tuple[Cost, str, str]:
+    """The cost, what it counts, and its unit."""
+    one_of("balance", balance, BALANCES)
+    if balance == "uniform":
+        return additive([1] * len(layers)), "count", "layers"
+    if balance == "parameters":
+        return additive(parameter_counts(layers)), "parameters", "parameters"
+    measured, link = profile()
+    return measured.cost(link), "time", "s"
+
+
+def _shown(costs: Sequence[float], unit: str) -> str:
+    """Four digits each and one SI prefix for all."""
+    power = math.floor(math.log10(max(costs)) / 3) if unit and max(costs) > 0 else 0
+    power = min(max(power, min(_PREFIXES)), max(_PREFIXES))
+    numbers = ", ".join(f"{c / 1000.0**power:.4g}" for c in costs)
+    symbol = f"{_PREFIXES[power]}{unit}" if unit == "s" else f"{_PREFIXES[power]} {unit}"
+    return f"{numbers} {symbol.strip()}".strip()

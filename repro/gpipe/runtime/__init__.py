@@ -1,0 +1,1 @@
+"""Processes: starting them, watching over them."""

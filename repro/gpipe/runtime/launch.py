@@ -1,0 +1,143 @@
+"""Start one process for each stage, so that a single file runs without knowing torchrun.
+
+if __name__ == "__main__":
+    launch(train, stages=2)
+"""
+
+import atexit
+import os
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import current_process
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
+from repro.gpipe.runtime import health, spawnable
+from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, Watch, board, post_death, posted, running
+from repro.gpipe.runtime.processes import NAME, Processes, how
+from repro.gpipe.runtime.store import PipeClient, PipeStore
+
+_LONG = timedelta(days=30)
+_NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
+
+
+class StageError(RuntimeError):
+    """One stage failed: which, what it did last, and its traceback if it raised; `failure` holds them apart."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__("\n".join(part for part in (failure.text, failure.traceback.rstrip()) if part))
+        self.failure = failure
+
+
+def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) -> list[Any]:
+    """Run `fn(*args)` in one process for each stage and return what each returned, in rank order.
+
+    Under torchrun the ranks that exist are used instead. NCCL if every stage has a GPU of its own, else gloo.
+
+    Args:
+        fn: a function at the top level of a module; the script that calls `launch` needs the usual
+            `if __name__ == "__main__":`. docs/launching.md says what works in a notebook.
+        args: its arguments; what goes in and out must be picklable.
+        stages: K, the number of processes.
+        threads: CPU threads of each process.
+
+    Raises:
+        ValueError: one line, before any process starts, if an argument is out of range, processes could not import the
+            function or unpickle its arguments, or torchrun started another number of ranks; and where the guard is
+            missing.
+        StageError: within seconds of the first stage that fails, dies or falls silent; the others are ended.
+    """
+    if spawnable.importing_main():
+        if current_process().name.startswith(NAME):
+            os._exit(_NO_GUARD)  # one of ours: the launcher says why, once for all of them
+        raise ValueError(spawnable.GUARD)
+    spawnable.check_call(fn, args, stages, threads)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _under_torchrun(fn, args, stages, threads)
+    spawnable.check_spawn(fn, args)
+    # Only this user can open the folder, and only the stages have a way to the store.
+    with TemporaryDirectory(prefix="gpipe-") as folder, PipeStore(stages) as store:
+        results = [Path(folder) / str(rank) for rank in range(stages)]
+        calls = [(rank, fn, args, results, threads, client) for rank, client in enumerate(store.clients)]
+        with Processes(_child, calls, threads=threads) as processes:
+            store.started()
+            _until_all_ended(processes, board(store), results)
+        return [pickle.loads(path.read_bytes()) for path in results]
+
+
+def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
+    """Set up this process: threads, its GPU, the process group, and the watch over the others.
+
+    Without a store, through which the processes find each other, the environment names one, as torchrun sets it.
+    """
+    torch.set_num_threads(threads)
+    local_rank, local_world = (
+        int(os.environ.get(k, d)) for k, d in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world))
+    )
+    gpus = torch.cuda.device_count()
+    if gpus:
+        torch.cuda.set_device(local_rank % gpus)
+    backend = "cpu:gloo,cuda:nccl" if gpus >= local_world else "gloo"
+    if store is None:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
+    health.begin(store, rank, world)
+    if backend != "gloo":
+        nccl_pairs(world)
+
+
+def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path]) -> None:
+    """Watch over the stages; raises a StageError as soon as one has failed, for whatever reason."""
+    done: set[int] = set()
+    watch = Watch(posts)  # the stages watch over each other, but all of them may stop
+    while len(done) < len(results):
+        codes = processes.wait(INTERVAL)
+        if (failure := posted(posts)) is not None:
+            raise StageError(failure)
+        if _NO_GUARD in codes.values():
+            raise ValueError(spawnable.GUARD)
+        for rank in codes.keys() - done:
+            if codes[rank] or not results[rank].exists():
+                raise StageError(post_death(posts, rank, how(codes[rank])))
+            done.add(rank)
+        if (failure := watch.silence(running(posts, len(results)))) is not None:
+            raise StageError(failure)
+
+
+def _child(
+    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], results: list[Path], threads: int, store: PipeClient
+) -> None:
+    world = len(results)
+    health.begin(store, rank, world)
+    with health.last_words():
+        initialise(rank, world, dist.FileStore(str(results[0].with_name("rendezvous"))), threads)
+        beside = results[rank].with_suffix(".part")
+        returned = fn(*args)
+        beside.write_bytes(spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned))
+        health.current().end()
+        if store.add("finished", 1) == world:
+            store.set("all finished", "")
+        store.wait(["all finished"], _LONG)  # nobody leaves while a neighbour still reads from it
+    beside.replace(results[rank])
+    dist.destroy_process_group()
+
+
+def _under_torchrun(fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int) -> list[Any]:
+    world = int(os.environ["WORLD_SIZE"])
+    if world != stages:
+        raise ValueError(f"stages={stages}: torchrun started {world} ranks; start as many as there are stages")
+    if not dist.is_initialized():  # one group for every launch of this program
+        initialise(int(os.environ["RANK"]), world, threads=threads)
+        atexit.register(dist.destroy_process_group)
+    own = fn(*args)
+    health.current().returned()
+    results: list[Any] = [None] * world
+    dist.all_gather_object(results, own)
+    return results

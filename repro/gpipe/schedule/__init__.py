@@ -1,0 +1,1 @@
+"""Schedules as values, laid on a virtual clock, split, drawn: pure, no torch."""

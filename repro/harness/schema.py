@@ -1,0 +1,277 @@
+"""What recorded files must hold: read once, so that a damaged file is left out and not met later as a crash."""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from repro.harness.outside import in_words
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("a time without its zone")
+    return text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("signs that cannot be printed, which may change a terminal")
+    return text
+
+
+Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
+Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
+Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]  # of a run, which is a folder, or a group
+Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]  # shown on the terminal
+Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
+Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
+
+
+class _Recorded(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # what is read is used as it stands
+
+
+class Finding(_Recorded):
+    """What one check of a library found, see `repro.methods.checks.Check`."""
+
+    verdict: str
+    value: float | None
+    evidence: str
+
+
+class Stage(_Recorded):
+    """Bytes of one stage at its peak, counted; further fields are kinds, see `repro.costs.KINDS`."""
+
+    __pydantic_extra__: dict[str, Count]
+    at: str
+    total: Count
+
+
+class Size(_Recorded):
+    """A model of one size, cut into stages."""
+
+    args: dict[str, Any]
+    parameters: Count
+    fullest: Count
+    balance: list[int]
+    stages: list[Stage]
+
+
+class Tried(_Recorded):
+    """A size that was trained within a memory, or that ran out of it.
+
+    `allocator_bytes` are of tensors, and of these and kernels' workspace, for each stage.
+    """
+
+    args: dict[str, Any]
+    parameters: Count
+    status: Literal["done", "oom"]
+    reason: str
+    peak_bytes: list[int] | None
+    counted_bytes: list[int]
+    allocator_bytes: list[list[int]] | None
+
+
+class Fitted(_Recorded):
+    """The largest model that fits, the next one up; where it was measured also what was counted, and all tries."""
+
+    largest: Size | None
+    next: Size | None
+    counted: Size | None = None
+    tried: list[Tried] = []
+
+
+class LinkRecord(_Recorded):
+    """Between two stages; no bytes_per_second: without bounds."""
+
+    latency: Amount
+    bytes_per_second: Annotated[float, Field(ge=1e-30, le=1e30)] | None
+    overlap: bool = True
+
+
+class Tables(_Recorded):
+    """Seconds: a row for each size, a number for each layer."""
+
+    forward: list[list[Amount]]
+    recompute: list[list[Amount]]
+    backward: list[list[Amount]]
+
+
+class Calibration(Tables):
+    """Seconds that layers took here, see `repro.harness.tasks.calibrate`; alone: while the other processes waited."""
+
+    sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    alone: Tables | None = None
+    update: list[Amount]
+    activations: list[Amount]
+    gradients: list[Amount]
+    link: LinkRecord
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "Calibration":
+        L = len(self.update)
+        both = (self, self.alone) if self.alone else (self,)
+        tables = [table for one in both for table in (one.forward, one.recompute, one.backward)]
+        if any(len(table) != len(self.sizes) or any(len(row) != L for row in table) for table in tables):
+            raise ValueError("tables differ in size")
+        if len(self.activations) != L - 1 or len(self.gradients) != L - 1 or self.sizes != sorted(set(self.sizes)):
+            raise ValueError("sizes or boundaries do not fit the layers")
+        return self
+
+
+class CalibrationFile(_Recorded):
+    """What `repro calibrate MODEL` writes."""
+
+    model: Annotated[Printable, Field(min_length=1, max_length=200)]
+    model_args: dict[str, Any]
+    K: Annotated[int, Field(ge=1)]
+    device: Printable
+    date: Printable
+    unit: Printable
+    calibration: Calibration
+
+
+class Stages(_Recorded):
+    """What one micro-batch costs on each stage, see `repro.simulate.StageCosts`."""
+
+    forward: Annotated[list[Amount], Field(min_length=1)]
+    recompute: list[Amount]
+    backward: list[Amount]
+    update: list[Amount]
+    setup: list[Amount]
+    activations: list[Amount]
+    gradients: list[Amount]
+    link: LinkRecord
+
+    @model_validator(mode="after")
+    def _lengths(self) -> "Stages":
+        K = len(self.forward)
+        if any(len(part) != K for part in (self.recompute, self.backward, self.update, self.setup)):
+            raise ValueError("stages differ in number")
+        if any(len(part) != K - 1 for part in (self.activations, self.gradients)):
+            raise ValueError("boundaries differ in number")
+        return self
+
+
+class Dependence(_Recorded):
+    """Seconds of a step with one figure of its device halved and doubled; what that figure rests on."""
+
+    basis: Annotated[str, Field(min_length=1, max_length=40)]
+    halved: Seconds
+    doubled: Seconds
+
+
+class Modelled(_Recorded):
+    """What a cost model said: N (0: not even micro-batches of one example fit), stages, seconds of causes together.
+
+    `sensitivity` is of the device's figures, where there is a device.
+    """
+
+    batch: Count
+    stages: Stages
+    rungs: dict[str, Amount]
+    sensitivity: dict[str, Dependence] = {}
+
+
+class Line(_Recorded):
+    """One line of metrics.jsonl: a run in a round; one of checks, a fit, or of what fits no memory, has no steps."""
+
+    round: str
+    checks: dict[str, Finding] = {}
+    fit: Fitted | None = None
+    modelled: Modelled | None = None
+    calibration: Calibration | None = None
+    step_s: list[Seconds]
+    loss: list[float | None]
+    bubble_idle_over_total: Numbers
+    bubble_idle_over_work: Numbers
+    breakdown: dict[str, float | None]
+    peak_bytes: list[float] | None
+    balance: Annotated[list[int], Field(min_length=1)]
+    setup_s: float | None
+    unit: str
+    labels: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _steps(self) -> "Line":
+        untimed = self.checks or self.fit or self.calibration or (self.modelled and not self.modelled.batch)
+        if not untimed and not (self.step_s and (self.loss or self.modelled)):
+            raise ValueError("step_s or loss is empty")
+        return self
+
+
+class Marker(_Recorded):
+    """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up.
+
+    `load` is the share of the usable cores that other processes took, see `repro.harness.contention`.
+    """
+
+    group: str
+    runs: dict[str, str | None]
+    commit: str
+    started: Moment
+    ended: Moment
+    load: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class Listing(_Recorded):
+    """experiment.json: what a run's id depends on besides its spec, which runs (run -> group), what a user types."""
+
+    name: str
+    title: str
+    question: str
+    paper: str
+    neurips: str
+    deviations: list[str]
+    version: int
+    identity: dict[str, str]
+    runs: dict[Name, Name]
+    commands: list[str]
+
+
+class Env(_Recorded):
+    """env.json, which the page shows."""
+
+    __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
+    kind: str
+
+
+class Status(_Recorded):
+    """status.json."""
+
+    status: Word
+    reason: str
+    rounds: Count
+
+
+def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:
+    """What is wrong with a recorded object, in a few words; empty when nothing is."""
+    try:
+        kind.model_validate(value)
+    except ValidationError as error:
+        return in_words(error)
+    return ""
+
+
+def misfit(run: str, line: Mapping[str, Any]) -> str:
+    """What a line says of another number of stages than the run's id does, in a few words; empty when nothing."""
+    K = re.search(r"-K(\d+)-M\d", run)  # what comes before it, the model, is in lower case
+    modelled = line.get("modelled")
+    if K is None or not modelled or len(modelled["stages"]["forward"]) == int(K[1]):
+        return ""
+    return f"modelled.stages: of {len(modelled['stages']['forward'])} stages, the run has K = {K[1]}"
+
+
+def finite(value: Any) -> Any:
+    """The same with None for every number that JSON cannot hold: NaN and the infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: finite(part) for name, part in value.items()}
+    return [finite(part) for part in value] if isinstance(value, list | tuple) else value

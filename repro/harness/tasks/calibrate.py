@@ -1,0 +1,182 @@
+"""What the layers of a model take on this machine, timed while as many processes compute as there will be stages.
+
+They share memory bandwidth and caches, so a layer that is timed alone looks faster than it is in a pipeline, and
+slower than it is where the other stages wait if all compute: so both are timed, in turn and all at once. Each process
+runs the whole chain of layers, forward and back, as a stage would its part: one layer timed again and again
+would find its weights in the cache. What comes of it `repro.simulate.Calibration` reads.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.links import Links
+from repro.gpipe.core.layers import build as build_layer
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
+from repro.gpipe.exact import rng
+from repro.harness.spec import RunSpec
+from repro.models import Model, build
+from repro.simulate import plain_link
+
+KINDS = ("forward", "recompute", "backward")
+
+
+def sizes(spec: RunSpec) -> list[int]:
+    """Examples of the micro-batches that are timed: N / M, twice as many, and so on up to N."""
+    found = [spec.N // spec.M]
+    while 2 * found[-1] <= spec.N:
+        found.append(2 * found[-1])
+    return found
+
+
+def run(spec: RunSpec, rank: int, device: torch.device) -> dict[str, Any]:
+    """Time every layer on this rank, at the same time as the others and while they wait; a line of metrics.jsonl."""
+    began = time.perf_counter()
+    model = build(spec.model, **spec.arguments)
+    wire = Wire(spec.K, rank)
+    chain = _Chain(spec, model, wire, device)
+    tables: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
+    alone: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
+    for n in sizes(spec):
+        passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
+        lone = chain.in_turn(n, spec.steps) if spec.K > 1 else []
+        for kind in KINDS:
+            tables[kind].append(_mean(wire, _medians(found[kind] for found in passes)))
+            alone[kind].append(_mean(wire, _medians(found[kind] for found in lone)))
+    links = Links(wire, device, spec.transport)
+    speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))  # the last stage has none
+    links.close()
+    found = {"sizes": sizes(spec), **tables, "update": _mean(wire, chain.updates(spec.steps)), **chain.sent()}
+    found["link"] = plain_link(speed)
+    found["alone"] = alone if spec.K > 1 else None
+    line = {
+        "step_s": [],
+        "loss": [],
+        "bubble_idle_over_total": [None],
+        "bubble_idle_over_work": [None],
+        "breakdown": {},
+        "peak_bytes": None,
+        "balance": [len(model.layers)],
+        "setup_s": time.perf_counter() - began,
+        "unit": model.unit,
+        "labels": dict(model.labels),
+        "calibration": found,
+    }
+    return {"metrics": line, "timeline": []}
+
+
+class _Chain:
+    """All layers of a model in one process, and the loss as one more."""
+
+    def __init__(self, spec: RunSpec, model: Model, wire: Wire, device: torch.device) -> None:
+        from repro.harness.tasks.train import OPTIMIZERS
+
+        self._spec, self._model, self._wire, self._device = spec, model, wire, device
+        self._modules = [build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)]
+        self._optimizers = [
+            OPTIMIZERS[spec.optimizer]([*module.parameters()], lr=spec.lr) if [*module.parameters()] else None
+            for module in self._modules
+        ]
+        self._sent: list[tuple[int, int]] = []
+
+    def in_turn(self, n: int, repeats: int) -> list[dict[str, list[float]]]:
+        """The same, so many times, while the other processes wait for their turn."""
+        found: list[dict[str, list[float]]] = []
+        for rank in range(self._wire.stages):
+            self._wire.all_gather(None)
+            if rank == self._wire.rank:
+                found = [self.run(n, meet=lambda: None) for _ in range(repeats)]
+        self._wire.all_gather(None)
+        return found
+
+    def run(self, n: int, meet: Callable[[], object] | None = None) -> dict[str, list[float]]:
+        """One micro-batch through all layers and back: seconds of each, the loss counted to the last one."""
+        meet = meet or partial(self._wire.all_gather, None)  # begin when the others do
+        batch = self._model.batch(n, self._spec.seed)
+        inputs, targets = (map_leaves(Tensor, lambda t: t.to(self._device), unwrapped(tree)) for tree in batch)
+        meet()
+        with rng.preserved(self._device):
+            with torch.no_grad():
+                forward, _, _ = self._forward(inputs, targets)
+            meet()
+            recompute, tops, starts = self._forward(inputs, targets)
+            backward = self._backward(tops, starts)
+        return dict(zip(KINDS, (forward, recompute, backward), strict=True))
+
+    def _forward(self, inputs: Tree, targets: Tree) -> tuple[list[float], list[Tree], list[list[Tensor]]]:
+        """Seconds of each layer, what each returned, and its inputs cut off from the graph before."""
+        took, tops, starts = [], [], []
+        value = inputs
+        for module in self._modules:
+            tensors, skeleton = flatten(value)
+            starts.append([t.detach().requires_grad_(t.requires_grad) for t in tensors])
+            copies = unflatten([t.clone() for t in starts[-1]], skeleton)  # layers may work in place
+            seconds, value = self._timed(partial(module, copies))
+            took.append(seconds)
+            tops.append(value)
+        if not self._sent:
+            self._sent = [_bytes(top) for top in tops[:-1]]
+            self._examples = len(starts[0][0])
+        seconds, loss = self._timed(lambda: self._model.loss(value, targets))
+        took[-1] += seconds
+        return took, [*tops[:-1], loss], starts
+
+    def _backward(self, tops: list[Tree], starts: list[list[Tensor]]) -> list[float]:
+        took: list[float] = []
+        gradients: list[Tensor | None] = [None]
+        for top, start in zip(reversed(tops), reversed(starts), strict=True):
+            ready = [t for t in flatten(top)[0] if t.requires_grad]
+            if took:  # what the loss does not depend on has no gradient
+                ready = [t for t, g in zip(ready, gradients, strict=True) if g is not None]
+                gradients = [g for g in gradients if g is not None]
+            seconds, _ = self._timed(partial(torch.autograd.backward, ready, gradients))
+            took.append(seconds)
+            gradients = [t.grad for t in start if t.requires_grad]
+        return took[::-1]
+
+    def updates(self, repeats: int) -> list[float]:
+        """Seconds of each layer's update."""
+        return [
+            statistics.median(self._timed(one.step)[0] for _ in range(repeats)) if one else 0.0
+            for one in self._optimizers
+        ]
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        self._synchronise()
+        start = time.perf_counter()
+        result = call()
+        self._synchronise()
+        return time.perf_counter() - start, result
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def sent(self) -> dict[str, list[float]]:
+        """Bytes for each example behind each layer but the last."""
+        onward, back = zip(*self._sent, strict=True) if self._sent else ((), ())
+        return {
+            "activations": [size / self._examples for size in onward],
+            "gradients": [size / self._examples for size in back],
+        }
+
+
+def _bytes(value: Tree) -> tuple[int, int]:
+    tensors, _ = flatten(value)
+    return sum(t.nbytes for t in tensors), sum(t.nbytes for t in tensors if t.requires_grad)
+
+
+def _medians(found: Iterable[list[float]]) -> list[float]:
+    """Of each layer over the passes."""
+    return [statistics.median(one) for one in zip(*found, strict=True)]
+
+
+def _mean(wire: Wire, own: list[float]) -> list[float]:
+    """Over all processes."""
+    return [statistics.fmean(all_) for all_ in zip(*wire.all_gather(own), strict=True)]

@@ -1,0 +1,237 @@
+"""Weights & Biases: a mirror of what `record` has already written, one W&B run per measured run.
+
+Offline unless asked otherwise, whether or not an API key exists. Runs are grouped by experiment, their job
+type is the fidelity, their config the spec, their summary the row. Metric names start with `speedup/`,
+`bubble/`, `memory/`, `time/` or `breakdown/`, which W&B shows as one section of panels each. Nothing here may
+fail a run: trouble with W&B is one line on stderr.
+"""
+
+import math
+import netrc
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlparse
+
+from repro.io.redact import redact, redacted
+
+if TYPE_CHECKING:
+    import wandb
+    from PIL.Image import Image
+
+    from repro.gpipe.schedule.timeline import Timeline
+
+    Picture = Callable[[Timeline, str, str], Image]  # of the timeline, a title and the fidelity
+
+Mode = Literal["offline", "online", "disabled"]
+
+PROJECT = "gpipe-repro"
+GIB = 2**30
+_LATER = "send it later with `.venv/bin/wandb sync {}/wandb/offline-run-*`"
+_LONGEST_NAME = 128  # characters of a run's name that W&B takes
+_CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
+_PER_ROUND = ("time", "bubble", "memory", "breakdown")
+_said: set[str] = set()
+_refused: set[Mode] = set()
+
+
+def log_run(
+    mode: Mode,
+    experiment: str,
+    name: str,
+    spec: dict[str, Any],
+    row: dict[str, Any],
+    rounds: list[dict[str, Any]],
+    timeline: "Timeline | None",
+    directory: Path,
+    tags: Sequence[str] = (),
+    picture: "Picture | None" = None,
+) -> str | None:
+    """Mirror one measured run to W&B, under `directory`/wandb.
+
+    Args:
+        mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says so.
+        experiment: the W&B group.
+        name: the W&B run's name: the run's id, with what tells it from others of its experiment.
+        spec: the run's resolved spec, the W&B config; as all that follows it is mirrored without what is private.
+        row: the run's row of the results table, the W&B summary.
+        rounds: the lines of metrics.jsonl, each one point of the W&B history.
+        timeline: spans of one step, logged as a picture; None: no picture.
+        directory: where W&B may write; it is made if missing.
+        tags: the paper's table or figure, e.g. ("Table 2",).
+        picture: draws the timeline, given a title and the fidelity; None: no picture.
+
+    Returns:
+        The project's address when online, else None. Never raises: trouble is one line on stderr.
+    """
+    if mode == "disabled":
+        return None
+    spec, row, rounds, tags = (redacted(one) for one in (spec, row, rounds, tags))
+    try:
+        mode = _usable(mode, directory)
+        run = _start(mode, experiment, name, spec, directory, tags)
+        try:
+            with run:
+                drawn = picture(timeline, name, _fidelity(spec)) if picture and timeline is not None else None
+                _fill(run, spec, row, rounds, drawn)
+        finally:
+            _clean(Path(run.settings.log_dir))
+        return run.project_url if mode == "online" else None
+    except Exception as error:  # a mirror that breaks is no reason to stop measuring
+        reason = f"W&B: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if mode == "offline":
+            _say(f"{reason}; results are complete without it")
+            return None
+        _refused.add(mode)
+        _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
+        return log_run("offline", experiment, name, spec, row, rounds, timeline, directory, tags, picture)
+
+
+def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether an API key for the W&B `server` (its URL) is set, in the environment or in the netrc file.
+
+    The key itself is not kept.
+    """
+    if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlparse(server).hostname or server
+    path = Path(environ.get("NETRC") or Path.home() / ".netrc")
+    try:
+        entries = netrc.netrc(path)
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(entries.authenticators(name) for name in (_CLOUD if host in _CLOUD else (host,)))
+
+
+def server() -> str:
+    """The URL of the W&B server that this user's settings name; imports wandb."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    return str(wandb.setup().settings.base_url)
+
+
+def history(spec: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """The W&B history: one flat dict per round.
+
+    `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions beside
+    `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of K x step time.
+    """
+    theory = (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)
+    return [{"round": number, "bubble/theory": theory} | _point(spec, line) for number, line in enumerate(rounds)]
+
+
+def _point(spec: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, float]:
+    point: dict[str, float] = {}
+    if line.get("step_s"):
+        step = statistics.median(line["step_s"])
+        point |= {"time/step_s": step, "time/throughput": spec["N"] / step}
+    if line.get("loss") and line["loss"][-1] is not None:
+        point["loss"] = line["loss"][-1]
+    for name in ("idle_over_total", "idle_over_work"):
+        if (bubbles := line.get(f"bubble_{name}")) and None not in bubbles:
+            point[f"bubble/{name}"] = statistics.median(bubbles)
+    if line.get("peak_bytes"):
+        gib = [peak / GIB for peak in line["peak_bytes"]]
+        point |= {"memory/peak_gib_max": max(gib)}
+        point |= {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
+    point |= {f"breakdown/{part}": share for part, share in (line.get("breakdown") or {}).items()}
+    return point
+
+
+def _usable(mode: Mode, directory: Path) -> Mode:
+    """Online only with a key, so that W&B never stops at a prompt, and only as long as it works."""
+    if mode == "online" and not has_key(server()):
+        later = _LATER.format(directory)
+        _say(f"W&B: online needs an API key: run `.venv/bin/wandb login`; kept offline, {later}")
+        return "offline"
+    return "offline" if mode in _refused else mode
+
+
+def _start(
+    mode: Mode, experiment: str, name: str, spec: dict[str, Any], directory: Path, tags: Sequence[str]
+) -> "wandb.Run":
+    directory.mkdir(parents=True, exist_ok=True)
+    # Read when wandb starts, once per process: no reports home, no talk, no log files under the user's home.
+    os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_CACHE_DIR", str(directory.absolute() / "wandb" / "cache"))
+    import wandb
+
+    settings = wandb.Settings(
+        mode=mode,
+        console="off",
+        silent=True,
+        host="anonymous",
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        init_timeout=30,
+        use_dot_wandb=False,
+        x_disable_machine_info=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
+    return wandb.init(
+        project=PROJECT,
+        group=experiment,
+        job_type=_fidelity(spec),
+        name=name[:_LONGEST_NAME],
+        tags=[tag for tag in tags if tag] or None,
+        config=spec,
+        dir=directory.absolute(),  # the service that writes may have been started elsewhere
+        settings=settings,
+        reinit="create_new",
+    )
+
+
+def _fill(
+    run: "wandb.Run",
+    spec: Mapping[str, Any],
+    row: Mapping[str, Any],
+    rounds: Iterable[Mapping[str, Any]],
+    drawn: "Image | None",
+) -> None:
+    run.define_metric("round")
+    for section in _PER_ROUND:
+        run.define_metric(f"{section}/*", step_metric="round")
+    for point in history(spec, rounds):
+        run.log(point)
+    last: dict[str, Any] = {
+        f"speedup/{name.removeprefix('speedup_')}": value
+        for name, value in row.items()
+        if name.startswith("speedup_") and _is_known(value)
+    }
+    if drawn is not None:
+        import wandb
+
+        last["timeline"] = wandb.Image(drawn, caption=run.name)
+    if last:
+        run.log(last)
+    run.summary.update({name: value for name, value in row.items() if _is_known(value)})
+
+
+def _clean(logs: Path) -> None:
+    """W&B's logs about itself name folders in full."""
+    for path in logs.glob("*.log"):
+        if not path.is_symlink():
+            path.write_text(redact(path.read_text(errors="replace")))
+
+
+def _fidelity(spec: Mapping[str, Any]) -> str:
+    return str(spec.get("fidelity", "measured"))
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _say(line: str) -> None:
+    """Each line once per process: a broken W&B must not fill the screen."""
+    if line not in _said:
+        _said.add(line)
+        print(line, file=sys.stderr)
