@@ -11,7 +11,7 @@ import pytest
 from repro.cli import doctor
 from repro.cli.main import main
 from repro.harness import machine, runner
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.harness.workers import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "harness"))

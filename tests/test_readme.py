@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from repro.cli.main import main
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.report.page import pictured_step
 
 ROOT = Path(__file__).parent.parent

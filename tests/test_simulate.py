@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
-from repro.gpipe.schedule.actions import Action, make_schedule
+from repro.gpipe.schedule.actions import Action
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
 from repro.simulate import FREE, Calibration, StageCosts, settle, simulate, together

@@ -119,7 +119,7 @@ def explain(path: Path, spec: RunSpec) -> "Why":
     Raises:
         ValueError: one line, if there is no timeline, or none that fits the spec.
     """
-    from repro.gpipe.schedule.actions import make_schedule
+    from repro.gpipe.schedule.kinds import make_schedule
     from repro.gpipe.schedule.what_if import Why
 
     timeline = _timeline(path, spec)

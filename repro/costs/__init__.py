@@ -1,7 +1,8 @@
 """What a model costs before it runs: bytes, operations and parameters, counted on fake tensors at any size."""
 
 from repro.costs import device, roofline
-from repro.costs.count import Counted, Counter, LayerCost, count
+from repro.costs.count import Counted, count
+from repro.costs.counter import Counter, LayerCost
 from repro.costs.device import Device
 from repro.costs.fake import mini_batch
 from repro.costs.roofline import LayerTime, Terms

@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from repro.costs.count import Counter, Optimizer
+from repro.costs.counter import Counter, Optimizer
 from repro.costs.fake import UncountableError, mini_batch
 from repro.costs.interpolate import Between, Unlike
 from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, walk
 from repro.costs.trace import Boundary
 from repro.gpipe.core.microbatch import Tree, sizes, unwrapped
-from repro.gpipe.schedule.actions import Schedule, make_schedule
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.models import Model
 from repro.models.arguments import UnusableError
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import lcm, prod
 from typing import Any, TypeVar
 
-from repro.costs.count import Counter, Resident
+from repro.costs.counter import Counter, Resident
 from repro.costs.trace import Boundary, Pass
 from repro.gpipe.core.microbatch import Tree
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from repro.costs.count import Counter
+from repro.costs.counter import Counter
 from repro.costs.device import Device
 from repro.costs.trace import Op
 from repro.gpipe.core.microbatch import Tree

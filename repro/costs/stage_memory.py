@@ -3,9 +3,10 @@
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING
 
+from repro.costs.counter import Counter
 from repro.costs.fake import mini_batch
+from repro.costs.interpolate import Between
 from repro.costs.stage import (
     BOUNDARY,
     BUFFERS,
@@ -21,11 +22,7 @@ from repro.costs.trace import Pass
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, unwrapped
 from repro.gpipe.schedule.actions import Action, Schedule
 
-if TYPE_CHECKING:
-    from repro.costs.count import Counter
-    from repro.costs.interpolate import Between
-
-    Source = Counter | Between
+Source = Counter | Between
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Task:
         """Whether the loss is computed here."""
         return self.stage == self.schedule.stages - 1
 
-    def key(self, counter: "Source") -> tuple[Hashable, ...]:
+    def key(self, counter: Source) -> tuple[Hashable, ...]:
         """Equal for tasks whose micro-batches do the same, also of another model of the same kinds of layers."""
         size = sizes(batch_size(self.inputs), self.schedule.micro_batches)[0]
         arriving = counter.boundaries(micro_batch(self.inputs, size))[self.layers.start]
@@ -117,7 +114,7 @@ class _Part:
     returned: int
 
 
-def walk(counter: "Source", task: Task) -> StageMemory:
+def walk(counter: Source, task: Task) -> StageMemory:
     """Memory of one stage at the peak of a step."""
     what = task.key(counter)
     key = what, task.step
@@ -126,7 +123,7 @@ def walk(counter: "Source", task: Task) -> StageMemory:
     return counter.memo[key]
 
 
-def _walked(counter: "Source", task: Task, part_of: Callable[[int, bool, bool], "_Part"]) -> StageMemory:
+def _walked(counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_Part"]) -> StageMemory:
     """Go through the actions of a stage."""
     now = _at_rest(counter, task)
     most = StageMemory(tuple(now), "start")
@@ -152,7 +149,7 @@ def _walked(counter: "Source", task: Task, part_of: Callable[[int, bool, bool], 
     return max(most, StageMemory(tuple(now), "U"), key=lambda moment: moment.total)
 
 
-def _at_rest(counter: "Source", task: Task) -> list[int]:
+def _at_rest(counter: Source, task: Task) -> list[int]:
     """What is there when the step begins."""
     resident = [counter.resident(index) for index in task.layers]
     now = [0] * len(KINDS)
@@ -170,7 +167,7 @@ def _waiting(task: Task, part: _Part, todo: Mapping[str, int], action: Action) -
     return late + min(posted, todo["F"]) * part.inputs + min(posted, todo["B"]) * part.returning
 
 
-def _part(counter: "Source", task: Task, what: Hashable, size: int, recompute: bool, fresh: bool) -> _Part:
+def _part(counter: Source, task: Task, what: Hashable, size: int, recompute: bool, fresh: bool) -> _Part:
     """What a micro-batch of this size does on the stage; `fresh` if no gradients are there yet."""
     key = (what, size, recompute, fresh)
     if key not in counter.memo:
@@ -178,7 +175,7 @@ def _part(counter: "Source", task: Task, what: Hashable, size: int, recompute: b
     return counter.memo[key]
 
 
-def _counted(counter: "Source", task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
+def _counted(counter: Source, task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
     part = micro_batch(task.inputs, size)
     inputs = counter.boundaries(part)[task.layers.start]
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from repro.gpipe.runtime.launch import launch as launch
     from repro.gpipe.schedule.actions import Action as Action
     from repro.gpipe.schedule.actions import Schedule as Schedule
-    from repro.gpipe.schedule.actions import make_schedule as make_schedule
     from repro.gpipe.schedule.breakdown import breakdown as breakdown
+    from repro.gpipe.schedule.kinds import make_schedule as make_schedule
+    from repro.gpipe.schedule.replay import draw as draw
     from repro.gpipe.schedule.replay import replay as replay
     from repro.gpipe.schedule.timeline import Span as Span
     from repro.gpipe.schedule.timeline import Timeline as Timeline
@@ -38,8 +39,9 @@ _HOME = {
     "Weighted": "core.loss",
     "Whole": "core.microbatch",
     "breakdown": "schedule.breakdown",
+    "draw": "schedule.replay",
     "launch": "runtime.launch",
-    "make_schedule": "schedule.actions",
+    "make_schedule": "schedule.kinds",
     "replay": "schedule.replay",
     "whole_state_dict": "checkpoint.save_load",
 }

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from repro.harness import contention, terminal
 from repro.harness.outside import short
-from repro.harness.plan import Plan, PlannedRun, baseline
-from repro.harness.record import load
-from repro.harness.spec import TIMED, RunSpec, slug
+from repro.harness.plan import Plan, PlannedRun
+from repro.harness.results import load
+from repro.harness.spec import TIMED, RunSpec, baseline, slug
 from repro.harness.statistics import MIN_ROUNDS, ratio
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.schedule.actions import Schedule, make_schedule
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.harness.spec import TIMED, RunSpec
 from repro.harness.statistics import ratio
 

@@ -10,15 +10,13 @@ from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from repro.harness.machine import Machine
 from repro.harness.mistakes import near
 from repro.harness.record import Folder, Markers
-from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, differences, run_name
+from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, baseline, differences, run_name
 
 _PROCESSES = 128  # at most, of stages that share this machine's devices
-_OWN = {"balance", "stretch"}  # of a run, in which its baseline may differ
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
 
 
@@ -177,19 +175,6 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
             )
         chosen += [run for run in found if run not in chosen]
     return chosen
-
-
-def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
-    """Id of the candidate that equals `spec` but for the changed fields (K=1, or K=2 and M=1, or another library).
-
-    How layers are cut is left out of the comparison: K=1 has nothing to cut, and a list of layer counts fits one
-    K alone. So is the clock of an emulated run, whose seconds are those of its device.
-    """
-    target = spec.model_copy(update=changed).model_dump(exclude=_OWN)
-    for name, candidate in candidates.items():
-        if candidate.model_dump(exclude=_OWN) == target:
-            return name
-    return None
 
 
 def _bases(name: str, ids: Mapping[str, RunSpec]) -> tuple[str, ...]:

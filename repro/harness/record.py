@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -31,9 +31,6 @@ from repro.harness.warned import LeftOut
 from repro.io.files import as_json, write
 from repro.io.redact import redact, redacted
 from repro.io.untrusted import open_regular
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
 
 _FILES = ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
 Markers = Mapping[str, Mapping[str, Any]]
@@ -257,13 +254,6 @@ class Folder:
 
     def _marker(self, name: str) -> Path:
         return self.path / "rounds" / f"{name}.json"
-
-
-def load(results: Path) -> "Results":
-    """Everything recorded under a results folder, except results/reference when given its parent."""
-    from repro.harness.results import collect
-
-    return collect(results)
 
 
 def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any] | None:

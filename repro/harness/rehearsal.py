@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from repro.costs import mini_batch
-from repro.costs.count import Counter
+from repro.costs.counter import Counter
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
 from repro.harness.outside import short

@@ -15,9 +15,8 @@ import pandas as pd
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
-from repro.harness.plan import baseline
 from repro.harness.record import Folder, warn
-from repro.harness.spec import RunSpec, differences
+from repro.harness.spec import RunSpec, baseline, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
@@ -91,8 +90,8 @@ class Results:
         return None
 
 
-def collect(results: Path) -> Results:
-    """Read every experiment under a folder, except those under a `reference` folder inside it."""
+def load(results: Path) -> Results:
+    """Everything recorded under a folder, except under a `reference` folder inside it."""
     found = sorted(path.parent for path in results.rglob("experiment.json"))
     folders = [Folder(path) for path in found if _is_place(path, results)]
     folders = [folder for folder in folders if folder.about()]

@@ -13,7 +13,8 @@ from repro.harness.contention import Watch
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
-from repro.harness.record import Measured, load
+from repro.harness.record import Measured
+from repro.harness.results import load
 from repro.harness.spec import Scale, canonical, run_name
 from repro.io import lock, signals
 from repro.io.files import remove_leftovers

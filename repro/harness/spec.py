@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from repro.harness import rules
 from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
 from repro.io.redact import expanded, portable
@@ -41,6 +40,9 @@ MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
 _NAMED = ("balance", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport")  # see `differences`
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
+
+
+_NOT_COMPARED = {"balance", "stretch"}  # of a run, in which its baseline may differ
 
 
 class Frozen(BaseModel):
@@ -154,7 +156,7 @@ class RunSpec(Frozen):
                 f"balance = {short(list(self.balance))} has {len(self.balance)} entries for K = {self.K} stages: "
                 "give one layer count per stage, or balance='time'"
             )
-        rules.check(self)
+        _check_fields(self)
         if self.task == "check" and (self.D > 1 or self.N % self.M):
             raise ValueError(
                 f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = {self.M}, D 1; "
@@ -255,6 +257,19 @@ class Experiment(Frozen):
         return self
 
 
+def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
+    """Id of the candidate that equals `spec` but for the changed fields (K=1, or K=2 and M=1, or another library).
+
+    How layers are cut is left out of the comparison: K=1 has nothing to cut, and a list of layer counts fits one
+    K alone. So is the clock of an emulated run, whose seconds are those of its device.
+    """
+    target = spec.model_copy(update=changed).model_dump(exclude=_NOT_COMPARED)
+    for name, candidate in candidates.items():
+        if candidate.model_dump(exclude=_NOT_COMPARED) == target:
+            return name
+    return None
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -312,3 +327,72 @@ def run_name(run: str, *details: str) -> str:
 def slug(name: str) -> str:
     """A model's name as a part of a file name: `timm:resnet50` -> `timm-resnet50`."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
+
+
+def _check_fields(spec: RunSpec) -> None:
+    """Raise a one-line ValueError for fields that do not go together."""
+    if spec.library != "repro":
+        _peer(spec)
+    _fit(spec)
+    _modelled(spec)
+
+
+def _peer(spec: RunSpec) -> None:
+    """What the peer libraries are not asked to do."""
+    wanted = {"D": (1,), "schedule": ("gpipe",), "checkpoint": ("always", "never")}
+    wanted |= {"trace": (False,), "transport": ("auto",), "link": (None,)}
+    for field, allowed in wanted.items():
+        if (value := getattr(spec, field)) not in allowed:
+            words = " or ".join(repr(one) for one in allowed)
+            raise ValueError(
+                f"{field} = {value!r} with library = '{spec.library}': allowed is {words}; set that, or library='repro'"
+            )
+
+
+def _fit(spec: RunSpec) -> None:
+    """Only some of what makes up a search for the largest model."""
+    fits, simulated = spec.task == "fit", spec.fidelity == "simulated"
+    wanted = {
+        "balance": (spec.balance == "memory") == fits,
+        "memory": (spec.memory is None) != fits or simulated,
+        "fidelity": spec.fidelity in ("counted", "measured") if fits else spec.fidelity != "counted",
+        "D": spec.D == 1 or not fits,
+        "library": spec.library == "repro" or not fits,
+    }
+    if wrong := [field for field, fine in wanted.items() if not fine]:
+        raise ValueError(
+            f"{wrong[0]} = {getattr(spec, wrong[0])!r} with task = '{spec.task}': a fit has a memory in bytes, "
+            "balance='memory', D=1 and library='repro' and is counted or measured, and nothing else has; set that"
+        )
+
+
+def _modelled(spec: RunSpec) -> None:
+    """What the cost models have no part in."""
+    simulated, emulated = spec.fidelity == "simulated", spec.fidelity == "emulated"
+    if spec.modelled and spec.N % spec.M:
+        raise ValueError(
+            f"N = {spec.N} with fidelity = '{spec.fidelity}': micro-batches are modelled alike, so N must be a "
+            f"multiple of M = {spec.M}; try N={spec.N - spec.N % spec.M}"
+        )
+    timing = spec.task == "calibrate"
+    wanted = {
+        "profile": (spec.profile is None or simulated or emulated, "only simulated and emulated runs have one"),
+        "memory": (
+            not simulated or spec.memory is None or spec.profile is not None,
+            "only simulated runs with a device's profile, and fits, have one",
+        ),
+        "stretch": (spec.stretch is None or (emulated and spec.profile), "only emulated runs with a profile have one"),
+        "task": (spec.task == "train" or not (simulated or spec.profile), "task='train' alone can be modelled"),
+        "fidelity": (spec.fidelity == "measured" or not timing, "task='calibrate' is measured"),
+        "link": (spec.link is None or spec.task == "train", "only task='train' has one"),
+        "D": (spec.D == 1 or not (simulated or spec.profile or timing), "one replica is modelled, or timed for it"),
+        "library": (
+            spec.library == "repro" or not (simulated or spec.profile or timing),
+            "'repro' alone is modelled, or timed for it",
+        ),
+    }
+    for field, (fine, words) in wanted.items():
+        if not fine:
+            raise ValueError(
+                f"{field} = {getattr(spec, field)!r} with fidelity = '{spec.fidelity}': {words}; leave it out"
+            )

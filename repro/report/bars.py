@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from repro.gpipe.schedule.actions import SCHEDULES, make_schedule
 from repro.gpipe.schedule.breakdown import breakdown as split
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.paper import breakdown as paper_breakdown
 from repro.report.compare import Row, beside_paper, fidelities, matching, settings
 from repro.report.style import PART_NAMES, PARTS, grid, k_colour, ticks

@@ -11,11 +11,10 @@ from functools import cache
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule.actions import SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.plan import baseline
-from repro.harness.spec import canonical
+from repro.harness.spec import baseline, canonical
 from repro.harness.statistics import MIN_ROUNDS, ratio
 from repro.paper.theory import UNIT_COSTS
 from repro.report.style import MARKERS, model_name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.mistakes import near
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.report import figures, texts
 from repro.report.compare import Row, beside_paper, of_paper, rows_of, without_smoke
 from repro.report.figures import Drawn

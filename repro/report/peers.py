@@ -8,9 +8,10 @@ from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule.actions import Action, Schedule, make_schedule
+from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
-from repro.harness.plan import baseline
+from repro.harness.spec import baseline
 from repro.paper.theory import UNIT_COSTS
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, fidelities, matching, over, rows_of, suffix
 from repro.report.style import model_name

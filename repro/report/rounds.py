@@ -3,7 +3,8 @@
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule.actions import Schedule, make_schedule
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.statistics import interval, ratio
 from repro.report.compare import PLACE, Row
 from repro.report.style import PARTS

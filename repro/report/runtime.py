@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.harness.statistics import interval, ratio
 from repro.paper import theory

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL, PLACE, Row, matching, rows_of, where

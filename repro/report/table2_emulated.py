@@ -5,7 +5,7 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL
 from repro.report.style import model_name

@@ -3,7 +3,7 @@
 from math import isnan
 from typing import TYPE_CHECKING
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory, torchgpipe
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number

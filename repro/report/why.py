@@ -6,7 +6,7 @@ The gains are simulated with measured costs (`gpipe.schedule.what_if`); `repro w
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from repro.gpipe.schedule.actions import SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.what_if import CHANGES, Why
 from repro.report.compare import Row, rows_of, settings
 from repro.report.style import model_name

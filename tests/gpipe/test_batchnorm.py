@@ -9,7 +9,7 @@ from repro.gpipe import Pipeline
 from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
-from repro.gpipe.schedule.actions import SCHEDULES
+from repro.gpipe.schedule.kinds import SCHEDULES
 
 N, C, M = 10, 3, 4
 MSE = nn.functional.mse_loss

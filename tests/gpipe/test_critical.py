@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES, make_schedule
 from repro.gpipe.schedule.critical import by_kind, by_stage, critical_path, delays, gaps
+from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.schedule.actions import Action, Schedule, make_schedule
+from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.breakdown import PARTS, breakdown
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, DeadlockError, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES, Action, Schedule, check, make_schedule
-from repro.gpipe.schedule.replay import replay
+from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.replay import check, draw, replay
 
 ANY = {
     "name": st.sampled_from(sorted(SCHEDULES)),
@@ -18,7 +19,7 @@ ANY = {
 
 
 def drawn(schedule):
-    return [line.split("|")[1].split() for line in str(schedule).splitlines()]
+    return [line.split("|")[1].split() for line in draw(schedule).splitlines()]
 
 
 def test_figure_2c():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.schedule import what_if as whatif
-from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.gpipe.schedule.what_if import Costs, Why, what_if

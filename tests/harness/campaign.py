@@ -145,7 +145,7 @@ def assert_same(results: Path, whole: Path) -> int:
     """Hold a finished sweep against an undisturbed one; returns how many runs it has."""
     from tiny_sweep import experiment
 
-    from repro.harness.record import load
+    from repro.harness.results import load
 
     mine, theirs = load(results), load(whole)
     assert files_of(results) == files_of(whole)
@@ -172,7 +172,7 @@ def spans(timeline: Any) -> list[tuple[str, int, int, int]]:
 
 def shown_without_clocks(results: Path) -> list[str]:
     """Every table of the report, with each number that was read off a clock replaced by one and the same."""
-    from repro.harness.record import load
+    from repro.harness.results import load
     from repro.harness.spec import digest
     from repro.report.tables import all_tables
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from crew import MACHINE, Crew, experiment, measure, spec
 
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.report import page
 from repro.report.tables import all_tables
 

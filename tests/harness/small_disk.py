@@ -15,7 +15,7 @@ from crew import Crew
 
 from repro.cli.main import main as repro
 from repro.harness import machine, runner
-from repro.harness.record import load
+from repro.harness.results import load
 
 TIMED = ["--model", "timed", "--model-args", "L=2", "--batch", "8", "--K", "1", "2", "--M", "4", "--rounds", "5"]
 

@@ -15,8 +15,7 @@ from repro.harness import catalog, contention, plan, terminal
 from repro.harness.closing import best, closing
 from repro.harness.machine import Machine
 from repro.harness.progress import Story
-from repro.harness.record import load
-from repro.harness.results import ROUND_COLUMNS, Results
+from repro.harness.results import ROUND_COLUMNS, Results, load
 from repro.harness.spec import Experiment
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))

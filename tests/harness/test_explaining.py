@@ -9,7 +9,7 @@ import pytest
 
 from repro.cli.main import main
 from repro.cli.why import find
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.record import Measured
 from repro.harness.spec import Group, RunSpec
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from repro.harness import plan
 from repro.harness.catalog import replay
 from repro.harness.outside import from_json, from_yaml, read
-from repro.harness.record import Folder, Measured, load
+from repro.harness.record import Folder, Measured
+from repro.harness.results import load
 from repro.harness.spec import Experiment, RunSpec
 
 MANY = int(os.environ.get("REPRO_FUZZ", "0"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hosts import Host, two
 
-from repro.harness.record import load
+from repro.harness.results import load
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

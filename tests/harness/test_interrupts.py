@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from leftovers import MARK, none_within, processes, segments
 
-from repro.harness.record import load
+from repro.harness.results import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 SWEEP = ["sweep", "--model", "timed", "--model-args", "L=2", "forward_s=0.002", "backward_s=0.002"]

@@ -13,7 +13,7 @@ import pytest
 from crew import Crew, experiment, measure, spec
 
 from repro.cli.main import main
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.io import lock
 from repro.report import stamp
 

@@ -10,7 +10,7 @@ import pytest
 from crew import Crew, experiment, measure, spec
 from shown import folder_in
 
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.io import lock
 
 SWEEP = experiment(spec(1, 4), spec(2, 4), rounds=3)

@@ -6,7 +6,7 @@ from crew import MACHINE, experiment, metrics, spec
 
 from repro.harness import plan
 from repro.harness.record import Measured
-from repro.harness.spec import Experiment, Group
+from repro.harness.spec import Experiment, Group, baseline
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
@@ -151,8 +151,8 @@ def test_rounds_must_be_positive(tmp_path: Path):
 
 def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
     ids = {"one": spec(1, 4), "two": spec(2, 4, balance=(1, 3))}
-    assert plan.baseline(ids["two"], ids, K=1) == "one"
-    assert plan.baseline(spec(2, 4, checkpoint="never"), ids, K=1) is None
+    assert baseline(ids["two"], ids, K=1) == "one"
+    assert baseline(spec(2, 4, checkpoint="never"), ids, K=1) is None
 
 
 def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):

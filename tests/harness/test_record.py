@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from crew import MACHINE, SPEC_SIZES, experiment, metrics, spec
 
-from repro.harness.record import Folder, Measured, load
-from repro.harness.results import COLUMNS
+from repro.harness.record import Folder, Measured
+from repro.harness.results import COLUMNS, load
 from repro.harness.spec import RunSpec
 from repro.simulate import StageCosts
 

@@ -10,7 +10,7 @@ import pytest
 from crew import MACHINE, Crew, experiment, measure, spec
 
 from repro.harness import runner, wandb_mirror
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.harness.spec import Experiment
 from repro.harness.workers import Outcome
 

@@ -4,7 +4,7 @@ from typing import Any, get_args
 import pytest
 from crew import experiment, spec
 
-from repro.gpipe.schedule.actions import CHECKPOINTS, SCHEDULES
+from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
 from repro.harness.spec import (
     Checkpoint,
     Experiment,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from crew import Crew, experiment, measure, spec
 
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.io import files, lock
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,8 @@ from repro.gpipe.checkpoint.save_load import load as load_checkpoint
 from repro.gpipe.checkpoint.save_load import save as save_checkpoint
 from repro.harness import plan, runner
 from repro.harness.outside import consent
-from repro.harness.record import Folder, load
+from repro.harness.record import Folder
+from repro.harness.results import load
 from repro.harness.spec import digest
 from repro.io import lock
 from repro.models import PREFIXES

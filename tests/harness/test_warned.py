@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro.cli.main import main
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.harness.warned import LeftOut, Warned
 
 MANY = 2000

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.paper import theory
 

@@ -7,8 +7,7 @@ import pytest
 from modelled import fill_modelled
 from recorded import experiment, fill
 
-from repro.harness.record import load
-from repro.harness.results import Results
+from repro.harness.results import Results, load
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 from recorded import MACHINE
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.record import Folder, Measured
 from repro.harness.sizes import NARROW

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from repro.gpipe.schedule.actions import Schedule, make_schedule
+from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.breakdown import breakdown
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness.machine import Machine

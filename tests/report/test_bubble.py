@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from recorded import fill_with, line
 
-from repro.gpipe.schedule.actions import make_schedule
-from repro.harness.record import Measured, load
-from repro.harness.results import Results
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.record import Measured
+from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.tasks.emulate import simulated
 from repro.paper import theory

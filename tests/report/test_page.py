@@ -10,8 +10,9 @@ import pytest
 from pandas import DataFrame
 from recorded import fill_with, line, timeline
 
-from repro.gpipe.schedule.actions import make_schedule
-from repro.harness.record import Measured, load
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.record import Measured
+from repro.harness.results import load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
 from repro.report.table import Table

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from recorded import MACHINE
 
-from repro.harness.record import Folder, Measured, load
-from repro.harness.results import Results
+from repro.harness.record import Folder, Measured
+from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import peers
 from repro.report.table import Table

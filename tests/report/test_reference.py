@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.report.page import write_tables
 
 ROOT = Path(__file__).parents[2]

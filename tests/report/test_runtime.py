@@ -7,8 +7,8 @@ import pytest
 from recorded import DRIFT, MACHINE
 
 from repro.harness import catalog
-from repro.harness.record import Folder, Measured, load
-from repro.harness.results import Results
+from repro.harness.record import Folder, Measured
+from repro.harness.results import Results, load
 from repro.harness.spec import SCALES, Experiment, Group, RunSpec
 from repro.report import figures, runtime
 from repro.report.compare import rows_of

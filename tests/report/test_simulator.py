@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from recorded import MACHINE
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.record import Folder, Measured, load
-from repro.harness.results import Results
+from repro.harness.record import Folder, Measured
+from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import figures, simulator, simulator_figure
 from repro.report.style import styled

@@ -6,8 +6,8 @@ import pytest
 from recorded import MACHINE
 
 from repro.harness import catalog
-from repro.harness.record import Folder, Measured, load
-from repro.harness.results import Results
+from repro.harness.record import Folder, Measured
+from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, RunSpec
 from repro.harness.tasks import fit
 from repro.paper.theory import MEMORY_LAWS

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from modelled import ENDS, FIXED, OVERHEAD, batch, costs
 from test_tables import cell
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory
 from repro.report import figures, page, table2, table2_emulated, table2_predictions, table2_protocols, table2_why
 from repro.report.compare import rows_of

@@ -5,7 +5,7 @@ import copy
 import pytest
 from modelled import LATE, costs
 
-from repro.gpipe.schedule.actions import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.schema import Modelled, damage
 from repro.report import table2, table2_sensitivity
 from repro.report.table2_runs import protocol

@@ -6,9 +6,9 @@ import pytest
 from recorded import fill_with, line
 
 from repro.gpipe.partition.layer_profile import LinkSpeed
-from repro.gpipe.schedule.actions import make_schedule
-from repro.harness.record import Measured, load
-from repro.harness.results import Results
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.record import Measured
+from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, table3, table3_links, tables
 from repro.report.compare import optimizers, rows_of

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from recorded import fill_with, line, timeline
 
-from repro.gpipe.schedule.actions import make_schedule
-from repro.harness.record import Measured, load
-from repro.harness.results import SETTINGS, Results
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.record import Measured
+from repro.harness.results import SETTINGS, Results, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, table2, tables
 from repro.report.compare import (

@@ -5,7 +5,7 @@ from math import isnan
 import pytest
 from recorded import experiment, fill
 
-from repro.harness.record import load
+from repro.harness.results import load
 from repro.report import page, why
 from repro.report.table import EMPTY
 

@@ -198,16 +198,20 @@ def _placed(tensor: Tensor, stride: Sequence[int], offset: int) -> Tensor:
     return room.set_(room.untyped_storage(), first, tensor.shape, tuple(stride)).copy_(tensor)
 
 
-def settle_gradients(tree: Tree) -> None:
+def settle_gradients(tree: Tree) -> list[bool]:
     """Let the gradients of these tensors lie in memory as those that come back across a stage boundary.
+
+    Returns which of them require a gradient.
 
     autograd may hand a layer a gradient with gaps, repeats or other strides, for example where the next layer is a mean
     or a slice. A boundary removes these, and the last bits of what is computed from a gradient may depend on them. So
     they are removed behind every layer, whether a boundary is there or not.
     """
-    for tensor in flatten(tree)[0]:
+    tensors, _ = flatten(tree)
+    for tensor in tensors:
         if tensor.grad_fn is not None and tensor.layout == torch.strided and not tensor.is_nested:
             tensor.register_hook(partial(_settled_gradient, layout_of(tensor)))
+    return [tensor.requires_grad for tensor in tensors]
 
 
 def _settled_gradient(layout: tuple[int, ...], gradient: Tensor) -> Tensor:

@@ -222,6 +222,7 @@ class Engine:
         buffers = stage.changing.before_step(learning=stage.probing)
         with undone_if_it_fails(self._parameters, buffers) as accumulated:
             yield
+            stage.end_step()
             if (name := stage.changing.newly_changed()) is not None:
                 stage.unexpected = f"a layer changed its buffer {name!r}, which none did before"
             loss = self._own_loss()

@@ -39,7 +39,8 @@ from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import told
 from repro.gpipe.runtime.status import here, named
-from repro.gpipe.schedule.actions import check, make_schedule
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
 
 _log = logging.getLogger(__name__)

@@ -37,6 +37,22 @@ class _Kept:
     overlapping: Sequence[int]
     outputs: list[Tensor] | None = None  # with their graph: after F, or after R
     buffers: Snapshot = field(default_factory=list)
+    trial: "_Trial | None" = None  # by which F went without a graph
+
+
+# For each layer, which tensors of its output require a gradient.
+_Requiring = list[list[bool]]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Whether F is the same without a graph, and what required a gradient inside when that was tried.
+
+    Which kernels torch chooses depends on the latter, so the answer holds for as long as it is the same.
+    """
+
+    needs_no_graph: bool
+    requiring: _Requiring
 
 
 class Stage:
@@ -70,8 +86,9 @@ class Stage:
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
         self.changing = Changing(self.module)
-        self._modes: object = None  # what is in training mode, and what is trained, in this step
-        self._needs_no_graph: dict[str, bool] = {}  # form of the inputs -> whether F is the same without a graph
+        self._modes: object = None  # at the start of this step
+        self._trials: dict[str, _Trial] = {}  # by the form of the inputs
+        self._requiring: _Requiring = []  # of the last pass with a graph
         self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._others: dict[str, rng.Source] = {}
@@ -81,13 +98,25 @@ class Stage:
 
     def begin_step(self, step: int) -> None:
         """Before the first action of a step; `step` is its number."""
+        modes = self._current_modes()
+        if modes != self._modes or self.unexpected or len(self._trials) > _FORMS:
+            self._modes = modes
+            self._trials.clear()
         self.step = step
         self.unexpected = ""
         self.kept.clear()  # of a step that failed
-        modes = [m.training for m in self.module.modules()], [p.requires_grad for p in self.module.parameters()]
-        if modes != self._modes or len(self._needs_no_graph) > _FORMS:
-            self._modes = modes
-            self._needs_no_graph.clear()
+
+    def end_step(self) -> None:
+        """After the last action of a training step: note it if a layer has changed its modes meanwhile."""
+        if self._trials and self._current_modes() != self._modes:
+            self._expected_otherwise()
+
+    def _current_modes(self) -> object:
+        """What is in training mode, and what is trained."""
+        return [m.training for m in self.module.modules()], [p.requires_grad for p in self.module.parameters()]
+
+    def _expected_otherwise(self) -> None:
+        self.unexpected = self.unexpected or "what requires a gradient inside a layer has changed"
 
     def forward(self, i: int, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()) -> Tree:
         """F of micro-batch i.
@@ -106,12 +135,15 @@ class Stage:
         kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
-        form, needs_no_graph, log = "", False, None
+        form, log = "", None
         if not keep:
             described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
             form = repr((self.autocast, described))
-            needs_no_graph = self._needs_no_graph.get(form, False)
-            log = OperatorLog() if form not in self._needs_no_graph else None
+            kept.trial = self._trials.get(form)
+            log = OperatorLog() if kept.trial is None else None
+        if log is not None and self.statistics is not None:
+            self.statistics.settle()  # its operators are not the layers'
+        needs_no_graph = kept.trial is not None and kept.trial.needs_no_graph
         with torch.set_grad_enabled(keep or self.probing or not needs_no_graph):
             self._count(True)
             outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
@@ -121,7 +153,8 @@ class Stage:
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
         if log is not None:
             del outputs  # and with them the graph, unless it is kept
-            self._needs_no_graph[form] = self._same_without_graph(i, kept, log, detached)
+            requiring = self._requiring
+            self._trials[form] = _Trial(self._same_without_graph(i, kept, log, detached), requiring)
         return unflatten(detached, structure)
 
     def _same_without_graph(self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]) -> bool:
@@ -131,6 +164,8 @@ class Stage:
         """
         buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
         without = OperatorLog()
+        if self.statistics is not None:
+            self.statistics.settle()
         with torch.no_grad(), as_before(buffers):
             outputs, _ = flatten(self._run(i, kept, without))
         return log.calls == without.calls and all(map(torch.equal, outputs, expected))
@@ -140,6 +175,8 @@ class Stage:
         kept = self.kept[i]
         with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
             kept.outputs, _ = flatten(self._run(i, kept))
+        if kept.trial is not None and kept.trial.requiring != self._requiring:
+            self._expected_otherwise()
 
     def requiring_gradient(self, i: int) -> list[bool]:
         """Which outputs of micro-batch i require a gradient; known after R, or after an F that keeps its graph."""
@@ -269,6 +306,7 @@ class Stage:
 
     def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
         kind, dtype = self.device.type, self.autocast
+        requiring: _Requiring = []
         with nullcontext() if dtype is None else torch.autocast(kind, dtype):
             for index, call, draws in calls:
                 seed = rng.hashed(self.seed, self.step, self.first + i, index)
@@ -276,12 +314,14 @@ class Stage:
                 rng.reseed(seed, self.device, [self._others[name] for name in names])
                 value = call(value)
                 if torch.is_grad_enabled():
-                    settle_gradients(value)
+                    requiring.append(settle_gradients(value))
                 if self.watch is not None:
                     value = self.watch(i, index, value)
                 if self.probing:
                     draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
                     self._drawn |= draws & self._others.keys()
+        if requiring:
+            self._requiring = requiring
         return value
 
 

@@ -115,6 +115,11 @@ class Statistics:
         self._hooks = [norm.module.register_forward_pre_hook(self._before) for norm in norms]
         self._hooks += [norm.module.register_forward_hook(self._after) for norm in norms]
 
+    def settle(self) -> None:
+        """Merge what the last F has left, so that the next pass calls no operator for it."""
+        if any(norm.fresh for norm in self._norms.values()):
+            self._merge()
+
     def _before(self, module: nn.Module, _inputs: object) -> None:
         # The layer is about to overwrite them: in the next F, in an R, or used a second time in an F.
         if self._norms[id(module)].fresh:
@@ -160,8 +165,7 @@ class Statistics:
     @torch.no_grad()
     def commit(self, gather: Gather | None) -> None:
         """After `restore`: move all running statistics once."""
-        if any(norm.fresh for norm in self._norms.values()):  # of the last F
-            self._merge()
+        self.settle()
         # A norm that did not run here may have run on another replica.
         norms = [n for n in self._norms.values() if n.count or gather is not None]
         if not norms:

@@ -1,20 +1,11 @@
-"""Schedules as values: (kind, K, M, checkpoint) -> for each stage, the ordered list of what it does.
+"""Schedules as values: for each stage, the ordered list of what it does.
 
-The same value is executed by the engine, laid on a virtual clock by `replay`, checked and drawn. A schedule only
-orders F and B; `_with_recompute` then puts in R, so that every kind has every checkpoint mode.
+The same value is executed by the engine, laid on a virtual clock by `replay`, checked and drawn.
 Sources: Figure 2 (c) and section 2.3 of arXiv:1811.06965v5.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
-
-from repro.gpipe.errors import one_of
-from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.replay import replay
-
-Checkpoint = Literal["always", "except_last", "never"]
-CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
+from typing import NamedTuple
 
 
 class Action(NamedTuple):
@@ -73,9 +64,6 @@ class Schedule:
         ranks = tuple(tuple(a for a in rank if a.kind == "F") for rank in self.ranks)
         return Schedule(f"{self.name}, forward only", self.stages, self.micro_batches, "never", ranks)
 
-    def __str__(self) -> str:
-        return replay(self, lambda _action: 1.0).to_text()
-
 
 @dataclass(frozen=True)
 class Part:
@@ -110,83 +98,3 @@ class Part:
             [a.micro_batch for a in after if a.kind == "B"],
             next((a for a in reversed(actions) if a.kind == "B"), None),
         )
-
-
-def _gpipe(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
-    """Fill and drain: all forwards, then all backwards in reverse order (Figure 2 (c))."""
-    order = range(micro_batches)
-    return [("F", i) for i in order] + [("B", i) for i in reversed(order)]
-
-
-def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
-    """PipeDream-flush: as few forwards ahead as keep the pipe full, then one backward for each forward."""
-    ahead = min(stages - stage, micro_batches)
-    actions = [("F", i) for i in range(ahead)]
-    for i in range(micro_batches):
-        actions.append(("B", i))
-        if ahead + i < micro_batches:
-            actions.append(("F", ahead + i))
-    return actions
-
-
-SCHEDULES: dict[str, Callable[[int, int, int], list[tuple[str, int]]]] = {
-    "gpipe": _gpipe,
-    "gpipe-late": _gpipe,
-    "1f1b": _one_f_one_b,
-}
-
-
-def _with_recompute(actions: list[tuple[str, int]], checkpoint: str) -> list[tuple[str, int]]:
-    """Put R(i) before B(i): everywhere, or wherever B(i) does not directly follow F(i), or nowhere."""
-    result: list[tuple[str, int]] = []
-    for kind, i in actions:
-        follows = bool(result) and result[-1] == ("F", i)
-        if kind == "B" and (checkpoint == "always" or (checkpoint == "except_last" and not follows)):
-            result.append(("R", i))
-        result.append((kind, i))
-    return result
-
-
-def check(schedule: Schedule) -> None:
-    """Raise a ValueError, one line, for what would deadlock or leave a message without a receiver."""
-    training = any(action.kind == "B" for rank in schedule.ranks for action in rank)
-    needed = sorted((kind, i) for kind in ("FB" if training else "F") for i in range(schedule.micro_batches))
-    for j, actions in enumerate(schedule.ranks):
-        wrong = f"schedule {schedule.name!r}: stage {j}"
-        at = {(action.kind, action.micro_batch): n for n, action in enumerate(actions)}
-        if any(action.stage != j for action in actions):
-            raise ValueError(f"{wrong} has an action of another stage; the n-th list is stage n's")
-        if sorted((a.kind, a.micro_batch) for a in actions if a.kind != "R") != needed:
-            raise ValueError(f"{wrong} must do each of F{' and B' * training} 0 to {needed[-1][1]} exactly once")
-        for kind, i in at:
-            if (kind == "B" and at["F", i] > at["B", i]) or (
-                kind == "R" and not at["F", i] < at["R", i] < at.get(("B", i), -1)
-            ):
-                raise ValueError(f"{wrong} does {kind}{i} at the wrong time; the order is F, R, B")
-    replay(schedule, lambda _action: 1.0)
-
-
-@collector.paused()
-def make_schedule(name: str, stages: int, micro_batches: int, checkpoint: str = "always") -> Schedule:
-    """Build a schedule.
-
-    Args:
-        name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient has arrived),
-            "1f1b".
-        stages: K, at least 1.
-        micro_batches: M, at least 1; M=1 is naive model parallelism.
-        checkpoint: "always", "except_last" or "never".
-
-    Raises:
-        ValueError: naming the argument that is out of range.
-    """
-    one_of("schedule", name, SCHEDULES)
-    one_of("checkpoint", checkpoint, CHECKPOINTS)
-    for field, value in (("stages", stages), ("micro_batches", micro_batches)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{field}={value!r}: must be a whole number, at least 1")
-    ranks = tuple(
-        tuple(Action(kind, j, i) for kind, i in _with_recompute(SCHEDULES[name](j, stages, micro_batches), checkpoint))
-        for j in range(stages)
-    )
-    return Schedule(name, stages, micro_batches, checkpoint, ranks, early=name != "gpipe-late")

@@ -6,13 +6,11 @@ waiting time (`breakdown`) all use it. Pure.
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from repro.gpipe.schedule import collector
+from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
-
-if TYPE_CHECKING:
-    from repro.gpipe.schedule.actions import Action, Schedule
 
 
 class DeadlockError(ValueError):
@@ -37,9 +35,9 @@ class Crossing(NamedTuple):
 
 @collector.paused()
 def replay(
-    schedule: "Schedule",
-    duration: "Callable[[Action], float]",
-    transfer: "float | Callable[[Action, int], Crossing]" = 0.0,
+    schedule: Schedule,
+    duration: Callable[[Action], float],
+    transfer: float | Callable[[Action, int], Crossing] = 0.0,
     ready: Sequence[float] | None = None,
 ) -> Timeline:
     """Run every action as early as its stage's order and its neighbour's message allow.
@@ -94,3 +92,27 @@ def replay(
         stuck = ", ".join(f"{ranks[rank][at[rank]]} waits for {need}" for need, rank in waiting.items())
         raise DeadlockError(f"the schedule deadlocks: {stuck}")
     return Timeline(tuple(sorted(spans, key=attrgetter("start", "stage", "end"))), len(ranks))
+
+
+def check(schedule: Schedule) -> None:
+    """Raise a ValueError, one line, for what would deadlock or leave a message without a receiver."""
+    training = any(action.kind == "B" for rank in schedule.ranks for action in rank)
+    needed = sorted((kind, i) for kind in ("FB" if training else "F") for i in range(schedule.micro_batches))
+    for j, actions in enumerate(schedule.ranks):
+        wrong = f"schedule {schedule.name!r}: stage {j}"
+        at = {(action.kind, action.micro_batch): n for n, action in enumerate(actions)}
+        if any(action.stage != j for action in actions):
+            raise ValueError(f"{wrong} has an action of another stage; the n-th list is stage n's")
+        if sorted((a.kind, a.micro_batch) for a in actions if a.kind != "R") != needed:
+            raise ValueError(f"{wrong} must do each of F{' and B' * training} 0 to {needed[-1][1]} exactly once")
+        for kind, i in at:
+            if (kind == "B" and at["F", i] > at["B", i]) or (
+                kind == "R" and not at["F", i] < at["R", i] < at.get(("B", i), -1)
+            ):
+                raise ValueError(f"{wrong} does {kind}{i} at the wrong time; the order is F, R, B")
+    replay(schedule, lambda _action: 1.0)
+
+
+def draw(schedule: Schedule) -> str:
+    """The schedule as text, one row a stage, as if every action took equally long and messages no time."""
+    return replay(schedule, lambda _action: 1.0).to_text()

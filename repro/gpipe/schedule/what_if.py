@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
-from repro.gpipe.schedule.actions import Action, Schedule, make_schedule
+from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.critical import Leg, by_kind, critical_path, delays, gaps
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Timeline
 
