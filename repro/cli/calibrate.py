@@ -177,7 +177,7 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     """Time a model's layers and write the calibration; what to say."""
     from repro.cli import layer_times
     from repro.gpipe import launch
-    from repro.harness.tasks import train
+    from repro.harness.rehearsal import suits
 
     args = pairs("model_args", options.model_args)
     for name, value in (("smallest", options.smallest), ("N", options.N)):
@@ -188,7 +188,7 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     M = options.N // options.smallest
     common: dict[str, Any] = {"model": model, "model_args": args, "K": here.K, "balance": "uniform", "steps": 2}
     spec = RunSpec(M=M, N=M * options.smallest, task="calibrate", **common)
-    train.check(spec)
+    suits(spec)
     own = options.results / here.machine.slug / f"calibration-{slug(model)}.json"
     path = _file_to_write(options.output or own)
     found = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]
@@ -211,7 +211,7 @@ def time_layers(plain: dict[str, Any], kind: str) -> dict[str, Any]:
     """What one of K processes does: the harness task "calibrate"."""
     import torch.distributed as dist
 
-    from repro.harness.tasks import calibrate, train
+    from repro.harness.job import Job
+    from repro.harness.tasks import calibrate
 
-    rank = dist.get_rank()
-    return calibrate.run(RunSpec(**plain), rank, train.device_of(kind, rank))["metrics"]
+    return calibrate.run(Job(RunSpec(**plain), device=kind), dist.get_rank(), [])["metrics"]

@@ -16,12 +16,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tyro
+
+from repro.cli.options import parse
 from repro.harness import contention, machine, wandb_mirror
 from repro.harness.contention import Watch
 
 GIB = 2**30
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
 _REINSTALL = "`.venv/bin/uv pip install --torch-backend=auto --reinstall torch torchvision`"
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What this machine has and what can be measured on it."""
+
+    results: Path = Path("results")
+    """where measurements would be recorded"""
+    check: tyro.conf.FlagCreatePairsOff[bool] = False
+    """run small pipelines for half a minute: messages, gradients, a stage that fails, memory, the engine's overhead"""
 
 
 @dataclass(frozen=True)
@@ -295,3 +308,14 @@ def print_report(results: Path = Path("results")) -> int:
         well = "Otherwise all is well" if contention.is_busy(facts.load) else "All is well"
         console.print(f"{well}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green")
     return 1 if found else 0
+
+
+def main(arguments: list[str]) -> int:
+    """Print the facts, and try them where that is asked for."""
+    options = parse(DoctorOptions, arguments, "repro doctor")
+    status = print_report(options.results)
+    if options.check:
+        from repro.cli.doctor_check import print_checks  # which imports torch
+
+        status = max(status, print_checks())
+    return status

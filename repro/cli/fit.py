@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
 
 def _step(options: FitOptions, model: str) -> "Step":
     from repro.costs.fit import Step
-    from repro.harness.tasks.train import OPTIMIZERS
+    from repro.harness.tasks.optimizers import OPTIMIZERS
 
     batch = BATCH.get(model, 32) if options.batch is None else options.batch
     limits = (

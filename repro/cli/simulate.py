@@ -119,7 +119,7 @@ def _source(options: SimulateOptions, model: str) -> Source:
     if not model:
         raise ValueError("model: name one; try `repro simulate transformer --device v100`")
     from repro.costs import device
-    from repro.harness.tasks.emulate import waits
+    from repro.harness.tasks.simulate import waits
     from repro.models import build
 
     built = build(model, **expanded(args))
@@ -220,7 +220,7 @@ def _check_link(options: SimulateOptions) -> None:
 
 def _points(options: SimulateOptions, source: Source) -> list[dict[str, Any]]:
     """Every K and M; that all of them can be is known before the first is simulated."""
-    from repro.harness.tasks.emulate import simulated
+    from repro.harness.tasks.simulate import simulated
 
     _check_link(options)
     Ms = list(dict.fromkeys(options.M))

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 from repro.harness import contention, terminal
 from repro.harness.outside import short
 from repro.harness.plan import Plan, PlannedRun
-from repro.harness.results import load
+from repro.harness.results import Results, load
 from repro.harness.spec import TIMED, RunSpec, baseline, slug
 from repro.harness.statistics import MIN_ROUNDS, ratio
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from repro.harness.results import Results
 
 Row = Mapping[str, Any]  # of `Results.rows`
 # What the paper divides by, the first that there is: Table 2 by K=2 and M=1, Table 3 by K=2.
@@ -46,7 +44,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
     return parts
 
 
-def table(group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], results: "Results") -> list[Any]:
+def table(group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], results: Results) -> list[Any]:
     """The timed runs of a group, one row each, with a line above that says what they have in common.
 
     Args:
@@ -96,7 +94,7 @@ def speedup(row: Row) -> str:
     return _times(value, low, high)
 
 
-def best(rows: Sequence[Row], results: "Results") -> list[str]:
+def best(rows: Sequence[Row], results: Results) -> list[str]:
     """Which K and M are fastest, if that is shown, and which take least memory.
 
     Nothing is said of rows that differ in more than K and M.
@@ -114,7 +112,7 @@ def best(rows: Sequence[Row], results: "Results") -> list[str]:
     return lines
 
 
-def _fastest(rows: Sequence[Row], results: "Results") -> str:
+def _fastest(rows: Sequence[Row], results: Results) -> str:
     """The fastest point, or why none is known to be: the first two may differ by chance alone."""
     first, second = sorted(rows, key=lambda row: -row["throughput"])[:2]
     told = f"{_place(first)} with {terminal.rate(first['throughput'], first['unit'])}"
@@ -132,7 +130,7 @@ def _fastest(rows: Sequence[Row], results: "Results") -> str:
     return f"fastest: {told}, {over}"
 
 
-def exhibit(plan: Plan, results: "Results", rows: Mapping[str, Row]) -> list[Any]:
+def exhibit(plan: Plan, results: Results, rows: Mapping[str, Row]) -> list[Any]:
     """One line about an experiment of the paper: the key cell of each model, measured, emulated, simulated or counted.
 
     A key cell is the one of the largest K and M; of a search for the largest model the first one of the largest K.
@@ -152,7 +150,7 @@ def exhibit(plan: Plan, results: "Results", rows: Mapping[str, Row]) -> list[Any
     return [f"\n{name}: {told or 'nothing was measured'}"]
 
 
-def _key_cell(rows: Sequence[Row], specs: Mapping[str, RunSpec], results: "Results") -> str:
+def _key_cell(rows: Sequence[Row], specs: Mapping[str, RunSpec], results: Results) -> str:
     """What stands for all of these rows, of one model and one fidelity; nothing where none is done."""
     grown = [row for row in rows if _known(row["parameters"]) and row["size"] != "as given"]
     if grown:
@@ -194,7 +192,7 @@ def _field(spec: RunSpec, name: str) -> str:
     return short(value, 24, quote=not str(value).isprintable())
 
 
-def _rounds(row: Row, results: "Results") -> str:
+def _rounds(row: Row, results: Results) -> str:
     """`5`, or `5, 2 busy`."""
     own = results.rounds[results.rounds["run"] == row["run"]]
     busy = sum(contention.is_busy(share) for share in own["load"])

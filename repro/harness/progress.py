@@ -13,16 +13,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
+from repro.harness.job import Outcome
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.spec import run_name
 from repro.harness.terminal import rate, seconds, show, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from repro.gpipe import Timeline
-    from repro.harness.workers import Outcome
 
 COLOURS = {"F": "bold blue", "R": "bold yellow", "B": "bold green", "U": "bold white", "setup": "dim"}
 _WIDTH = 72
@@ -106,7 +105,7 @@ class Story:
         """A run begins."""
         self._progress.update(self._task, description=run.named, left=self._time_left())
 
-    def measured(self, run: PlannedRun, outcome: "Outcome", seconds: float) -> None:
+    def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
         """A run ended, well or not."""
         self._took[run.id] = seconds
         self._left[run.id] -= 1
@@ -125,7 +124,7 @@ class Story:
         self._left[run.id] -= 1
         self._progress.update(self._task, advance=1)
 
-    def result(self, row: dict[str, Any], timeline: "Timeline | None") -> None:
+    def result(self, row: dict[str, Any], timeline: Timeline | None) -> None:
         """A run has all its rounds: its numbers, and the picture of its median step."""
         self.say(Text(result_line(row), style="bold"))
         if timeline is not None and row["K"] > 1:
@@ -203,7 +202,7 @@ def _fitted(row: Mapping[str, Any]) -> str:
     )
 
 
-def gantt(timeline: "Timeline", width: int) -> Text:
+def gantt(timeline: Timeline, width: int) -> Text:
     """One line per stage: a letter for what it did in each slice of the step, `.` where it idled."""
     text = Text()
     total = timeline.step_time or 1.0

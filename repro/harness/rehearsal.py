@@ -8,7 +8,7 @@ layer that hangs, or ends its process, must not do so to the one that starts and
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,15 +17,33 @@ from torch import nn
 
 from repro.costs import mini_batch
 from repro.costs.counter import Counter
+from repro.costs.size_ladder import families
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
 from repro.harness.outside import short
-from repro.harness.spec import RunSpec, canonical
-from repro.harness.tasks import emulate, train
+from repro.harness.plan import Plan
+from repro.harness.spec import TIMED, RunSpec, canonical
+from repro.harness.tasks import simulate
 from repro.models import BUILDERS, Model, build
 
 _LONGEST = 120.0  # seconds; imports take most of what is usual
 _MARK = "\x1erefused:"
+
+
+def check_plans(plans: Sequence[Plan]) -> None:
+    """Raise a one-line ValueError for what only the models can tell, before any process is started.
+
+    What is done was checked when it was measured, what is skipped when it was first said to be: a second start
+    looks at no model.
+    """
+    asked = [
+        run.spec
+        for plan in plans
+        for run in plan.runs
+        if run.missing or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped")
+    ]
+    if asked:
+        check(asked, plans[0].machine.device)
 
 
 def check(specs: Iterable[RunSpec], device: str) -> None:
@@ -43,19 +61,51 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
     distinct: list[RunSpec] = []
     for spec in specs:
         if spec.task == "fit":  # which builds models of many sizes
-            train.check(spec)
+            suits(spec)
             continue
         key = canonical([spec.model, spec.model_args])
         if key in built:
-            train.check(spec, built[key])
+            suits(spec, built[key])
             continue
         model = built[key] = build(spec.model, **spec.arguments)
-        train.check(spec, model)
+        suits(spec, model)
         # Our own models are held against their arguments by their builders, and layers that wait would really wait.
-        if spec.model not in BUILDERS and not emulate.waits(model):
+        if spec.model not in BUILDERS and not simulate.waits(model):
             distinct.append(spec)
     if distinct and (told := _told_apart(distinct, device)):
         raise ValueError(told)
+
+
+def suits(spec: RunSpec, model: Model | None = None) -> None:
+    """Raise a one-line ValueError for what only the model can tell: its name, arguments, L, and whether it computes.
+
+    Builds the list of layers but no layer; `model` is that of the spec, where it was built before.
+    """
+    if spec.task == "fit":
+        sizes = families(spec.model, spec.arguments, None)
+        build(spec.model, **sizes[0][0])
+        if len(sizes) > 1 and spec.fidelity == "measured":
+            raise ValueError(
+                f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one argument; fix all others, "
+                "such as L"
+            )
+        return
+    model = model or build(spec.model, **spec.arguments)
+    if spec.task == "calibrate" and simulate.waits(model):
+        raise ValueError(
+            f"model = '{spec.model}' with task = 'calibrate': its layers wait as long as they say, so there is nothing "
+            f"to time; `repro simulate {spec.model}` takes what they say"
+        )
+    if spec.modelled:
+        simulate.check(spec, model)
+    elif spec.fidelity not in TIMED:
+        raise ValueError(f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; choose one")
+    elif (waits := simulate.waits(model)) != (spec.fidelity == "emulated"):
+        raise ValueError(
+            f"fidelity = '{spec.fidelity}': the layers of {spec.model} {'wait' if waits else 'compute'}, so allowed is "
+            f"'{'emulated' if waits else 'measured'}' or 'simulated'; set that"
+        )
+    spec.fit(len(model.layers))
 
 
 def rehearse(specs: Iterable[RunSpec], device: str) -> None:

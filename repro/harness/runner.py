@@ -7,36 +7,24 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
+from repro.harness import pools, rehearsal, wandb_mirror
+from repro.harness.closing import closing
 from repro.harness.contention import Watch
+from repro.harness.job import Job, Measurer, Outcome
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
 from repro.harness.record import Measured
 from repro.harness.results import load
 from repro.harness.spec import Scale, canonical, run_name
+from repro.harness.tasks import fit_search
+from repro.harness.tasks.emulate import emulate
+from repro.harness.workers import Workers
 from repro.io import lock, signals
 from repro.io.files import remove_leftovers
 
-if TYPE_CHECKING:
-    from repro.harness.tasks.train import Job
-    from repro.harness.wandb_mirror import Mode, Picture
-    from repro.harness.workers import Outcome
-
 DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
-
-
-class Measurer(Protocol):
-    """What `Workers` do; tests measure without processes."""
-
-    def ready(self) -> None:
-        """Start what is not running yet."""
-        ...
-
-    def measure(self, job: "Job", deadline: float) -> "Outcome":
-        """Measure one run once, within `deadline` seconds."""
-        ...
 
 
 @dataclass
@@ -47,9 +35,9 @@ class Session:
     """
 
     results: Path
-    wandb: "Mode"
+    wandb: wandb_mirror.Mode
     story: Story
-    picture: "Picture | None" = None
+    picture: wandb_mirror.Picture | None = None
     command: str = "repro run"
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
@@ -62,7 +50,7 @@ class Session:
         It is called twice: a mistake is told before anything is written, and until this process has the lock another
         one may have recorded what the first plan misses.
         """
-        check(plan())
+        rehearsal.check_plans(plan())
         with lock.held(self.results, self.command) as own:
             return self._execute(plan(), own)
 
@@ -89,8 +77,6 @@ class Session:
 
     def _close(self, plans: Sequence[Plan]) -> None:
         """Tell what came out of all of them."""
-        from repro.harness.closing import closing
-
         for plan in plans:
             self.story.closing(closing(plan))
 
@@ -113,8 +99,6 @@ class Session:
         """Tell and mirror the runs of a group that have all their rounds now."""
         if not runs:
             return
-        from repro.harness import wandb_mirror
-
         results = load(plan.folder.path)
         rows = results.rows.set_index("run", drop=False)
         for run in sorted(runs, key=plan.runs.index):
@@ -214,9 +198,7 @@ class GroupRun:
             if run.id in measured:
                 self._after(run, last=run.missing <= number)
 
-    def _measure(self, run: PlannedRun) -> "Outcome":
-        from repro.harness.tasks.train import Job
-
+    def _measure(self, run: PlannedRun) -> Outcome:
         signals.check()
         self.plan.folder.restore()  # before any of it is read
         self.story.run(run)
@@ -230,15 +212,11 @@ class GroupRun:
         self.story.measured(run, outcome, time.monotonic() - began)
         return outcome
 
-    def _once(self, job: "Job", deadline: float) -> "Outcome":
+    def _once(self, job: Job, deadline: float) -> Outcome:
         if job.spec.task == "fit" and job.spec.fidelity == "measured":
-            from repro.harness.tasks import fit
-
-            return fit.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
+            return fit_search.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
         if job.spec.fidelity == "emulated" and job.spec.modelled:
-            from repro.harness.tasks import emulate
-
-            return emulate.emulate(self.crew, job, deadline)
+            return emulate(self.crew, job, deadline)
         return self.crew.measure(job, deadline)
 
     def _after(self, run: PlannedRun, *, last: bool) -> None:
@@ -283,29 +261,8 @@ def declare(plan: Plan) -> None:
             plan.folder.set_status(run.id, "done", rounds=len(plan.folder.lines(run.id)))
 
 
-def check(plans: Sequence[Plan]) -> None:
-    """Raise a one-line ValueError for what only the models can tell, before any process is started.
-
-    What is done was checked when it was measured, what is skipped when it was first said to be: a second start
-    looks at no model.
-    """
-    asked = [
-        run.spec
-        for plan in plans
-        for run in plan.runs
-        if run.missing or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped")
-    ]
-    if asked:
-        from repro.harness import rehearsal
-
-        rehearsal.check(asked, plans[0].machine.device)
-
-
-def workers(plans: Sequence[Plan], results: Path) -> "AbstractContextManager[Measurer]":
+def workers(plans: Sequence[Plan], results: Path) -> AbstractContextManager[Measurer]:
     """As many workers as the widest run needs: started here, or those of torchrun."""
-    from repro.harness import pools
-    from repro.harness.workers import Workers
-
     machine = plans[0].machine
     if torchrun_rank() is not None:
         return Workers(pools.torchrun())

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
+from repro.gpipe.schedule.timeline import Timeline
 from repro.io.redact import redact, redacted
 
 if TYPE_CHECKING:
     import wandb
     from PIL.Image import Image
 
-    from repro.gpipe.schedule.timeline import Timeline
-
-    Picture = Callable[[Timeline, str, str], Image]  # of the timeline, a title and the fidelity
 
 Mode = Literal["offline", "online", "disabled"]
+Picture = Callable[[Timeline, str, str], "Image"]  # of the timeline, a title and the fidelity
 
 PROJECT = "gpipe-repro"
 GIB = 2**30

@@ -9,9 +9,8 @@ import json
 import shutil
 import time
 import traceback
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
@@ -21,30 +20,16 @@ from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, Watch, board, last
 from repro.gpipe.runtime.launch import initialise
 from repro.gpipe.runtime.processes import how
 from repro.gpipe.runtime.status import here, named
+from repro.harness.job import Job, Outcome
 from repro.harness.machine import oom_kills
 from repro.harness.pools import Team
 from repro.harness.spec import RunSpec
-from repro.harness.tasks import train
-from repro.harness.tasks.train import Job
+from repro.harness.tasks.run import run
 from repro.io import signals
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
 _START = 180.0  # seconds for workers to begin
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a job: a status word, the reason when it is not done, and what rank 0 measured.
-
-    `log` is the folder of the workers' output, for a person to look into.
-    """
-
-    status: str
-    reason: str = ""
-    log: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    timeline: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Workers:
@@ -150,7 +135,7 @@ def _execute(job: Job, rank: int) -> Outcome | None:
     here.outside = "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"
     health.current().beat()
     try:
-        found = train.run(job, rank)
+        found = run(job, rank)
     except Exception:
         traceback.print_exc()
         raise

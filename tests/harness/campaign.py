@@ -210,7 +210,7 @@ def clock_fields() -> set[str]:
 
     from repro.gpipe import make_schedule
     from repro.gpipe.schedule.replay import replay
-    from repro.harness.tasks.train import Step, _metrics
+    from repro.harness.tasks.train import Step, metrics
     from repro.models import build
 
     spec = experiment().groups[0].runs[-1]
@@ -219,7 +219,7 @@ def clock_fields() -> set[str]:
     def line(forward: float) -> dict[str, Any]:
         timeline = replay(schedule, lambda action: forward if action.kind == "F" else 1.0)
         step = Step(timeline.step_time, 0.0, timeline)
-        return _metrics(build(spec.model, **spec.model_args), spec, (1, 1), [step], [1, 1], forward)["metrics"]
+        return metrics(build(spec.model, **spec.model_args), spec, (1, 1), [step], [1, 1], forward)["metrics"]
 
     slow, quick = line(2.0), line(1.0)
     return {name for name in slow if slow[name] != quick[name]}

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from repro.harness import plan, runner
+from repro.harness.job import Job
 from repro.harness.machine import Machine
 from repro.harness.progress import Story
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.harness.tasks.train import Job
 from repro.harness.workers import Outcome
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")

@@ -39,7 +39,7 @@ def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
 
 def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     found = [rates(1e9, LinkSpeed(1e-5, 1e9)), rates(1e9, LinkSpeed())]
-    monkeypatch.setattr("repro.gpipe.runtime.launch", lambda *_, **__: found)
+    monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: found)
     monkeypatch.setattr(machine, "cores", lambda: 2)
     assert main(["calibrate", "--results", str(tmp_path)]) == 0
     told = capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     kind, model, tmp_path, capfd, monkeypatch
 ):
     measured = []
-    monkeypatch.setattr("repro.gpipe.runtime.launch", lambda *_, **__: measured.append(1))
+    monkeypatch.setattr("repro.gpipe.launch", lambda *_, **__: measured.append(1))
     path = tmp_path / "x.json"
     if kind == "pipe":
         os.mkfifo(path)

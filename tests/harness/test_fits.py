@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from crew import spec
 
+from repro.harness.job import Job
 from repro.harness.pools import Local
+from repro.harness.rehearsal import suits
 from repro.harness.schema import Line, damage
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.harness.tasks import fit as fits
-from repro.harness.tasks.train import Job, check
+from repro.harness.tasks import fit_search
 from repro.harness.workers import Outcome, Workers
 
 SIZES = {"d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
@@ -63,7 +65,7 @@ class Fake:
 )
 def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried: list[int]):
     said: list[str] = []
-    outcome = fits.search(Fake(real), Job(fit(memory=55)), 1.0, said.append, count)
+    outcome = fit_search.search(Fake(real), Job(fit(memory=55)), 1.0, said.append, count)
     assert outcome.status == "done"
     found = outcome.metrics["fit"]
     assert [one["args"]["L"] for one in found["tried"]] == tried
@@ -80,9 +82,9 @@ def test_a_size_that_fails_otherwise_ends_the_search():
         def measure(self, job: Job, deadline: float) -> Outcome:
             return Outcome("failed", "no such layer")
 
-    outcome = fits.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
+    outcome = fit_search.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
     assert (outcome.status, outcome.reason) == ("failed", "no such layer")
-    outcome = fits.search(Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None)
+    outcome = fit_search.search(Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None)
     assert outcome.status == "failed"
     assert "layers[1] (_Goes) cannot be counted: RuntimeError: layer two is broken" in outcome.reason
 
@@ -95,7 +97,7 @@ def test_a_machine_out_of_memory_is_no_result(reason: str):
         def measure(self, job: Job, deadline: float) -> Outcome:
             return Outcome("oom", reason)
 
-    outcome = fits.search(Full(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
+    outcome = fit_search.search(Full(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
     assert (outcome.status, outcome.reason) == ("oom", reason)
 
 
@@ -108,7 +110,7 @@ def test_a_size_that_is_counted_again_is_not_tried_again():
             line["fit"]["largest"] = cut(5)
         return line
 
-    outcome = fits.search(Fake(4), Job(fit(memory=55)), 1.0, lambda _: None, uneven)
+    outcome = fit_search.search(Fake(4), Job(fit(memory=55)), 1.0, lambda _: None, uneven)
     assert outcome.metrics["fit"]["largest"] == cut(4)
     assert [one["args"]["L"] for one in outcome.metrics["fit"]["tried"]] == [5, 4]
 
@@ -116,9 +118,9 @@ def test_a_size_that_is_counted_again_is_not_tried_again():
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Workers(Local(2, tmp_path / "logs")) as crew:
-        outcome = fits.search(crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None)
+        outcome = fit_search.search(crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None)
         given = fit(2, model_args={**SIZES, "L": 4}, memory=ENOUGH, transport="shm")
-        whole = fits.search(crew, Job(given), 60, lambda _: None)
+        whole = fit_search.search(crew, Job(given), 60, lambda _: None)
     found = outcome.metrics["fit"]
     assert outcome.status == "done"
     assert max(outcome.metrics["peak_bytes"]) <= MIB
@@ -180,11 +182,11 @@ def test_half_a_fit_is_one_line(changed: dict[str, Any], words: str):
 
 
 def test_what_cannot_be_grown_is_said_before_anything_starts():
-    check(fit(fidelity="counted"))
+    suits(fit(fidelity="counted"))
     with pytest.raises(ValueError, match="a measured fit grows one argument"):
-        check(fit(model="amoebanet-d", model_args={}))
+        suits(fit(model="amoebanet-d", model_args={}))
     with pytest.raises(ValueError, match="model='transformr'"):
-        check(fit(model="transformr"))
+        suits(fit(model="transformr"))
 
 
 def test_a_run_without_a_memory_keeps_its_id():

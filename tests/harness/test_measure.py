@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from repro.gpipe import NonFiniteError, StepResult
+from repro.harness.job import Job
 from repro.harness.spec import RunSpec
 from repro.harness.tasks import train
-from repro.harness.tasks.train import Job
+from repro.harness.tasks.run import run
 
 
 def job(**how: Any) -> Job:
@@ -26,11 +27,11 @@ def test_our_own_library_says_where():
     with pytest.raises(
         NonFiniteError, match=r"step 0: layer 1 \(_Overflows\) on stage 0 made inf or nan in the forward"
     ):
-        train.run(job(), 0)
+        run(job(), 0)
 
 
 def test_what_is_allowed_is_measured():
-    found = train.run(job(allow_nonfinite=True), 0)
+    found = run(job(allow_nonfinite=True), 0)
     assert found is not None
     assert [math.isfinite(loss) for loss in found["metrics"]["loss"]] == [False, False]
 
@@ -56,5 +57,5 @@ def test_a_peer_is_asked_for_its_loss(monkeypatch: pytest.MonkeyPatch, first: in
     with pytest.raises(
         NonFiniteError, match=r"^the loss is nan; lower the learning rate; --allow-nonfinite records it$"
     ):
-        train.run(Job(untraced), 0)
-    assert train.run(Job(untraced, allow_nonfinite=True), 0) is not None
+        run(Job(untraced), 0)
+    assert run(Job(untraced, allow_nonfinite=True), 0) is not None

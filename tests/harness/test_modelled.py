@@ -9,11 +9,14 @@ from crew import SPEC_SIZES, Crew, spec
 from repro.costs import device as devices
 from repro.gpipe import Timeline, make_schedule
 from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.harness.job import Job
 from repro.harness.pools import Local
+from repro.harness.rehearsal import suits
 from repro.harness.schema import Line, damage
 from repro.harness.spec import Link, RunSpec
-from repro.harness.tasks import cost_sources, emulate, train
-from repro.harness.tasks.train import Job
+from repro.harness.tasks import cost_sources
+from repro.harness.tasks import simulate as modelled
+from repro.harness.tasks.emulate import emulate
 from repro.harness.workers import Outcome, Workers
 from repro.models import build
 from repro.paper import theory
@@ -33,8 +36,8 @@ def device(K: int = 2, M: int = 4, **changed: Any) -> RunSpec:
 
 
 def line(spec: RunSpec) -> dict[str, Any]:
-    train.check(spec)
-    found = emulate.simulated(spec, "cpu")
+    suits(spec)
+    found = modelled.simulated(spec, "cpu")
     assert not damage(Line, found["metrics"] | {"round": "x"})
     if found["timeline"]:
         assert Timeline.from_rows(found["timeline"], spec.K).step_time == pytest.approx(found["metrics"]["step_s"][0])
@@ -171,23 +174,23 @@ def test_a_calibration_is_cut_to_no_memory():
     link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
     plain = {"sizes": [1], "update": [0.0, 0.0], "activations": [4.0], "gradients": [4.0], "link": link}
     with pytest.raises(ValueError, match=r"^memory = 5: a calibration .*; leave it out"):
-        emulate.simulated(device(memory=5), "cpu", Calibration.from_plain(table | plain))
+        modelled.simulated(device(memory=5), "cpu", Calibration.from_plain(table | plain))
 
 
 def test_messages_shrink_and_links_with_them():
     """The largest of 1 MiB is cut down to 64 KiB, one sixteenth; what a message takes stays."""
     link = LinkSpeed(1e-3, 2.0**20)
     costs = StageCosts((0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 2.0**18), link)
-    stand_in = emulate.Emulation(costs)
+    stand_in = modelled.Emulation(costs)
     inputs, _ = stand_in.model.batch(1, 0)
     widths = [layer.keywords.get("elements", layer.args[2]) for layer in stand_in.model.layers]  # pyright: ignore
-    assert inputs.nbytes == emulate.MESSAGE
+    assert inputs.nbytes == modelled.MESSAGE
     assert [4 * width for width in widths[:2]] == [2**16, 2**14]
     assert stand_in.throttle is not None
     assert stand_in.throttle.seconds(2**16) == pytest.approx(link.seconds(2**20))
-    free = emulate.Emulation(StageCosts.uniform(2))
+    free = modelled.Emulation(StageCosts.uniform(2))
     assert free.throttle is None
-    alone = emulate.Emulation(StageCosts((0.1,), (0.1,), (0.2,), link=link))
+    alone = modelled.Emulation(StageCosts((0.1,), (0.1,), (0.2,), link=link))
     assert len(alone.model.layers) == 1
     assert alone.throttle == link
 
@@ -195,7 +198,7 @@ def test_messages_shrink_and_links_with_them():
 def test_messages_that_come_back_smaller_cannot_be_emulated():
     costs = StageCosts((0.1,) * 2, (0.1,) * 2, (0.2,) * 2, (2.0**18,), (2.0**17,))
     with pytest.raises(ValueError, match=r"sends 262144 bytes and gets 131072 back; .*try fidelity='simulated'"):
-        emulate.Emulation(costs)
+        modelled.Emulation(costs)
 
 
 def test_an_emulation_is_simulated_first():
@@ -205,16 +208,16 @@ def test_an_emulation_is_simulated_first():
     def simulated(job: Job, _deadline: float) -> Outcome:
         crew.jobs.append(job)
         if job.spec.fidelity == "simulated":
-            return Outcome("done", metrics=emulate.simulated(job.spec, "cpu")["metrics"])
+            return Outcome("done", metrics=modelled.simulated(job.spec, "cpu")["metrics"])
         metrics = {"balance": [1, 1], "labels": {"compute": "timed wait"}, "step_s": [3.0]}
         return Outcome("done", metrics=metrics, timeline=[{"kind": "F", "start": 1.0, "end": 3.0}])
 
     crew.measure = simulated  # pyright: ignore[reportAttributeAccessIssue]
-    found = emulate.emulate(crew, Job(run), 10)
+    found = emulate(crew, Job(run), 10)
     first, second = crew.jobs
     assert (first.spec.fidelity, first.spec.stretch, second.spec) == ("simulated", None, run)
     assert not second.memory
-    once = emulate.simulated(first.spec, "cpu")["metrics"]
+    once = modelled.simulated(first.spec, "cpu")["metrics"]
     costs = StageCosts.from_plain(second.costs)
     assert costs.forward == pytest.approx([2 * s for s in once["modelled"]["stages"]["forward"]])
     assert found.metrics["balance"] == once["balance"]
@@ -228,7 +231,7 @@ def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
     """Two processes; F of a stage takes about ten milliseconds. The margin is for a loaded machine."""
     run = device(fidelity="emulated", stretch=1.0, steps=2, profile=str(slow(tmp_path)))
     with Workers(Local(2, tmp_path / "logs")) as crew:
-        found = emulate.emulate(crew, Job(run), 120)
+        found = emulate(crew, Job(run), 120)
     assert found.status == "done", found.reason
     costs = StageCosts.from_plain(found.metrics["modelled"]["stages"])
     expected = simulate(make_schedule("gpipe", 2, 4), costs).step_time

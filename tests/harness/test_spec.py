@@ -16,7 +16,7 @@ from repro.harness.spec import (
     run_name,
     slug,
 )
-from repro.harness.tasks.train import OPTIMIZERS
+from repro.harness.tasks.optimizers import OPTIMIZERS
 
 HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
 

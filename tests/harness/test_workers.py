@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from repro.harness import workers
+from repro.harness.job import Job
 from repro.harness.pools import Local
 from repro.harness.spec import RunSpec
-from repro.harness.tasks.train import Job
 from repro.harness.workers import Workers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups

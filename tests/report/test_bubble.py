@@ -9,7 +9,7 @@ from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.record import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.harness.tasks.emulate import simulated
+from repro.harness.tasks.simulate import simulated
 from repro.paper import theory
 from repro.report import bubble, bubble_figures, bubble_slow, figures
 from repro.report.compare import rows_of

@@ -20,7 +20,10 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
+from repro.harness.job import Job
 from repro.harness.spec import RunSpec
+from repro.harness.tasks.optimizers import OPTIMIZERS
+from repro.harness.tasks.setup import device_of
 from repro.models import Model, build
 from repro.simulate import plain_link
 
@@ -35,9 +38,10 @@ def sizes(spec: RunSpec) -> list[int]:
     return found
 
 
-def run(spec: RunSpec, rank: int, device: torch.device) -> dict[str, Any]:
+def run(job: Job, rank: int, _groups: list[Any]) -> dict[str, Any]:
     """Time every layer on this rank, at the same time as the others and while they wait; a line of metrics.jsonl."""
     began = time.perf_counter()
+    spec, device = job.spec, device_of(job.device, rank)
     model = build(spec.model, **spec.arguments)
     wire = Wire(spec.K, rank)
     chain = _Chain(spec, model, wire, device)
@@ -75,8 +79,6 @@ class _Chain:
     """All layers of a model in one process, and the loss as one more."""
 
     def __init__(self, spec: RunSpec, model: Model, wire: Wire, device: torch.device) -> None:
-        from repro.harness.tasks.train import OPTIMIZERS
-
         self._spec, self._model, self._wire, self._device = spec, model, wire, device
         self._modules = [build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)]
         self._optimizers = [

@@ -14,6 +14,7 @@ from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.gpipe.partition.partition import additive, smallest_largest
 from repro.harness.spec import Link, RunSpec
+from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import expanded
 from repro.models import Model
 from repro.models.timed import TimedLayer
@@ -127,8 +128,6 @@ class _Counts:
 
     def __init__(self, spec: RunSpec, model: Model, device: str) -> None:
         global _last
-        from repro.harness.tasks.train import OPTIMIZERS
-
         optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
         _last = self._counter = Counter(model.layers, model.loss, optimizer, _last, device)
         self._spec = spec

@@ -1,76 +1,12 @@
-"""Runs whose durations a cost model says: simulated on a virtual clock, or emulated by stages that wait as long.
+"""Emulate: simulate a run, then have K processes of the real engine wait as long as its devices would compute."""
 
-What a stage costs comes from the layers on fake tensors and a device's profile, or from layers that wait. A simulated
-run needs no device; the emulated one of the same spec begins with it, and has K processes of the real engine wait.
-"""
+from dataclasses import replace
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from repro.costs import device as devices
-from repro.gpipe import Timeline, breakdown, make_schedule
-from repro.gpipe.partition.layer_profile import LinkSpeed
-from repro.harness.spec import RunSpec
-from repro.harness.tasks.cost_sources import Calibrated, Roofline, Source, Waits
-from repro.io.redact import expanded
-from repro.models import Model, build
-from repro.simulate import FREE, Calibration, StageCosts, simulate
-
-if TYPE_CHECKING:
-    from repro.harness.runner import Measurer
-    from repro.harness.tasks.train import Job
-    from repro.harness.workers import Outcome
-
-MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
+from repro.harness.job import Job, Measurer, Outcome
+from repro.simulate import StageCosts
 
 
-def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None) -> dict[str, Any]:
-    """One simulated run: a line of metrics.jsonl and the spans; `device` says whose operators are counted.
-
-    With a calibration layers take what they took where it was measured. Where not even micro-batches of one example
-    stay within the memory, the line has no steps.
-    """
-    began = time.perf_counter()
-    model = build(spec.model, **spec.arguments)
-    if calibration is not None:
-        source: Source = Calibrated(spec, model, device, calibration)
-    else:
-        source = Waits(spec, model) if waits(model) else Roofline(spec, model, device)
-    n = source.examples()
-    counts = source.cut(source.layers(max(1, n)), source.link)
-    costs = source.costs(max(1, n), counts, source.link)
-    timeline = simulate(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint), costs)
-    found = {"batch": n * spec.M, "stages": costs.plain(), "rungs": source.rungs(n) if n else {}}
-    found["sensitivity"] = source.sensitivity(n) if n else {}
-    seconds = time.perf_counter() - began
-    peaks = source.peaks(max(1, n), counts)
-    return _recorded(spec, model, counts, timeline if n else None, peaks, found, seconds)
-
-
-def waits(model: Model) -> bool:
-    """Whether the layers of a model wait where others compute."""
-    return model.labels.get("compute") == "timed wait"
-
-
-def check(spec: RunSpec, model: Model) -> None:
-    """Raise a one-line ValueError where a modelled run has no costs, or has them twice."""
-    if waits(model) == (spec.profile is not None):
-        raise ValueError(
-            f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': "
-            + ("the layers of this model say what they take; leave it out" if spec.profile else _needed())
-        )
-    if spec.profile is not None:
-        devices.load(expanded(spec.profile))
-
-
-def _needed() -> str:
-    return f"layers that compute need a device; one of {', '.join(devices.names())}, or the path of a profile"
-
-
-def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
+def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
     """Have a crew emulate a run: simulated first, then K stages wait as long, on a clock `stretch` times slower.
 
     What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed here. Memory is not
@@ -92,85 +28,3 @@ def emulate(crew: "Measurer", job: "Job", deadline: float) -> "Outcome":
     began = min((row["start"] for row in ran.timeline), default=0.0)  # a slow clock would take it far from 0
     spans = [row | {end: (row[end] - began) / stretch for end in ("start", "end")} for row in ran.timeline]
     return replace(ran, metrics=ran.metrics | own, timeline=spans)
-
-
-@dataclass(frozen=True)
-class Emulation:
-    """What stands in for a model: one layer that waits in each stage, and a link slowed down with its messages.
-
-    Micro-batches have one example each, which is as large as a message. Messages are cut down by one factor for all
-    boundaries, until the largest has `MESSAGE` bytes, and so is the link's speed: what is not really sent is waited
-    for, and counts as transfer.
-
-    Raises:
-        ValueError: where gradients of a boundary are not as large as its activations, as those of a waiting layer are.
-    """
-
-    costs: StageCosts
-
-    def __post_init__(self) -> None:
-        for j, (onward, back) in enumerate(zip(self.costs.activations, self.costs.gradients, strict=True)):
-            if onward != back:
-                raise ValueError(
-                    f"fidelity = 'emulated': stage {j} sends {onward:g} bytes and gets {back:g} back; layers that wait "
-                    "get back what they send; try fidelity='simulated'"
-                )
-
-    @classmethod
-    def of(cls, costs: Mapping[str, Any]) -> "Emulation":
-        """That of a job."""
-        return cls(StageCosts.from_plain(costs))
-
-    @cached_property
-    def _shrunk(self) -> float:
-        return min(1.0, MESSAGE / max((1.0, *self.costs.activations)))
-
-    @property
-    def model(self) -> Model:
-        """K layers."""
-        sizes = [*self.costs.activations, *self.costs.activations[-1:]] or [0]
-        elements = [max(1, round(size * self._shrunk / 4)) for size in sizes]
-        costs = self.costs
-        return build(
-            "timed",
-            L=costs.stages,
-            forward_s=list(costs.forward),
-            backward_s=list(costs.backward),
-            elements=elements,
-            update_s=list(costs.update),
-        )
-
-    @property
-    def throttle(self) -> LinkSpeed | None:
-        """The link that makes up for messages that are smaller."""
-        link = self.costs.link
-        if link == FREE:
-            return None
-        return replace(link, bytes_per_second=link.bytes_per_second * self._shrunk)
-
-
-def _recorded(
-    spec: RunSpec,
-    model: Model,
-    counts: Sequence[int],
-    timeline: Timeline | None,
-    peaks: list[int] | None,
-    found: dict[str, Any],
-    seconds: float,
-) -> dict[str, Any]:
-    """A line of metrics.jsonl, and the spans."""
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
-    line = {
-        "step_s": [timeline.step_time] if timeline else [],
-        "loss": [],
-        "bubble_idle_over_total": [timeline.bubble_over_total if timeline else None],
-        "bubble_idle_over_work": [timeline.bubble_over_work if timeline else None],
-        "breakdown": breakdown(timeline, schedule) if timeline else {},
-        "peak_bytes": peaks,
-        "balance": list(counts),
-        "setup_s": seconds,
-        "unit": model.unit,
-        "labels": dict(model.labels) | ({"device": spec.profile} if spec.profile else {}),
-        "modelled": found,
-    }
-    return {"metrics": line, "timeline": timeline.to_rows() if timeline and spec.trace else []}

@@ -1,0 +1,32 @@
+"""`repro list`: the experiments."""
+
+import dataclasses
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from repro.cli.options import parse
+from repro.harness import catalog
+from repro.harness.spec import SCALES
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOptions:
+    """Each experiment with the paper's numbering (v5 and NeurIPS), what it needs and how long it takes."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table."""
+    parse(ListOptions, arguments, "repro list")
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for column in ("name", "v5", "NeurIPS", *SCALES, "needs"):
+        table.add_column(column, justify="right" if column in SCALES else "left", no_wrap=column != "needs")
+    for name in catalog.names():
+        built = [catalog.find(name).build(scale) for scale in SCALES]
+        minutes = [f"{e.minutes.get(s, 0):g}'" if s in e.minutes else "-" for s, e in zip(SCALES, built, strict=True)]
+        about = built[0]
+        table.add_row(name, about.paper or "-", about.neurips or "-", *minutes, about.needs)
+    Console(highlight=False).print(table)
+    print("\n9' are 9 minutes. `repro plan NAME` shows an experiment's runs, `repro run NAME` measures them.")
+    return 0

@@ -1,0 +1,26 @@
+"""`repro plan`: what would be measured."""
+
+from rich.console import Console
+
+from repro.cli.choice import PlanOptions, choose, plans_of, say_scale
+from repro.harness import catalog
+from repro.harness.progress import plan_table, summary
+
+
+def main(arguments: list[str]) -> int:
+    """Print the plans."""
+    options, chosen = choose(PlanOptions, "plan", arguments)
+    console = Console(highlight=False, markup=False)
+    say_scale(options)
+    plans = plans_of(options, chosen)
+    # Experiments that come with the project, without parameters of the user's, need no torch to be planned.
+    known = catalog.names()
+    if unknown := [plan for plan in plans if plan.command not in known or plan.accumulate]:
+        from repro.harness.rehearsal import check_plans
+
+        check_plans(unknown)
+    for plan in plans:
+        console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
+        console.print(plan_table(plan))
+        console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
+    return 0

@@ -1,0 +1,61 @@
+"""`repro run`: measure what is not done yet."""
+
+import dataclasses
+import shlex
+from functools import partial
+from typing import Literal
+
+import tyro
+
+from repro.cli.choice import REFERENCE_PLOTS, PlanOptions, choose, plans_of, say_scale, scale_of
+from repro.harness import pools, workers
+from repro.harness.machine import torchrun_rank
+from repro.harness.plan import price
+from repro.harness.progress import Story
+from repro.harness.runner import Session
+from repro.report.gantt import picture
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(PlanOptions):
+    """Measure what is not done yet, record it, mirror it to W&B. Started again, it goes on where it stopped."""
+
+    wandb: Literal["offline", "online", "disabled"] = "offline"
+    """Weights & Biases; results never depend on it"""
+    yes: tyro.conf.FlagCreatePairsOff[bool] = False
+    """yes, measure at scale paper"""
+    allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure; under torchrun every rank but 0 serves."""
+    if torchrun_rank() is None:
+        return _measure(arguments)
+    team = pools.torchrun()
+    if team.rank:  # rank 0 plans and records
+        team.serve(workers.work)
+        return 0
+    try:
+        return _measure(arguments)
+    finally:
+        team.dismiss()
+
+
+def _measure(arguments: list[str]) -> int:
+    options, chosen = choose(RunOptions, "run", arguments)
+    say_scale(options)
+    if scale_of(options)[0] == "paper" and not options.yes:
+        raise ValueError(price(plans_of(options, chosen)))
+    command = shlex.join(["repro", "run", *arguments])
+    session = Session(options.folder, options.wandb, Story(), picture, command, options.allow_nonfinite)
+    code = session.execute(partial(plans_of, options, chosen))
+    report, page = f"repro report --results {options.folder}", "plots/report.html"
+    if options.reference:
+        report, page = "repro report --reference", str(REFERENCE_PLOTS / "report.html")
+    session.story.say(f"\nresults: {options.folder}; `{report}` puts all tables and figures into {page}")
+    if session.address:
+        session.story.say(f"W&B: {session.address}")
+    if session.failed:
+        session.story.say(f"failed: {', '.join(session.failed)}; the same command measures them again, and only them")
+    return code

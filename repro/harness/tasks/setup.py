@@ -1,0 +1,61 @@
+"""What the tasks of a worker share: optimizers, devices, process groups, and a run as the methods take it."""
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+
+from repro.gpipe.core.microbatch import split
+from repro.gpipe.runtime.launch import TIMEOUT
+from repro.harness.job import Job
+from repro.harness.spec import RunSpec
+from repro.harness.tasks.cost_sources import link_speed
+from repro.harness.tasks.optimizers import OPTIMIZERS
+from repro.harness.tasks.simulate import waits
+from repro.methods import Setup
+from repro.models import Model
+from repro.models.timed import TimedSGD
+
+_SPARE = timedelta(seconds=10)  # until a stage gives up on a neighbour whose library refused
+
+
+def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
+    """The run as the methods take it; a balance by time is measured on the first micro-batch."""
+    spec = job.spec
+    return Setup(
+        model.layers,
+        model.loss,
+        stages=spec.K,
+        micro_batches=spec.M,
+        sample=split(inputs, spec.M)[0],
+        replicas=spec.D,
+        balance=job.balance or spec.balance,
+        checkpoint=spec.checkpoint,
+        schedule=spec.schedule,
+        transport=spec.transport,
+        seed=spec.seed,
+        device=device_of(job.device, rank),
+        optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
+        throttle=link_speed(spec.link),
+        group=groups[0] if groups else None,
+        allow_nonfinite=job.allow_nonfinite,
+    )
+
+
+def groups_of(spec: RunSpec) -> list[Any]:
+    """The process groups of a run, for a library that needs them: all workers must make them together."""
+    if spec.library != "torch":
+        return []
+    from repro.methods.peers.pipelining import groups
+
+    return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
+
+
+def device_of(kind: str, rank: int) -> torch.device:
+    """This rank's device; ranks of one host take its GPUs in turn."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
