@@ -1,4 +1,4 @@
-"""The README is run: its example, the verbs and flags that it shows, its table, its pictures."""
+"""The README and docs/ are run: the example, the commands that they show, the Slurm script; the picture."""
 
 import re
 import subprocess
@@ -16,7 +16,8 @@ from repro.report.page import pictured_step
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", TEXT)
+COMMANDS = TEXT + (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+PLANS = re.findall(r"repro run ((?:sweep|table2 --)[^#\n]*)", COMMANDS)
 
 
 def test_the_example_runs(tmp_path):
@@ -26,19 +27,16 @@ def test_the_example_runs(tmp_path):
     run = partial(subprocess.run, capture_output=True, text=True, timeout=110, check=False)
     done = run([sys.executable, script], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"\d\+\d layers by parameters .*predicted imbalance", done.stdout)
     assert re.search(r"loss \d\.\d+, bubble \d+%", done.stdout)
-    assert re.search(r"stage 1 \|.*F0", done.stdout)
-    assert re.search(r"evaluated after five more steps: \d\.\d+", done.stdout)
 
 
 @pytest.mark.parametrize("arguments", PLANS)
 def test_its_runs_can_be_planned(arguments, tmp_path, monkeypatch, capsys):
     """Every `repro run` that it shows is accepted, as far as planning can tell."""
     monkeypatch.chdir(tmp_path)
-    (source,) = re.findall(r"(?m)^    # my_package/my_module.py\n((?:    .*\n|\n)*?)(?=^\S)", TEXT)
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "my_module.py").write_text(textwrap.dedent(source), encoding="utf-8")
+    for path, source in re.findall(r"(?m)^    # ([\w/]+\.py)\n((?:    .*\n|\n)*?)(?=^\S)", COMMANDS):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(textwrap.dedent(source), encoding="utf-8")
     words = re.sub(r"--wandb \w+|--scale node", "--scale smoke", arguments).split()
     assert main(["plan", *words]) == 0
     assert "to measure" in capsys.readouterr().out
@@ -47,35 +45,7 @@ def test_its_runs_can_be_planned(arguments, tmp_path, monkeypatch, capsys):
 def test_its_verbs_exist(capsys):
     main(["--help"])
     known = set(re.findall(r"repro (\w+)", capsys.readouterr().out))
-    assert set(re.findall(r"\.venv/bin/repro (\w+)", TEXT)) <= known
-
-
-SHOWN = re.findall(r"<!-- (\w+) -->", TEXT)
-
-
-def test_it_shows_the_paper_s_tables_so_far():
-    wanted = {"table1", "table2", "table2_beyond", "table3", "breakdown", "bubble_at_4k", "simulator", "peers_checks"}
-    assert wanted <= set(SHOWN)
-
-
-@pytest.mark.parametrize("table", SHOWN)
-def test_its_tables_are_those_of_the_reference_report(table):
-    (block,) = re.findall(rf"<!-- {table} -->\n(.*?)<!-- /{table} -->", TEXT, flags=re.S)
-    assert block.strip() == (ROOT / f"plots/reference/{table}.md").read_text(encoding="utf-8").strip()
-
-
-def test_what_it_says_of_table_1_is_in_the_reference():
-    found = (ROOT / "plots/reference/table1_varied.md").read_text(encoding="utf-8")
-    rows = {line.split("|")[2].strip(): line for line in found.splitlines() if line.startswith("| Transformer")}
-    for setting, sizes in (("N=32, M=16", (13, 111, 447, 1791)), ("N=32, M=16, decimal GB", (103, 415, 1663))):
-        assert all(f" L={size}:" in rows[setting] for size in sizes), setting
-    assert "L=103, 415 and 1663" in " ".join(TEXT.split())
-    assert "111, 447 and 1791" in TEXT
-
-
-def test_its_links_and_pictures_exist():
-    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+    assert set(re.findall(r"\.venv/bin/repro (\w+)", COMMANDS)) <= known
 
 
 @pytest.mark.slow
@@ -101,7 +71,8 @@ def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):
     """With stand-ins for what a cluster has: the command that every node would run, as torchrun understands it."""
     from torch.distributed.run import get_args_parser
 
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", TEXT, flags=re.S)
+    page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", page, flags=re.S)
     for name, body in {"scontrol": "printf 'n1\\nn2\\n'", "srun": 'printf "%s\\n" "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)

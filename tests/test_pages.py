@@ -1,0 +1,58 @@
+"""The pages for readers: their numbers are those of the reference tables, their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A number of ours is followed by a comment that names its cell: <!-- table key=value key=value: column -->
+NUMBER = re.compile(r"<!-- (\w+) ([^:>]+): (.+?) -->")
+
+
+def cells(line: str) -> list[str]:
+    """The cells of one line of a Markdown table."""
+    return [cell.strip().replace("\\", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    """A table of plots/reference, one mapping a row."""
+    text = (ROOT / f"plots/reference/{table}.md").read_text(encoding="utf-8")
+    head, _, *body = [cells(line) for line in text.splitlines() if line.startswith("|")]
+    return [dict(zip(head, line, strict=True)) for line in body]
+
+
+def numbers(page: Path) -> list[tuple[str, str, str, str]]:
+    """(the text before it, table, the keys of the row, column) of every number on a page."""
+    text = page.read_text(encoding="utf-8")
+    return [(text[: match.start()], *match.groups()) for match in NUMBER.finditer(text)]
+
+
+CHECKED = [number for page in PAGES for number in numbers(page)]
+
+
+def test_there_are_numbers_to_check():
+    assert len(CHECKED) > 30
+
+
+@pytest.mark.parametrize(("before", "table", "keys", "column"), CHECKED, ids=[" ".join(c[1:]) for c in CHECKED])
+def test_a_number_is_that_of_its_table(before, table, keys, column):
+    wanted = [pair.replace("_", " ").split("=", 1) for pair in keys.split(" ")]
+    (row,) = [row for row in rows(table) if all(row[key] == value for key, value in wanted)]
+    cell = row[column]
+    shown = [text for text in (cell, cell.split()[0].rstrip(":")) if before.endswith(text)]
+    assert shown, f"the table says {cell}"
+    assert not re.search(r"[\d.]$", before.removesuffix(shown[0])), "the end of a longer number"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        file = page if not target else page.parent / target
+        assert file.exists(), target
+        if heading:
+            titles = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
+            assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], heading
