@@ -13,6 +13,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
+# pip trusts the system's certificates, so behind a proxy with a certificate of its own uv has to as well.
+export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
 UV_VERSION=0.13.8
 STAMP=.venv/setup-stamp
 LOG=.venv/setup.log

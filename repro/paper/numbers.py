@@ -209,7 +209,7 @@ def breakdown() -> list[Share]:
 
 
 def utilisation() -> list[Utilisation]:
-    """What a lecture's slides print as M/(M+K-1), for K=4 and 8; not of the paper, and two points do not fit."""
+    """What a book chapter prints as M/(M+K-1), for K=4 and 8; not of the paper, and two points do not fit."""
     return _rows("utilisation", Utilisation)
 
 
