@@ -1,6 +1,7 @@
 """The pages for readers: their numbers are those of the reference tables, their links lead somewhere."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,14 @@ def test_links_lead_to_files_and_headings(page):
         if heading:
             titles = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
             assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], heading
+
+
+def test_only_the_pictures_that_are_shown_are_committed():
+    tracked = subprocess.run(
+        ["git", "ls-files", "plots/reference"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode:
+        pytest.skip("no git repository here")
+    pictures = {Path(name).name for name in tracked.stdout.split() if name.endswith((".png", ".gif", ".svg"))}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert pictures == {Path(name).name for name in re.findall(r"plots/reference/\w+\.(?:png|gif|svg)", text)}
