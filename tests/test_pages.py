@@ -27,7 +27,7 @@ def rows(table: str) -> list[dict[str, str]]:
 def numbers(page: Path) -> list[tuple[str, str, str, str]]:
     """(the text before it, table, the keys of the row, column) of every number on a page."""
     text = page.read_text(encoding="utf-8")
-    return [(text[: match.start()], *match.groups()) for match in NUMBER.finditer(text)]
+    return [(text[: m.start()], m[1], m[2], m[3]) for m in NUMBER.finditer(text)]
 
 
 CHECKED = [number for page in PAGES for number in numbers(page)]

@@ -13,6 +13,7 @@ import tyro
 from repro.cli import doctor
 from repro.cli.options import parse_with
 from repro.harness import catalog, machine
+from repro.harness.pack import unpack
 from repro.harness.plan import Plan, make
 from repro.harness.spec import SCALES, Experiment, Scale
 
@@ -48,7 +49,10 @@ class PlanOptions:
     @property
     def folder(self) -> Path:
         """Where measurements are recorded."""
-        return REFERENCE_RESULTS if self.reference else self.results
+        if self.reference:
+            unpack(REFERENCE_RESULTS)
+            return REFERENCE_RESULTS
+        return self.results
 
 
 class Chosen(NamedTuple):

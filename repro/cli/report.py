@@ -7,6 +7,7 @@ import tyro
 
 from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
+from repro.harness.pack import pack, unpack
 from repro.report import page, stamp
 
 
@@ -26,6 +27,9 @@ def main(arguments: list[str]) -> int:
     """Write them, unless they are up to date."""
     options = parse(ReportOptions, arguments, "repro report")
     if options.reference:
+        unpack(REFERENCE_RESULTS)
+        for about in REFERENCE_RESULTS.rglob("experiment.json"):
+            pack(about.parent)
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0

@@ -13,6 +13,7 @@ from repro.cli.options import parse_named
 from repro.harness import catalog
 from repro.harness.mistakes import near
 from repro.harness.outside import read, read_table, short
+from repro.harness.pack import unpack
 from repro.harness.record import Folder
 from repro.harness.schema import finite
 from repro.harness.spec import RunSpec
@@ -71,6 +72,7 @@ def find(run: str, results: Path) -> Path:
         return given
     if (given / "spec.json").is_file():
         return given / "spec.json"
+    unpack(results)
     own, committed = (sorted(results.glob(f"{inside}*/*/*/*/spec.json")) for inside in ("", "reference/"))
     for paths in (own, committed):
         if found := _named(run, paths):

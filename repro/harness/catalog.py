@@ -17,6 +17,7 @@ import tyro
 
 from repro.harness.mistakes import near
 from repro.harness.outside import SMALL, consent, from_json, read
+from repro.harness.pack import RECORDS, unpack
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -116,6 +117,9 @@ def replay(path: Path, *, trusted: bool = False) -> Source:
 
     Raises ValueError (one line) when the file is no spec, or names code and is not trusted.
     """
+    experiment_folder = path.parent.parent
+    if (experiment_folder / RECORDS).is_file():  # the run is one of the reference results
+        unpack(experiment_folder)
     try:
         spec = read(path, RunSpec)
     except ValueError as error:

@@ -23,6 +23,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
 from repro.harness.schema import Env, Line, Listing, Marker, Status, Word, damage, finite, misfit
@@ -215,9 +216,9 @@ class Folder:
             line = finite({"round": name, **redacted(result.metrics)})
             digests[run] = digest(line)
             folder = self.path / run
-            self._write(folder / "metrics.jsonl", _as_lines([*self.lines(run, markers), line]))
+            self._write(folder / "metrics.jsonl", as_lines([*self.lines(run, markers), line]))
             self._write_json(folder / "env.json", environment(machine))
-            self._write(folder / "timeline.parquet", _as_table(result.timeline))
+            self._write(folder / "timeline.parquet", as_table(result.timeline))
         marker = {"group": group, "runs": digests, "commit": commit(), "started": span[0], "ended": span[1]}
         marker["load"] = load
         self._write_json(self._marker(name), marker)
@@ -229,7 +230,7 @@ class Folder:
         for name in sorted(markers.keys() & set(rounds)):  # somebody may have deleted a round meanwhile
             markers[name]["runs"][run] = None
             self._write_json(self._marker(name), markers[name])
-        self._write(self.path / run / "metrics.jsonl", _as_lines(self.lines(run, markers)))
+        self._write(self.path / run / "metrics.jsonl", as_lines(self.lines(run, markers)))
 
     def restore(self) -> None:
         """Write again what this process has written here and somebody has deleted or moved since; one warning."""
@@ -310,16 +311,15 @@ def _lines(numbers: list[int]) -> str:
     return f"{len(numbers)} lines from {numbers[0]} to {numbers[-1]}"
 
 
-def _as_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:
+def as_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:
     """Lines of JSON, in which what is not finite, such as a loss that overflowed, has become null."""
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
 
 
-def _as_table(rows: list[dict[str, Any]]) -> bytes:
+def as_table(rows: list[dict[str, Any]], columns: Iterable[str] = SPAN_COLUMNS) -> bytes:
     """Spans in parquet."""
     from pandas import DataFrame
 
-    columns = ["kind", "stage", "micro_batch", "step", "start", "end"]
     data = io.BytesIO()
-    DataFrame(rows, columns=columns).to_parquet(data, index=False)
+    DataFrame(rows, columns=list(columns)).to_parquet(data, index=False)
     return data.getvalue()

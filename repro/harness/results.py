@@ -15,6 +15,7 @@ import pandas as pd
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
+from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
 from repro.harness.spec import RunSpec, baseline, differences
 from repro.harness.statistics import ratio
@@ -92,6 +93,7 @@ class Results:
 
 def load(results: Path) -> Results:
     """Everything recorded under a folder, except under a `reference` folder inside it."""
+    unpack(results)
     found = sorted(path.parent for path in results.rglob("experiment.json"))
     folders = [Folder(path) for path in found if _is_place(path, results)]
     folders = [folder for folder in folders if folder.about()]
