@@ -14,7 +14,9 @@ from pathlib import Path
 from repro.harness.machine import Machine
 from repro.harness.mistakes import near
 from repro.harness.record import Folder, Markers
-from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, baseline, differences, run_name
+from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, baseline, differences, digest, run_name
+from repro.io.redact import expanded
+from repro.io.untrusted import SMALL, from_json, read_text
 
 _PROCESSES = 128  # at most, of stages that share this machine's devices
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
@@ -125,6 +127,7 @@ def make(
     """
     if rounds is not None and rounds < 1:
         raise ValueError(f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}")
+    experiment = _with_figures(experiment)
     folder = Folder.of(results, machine, scale, experiment.name)
     chosen = select(experiment, only)
     runs: list[PlannedRun] = []
@@ -147,6 +150,27 @@ def make(
     pace = _pace(experiment, scale, machine, markers)
     notes = _notes(runs)
     return Plan(experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command)
+
+
+def _with_figures(experiment: Experiment) -> Experiment:
+    """The same runs; those of a device profile that is a file say which figures it has now."""
+    files = {run.profile for group in experiment.groups for run in group.runs if (run.profile or "").endswith(".json")}
+    if not files:
+        return experiment
+    figures = {name: _digest_of_figures(name) for name in files if name}
+    groups = []
+    for group in experiment.groups:
+        runs = [run.model_copy(update={"figures": figures.get(run.profile or "")}) for run in group.runs]
+        groups.append(group.model_copy(update={"runs": tuple(runs)}))
+    return experiment.model_copy(update={"groups": tuple(groups)})
+
+
+def _digest_of_figures(profile: str) -> str | None:
+    """Of the numbers and texts in a device profile's file, however it is formatted; None where it cannot be read."""
+    try:
+        return digest(from_json(read_text(Path(expanded(profile)), SMALL)))[:12]
+    except ValueError:
+        return None  # whoever builds the run says what is wrong with the file
 
 
 def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:

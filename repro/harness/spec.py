@@ -82,7 +82,8 @@ class RunSpec(Frozen):
     `repro.costs.device`, or a file), or with the waits of layers that wait; with `memory` it takes the largest N, up to
     the one that is given, of which every stage stays within it. An emulated run with a profile has K stages wait as
     long, `stretch` seconds for one of the device's. `link` slows messages down; where a profile has one it stands in
-    for that.
+    for that. `figures` is a digest of the figures of a profile that is a file: an edited file makes other runs. The
+    built-in profiles change with the code, which then raises the `version` of the experiments that use them.
 
     Values are bounded far above what any run needs, so that no spec costs memory or time before anything is measured:
     K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, stretch by 10^6 and 10^-6, a link by 10^-3 and 10^18
@@ -111,6 +112,7 @@ class RunSpec(Frozen):
     task: Task = "train"
     memory: Annotated[int, Field(ge=1, lt=2**60, strict=True)] | None = None
     profile: str | None = Field(default=None, min_length=1, max_length=200)
+    figures: str | None = Field(default=None, pattern=r"^[0-9a-f]{12}$")
     link: Link | None = None
     stretch: Stretch | None = None
 

@@ -1,9 +1,11 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from crew import MACHINE, experiment, metrics, spec
 
+from repro.costs import device as devices
 from repro.harness import plan
 from repro.harness.record import Measured
 from repro.harness.spec import Experiment, Group, baseline
@@ -187,3 +189,18 @@ def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path)
     assert run.named == f"{run.id} (d=256)"
     (run,) = make(tmp_path, of=again).runs
     assert run.named == run.id, "the recorded ones leave the table"
+
+
+def test_an_edited_device_profile_makes_another_run(tmp_path: Path):
+    profile = tmp_path / "device.json"
+    built_in = Path(devices.__file__).with_name("devices") / "v100.json"
+
+    def planned(text: str) -> str:
+        profile.write_text(text)
+        run = spec(2, 4, fidelity="simulated", profile=str(profile))
+        (found,) = make(tmp_path, of=experiment(run)).runs
+        return found.id
+
+    first = planned(built_in.read_text())
+    assert planned(json.dumps(json.loads(built_in.read_text()), indent=7)) == first, "formatted otherwise"
+    assert planned(built_in.read_text().replace("V100", "V101")) != first
