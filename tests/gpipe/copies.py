@@ -143,6 +143,41 @@ def accumulated(stages: int) -> dict[str, Tensor]:
     return {key: p.grad for key, p in pipe.module.named_parameters() if p.grad is not None}
 
 
+def _replace(pipe: Pipeline) -> None:
+    torch.manual_seed(3)
+    pipe.module[2].weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+
+CHANGES: dict[str, Callable[[Pipeline], object]] = {
+    "replaced": _replace,
+    "weight norm": lambda pipe: nn.utils.parametrizations.weight_norm(pipe.module[2]),
+    "thawed": lambda pipe: pipe.module[2].requires_grad_(True),
+}
+
+
+def changed(case: str, replicas: int, *, late: bool) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and weights where parameters change once the Pipeline is built, or one step later.
+
+    A single replica gets the mini-batches of all of them.
+    """
+    pipe = Pipeline(model("plain"), 1, M * D // replicas, replicas=replicas, device="cpu", seed=4)
+    pipe.module[2].requires_grad_(case != "thawed")
+    parts = [batch("noisy", d) for d in range(D)]
+    own = parts[pipe.replica] if replicas > 1 else [torch.cat(pair) for pair in zip(*parts, strict=True)]
+    losses = []
+    for step in range(STEPS):
+        if step == late:
+            CHANGES[case](pipe)
+        losses.append(pipe.train_step(*own, PLAIN, optimizer_of(list(pipe.parameters()))).loss)
+    pipe.close()
+    return losses, {key: value.detach().clone() for key, value in pipe.module.state_dict().items()}
+
+
+def all_changes() -> dict[tuple[str, bool], Any]:
+    """Every change of parameters, at once and late."""
+    return {(case, late): changed(case, D, late=late) for case in CHANGES for late in (False, True)}
+
+
 class Recording:
     """A process group that notes what is summed, and when."""
 

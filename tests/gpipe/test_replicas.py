@@ -5,7 +5,21 @@ from typing import Any
 
 import pytest
 import torch
-from copies import CASES, PLAIN, STEPS, D, M, batch, everything, model, optimizer_of, refused
+from copies import (
+    CASES,
+    CHANGES,
+    PLAIN,
+    STEPS,
+    D,
+    M,
+    all_changes,
+    batch,
+    changed,
+    everything,
+    model,
+    optimizer_of,
+    refused,
+)
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
@@ -172,6 +186,26 @@ def test_buckets_are_summed_while_the_last_backward_runs(ran):
     whole = {k: v for j in range(2) for k, v in ran[j]["bucketed", 2][1].items()}
     assert gradients.keys() == whole.keys()
     assert all(torch.equal(gradients[key], whole[key]) for key in whole)
+
+
+@pytest.fixture(scope="module")
+def changed_on_replicas():
+    """What two replicas did whose parameters changed."""
+    return launch(all_changes, stages=D)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("case", CHANGES)
+def test_parameters_that_are_new_are_summed_too(changed_on_replicas, case, late):
+    """Also those that weight norm, pruning or the user put in place of others after the Pipeline was built."""
+    losses, weights = changed(case, 1, late=late)
+    first, second = (found[case, late] for found in changed_on_replicas)
+    assert first[0] == second[0]
+    assert first[0] == pytest.approx(losses, rel=1e-5)
+    assert weights.keys() == first[1].keys()
+    for key, value in weights.items():
+        assert torch.equal(first[1][key], second[1][key]), key
+        torch.testing.assert_close(first[1][key], value, rtol=1e-5, atol=1e-6)
 
 
 def test_wrong_weights_on_one_replica_end_all():

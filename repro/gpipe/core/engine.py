@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
@@ -82,7 +82,7 @@ class Engine:
         self._before, self._after = links.before, links.after
         self._parts_of: dict[int, Part] = {}
         self._signatures: Signatures | None = None  # made when M is known
-        self._parameters: list[Tensor] = []  # of this stage, listed once a step
+        self._parameters: list[nn.Parameter] = []  # of this stage, listed once a step
         self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
 
     @told()
@@ -181,7 +181,7 @@ class Engine:
         statistics = nullcontext() if self.evaluating else self._statistics()
         with statistics as self.stage.statistics, self._checked(), self._generators_preserved():
             if replicas is not None:
-                replicas.begin()
+                replicas.begin(self._parameters)
             for action in self._part.actions:
                 here.action = action
                 self._do[action.kind](self, action)

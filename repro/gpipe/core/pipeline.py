@@ -142,7 +142,7 @@ class Pipeline:
         self.stage.first = self.replica * micro_batches
         copies = None
         if replicas > 1:
-            copies = Replicas(range(self.rank, stages * replicas, stages), self.parameters(), self.device)
+            copies = Replicas(range(self.rank, stages * replicas, stages), self.device)
         self.allow_nonfinite = allow_nonfinite
         self.engine = Engine(self.stage, links, copies, self._all, refuse_nonfinite=not allow_nonfinite)
         self._offset: float | None = None  # of this host's clock, learnt in the first step

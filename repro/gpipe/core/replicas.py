@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store  # private: the one place that imports it
+from torch.utils.hooks import RemovableHandle
 
 from repro.gpipe.comm.control_channel import wait
 
@@ -41,29 +42,36 @@ class Replicas:
 
     Args:
         members: their ranks of the world.
-        parameters: of this stage.
-        device: where they are.
+        device: where the parameters of this stage are.
     """
 
-    def __init__(self, members: Sequence[int], parameters: Iterable[nn.Parameter], device: torch.device) -> None:
+    def __init__(self, members: Sequence[int], device: torch.device) -> None:
         nccl = device.type == "cuda" and "nccl" in dist.get_backend_config()
         self._group = group(tuple(members), "nccl" if nccl else "gloo")
         # A sum needs every member. Each says that it waits for the next one, so the one that is missing is found.
         self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
-        self._parameters = list(parameters)
+        self._parameters: list[nn.Parameter] = []
+        self._hooks: dict[nn.Parameter, RemovableHandle] = {}
         self._order: list[list[nn.Parameter]] = []
         self._works: list[tuple[dist.Work, Tensor]] = []
         self._armed = False
         self._sparse: set[nn.Parameter] = set()  # seen to have a sparse gradient, on any replica
-        for parameter in self._parameters:
-            # One that is thawed later has no hook, so its bucket is summed when the step ends.
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._ready)
 
-    def begin(self) -> None:
-        """Before a step, whose gradients are the only ones that the parameters have; see `undo`."""
+    def begin(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Before a step, whose gradients are the only ones that these parameters have; see `rollback`.
+
+        The parameters may be others than in the last step: weight norm, pruning and adapters replace or add some.
+        """
         self._armed = False
+        self._parameters = list(parameters)
+        listed = set(parameters)
+        for parameter in self._hooks.keys() - listed:
+            self._hooks.pop(parameter).remove()
+            self._sparse.discard(parameter)
+        for parameter in parameters:
+            if parameter.requires_grad and parameter not in self._hooks:
+                self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._ready)
 
     def last_backward(self) -> None:
         """From here on a gradient that was added to is final."""
