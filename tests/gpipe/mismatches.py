@@ -1,5 +1,6 @@
 """Programs whose ranks do not make the same calls of their Pipeline; each writes down when they part."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
+from repro.gpipe.runtime import heartbeats
 
 DATA = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
 
@@ -34,6 +36,46 @@ def part(what: str, stages: int, when: str) -> None:
     }
     first, others, end = CASES[what]
     calls[first if rank == 0 else end if last else others]()
+
+
+class Slow(nn.Linear):
+    """Takes its time in each forward, once it is told to."""
+
+    seconds = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return super().forward(x)
+
+
+class Heard(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def elsewhere() -> tuple[list[str], list[str]]:
+    """What each rank warns of while the last one does something outside of its Pipeline, and while it computes."""
+    heartbeats._OUTSIDE = 1.0
+    heard = Heard()
+    logging.getLogger(heartbeats.__name__).addHandler(heard)
+    slow = Slow(4, 4)
+    pipe = Pipeline([nn.Linear(4, 4), slow], 2, 2, device="cpu", balance=[1, 1], checkpoint="never")
+    pipe.train_step(*DATA)
+    slow.seconds = 2.0
+    pipe.train_step(*DATA)
+    slow.seconds = 0.0
+    busy = [*heard.messages]
+    heard.messages.clear()
+    if dist.get_rank() == 1:
+        time.sleep(5.0)
+    pipe.train_step(*DATA)
+    return [*heard.messages], busy
 
 
 def replicas(what: str, when: str) -> None:

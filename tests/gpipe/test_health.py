@@ -108,6 +108,24 @@ def test_a_silence_that_is_no_number_of_seconds_is_one_line(given: str):
     )
 
 
+RESTLESS = """
+import torch.distributed as dist
+from repro.gpipe.runtime import health
+
+health.INTERVAL = 1e-6
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+watch = health.begin(store, 0, 2)
+while watch._beats < 3:
+    pass
+"""
+
+
+def test_a_process_ends_well_in_the_middle_of_a_sign_of_life():
+    """A thread that is still in the store's C++ code when the interpreter ends would abort the process."""
+    ended = subprocess.run([sys.executable, "-c", RESTLESS], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def bare(arguments: list[str], port: int, **more: str) -> list[subprocess.Popen[str]]:
     """Processes as torchrun starts them."""
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(STAGES)}

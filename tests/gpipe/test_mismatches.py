@@ -1,7 +1,6 @@
 """Ranks that do not make the same calls wait for each other: all know within ten seconds, and what to do."""
 
 import json
-import logging
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from failing import agent_store
-from mismatches import CASES, part, replicas
+from mismatches import CASES, elsewhere, part, replicas
 
 from repro.gpipe import launch
 from repro.gpipe.runtime import heartbeats
@@ -181,24 +180,14 @@ def test_a_large_message_may_take_a_minute(clock: Clock):
     assert watch.knot(0, 0) is not None
 
 
-def test_a_rank_that_does_something_else_is_named_once(clock: Clock, caplog: pytest.LogCaptureFixture):
+def test_a_rank_that_does_something_else_is_named_once():
     """It may still make the call, so nobody is ended; while it computes in a call nothing is to be said."""
-    waits, elsewhere = Here("stage 0", waiting=(1, 0, 32, "receive")), Here("stage 1", needs_others=1)
-    busy = heartbeats.Watch(posted_by(waits, elsewhere))
-    elsewhere.needs_others = 0
-    idle = heartbeats.Watch(posted_by(waits, elsewhere))
-    with caplog.at_level(logging.WARNING):
-        for clock.now in (0.0, 9.0, 11.0, 100.0):
-            assert busy.knot(0, 0) is None
-        assert caplog.messages == []
-        for clock.now in (200.0, 209.0):
-            assert idle.knot(0, 0) is None
-        assert caplog.messages == []
-        for clock.now in (211.0, 300.0):
-            assert idle.knot(0, 0) is None
-    (said,) = caplog.messages
-    assert said.startswith("stage 0, before its first step has waited for stage 1, before its first step for 10 s")
-    assert "every rank must make the same calls" in said
+    (said, busy), (other, _) = launch(elsewhere, stages=2)
+    assert other == []
+    assert busy == []
+    (warning,) = said
+    assert re.match(r"stage 0, .* of step 2 has waited for stage 1, start or end of step 1 for 1 s", warning)
+    assert "in no call of its Pipeline: every rank must make the same calls" in warning
 
 
 def test_a_beat_can_be_read_while_messages_are_sent():

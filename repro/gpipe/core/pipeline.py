@@ -38,7 +38,7 @@ from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import told
-from repro.gpipe.runtime.status import here, named
+from repro.gpipe.runtime.status import here, in_call, named
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
@@ -80,6 +80,7 @@ class Pipeline:
         ValueError: one line, for any argument out of range.
     """
 
+    @in_call()
     def __init__(
         self,
         layers: nn.Sequential | Sequence[Layer],
@@ -168,6 +169,7 @@ class Pipeline:
         """This stage's layers; its state-dict keys are those of the unsplit nn.Sequential."""
         return self.stage.module
 
+    @in_call()
     def train_step(
         self,
         inputs: Tree,
@@ -233,6 +235,7 @@ class Pipeline:
                 "optimizer.step() to use them, or optimizer.zero_grad() to drop them"
             )
 
+    @in_call()
     @told()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that their norm over all stages is at most `max_norm`; call it on every rank.
@@ -285,6 +288,7 @@ class Pipeline:
         timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
         return StepResult(loss, *times, timeline)
 
+    @in_call()
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
         """Forward only, in evaluation mode and without gradients; call it on every rank, arguments as above."""
         modes = [(m, m.training) for m in self.module.modules()]
@@ -309,6 +313,7 @@ class Pipeline:
         """Whether this is the stage that computes the loss."""
         return self.rank == self.stages - 1
 
+    @in_call()
     def measure_memory(
         self,
         inputs: Tree,
@@ -340,6 +345,7 @@ class Pipeline:
         yield from flatten(unwrapped(inputs))[0] if self.rank == 0 else []
         yield from flatten(unwrapped(targets))[0] if self.is_last else []
 
+    @in_call()
     def save(
         self,
         folder: Path | str,
@@ -376,6 +382,7 @@ class Pipeline:
             if found is not None:
                 raise found
 
+    @in_call()
     def load(self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
         """Go on from a checkpoint of any K, bit for bit; call it on every rank. Returns what `save` got as `extra`.
 
@@ -393,6 +400,7 @@ class Pipeline:
         self.engine.step = restored.step
         return restored.extra
 
+    @in_call()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take this stage's part of the unsplit model's state dict; on every rank, for replicas must agree.
 
@@ -401,6 +409,7 @@ class Pipeline:
         """
         self.module.load_state_dict(save_load.own_part(state_dict, self.module, self._names))
 
+    @in_call()
     def barrier(self) -> None:
         """Return when every stage of every replica has come here, with what its device still had to do done."""
         if self.device.type == "cuda":

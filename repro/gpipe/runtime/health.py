@@ -68,8 +68,10 @@ class Health:
         self._heard = time.monotonic()
         self._watch = Watch(self.store)
         here.who = here.who or f"rank {rank}"
-        for work in (self._tell, self._mind):
-            threading.Thread(target=work, name=f"gpipe-health{work.__name__}", daemon=True).start()
+        works = (self._tell, self._mind)
+        self._threads = [threading.Thread(target=w, name=f"gpipe-health{w.__name__}", daemon=True) for w in works]
+        for thread in self._threads:
+            thread.start()
         atexit.register(self.end)
 
     def beat(self) -> None:
@@ -134,6 +136,9 @@ class Health:
             self.report(uncaught)
         with suppress(dist.DistError):
             post_farewell(self.store, self.rank)
+        # A thread that is still in the store's C++ code when the interpreter ends would abort the process.
+        for thread in self._threads:
+            thread.join(SILENCE)
 
     def returned(self) -> None:
         """Say that this launch, one of several in a program, has come to its end here."""

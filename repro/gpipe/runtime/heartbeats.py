@@ -75,7 +75,7 @@ def posted(board: dist.Store) -> Failure | None:
 def post_beat(board: dist.Store, rank: int, number: int, here: Here) -> None:
     """Report where a process is."""
     beat: dict[str, object] = {"number": number, "who": here.who, "here": str(here)}
-    beat |= {"in_steps": here.warm, "in_call": here.needs_others > 0}
+    beat |= {"in_steps": here.warm, "in_call": here.calls > 0}
     # Other threads change both while they are read here.
     waiting, sending = here.waiting, [*here.sending.values()]
     if waiting is None and here.flushing:

@@ -24,6 +24,7 @@ class Here:
         action: None between steps.
         outside: what it is doing outside of steps.
         needs_others: how many blocks of `told` it is in: elsewhere it may do without a launcher.
+        calls: how many calls of its Pipeline it is in.
         warm: whether it has begun a step: what imports and loads drivers may be silent for longer.
         waiting: what the computing thread waits for: a message from another rank, or that rank's readiness to take
             one. None while it computes.
@@ -36,6 +37,7 @@ class Here:
     action: Action | None = None
     outside: str = "before its first step"
     needs_others: int = 0
+    calls: int = 0
     warm: bool = False
     waiting: Wait | None = None
     sending: dict[int, Wait] = field(default_factory=dict)
@@ -55,6 +57,16 @@ _waits = count()
 def named(stage: int, replica: int, replicas: int) -> str:
     """What a stage is called."""
     return f"stage {stage}" if replicas == 1 else f"replica {replica}, stage {stage}"
+
+
+@contextmanager
+def in_call() -> Iterator[None]:
+    """Around a call of a Pipeline: who is in one is waited for without a warning, however long it takes."""
+    here.calls += 1
+    try:
+        yield
+    finally:
+        here.calls -= 1
 
 
 @contextmanager
