@@ -92,13 +92,13 @@ def clipped(stages: int, copies: int, norm_type: float) -> dict[str, Any]:
 
 
 def refused(stages: int) -> list[str]:
-    """What is raised on this rank for different limits, and after an update."""
+    """What is raised on this rank for different limits, for a wrong one on the other rank, and after an update."""
     pipe = Pipeline(model(sparse=False), stages, M, balance=CUTS[stages], device="cpu")
     optimizer = torch.optim.SGD([{"params": list(pipe.parameters())}], lr=0.5)
     x, y = batch(0)
     found = []
     pipe.train_step(x, y, LOSS)
-    for limit in (1.0 + pipe.rank, 1.0):
+    for limit in (1.0 + pipe.rank, -1.0 if pipe.rank else 1.0, 1.0):
         try:
             pipe.clip_grad_norm_(limit)
         except ValueError as error:

@@ -40,9 +40,10 @@ def test_same_bits_for_every_k(ran, copies, norm_type):
 
 def test_ranks_that_differ_are_refused_on_all_and_can_go_on(ran):
     for rank in (0, 1):
-        differ, late = ran[rank]["refused"]
+        differ, wrong, late = ran[rank]["refused"]
         assert "'max_norm': 2.0" in differ
         assert "on rank 1" in differ
+        assert wrong == "max_norm=-1.0: must be a number, at least 0; inf is allowed"
         assert "train_step has updated the weights already" in late
         assert "\n" not in differ + late
 

@@ -39,13 +39,19 @@ def clip_grad_norm_(
     Raises:
         ValueError: if an argument is out of range or differs between ranks, or after an update.
     """
-    max_norm, norm_type = _number("max_norm", max_norm), _number("norm_type", norm_type)
-    if norm_type == 0:
-        raise ValueError("norm_type=0.0: must be above 0; use 2.0, or inf for the largest value")
-    own = {"max_norm": max_norm, "norm_type": norm_type}, updated, _norms(parameters, norm_type)
-    gathered = everyone.all_gather(own)
+    own, wrong, norms = {}, "", torch.zeros(0)
+    try:
+        own = {"max_norm": _number("max_norm", max_norm), "norm_type": _number("norm_type", norm_type)}
+        if own["norm_type"] == 0:
+            raise ValueError("norm_type=0.0: must be above 0; use 2.0, or inf for the largest value")
+        norms = _norms(parameters, own["norm_type"])
+    except ValueError as error:
+        wrong = str(error)
+    gathered = everyone.all_gather((own, wrong, updated, norms))
     first = gathered[0][0]
-    for rank, (theirs, late, _) in enumerate(gathered):
+    for rank, (theirs, wrong, late, _) in enumerate(gathered):
+        if wrong:
+            raise RefusedError(wrong)
         if theirs != first:
             raise RefusedError(
                 f"clip_grad_norm_: {theirs} on rank {rank}, but {first} on rank 0; give every rank the same"
@@ -56,11 +62,11 @@ def clip_grad_norm_(
                 "without an optimizer, then clip_grad_norm_, then optimizer.step()"
             )
     # Empty ones are left out, because torch.cat lets them take part in choosing the number format.
-    norms = [norms for _, _, norms in gathered[:stages] if norms.numel()]
-    total = torch.linalg.vector_norm(torch.cat(norms), norm_type) if norms else torch.zeros(())
+    filled = [norms for *_, norms in gathered[:stages] if norms.numel()]
+    total = torch.linalg.vector_norm(torch.cat(filled), own["norm_type"]) if filled else torch.zeros(())
     clipped = [p for p in parameters if p.grad is not None]
     if clipped:
-        torch.nn.utils.clip_grads_with_norm_(clipped, max_norm, total.to(clipped[0].device))
+        torch.nn.utils.clip_grads_with_norm_(clipped, own["max_norm"], total.to(clipped[0].device))
     return total
 
 
