@@ -89,6 +89,22 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_an_index_that_cannot_take_its_place_leaves_nothing_behind(tmp_path):
+    (tmp_path / "index.json").mkdir()
+    with pytest.raises(OSError, match=r"index\.json"):
+        put(tmp_path, model(4, 4))
+    assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
+
+
+def test_a_folder_is_named_once(tmp_path):
+    """Also where the index or another file in it is what is wrong."""
+    for wrong in (tmp_path / "nothere", tmp_path):
+        (tmp_path / "index.json").write_text("{")
+        with pytest.raises(ValueError, match=r"^checkpoint .*: stage 0 on .*index\.json") as caught:
+            get(wrong, model(4, 4))
+        assert str(caught.value).count(str(wrong)) == 1
+
+
 def test_a_full_disk(tmp_path):
     """The first save of a larger model meets a limit on the size of files."""
     put(tmp_path, model(4, 4))

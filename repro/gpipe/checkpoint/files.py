@@ -136,7 +136,11 @@ def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, A
     text = _as_text(index)
     new = folder / f"index-{uuid4().hex}.json"
     _write(new, lambda file: file.write(text.encode()))
-    new.replace(folder / INDEX)
+    try:
+        new.replace(folder / INDEX)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _as_text(index: Index) -> str:
@@ -307,7 +311,9 @@ def kind_of(value: object) -> Kind:
 
 
 def check_extra(value: object) -> None:
-    """Raise a ValueError if it is more than JSON can hold, or could not be read again."""
+    """Raise a ValueError if it is no dict, more than JSON can hold, or could not be read again."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"extra: a {type(value).__name__}, needed is a dict; give {{'name': value}}")
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -29,6 +29,14 @@ class Named(TypedDict):
     state: dict[str, dict[str, Any]]
 
 
+def refuse_no_optimizer(value: object) -> None:
+    """Raise a ValueError unless it can be used as one of torch.optim's optimizers."""
+    needed = ("step", "zero_grad", "state_dict", "param_groups")
+    if isinstance(value, type) or not all(hasattr(value, name) for name in needed):
+        found = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ValueError(f"optimizer: {found}, which is no optimizer; make one of torch.optim from pipe.parameters()")
+
+
 def named(optimizer: Optimizer, module: nn.Module) -> Named:
     """The state of an optimizer of this module's parameters; tensors are not copied.
 
@@ -73,6 +81,7 @@ def positional(saved: Sequence[Named], optimizer: Optimizer, module: nn.Module) 
         own_options = {k: v for k, v in group.items() if k != "params"}
         places = list(range(start, start := start + len(members)))
         groups.append(own_options | _agreed(members, options) | {"params": places})
+    _refuse_other_groups(saved, names)
     state = {n: copy.deepcopy(states[name]) for n, name in enumerate(order) if name in states}
     return {"state": state, "param_groups": groups}
 
@@ -106,6 +115,29 @@ def _names(group: Mapping[str, Any], module: nn.Module) -> list[str]:
                 "make the optimizer from pipe.parameters()"
             )
     return [names[parameter] for parameter in group["params"]]
+
+
+def _refuse_other_groups(saved: Sequence[Named], names: Sequence[Sequence[str]]) -> None:
+    """Raise a ValueError if a saved group would be split here, or two groups of one stage be joined.
+
+    torch refuses another number of groups, too: their options would be taken over in silence.
+    """
+    places = {
+        name: (j, n)
+        for j, part in enumerate(saved)
+        for n, group in enumerate(part["groups"])
+        for name in group["names"]
+    }
+    group_of: dict[tuple[int, int], int] = {}
+    for here, members in enumerate(names):
+        stages: dict[int, int] = {}
+        for name in members:
+            j, n = places[name]
+            if group_of.setdefault((j, n), here) != here or stages.setdefault(j, n) != n:
+                raise ValueError(
+                    f"optimizer: its parameter groups are not those that were saved (see {name}), and loading would "
+                    "change their options; make the groups as they were, or load without an optimizer"
+                )
 
 
 def _agreed(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

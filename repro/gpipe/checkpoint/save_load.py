@@ -57,6 +57,7 @@ def save(
     rank: int,
     gather: Gather,
     module: nn.Sequential,
+    misfit: str = "",
     optimizer: Optimizer | None,
     step: int,
     extra: Mapping[str, Any] | None = None,
@@ -69,6 +70,7 @@ def save(
         rank: j, this stage.
         gather: one small object of each stage -> those of all stages, in order.
         module: this stage's layers, by their names in the unsplit model.
+        misfit: why these are not the layers that were trained, if they are not.
         optimizer: of their parameters, or None.
         step: training steps done.
         extra: what JSON can hold; that of the first stage is kept.
@@ -82,7 +84,12 @@ def save(
     own = new_file(Path(folder), rank)
 
     def write() -> Part:
-        check_extra(extra)  # refused before anything is written
+        # Refused before anything is written.
+        if misfit:
+            raise ValueError(misfit)
+        if optimizer is not None:
+            optimizer_state.refuse_no_optimizer(optimizer)
+        check_extra(extra)
         if not allow_nonfinite:
             refuse_nonfinite(module, optimizer)
         _refuse_other_keys(extra, "extra")
@@ -211,7 +218,8 @@ def together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo:
         context = None if error.__suppress_context__ else error.__context__
         full = context if isinstance(context, OSError) else error  # torch.save hides a full disk
         kind = OSError if isinstance(full, OSError) else ValueError
-        cause, failure = error, (kind, f"{where}: stage {rank} on {socket.gethostname()}: {one_line(full)}")
+        text = one_line(full).removeprefix(f"{where}: ").removeprefix(f"{where}/")
+        cause, failure = error, (kind, f"{where}: stage {rank} on {socket.gethostname()}: {text}")
     outcomes = gather((result, failure))
     failed = next((failure for _, failure in outcomes if failure is not None), None)
     if failed is not None:
@@ -247,6 +255,7 @@ def _refuse_other_keys(value: Any, where: str) -> None:
 def _optimizer_state(
     folder: Path, index: Index, parts: Sequence[Mapping[str, Any]], optimizer: Optimizer, module: nn.Module
 ) -> dict[str, Any]:
+    optimizer_state.refuse_no_optimizer(optimizer)
     name = type(optimizer).__qualname__
     if index.optimizer != name:
         saved = f"with {index.optimizer}" if index.optimizer else "without an optimizer"

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.checkpoint import save_load
+from repro.gpipe.checkpoint.optimizer_state import refuse_no_optimizer
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
@@ -219,6 +220,8 @@ class Pipeline:
     @told()
     def _refuse_update(self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None) -> None:
         """Raise a ValueError where a step would train something else than the same code does without a pipeline."""
+        if optimizer is not None:
+            refuse_no_optimizer(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "optimizer: LBFGS needs the loss several times a step and all parameters at once, but a stage has a "
