@@ -163,12 +163,13 @@ def changed(case: str, replicas: int, *, late: bool) -> tuple[list[float], dict[
     pipe = Pipeline(model("plain"), 1, M * D // replicas, replicas=replicas, device="cpu", seed=4)
     pipe.module[2].requires_grad_(case != "thawed")
     parts = [batch("noisy", d) for d in range(D)]
-    own = parts[pipe.replica] if replicas > 1 else [torch.cat(pair) for pair in zip(*parts, strict=True)]
+    whole = [torch.cat(pair) for pair in zip(*parts, strict=True)]
+    x, y = parts[pipe.replica] if replicas > 1 else whole
     losses = []
     for step in range(STEPS):
         if step == late:
             CHANGES[case](pipe)
-        losses.append(pipe.train_step(*own, PLAIN, optimizer_of(list(pipe.parameters()))).loss)
+        losses.append(pipe.train_step(x, y, PLAIN, optimizer_of(list(pipe.parameters()))).loss)
     pipe.close()
     return losses, {key: value.detach().clone() for key, value in pipe.module.state_dict().items()}
 

@@ -113,3 +113,73 @@ def test_targets_fit_the_inputs():
     pipe = Pipeline([nn.Identity()], 1, 2, device="cpu")
     with pytest.raises(ValueError, match="targets: 3 examples, but the inputs have 4"):
         pipe.train_step(torch.zeros(4, 2), torch.zeros(3, 2), nn.functional.mse_loss)
+
+
+class Scaled(nn.Module):
+    """A loss with a temperature that is learnt, a buffer that may move, and a network that is only used."""
+
+    centre: torch.Tensor
+
+    def __init__(self, *, learns: bool = False, moves: bool = False) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(())) if learns else 1.0
+        self.register_buffer("centre", torch.zeros(3))
+        self.teacher = nn.Linear(3, 3)
+        self.moves = moves
+
+    def forward(self, outputs, targets):
+        if self.moves:
+            self.centre.mul_(0.5).add_(outputs.detach().mean(0))
+        with torch.no_grad():
+            targets = targets + self.teacher(targets)
+        return nn.functional.mse_loss(outputs * self.temperature, targets - self.centre)
+
+
+class Normed(nn.Module):
+    """A loss with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, affine=False)
+
+    def forward(self, outputs, targets):
+        return nn.functional.mse_loss(self.norm(outputs), targets)
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+@pytest.mark.parametrize("wrap", [lambda loss: loss, lambda loss: Weighted(loss, len)], ids=["plain", "Weighted"])
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (Scaled(learns=True), "loss_fn: Scaled has a gradient for its parameter 'temperature'"),
+        (Scaled(moves=True), "loss_fn: Scaled changes its buffer 'centre'"),
+        (Normed(), "loss_fn: Normed changes its buffer 'num_batches_tracked'"),
+    ],
+    ids=["parameter", "buffer", "statistics"],
+)
+def test_a_loss_that_is_trained_or_changes_is_refused_and_left_as_it_was(loss, words, wrap, checkpoint):
+    pipe = Pipeline([nn.Linear(4, 3)], 1, 2, device="cpu", checkpoint=checkpoint)
+    before = {key: value.clone() for key, value in [*loss.state_dict().items(), *pipe.module.state_dict().items()]}
+    optimizer = torch.optim.SGD([*pipe.parameters(), *loss.parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+
+    fn = wrap(loss)
+    with pytest.raises(ValueError, match=f"^{words}.*make it the last layer of the model") as caught:
+        pipe.train_step(torch.randn(6, 4), torch.randn(6, 3), fn, optimizer)
+    assert "\n" not in str(caught.value)
+    after = {**loss.state_dict(), **pipe.module.state_dict()}
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert all(p.grad is None for p in loss.parameters())
+    pipe.evaluate(torch.randn(6, 4), torch.randn(6, 3), fn)
+
+
+def test_a_loss_that_is_a_module_and_stays_as_it_is_trains():
+    """A buffer of class weights, a network without gradients, and a parameter that is the stage's own are no harm."""
+    pipe = Pipeline([nn.Linear(4, 3)], 1, 2, device="cpu")
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    entropy = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+    plain = Scaled()
+    plain.own = pipe.module[0]
+    losses = [pipe.train_step(torch.ones(6, 4), torch.arange(6) % 3, entropy, optimizer).loss for _ in range(3)]
+    assert losses[0] > losses[-1]
+    losses = [pipe.train_step(torch.ones(6, 4), torch.ones(6, 3), plain, optimizer).loss for _ in range(3)]
+    assert losses[0] > losses[-1]

@@ -6,7 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from repro.gpipe import Pipeline
 from repro.gpipe.core.microbatch import Whole, flatten, gather, sizes, split, unflatten
 
 Pair = namedtuple("Pair", "left right")
@@ -53,3 +55,21 @@ def test_skeleton_is_free_of_tensors():
     assert flatten(skeleton)[0] == []
     assert unflatten(["a", "b"], skeleton) == ["a", {"k": ("b", 5)}]
     assert len(tensors) == 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (torch.eye(4).to_sparse(), r"a tensor of layout torch.sparse_coo cannot be cut .* to_dense\(\)"),
+        (torch.empty(4, 4, device="meta"), "a tensor on the meta device has no values"),
+        (torch.nested.nested_tensor([torch.ones(4)] * 4, layout=torch.jagged), "a nested tensor cannot be cut"),
+    ],
+    ids=["sparse", "meta", "nested"],
+)
+def test_tensors_without_plain_rows_are_one_line(tensor, words):
+    pipe = Pipeline([nn.Linear(4, 4)], 1, 2, device="cpu")
+    x, mse = torch.ones(4, 4), nn.functional.mse_loss
+    for name, inputs, targets in (("inputs", tensor, x), ("inputs", (x, Whole(tensor)), x), ("targets", x, tensor)):
+        with pytest.raises(ValueError, match=f"^{name}: {words}") as caught:
+            pipe.train_step(inputs, targets, mse)
+        assert "\n" not in str(caught.value)

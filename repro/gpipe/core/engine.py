@@ -15,13 +15,14 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox
 from repro.gpipe.comm.message import MessageMeta, overlapping, settled
 from repro.gpipe.core.learnt import Learnt, Signatures
-from repro.gpipe.core.loss import Head, Loss
+from repro.gpipe.core.loss import Head, Loss, LossModule, Weighted
 from repro.gpipe.core.microbatch import (
     Tree,
     Whole,
     batch_size,
     flatten,
     map_leaves,
+    refuse_uncuttable,
     split,
     unflatten,
     unwrapped,
@@ -40,7 +41,7 @@ from repro.gpipe.schedule.actions import Action, Part, Schedule
 
 _log = logging.getLogger(__name__)
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
-_GOOD, _NON_FINITE, _UNEXPECTED = range(3)  # how a step went on one stage; on all of them, the greatest
+_GOOD, _NON_FINITE, _UNEXPECTED, _FORBIDDEN = range(4)  # how a step went on one stage; on all of them, the greatest
 _UPDATES, _LEAVES_GRADIENTS = 1, 2  # what a stage that has parameters to train does with their gradients
 
 
@@ -80,6 +81,7 @@ class Engine:
         self.step = 0
         self._rank = wire.rank
         self._before, self._after = links.before, links.after
+        self._loss_module: LossModule | None = None  # on the last stage, if the loss is a module
         self._parts_of: dict[int, Part] = {}
         self._signatures: Signatures | None = None  # made when M is known
         self._parameters: list[nn.Parameter] = []  # of this stage, listed once a step
@@ -174,6 +176,8 @@ class Engine:
         if optimizer is not None:
             optimizer.zero_grad()
         self._prepare(announced, targets, loss_fn)
+        if self.evaluating and self.stage.refused:  # a training step tells the other stages first
+            raise ValueError(self.stage.refused)
         trains = any(p.requires_grad for p in self._parameters)
         self._updates = trains * (_LEAVES_GRADIENTS if optimizer is None else _UPDATES)
         self.recorder.span("setup", -1, began)
@@ -219,21 +223,29 @@ class Engine:
             yield
             return
         stage = self.stage
-        buffers = stage.changing.before_step(learning=stage.probing)
-        with undone_if_it_fails(self._parameters, buffers) as accumulated:
+        parameters, buffers = self._parameters, stage.changing.before_step(learning=stage.probing)
+        if self._loss_module is not None:
+            of_loss, buffers_of_loss = self._loss_module.before_step(parameters)
+            parameters, buffers = parameters + of_loss, buffers + buffers_of_loss
+        with undone_if_it_fails(parameters, buffers) as accumulated:
             yield
             stage.end_step()
             if (name := stage.changing.newly_changed()) is not None:
                 stage.unexpected = f"a layer changed its buffer {name!r}, which none did before"
+            if self._loss_module is not None:
+                stage.refused = stage.refused or self._loss_module.refusal()
             loss = self._own_loss()
             # With a loss scale, inf is expected from time to time, and the scaler skips that update.
             check = self.refuse_nonfinite and self._scaler is None
             wrong = self._nonfinite(loss, accumulated) if check else ""
             state = _UNEXPECTED if stage.unexpected else _NON_FINITE if wrong else _GOOD
+            state = _FORBIDDEN if stage.refused else state
             state, updates, self._agreed = self.everyone.agree(state, self._updates, loss)
             if state == _GOOD and updates != _UPDATES | _LEAVES_GRADIENTS and stage.watch is None:
                 return
             self._flush()
+            if state == _FORBIDDEN:
+                raise RefusedError(next(filter(None, self.everyone.all_gather(stage.refused))))
             if updates == _UPDATES | _LEAVES_GRADIENTS:
                 raise RefusedError(
                     "optimizer: some stages got one and others, which have parameters to train, did not; give every "
@@ -289,6 +301,7 @@ class Engine:
     def _announce(self, inputs: Tree, *, learn: bool) -> tuple[int, int, int]:
         """First stage: cut the mini-batch; (signature, whether it is to be learnt, N)."""
         try:
+            refuse_uncuttable(unwrapped(inputs), "inputs")
             inputs = self._to_device(inputs)
             parts = split(inputs, self._part.schedule.micro_batches)
         except ValueError as error:
@@ -351,8 +364,14 @@ class Engine:
             returning = {i: m.gradients() for i, m in learnt.outgoing.items()}
             self._returned = Inbox(self.links.gradients_in, self._part.returning, returning)
         else:
+            refuse_uncuttable(targets, "targets")
             on_device = None if targets is None else self._to_device(targets)
             micro_batches = self._part.schedule.micro_batches
+            loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+            if not isinstance(loss, nn.Module):
+                self._loss_module = None
+            elif self._loss_module is None or self._loss_module.module is not loss:
+                self._loss_module = LossModule(loss)
             self.stage.head = Head(loss_fn, on_device, examples, micro_batches, self._total)
 
     def _forward(self, action: Action) -> None:

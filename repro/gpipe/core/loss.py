@@ -1,15 +1,16 @@
 """The loss of a mini-batch as a sum over its micro-batches, each weighted by its share."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, split
 from repro.gpipe.errors import shown
+from repro.gpipe.exact.buffers import Changing, Snapshot
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
 
@@ -32,6 +33,43 @@ class Weighted:
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """The mean loss of a micro-batch."""
         return self.loss(outputs, targets)
+
+
+class LossModule:
+    """What a loss that is an nn.Module holds: nothing in it may be trained or change.
+
+    It would have no part in replicas, clipping and checkpoints, and buffers would change once more in R.
+
+    Args:
+        module: the loss, or what a `Weighted` one has as its loss.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._buffers = Changing(module, besides=lambda _module, _name: False)
+        self._parameters: list[tuple[str, nn.Parameter]] = []
+
+    def before_step(self, trained: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], Snapshot]:
+        """What is needed to undo a step: its parameters, and copies of its buffers.
+
+        Args:
+            trained: parameters of the stage, which the loss may use.
+        """
+        own = {id(parameter) for parameter in trained}
+        self._parameters = [(name, p) for name, p in self.module.named_parameters() if id(p) not in own]
+        return [p for _, p in self._parameters], self._buffers.before_step(learning=False)
+
+    def refusal(self) -> str:
+        """After the last backward: what the step did to it that it must not, and what to do; empty if nothing."""
+        name, does = self._buffers.newly_changed(), "changes its buffer"
+        if trained := [name for name, p in self._parameters if p.grad is not None]:
+            name, does = trained[0], "has a gradient for its parameter"
+        if name is None:
+            return ""
+        return (
+            f"loss_fn: {type(self.module).__name__} {does} {name!r}, but a loss is not trained, saved or recomputed "
+            "like a layer; make it the last layer of the model, one that returns what a plain loss needs"
+        )
 
 
 class Head:

@@ -95,6 +95,19 @@ def unwrapped(tree: Tree) -> Tree:
     return map_leaves(Whole, lambda whole: whole.value, tree)
 
 
+def refuse_uncuttable(tree: Tree, name: str) -> None:
+    """Raise a ValueError if a tensor has no plain rows that could be cut into micro-batches and sent."""
+    for tensor in flatten(tree)[0]:
+        if tensor.is_nested:
+            raise ValueError(f"{name}: a nested tensor cannot be cut into micro-batches; pad it, by to_padded_tensor()")
+        if tensor.layout != torch.strided:
+            raise ValueError(
+                f"{name}: a tensor of layout {tensor.layout} cannot be cut into micro-batches; give to_dense() of it"
+            )
+        if tensor.is_meta:
+            raise ValueError(f"{name}: a tensor on the meta device has no values; give one on the CPU or a GPU")
+
+
 def batch_size(tree: Tree, name: str = "inputs") -> int:
     """N: the first dimension that all tensors of the tree share, `Whole` members aside.
 

@@ -374,6 +374,7 @@ class Pipeline:
                     rank=self.rank,
                     gather=self.engine.wire.all_gather,
                     module=self.module,
+                    misfit=self.stage.misfit,
                     optimizer=optimizer,
                     step=self.engine.step,
                     extra=extra,

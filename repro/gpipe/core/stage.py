@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied, settle_gradients
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
-from repro.gpipe.exact import rng
+from repro.gpipe.exact import attributes, rng
 from repro.gpipe.exact.batchnorm import Statistics
 from repro.gpipe.exact.buffers import Changing, Snapshot, as_before
 from repro.gpipe.exact.grad_mode import OperatorLog
@@ -66,7 +66,8 @@ class Stage:
 
     While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient, whether the
     layers overwrite the stage's inputs, which buffers change and which generators the layers draw from. In the other
-    steps `unexpected` says what was not as learnt: such a step must be undone, and done again while probing.
+    steps `unexpected` says what was not as learnt: such a step must be undone, and done again while probing. `refused`
+    says why a step must be undone for good.
     """
 
     def __init__(self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int) -> None:
@@ -78,6 +79,7 @@ class Stage:
         self.first = 0  # the number of this replica's first micro-batch among those of all replicas
         self.probing = False
         self.unexpected = ""
+        self.refused = ""
         self.takes_user_inputs = False  # which must never be written to
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
@@ -85,12 +87,14 @@ class Stage:
         self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
-        self.changing = Changing(self.module)
         self._modes: object = None  # at the start of this step
         self._trials: dict[str, _Trial] = {}  # by the form of the inputs
         self._requiring: _Requiring = []  # of the last pass with a graph
-        self._layers: list[_Call] = [(index, layer, rng.declared(layer)) for index, layer in layers.items()]
+        self._first_index = min(layers, default=0)
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
+        self._layers: list[_Call] = []
+        self._tree: object = None  # names, layers and all their submodules when they were looked at last
+        self._follow([*self.module.modules()])
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
         self._suspected: set[str] = set()  # moved in a step that was not as learnt
@@ -98,22 +102,53 @@ class Stage:
 
     def begin_step(self, step: int) -> None:
         """Before the first action of a step; `step` is its number."""
-        modes = self._current_modes()
+        modules = [*self.module.modules()]
+        self._follow(modules)
+        modes = self._modes_of(modules)
         if modes != self._modes or self.unexpected or len(self._trials) > _FORMS:
             self._modes = modes
             self._trials.clear()
         self.step = step
         self.unexpected = ""
+        self.refused = self.misfit
         self.kept.clear()  # of a step that failed
 
     def end_step(self) -> None:
         """After the last action of a training step: note it if a layer has changed its modes meanwhile."""
-        if self._trials and self._current_modes() != self._modes:
+        if self._trials and self._modes_of([*self.module.modules()]) != self._modes:
             self._expected_otherwise()
 
-    def _current_modes(self) -> object:
+    def _modes_of(self, modules: Sequence[nn.Module]) -> object:
         """What is in training mode, and what is trained."""
-        return [m.training for m in self.module.modules()], [p.requires_grad for p in self.module.parameters()]
+        return [m.training for m in modules], [p.requires_grad for p in self.module.parameters()]
+
+    def _follow(self, modules: list[nn.Module]) -> None:
+        """Run the layers that `module` holds now; the user may have put others in their places, or inside of them."""
+        tree = [*self.module._modules], [*self.module], modules
+        if tree == self._tree:  # a module equals itself alone
+            return
+        self._tree = tree
+        if self.misfit:
+            return
+        draws = {id(layer): names for _, layer, names in self._layers}
+        self._layers = [
+            (index, layer, draws.get(id(layer), set()) | rng.declared(layer))
+            for index, layer in enumerate(self.module, self._first_index)
+        ]
+        self.changing = Changing(self.module)  # undoes also what layers do that are new
+        self._trials.clear()
+
+    @property
+    def misfit(self) -> str:
+        """Why the layers in `module` are none that this stage can run; empty as long as their number is the same."""
+        found = [*self.module._modules]
+        if found == [*self.names]:
+            return ""
+        return (
+            f"pipe.module: its layers are {', '.join(found) or 'none'}, and the Pipeline was built with "
+            f"{', '.join(self.names)}; put another layer in the place of one, or build another Pipeline to add or "
+            "remove some"
+        )
 
     def _expected_otherwise(self) -> None:
         self.unexpected = self.unexpected or "what requires a gradient inside a layer has changed"
@@ -144,10 +179,13 @@ class Stage:
         if log is not None and self.statistics is not None:
             self.statistics.settle()  # its operators are not the layers'
         needs_no_graph = kept.trial is not None and kept.trial.needs_no_graph
+        held = attributes.held(self.module) if self.probing and not keep else []
         with torch.set_grad_enabled(keep or self.probing or not needs_no_graph):
             self._count(True)
             outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
             self._count(False)
+            if self.watch is None and (moved := [one for one in held if one.moved]):
+                self._refuse_moving(i, kept, moved)
         if keep:
             kept.outputs = outputs
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
@@ -156,6 +194,18 @@ class Stage:
             requiring = self._requiring
             self._trials[form] = _Trial(self._same_without_graph(i, kept, log, detached), requiring)
         return unflatten(detached, structure)
+
+    def _refuse_moving(self, i: int, kept: _Kept, moved: Sequence[attributes.Held]) -> None:
+        """Refuse the step if F of micro-batch i, done once more, would find its layers otherwise than before."""
+        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
+        if self.statistics is not None:
+            self.statistics.settle()
+        first = [one.now() for one in moved]
+        with as_before(buffers):
+            self._run(i, kept)
+        for one, before in zip(moved, first, strict=True):
+            if not attributes.same(before, one.now()):
+                self.refused = self.refused or one.refusal()
 
     def _same_without_graph(self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]) -> bool:
         """Whether F of micro-batch i, done once more without a graph, calls the same operators and gives the same bits.

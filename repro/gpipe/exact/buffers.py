@@ -4,7 +4,7 @@ R must compute with what F saw, and must not change a buffer a second time. Runn
 in `batchnorm`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,10 +38,15 @@ class Changing:
 
     Which ones change is learnt in one step. From then on those are copied in every step. Every other one is copied
     once, so that a step in which it changes for the first time can be undone and learnt from.
+
+    Args:
+        module: whose they are.
+        besides: tells of a module and a buffer's name whether that buffer is handled elsewhere.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, besides: Callable[[nn.Module, str], bool] = owns) -> None:
         self.module = module
+        self._besides = besides
         self._names: list[tuple[nn.Module, str]] = []
         self._constants: list[_Constant] | None = None  # None until a step begins that does not learn
 
@@ -72,7 +77,7 @@ class Changing:
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
         found = ((m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False))
-        return ((m, n, b) for m, n, b in found if not owns(m, n))
+        return ((m, n, b) for m, n, b in found if not self._besides(m, n))
 
     @contextmanager
     def learning(self) -> Iterator[Snapshot]:

@@ -1,0 +1,139 @@
+"""Layers that hold generators or plain tensors: recomputed where that does no harm, else refused in one line."""
+
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from repro.gpipe import Pipeline
+
+MSE = nn.functional.mse_loss
+
+
+class Layer(nn.Module):
+    """A linear layer, and something that it holds as a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x) * self.factor(x)
+
+    def factor(self, x):
+        raise NotImplementedError
+
+
+class OwnTorch(Layer):
+    held = "generator"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(3)
+
+    def factor(self, x):
+        return torch.rand(x.shape, generator=self.generator)
+
+
+class OwnNumpy(Layer):
+    held = "numbers"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = numpy.random.default_rng(3)
+
+    def factor(self, x):
+        return self.numbers.random()
+
+
+class OwnOldNumpy(OwnNumpy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = numpy.random.RandomState(3)
+
+    def factor(self, x):
+        return self.numbers.rand()
+
+
+class OwnPython(OwnNumpy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = random.Random(3)
+
+
+class Moving(Layer):
+    held = "mean"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(4)
+
+    def factor(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.mean
+
+
+class MovingInPlace(Moving):
+    def factor(self, x):
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.mean.clone()
+
+
+class Unused(OwnTorch):
+    """Its generator serves elsewhere, for initial weights say."""
+
+    def factor(self, x):
+        return 1.0
+
+
+class Seeded(OwnTorch):
+    """Gives its generator the same seed in each forward."""
+
+    def factor(self, x):
+        self.generator.manual_seed(3)
+        return torch.rand(4, generator=self.generator)
+
+
+class Looked(Layer):
+    """Keeps what it saw last, for whoever wants to look at it, and a table that it makes in its first forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.written, self.table = torch.zeros(0), torch.zeros(3, 4), None
+
+    def factor(self, x):
+        self.last = x
+        self.written.copy_(x.detach()[:3])
+        self.table = torch.arange(4.0) if self.table is None else self.table
+        return self.table
+
+
+def steps(layer, checkpoint, M=2):
+    """The losses of three steps."""
+    torch.manual_seed(0)
+    pipe = Pipeline([layer, lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))], 1, M, checkpoint=checkpoint)
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    return [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)]
+
+
+@pytest.mark.parametrize("layer", [OwnTorch, OwnNumpy, OwnOldNumpy, OwnPython, Moving, MovingInPlace])
+def test_what_recomputation_would_find_otherwise_is_refused(layer):
+    made = layer()
+    with pytest.raises(ValueError, match=rf"^layer 0\.0\.{layer.held}: .*checkpoint='never'$") as caught:
+        steps(nn.Sequential(made), "always")
+    assert "\n" not in str(caught.value)
+    assert made.linear.weight.grad is None
+    steps(layer(), "never")
+    steps(layer(), "except_last", M=1)
+
+
+@pytest.mark.parametrize("layer", [Unused, Seeded, Looked])
+def test_what_recomputation_finds_as_before_trains(layer):
+    torch.manual_seed(2)
+    always = steps(layer(), "always")
+    torch.manual_seed(2)
+    assert always == steps(layer(), "never")

@@ -1,0 +1,161 @@
+"""Layers that the user puts in place of others, after the Pipeline was built."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from repro.gpipe import Pipeline, launch
+
+MSE = nn.functional.mse_loss
+STEPS = 4
+
+
+class Counting(nn.Module):
+    """Has a buffer that a forward changes, so F and R must see the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        return x * self.seen
+
+
+def model():
+    """Two layers for each of two stages."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 4))
+
+
+def at(module, name, layer):
+    """Put a layer in the place of the one of this name, if it is here."""
+    if name in dict(module.named_children()):
+        setattr(module, name, layer())
+
+
+def linear():
+    """A fresh layer, the same one each time."""
+    torch.manual_seed(5)
+    return nn.Linear(4, 4)
+
+
+def inside(module):
+    """Replace a layer within a layer."""
+    if "2" in dict(module.named_children()):
+        module.get_submodule("2")[0] = linear()
+
+
+CHANGES = {
+    "first": lambda module: at(module, "0", linear),
+    "last": lambda module: at(module, "3", linear),
+    "inside": inside,
+    "buffer": lambda module: at(module, "1", Counting),
+    "norm": lambda module: at(module, "1", lambda: nn.BatchNorm1d(4)),
+}
+OTHERS = {
+    "append": lambda module: module.append(nn.Tanh()),
+    "pop": lambda module: module.pop(-1),
+    "rename": lambda module: module.add_module("other", module.pop(0)),
+}
+
+
+def batch():
+    """One mini-batch."""
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.ones(6, 4)
+
+
+def plain(change, late):
+    """The unsplit model in plain PyTorch."""
+    whole, losses = model(), []
+    for step in range(STEPS):
+        if step == late:
+            change(whole)
+        loss = MSE(whole(batch()[0]), batch()[1])
+        whole.zero_grad()
+        loss.backward()
+        torch.optim.SGD(whole.parameters(), lr=0.1).step()
+        losses.append(loss.item())
+    whole.eval()
+    return losses, MSE(whole(batch()[0]), batch()[1]).item(), whole.state_dict()
+
+
+def trained(case, stages, late):
+    """The same through a pipeline of one micro-batch."""
+    pipe = Pipeline(model(), stages, 1, balance=[4 // stages] * stages, device="cpu")
+    losses = []
+    for step in range(STEPS):
+        if step == late:
+            CHANGES[case](pipe.module)
+        optimizer = torch.optim.SGD([{"params": list(pipe.parameters())}], lr=0.1)
+        losses.append(pipe.train_step(*batch(), MSE, optimizer).loss)
+    evaluation = pipe.evaluate(*batch(), MSE).loss
+    pipe.close()
+    return losses, evaluation, pipe.module.state_dict()
+
+
+def refusals(case, folder):
+    """What is said on each rank where the first stage has other layers, of a step and of a save."""
+    pipe = Pipeline(model(), 2, 2, balance=[2, 2], device="cpu")
+    before = pipe.train_step(*batch(), MSE).loss
+    layers = dict(pipe.module.named_children())
+    if pipe.is_first:
+        OTHERS[case](pipe.module)
+    said = []
+    for call in (lambda: pipe.train_step(*batch(), MSE), lambda: pipe.save(folder)):
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+    pipe.module._modules.clear()
+    pipe.module._modules.update(layers)
+    assert pipe.train_step(*batch(), MSE).loss == before
+    pipe.close()
+    return said
+
+
+def everything(folder):
+    """On two stages, all in one launch."""
+    folder = Path(folder)
+    found = {(case, late): trained(case, 2, late) for case in CHANGES for late in (0, 2)}
+    return found, {case: refusals(case, folder / case) for case in OTHERS}, dist.get_rank()
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    return launch(everything, str(tmp_path_factory.mktemp("checkpoints")), stages=2)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_layer_in_the_place_of_another_is_trained_and_evaluated(ran, case, late):
+    losses, evaluation, weights = plain(CHANGES[case], late)
+    assert len(set(losses)) == STEPS
+    for found in ([one[0][case, late] for one in ran], [trained(case, 1, late)]):
+        assert found[0][0] == pytest.approx(losses, rel=1e-5)
+        assert found[0][1] == pytest.approx(evaluation, rel=1e-5)
+        state = {key: value for part in found for key, value in part[2].items()}
+        assert state.keys() == weights.keys()
+        for key, value in weights.items():
+            torch.testing.assert_close(state[key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_layers_that_were_added_or_removed_are_refused_on_all_ranks(ran, case):
+    """Nothing is trained or written, and with the layers as they were training goes on."""
+    step, save = ran[0][1][case]
+    assert ran[1][1][case] == [step, save]
+    assert step.startswith("pipe.module: its layers are ")
+    assert "the Pipeline was built with 0, 1; put another layer in the place of one" in step
+    assert step in save
+    assert "\n" not in step + save
+
+
+def test_an_evaluation_with_other_layers_is_refused():
+    pipe = Pipeline(model(), 1, 2, device="cpu")
+    pipe.module.append(nn.Tanh())
+    with pytest.raises(ValueError, match=r"^pipe.module: its layers are 0, 1, 2, 3, 4, and"):
+        pipe.evaluate(*batch(), MSE)
