@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
-from repro.gpipe.schedule.actions import Action
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
@@ -53,14 +52,15 @@ def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
     schedule = make_schedule(kind, K, M, checkpoint)
     some = data.draw(costs(K))
     timeline = simulate(schedule, some)
-    at = {Action(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-    for action, span in at.items():
-        need = schedule.needs(action) if action.kind in "FRB" else None
-        if need is not None:
-            sizes = some.activations if need.kind == "F" else some.gradients
-            size = sizes[min(need.stage, action.stage)]
-            earliest = at[need].end + size / some.link.bytes_per_second + some.link.latency
-            assert span.start >= earliest - 1e-9
+    at = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
+    for rank in schedule.ranks:
+        for recv, user in pairwise(rank):
+            if recv.kind == "Recv":
+                maker = at[recv.maker[:3]]
+                sizes = some.activations if recv.of == "F" else some.gradients
+                size = sizes[min(maker.stage, recv.stage)]
+                earliest = maker.end + size / some.link.bytes_per_second + some.link.latency
+                assert at[user.kind, user.stage, user.micro_batch].start >= earliest - 1e-9
     for j in range(K):
         own = timeline.on(j)
         assert all(a.end <= b.start + 1e-9 for a, b in pairwise(own))
@@ -68,6 +68,23 @@ def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
         assert own[-1].kind == "U"
     work_ends = max(s.end for s in timeline.spans if s.kind != "U")
     assert all(s.start == work_ends for s in timeline.spans if s.kind == "U")
+
+
+@given(data=st.data(), K=st.integers(1, 4), held=st.integers(2, 3), M=st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
+    """Set-up and update of a rank are those of its stages, one after the other; costs are those of each stage."""
+    some = data.draw(costs(K * held))
+    timeline = simulate(make_schedule("interleaved-1f1b", K * held, M, "always", held), some)
+    for rank in range(K):
+        own = timeline.on(rank)
+        assert all(a.end <= b.start + 1e-9 for a, b in pairwise(own))
+        assert [s.kind for s in own].count("U") == 1
+        for kind, seconds in {"F": some.forward, "R": some.recompute, "B": some.backward}.items():
+            expected = M * sum(seconds[rank::K])
+            assert sum(s.seconds for s in own if s.kind == kind) == pytest.approx(expected)
+        assert sum(s.seconds for s in own if s.kind == "setup") == pytest.approx(sum(some.setup[rank::K]))
+        assert own[-1].seconds == pytest.approx(sum(some.update[rank::K]))
 
 
 @given(K=K, M=st.integers(1, 12))

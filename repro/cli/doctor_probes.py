@@ -193,7 +193,7 @@ def overhead(_stages: int, micro_batches: int = 32, steps: int = 30) -> tuple[fl
     model = build("timed", L=1, forward_s=0.0, backward_s=0.0, elements=1)
     inputs, targets = model.batch(micro_batches, 0)
     pipe = Pipeline(model.layers, 1, micro_batches)
-    actions = len(pipe.schedule.ranks[0])
+    actions = len(pipe.schedule.work(0))
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(steps):  # in turn, so that what else the machine does meets both
         for trace, found in seconds.items():

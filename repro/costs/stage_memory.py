@@ -20,7 +20,7 @@ from repro.costs.stage import (
 )
 from repro.costs.trace import Pass
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, unwrapped
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import Schedule
 
 Source = Counter | Between
 
@@ -65,7 +65,10 @@ class StageMemory:
 
 @dataclass(frozen=True)
 class Task:
-    """Which stage of which step: stage j of a schedule, made of these layers, on a mini-batch of meta tensors."""
+    """Which stage of which step: stage j of a schedule, made of these layers, on a mini-batch of meta tensors.
+
+    The rank holds no other stage.
+    """
 
     schedule: Schedule
     stage: int
@@ -93,9 +96,9 @@ class Task:
     @property
     def step(self) -> Hashable:
         """All else that the memory of a stage depends on."""
-        actions = tuple((a.kind, a.micro_batch) for a in self.schedule.ranks[self.stage])
+        actions = tuple((a.kind, a.of, a.micro_batch) for a in self.schedule.ranks[self.stage])
         data = _nbytes(self.inputs), _nbytes(self.targets), batch_size(self.inputs)
-        return actions, self.schedule.early, data, self.messages
+        return actions, data, self.messages
 
     @cached_property
     def recomputed(self) -> frozenset[int]:
@@ -124,29 +127,50 @@ def walk(counter: Source, task: Task) -> StageMemory:
 
 
 def _walked(counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_Part"]) -> StageMemory:
-    """Go through the actions of a stage."""
+    """Go through the actions of the rank that holds a stage."""
+    assert task.schedule.stages_per_rank == 1, "the memory of ranks that hold several stages is not counted yet"
+    actions = task.schedule.ranks[task.stage]
+    cut = sizes(batch_size(task.inputs), task.schedule.micro_batches)
     now = _at_rest(counter, task)
     most = StageMemory(tuple(now), "start")
-    cut = sizes(batch_size(task.inputs), task.schedule.micro_batches)
-    todo = {"F": len(cut), "B": len(cut)}
-    sending = 0
-    for action in task.schedule.ranks[task.stage]:
-        recomputed = action.micro_batch in task.recomputed
-        part = part_of(cut[action.micro_batch], recomputed, todo["B"] == len(cut))
-        todo[action.kind] = todo.get(action.kind, 0) - 1
-        if action.kind == "F":
-            now[BOUNDARY] += part.inputs
-        peak = [a + b for a, b in zip(now, part.effects[action.kind].peak, strict=True)]
-        peak[MESSAGES] += sending + _waiting(task, part, todo, action)
-        if sum(peak) > most.total:
-            most = StageMemory(tuple(peak), f"{action.kind}{action.micro_batch}")
-        now = [a + b for a, b in zip(now, part.effects[action.kind].after, strict=True)]
-        if action.kind == "B":
-            now[BOUNDARY] -= part.inputs
-        # With a graph the outputs are kept anyway.
-        sending = task.messages.sending * {"F": part.outputs * recomputed, "B": part.returned}.get(action.kind, 0)
-    now[OPTIMIZER] += max((counter.resident(index).update for index in task.layers), default=0)
-    return max(most, StageMemory(tuple(now), "U"), key=lambda moment: moment.total)
+    due = dict.fromkeys("FB", 0)  # messages that are still to be received
+    for action in actions:
+        if action.kind == "Recv":
+            due[action.of] += 1
+    arrived = 0  # bytes of gradients that are here before their B
+    sending = 0  # bytes that are on their way during the next action
+    fresh, differentiated = True, False
+    for action in actions:
+        kind, i = action.kind, action.micro_batch
+        if kind != "Send":  # which is about the same micro-batch as the action before it
+            fresh = not differentiated
+        if kind == "U":
+            now[OPTIMIZER] += max((counter.resident(index).update for index in task.layers), default=0)
+            most = max(most, StageMemory(tuple(now), "U"), key=lambda moment: moment.total)
+            continue
+        recomputed = i in task.recomputed
+        part = part_of(cut[i], recomputed, fresh)
+        if kind == "Recv":
+            due[action.of] -= 1
+            now[BOUNDARY] += part.inputs * (action.of == "F")
+            arrived += part.returning * (action.of == "B")
+        elif kind == "Send":
+            # With a graph the outputs are kept anyway.
+            sending = task.messages.sending * (part.outputs * recomputed if action.of == "F" else part.returned)
+        else:
+            if kind == "B":
+                arrived -= part.returning  # counted in the effect of B
+                differentiated = True
+            ahead = {of: min(task.messages.posted, count) for of, count in due.items()}
+            peak = [a + b for a, b in zip(now, part.effects[kind].peak, strict=True)]
+            peak[MESSAGES] += sending + arrived + ahead["F"] * part.inputs + ahead["B"] * part.returning
+            if sum(peak) > most.total:
+                most = StageMemory(tuple(peak), action.label)
+            now = [a + b for a, b in zip(now, part.effects[kind].after, strict=True)]
+            if kind == "B":
+                now[BOUNDARY] -= part.inputs
+            sending = 0
+    return most
 
 
 def _at_rest(counter: Source, task: Task) -> list[int]:
@@ -158,13 +182,6 @@ def _at_rest(counter: Source, task: Task) -> list[int]:
     now[OPTIMIZER] = sum(r.optimizer for r in resident)
     now[BOUNDARY] = task.first * _nbytes(task.inputs) + task.last * _nbytes(task.targets)
     return now
-
-
-def _waiting(task: Task, part: _Part, todo: Mapping[str, int], action: Action) -> int:
-    """Bytes of receives that are posted ahead, and of the gradient that a late R has waited for."""
-    posted = task.messages.posted
-    late = part.returning if action.kind == "R" and not task.schedule.early else 0
-    return late + min(posted, todo["F"]) * part.inputs + min(posted, todo["B"]) * part.returning
 
 
 def _part(counter: Source, task: Task, what: Hashable, size: int, recompute: bool, fresh: bool) -> _Part:

@@ -36,7 +36,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Speed = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]  # bytes per second
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]  # a second becomes at most twelve days
 ENOUGH = 2**59  # a memory with which everything fits: what a size takes is asked, not whether it fits
-MOST_CELLS = 2**18  # K x M: a schedule of ours has three actions for each
+MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 _NAMED = ("balance", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport")  # see `differences`
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON

@@ -30,7 +30,7 @@ class Setup:
         replicas: D.
         balance: layers per stage, or a rule of `repro.gpipe.Pipeline`; "time" is ours alone.
         checkpoint: which micro-batches are recomputed.
-        schedule: a name in `repro.gpipe.schedule.actions.SCHEDULES`; ours alone.
+        schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`; ours alone.
         transport: as `repro.gpipe.Pipeline` takes it; ours alone.
         throttle: of the links between stages, as `repro.gpipe.Pipeline` takes it; ours alone, peers are refused.
         seed: of initial weights, and of what is random inside layers.

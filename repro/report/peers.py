@@ -8,8 +8,7 @@ from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
-from repro.gpipe.schedule.actions import Action, Schedule
-from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule, written_out
 from repro.gpipe.schedule.replay import replay
 from repro.harness.spec import baseline
 from repro.paper.theory import UNIT_COSTS
@@ -144,11 +143,8 @@ def ideal_steps(K: int, M: int, remat: str) -> tuple[float, float]:
     """
     early = make_schedule("gpipe", K, M, remat)
     kinds = "RB" if remat == "always" else "B"
-    ranks = tuple(
-        tuple([Action("F", j, i) for i in range(M)] + [Action(kind, j, i) for i in range(M) for kind in kinds])
-        for j in range(K)
-    )
-    late = Schedule("forward order, recomputed late", K, M, remat, ranks, early=False)
+    orders = [[("F", j, i) for i in range(M)] + [(kind, j, i) for i in range(M) for kind in kinds] for j in range(K)]
+    late = written_out("forward order, recomputed late", M, remat, orders, late=True)
     ours, theirs = (replay(schedule, lambda action: UNIT_COSTS[action.kind]).step_time for schedule in (early, late))
     return ours, theirs
 

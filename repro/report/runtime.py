@@ -120,7 +120,7 @@ def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str]
     """One K and M, traced and untraced, as shown and as numbers."""
     row = next(iter(pair.values()))
     spec = results.specs[row["run"]]
-    actions = len(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint).ranks[0])
+    actions = len(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint).work(0))
     steps = {
         trace: {line["round"]: 1e6 * line["step_s"] for line in rounds_of(results, pair[trace])}
         if trace in pair

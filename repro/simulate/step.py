@@ -1,6 +1,7 @@
 """One training step on a virtual clock, by the walker of `repro.gpipe.schedule.replay`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from repro.gpipe.schedule.actions import Action, Schedule
@@ -23,11 +24,17 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
             f"schedule: has K={schedule.stages} stages, costs those of {costs.stages}; give both the same K"
         )
     seconds = {"F": costs.forward, "R": costs.recompute, "B": costs.backward}
-    timeline = replay(schedule, lambda action: seconds[action.kind][action.stage], _transfer(costs), costs.setup)
-    end = max((span.end for span in timeline.spans), default=0.0)
-    before = [Span("setup", j, -1, 0.0, s) for j, s in enumerate(costs.setup) if s]
-    after = [Span("U", j, -1, end, end + s) for j, s in enumerate(costs.update) if s]
-    return Timeline((*before, *timeline.spans, *after), schedule.stages)
+    K = len(schedule.ranks)
+    ready = [0.0] * K
+    before: list[Span] = []
+    for stage, took in enumerate(costs.setup):
+        start = ready[stage % K]
+        ready[stage % K] += took
+        if took:
+            before.append(Span("setup", stage, -1, start, start + took))
+    update = [sum(costs.update[rank::K]) for rank in range(K)]
+    timeline = replay(schedule, lambda action: seconds[action.kind][action.stage], _transfer(costs), ready, update)
+    return replace(timeline, spans=(*before, *timeline.spans))
 
 
 def settle(schedule: Schedule, costs: Callable[[Together], StageCosts], rounds: int = 3) -> StageCosts:
@@ -85,7 +92,7 @@ def _transfer(costs: StageCosts) -> "float | Any":
         for key, size in sizes.items()
     }
 
-    def crossing(action: Action, _target: int) -> Crossing:
-        return found[action.kind, action.stage]
+    def crossing(send: Action) -> Crossing:
+        return found[send.of, send.stage]
 
     return crossing

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.schedule.critical import by_kind, by_stage, critical_path, delays, gaps
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 SHORT = {"setup": "s", "transfer": "t", "gap": "g"}
 schedules = st.builds(
-    make_schedule, st.sampled_from(list(SCHEDULES)), st.integers(1, 5), st.integers(1, 6), st.sampled_from(CHECKPOINTS)
+    make_schedule, st.sampled_from(EXECUTED), st.integers(1, 5), st.integers(1, 6), st.sampled_from(CHECKPOINTS)
 )
 
 
@@ -64,7 +64,7 @@ def test_a_message_under_way_when_the_stage_became_free_is_what_it_waited_for():
 def test_queueing_for_a_link_is_transfer():
     """Messages of 3 seconds leave every second: F3 of stage 0 ends at 4, the link is free at 10."""
     schedule = make_schedule("gpipe", 2, 4, "never")
-    timeline = replay(schedule, lambda a: UNIT[a.kind], lambda _a, j: Crossing(3.0 if j else 0.0, 0.5 if j else 0.0))
+    timeline = replay(schedule, lambda a: UNIT[a.kind], lambda a: Crossing(3.0, 0.5) if a.of == "F" else Crossing())
     legs = critical_path(timeline, schedule)
     assert drawn(legs) == "F0@0 F1@0 F2@0 F3@0 t3@1 F3@1 B3@1 B3@0 B2@0 B1@0 B0@0"
     assert by_kind(legs)["transfer"] == 13.5 - 4
@@ -112,7 +112,7 @@ def test_ties_go_to_the_stage_itself():
 @given(schedule=schedules, data=st.data())
 def test_legs_abut_and_sum_to_the_step(schedule, data):
     seconds = st.floats(0, 10, allow_subnormal=False)
-    costs = {action: data.draw(seconds) for rank in schedule.ranks for action in rank}
+    costs = {action: data.draw(seconds) for j in range(schedule.stages) for action in schedule.work(j)}
     costs[schedule.ranks[0][0]] += 1.0  # a step takes some time
     transfer = data.draw(seconds)
     timeline = replay(schedule, costs.__getitem__, transfer)
@@ -125,13 +125,23 @@ def test_legs_abut_and_sum_to_the_step(schedule, data):
     assert all(delay == pytest.approx(Crossing(latency=transfer)) for delay in delays(timeline, schedule).values())
 
 
+def test_ranks_that_hold_several_stages():
+    """K=2, stages 0 and 2 on the first rank: what stage 2 waits for is a message of stage 1."""
+    schedule = make_schedule("interleaved-1f1b", 4, 2, "never", 2)
+    timeline = replay(schedule, lambda a: UNIT[a.kind], 0.5)
+    legs = critical_path(timeline, schedule)
+    holds(legs, timeline)
+    assert drawn(legs).startswith("F0@0 t0@1 F0@1 t0@2 F0@2 t0@3 F0@3 B0@3")
+    assert delays(timeline, schedule) == {(0, 1): Crossing(latency=0.5), (1, 0): Crossing(latency=0.5)}
+
+
 @given(schedule=schedules, data=st.data())
 def test_spans_anywhere_end_and_still_abut(schedule, data):
     """Clocks that disagree, spans that overlap or are missing: no schedule could have made these."""
     moment = st.floats(-5, 5, allow_subnormal=False)
     spans = []
-    for rank in schedule.ranks:
-        for a in rank:
+    for j in range(schedule.stages):
+        for a in schedule.work(j):
             start, end = sorted((data.draw(moment), data.draw(moment)))
             spans.append(Span(a.kind, a.stage, a.micro_batch, start, end))
     timeline = Timeline(tuple(spans[data.draw(st.integers(0, 1)) :]), schedule.stages)

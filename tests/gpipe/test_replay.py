@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.breakdown import PARTS, breakdown
-from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.kinds import make_schedule, written_out
 from repro.gpipe.schedule.replay import Crossing, DeadlockError, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
@@ -37,7 +36,7 @@ def test_early_recompute_hides_in_the_bubble(K, M):
 
 def test_transfer_delays_only_what_crosses():
     timeline = replay(
-        make_schedule("gpipe", 2, 1, "never"), lambda a: UNIT[a.kind], lambda a, j: Crossing(0.5 if j else 0.25)
+        make_schedule("gpipe", 2, 1, "never"), lambda a: UNIT[a.kind], lambda a: Crossing(0.5 if a.of == "F" else 0.25)
     )
     assert timeline.step_time == 1 + 0.5 + 1 + 2 + 0.25 + 2
 
@@ -45,22 +44,22 @@ def test_transfer_delays_only_what_crosses():
 def test_a_link_carries_one_message_at_a_time():
     """F takes 1 second and its message 3, so the second one waits for the first; latency passes beside."""
     forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
-    timeline = replay(forwards, lambda _a: 1.0, lambda _a, _j: Crossing(3.0, latency=0.5))
+    timeline = replay(forwards, lambda _a: 1.0, lambda _send: Crossing(3.0, latency=0.5))
     assert [s.start for s in timeline.on(1)] == [1 + 3 + 0.5, 1 + 6 + 0.5, 1 + 9 + 0.5]
     assert [s.start for s in timeline.on(0)] == [0, 1, 2]
 
 
 def test_a_blocking_link_keeps_its_sender():
     forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
-    timeline = replay(forwards, lambda _a: 1.0, lambda _a, _j: Crossing(3.0, latency=0.5, blocking=True))
+    timeline = replay(forwards, lambda _a: 1.0, lambda _send: Crossing(3.0, latency=0.5, blocking=True))
     assert [s.start for s in timeline.on(0)] == [0, 4, 8]
     assert [s.start for s in timeline.on(1)] == [4.5, 8.5, 12.5]
 
 
 def test_a_stuck_schedule_is_named():
-    ranks = ((Action("F", 0, 0), Action("B", 0, 0)), (Action("F", 1, 1), Action("B", 1, 0)))
-    with pytest.raises(DeadlockError, match="F1 on stage 1 waits for F1 on stage 0"):
-        replay(Schedule("stuck", 2, 2, "never", ranks), lambda _a: 1.0)
+    orders = [[("F", 0, 0), ("B", 0, 0)], [("F", 1, 1), ("B", 1, 0)]]
+    with pytest.raises(DeadlockError, match="Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0"):
+        replay(written_out("stuck", 2, "never", orders), lambda _a: 1.0)
 
 
 def test_breakdown_of_the_paper_pie():

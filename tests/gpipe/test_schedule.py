@@ -1,21 +1,33 @@
 """Schedules are drawn as tables, and hold what a pipeline must hold for any K and M."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.schedule.actions import Action, Schedule
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
-from repro.gpipe.schedule.replay import check, draw, replay
+from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
+from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES, Kind, make_schedule, written_out
+from repro.gpipe.schedule.replay import DeadlockError, check, draw, replay
 
 ANY = {
-    "name": st.sampled_from(sorted(SCHEDULES)),
+    "name": st.sampled_from(EXECUTED),
     "stages": st.integers(1, 9),
     "micro_batches": st.integers(1, 17),
     "checkpoint": st.sampled_from(CHECKPOINTS),
 }
+UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
+
+
+@st.composite
+def of_any_kind(draw):
+    """Any schedule; where ranks may hold several stages, of up to seven ranks with up to four stages each."""
+    name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 7))
+    held = draw(st.integers(2, 4)) if SCHEDULES[name].interleaved else 1
+    return make_schedule(name, ranks * held, draw(ANY["micro_batches"]), draw(ANY["checkpoint"]), held)
 
 
 def drawn(schedule):
@@ -67,38 +79,147 @@ def test_1f1b_drawn():
     ]
 
 
-@given(**ANY)
-def test_every_micro_batch_happens_once_and_in_order(name, stages, micro_batches, checkpoint):
-    schedule = make_schedule(name, stages, micro_batches, checkpoint)
-    for j, rank in enumerate(schedule.ranks):
-        assert all(a.stage == j for a in rank)
-        for i in range(micro_batches):
-            kinds = [a.kind for a in rank if a.micro_batch == i]
-            assert kinds in (["F", "B"], ["F", "R", "B"])
-            if checkpoint != "except_last":
-                assert ("R" in kinds) == (checkpoint == "always")
-            recomputed = rank.index(Action("B", j, i)) - rank.index(Action("R", j, i)) if "R" in kinds else 1
-            assert recomputed == 1, "R directly precedes its B: at most one micro-batch's activations are live"
+def test_early_and_late_recompute_differ_in_where_the_gradient_is_received():
+    def labels(name):
+        return [a.label for a in make_schedule(name, 2, 1, "always").ranks[0]]
+
+    assert labels("gpipe") == ["F0", "Send F0", "R0", "Recv B0", "B0", "U"]
+    assert labels("gpipe-late") == ["F0", "Send F0", "Recv B0", "R0", "B0", "U"]
+    assert [str(a) for a in make_schedule("gpipe", 2, 1, "never").ranks[1]] == [
+        *("Recv F0 on stage 1", "F0 on stage 1", "B0 on stage 1", "Send B0 on stage 1", "U on stage 1")
+    ]
 
 
-@given(**ANY)
-def test_happens_before(name, stages, micro_batches, checkpoint):
-    schedule = make_schedule(name, stages, micro_batches, checkpoint)
-    timeline = replay(schedule, lambda a: {"F": 1.0, "R": 1.0, "B": 2.0}[a.kind], transfer=0.25)
+@given(of_any_kind())
+def test_every_micro_batch_happens_once_and_in_order(schedule):
+    for rank in range(len(schedule.ranks)):
+        work = schedule.work(rank)
+        for stage in range(rank, schedule.stages, len(schedule.ranks)):
+            for i in range(schedule.micro_batches):
+                own = [a for a in work if (a.stage, a.micro_batch) == (stage, i)]
+                kinds = [a.kind for a in own]
+                assert kinds in (["F", "B"], ["F", "R", "B"])
+                assert ("R" in kinds) == (i in schedule.recomputed(stage))
+                if schedule.checkpoint != "except_last":
+                    assert ("R" in kinds) == (schedule.checkpoint == "always")
+                recomputed = work.index(own[-1]) - work.index(own[1]) if "R" in kinds else 1
+                assert recomputed == 1, "R directly precedes its B: at most one micro-batch's activations are live"
+        held = schedule.stages_per_rank * schedule.micro_batches
+        assert len(work) == 2 * held + sum(a.kind == "R" for a in work), "nothing of other stages"
+
+
+@given(of_any_kind())
+def test_each_rank_updates_once_and_last(schedule):
+    for rank, actions in enumerate(schedule.ranks):
+        assert [a for a in actions if a.kind == "U"] == [Action("U", rank, rank, -1)] == [actions[-1]]
+
+
+@given(of_any_kind())
+def test_every_send_has_its_recv_and_messages_of_a_link_stay_in_order(schedule):
+    links = {}
+    for rank, actions in enumerate(schedule.ranks):
+        for a in actions:
+            assert a.rank == rank
+            if a.kind in ("Send", "Recv"):
+                link = (rank, a.peer) if a.kind == "Send" else (a.peer, rank)
+                links.setdefault((*link, a.of), {"Send": [], "Recv": []})[a.kind].append(a.maker)
+            else:
+                assert a.of == ""
+    K, v, M = len(schedule.ranks), schedule.stages_per_rank, schedule.micro_batches
+    for messages in links.values():
+        assert messages["Send"] == messages["Recv"]
+    sent = [maker for messages in links.values() for maker in messages["Send"]]
+    assert len(set(sent)) == len(sent) == (2 * (K * v - 1) * M if K > 1 else 0)
+
+
+@given(of_any_kind())
+def test_what_is_needed_is_received_before_and_what_is_made_is_sent_after(schedule):
+    K = len(schedule.ranks)
+    for actions in schedule.ranks:
+        at = {(a.kind, a.of, a.stage, a.micro_batch): n for n, a in enumerate(actions)}
+        for (kind, _, stage, i), n in at.items():
+            late = kind == "R" and schedule.name == "gpipe-late"
+            if kind == "F":
+                assert (stage == 0 or K == 1) or at["Recv", "F", stage, i] < n
+                assert (stage == schedule.stages - 1 or K == 1) or at["Send", "F", stage, i] > n
+            elif kind == "B" or late:
+                assert (stage == schedule.stages - 1 or K == 1) or at["Recv", "B", stage, i] < n
+            if kind == "B":
+                assert (stage == 0 or K == 1) or at["Send", "B", stage, i] > n
+
+
+@given(of_any_kind())
+def test_happens_before(schedule):
+    timeline = replay(schedule, lambda a: UNIT[a.kind], transfer=0.25)
     spans = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-    assert len(spans) == sum(len(rank) for rank in schedule.ranks)
+    K = len(schedule.ranks)
+    assert len(spans) == sum(len(schedule.work(rank)) for rank in range(K))
+    message = 0.25 if K > 1 else 0.0
     for (kind, j, i), span in spans.items():
         if kind == "F" and j:
-            assert span.start >= spans["F", j - 1, i].end + 0.25
+            assert span.start >= spans["F", j - 1, i].end + message
         if kind == "B":
             assert span.start >= spans["F", j, i].end
-            if j + 1 < stages:
-                assert span.start >= spans["B", j + 1, i].end + 0.25
+            if j + 1 < schedule.stages:
+                assert span.start >= spans["B", j + 1, i].end + message
+    for rank in range(K):
+        own = timeline.on(rank)
+        assert all(a.end <= b.start for a, b in pairwise(own)), "a rank does one thing at a time"
+
+
+@given(of_any_kind(), st.lists(st.floats(0.1, 5), min_size=7, max_size=7))
+def test_no_rank_updates_before_all_have_ended_their_work(schedule, seconds):
+    K = len(schedule.ranks)
+    timeline = replay(schedule, lambda a: UNIT[a.kind], update=seconds[:K])
+    ended = max(s.end for s in timeline.spans if s.kind in COMPUTE)
+    updates = [s for s in timeline.spans if s.kind == "U"]
+    assert [(s.stage, s.start) for s in updates] == [(rank, ended) for rank in range(K)]
+    assert [s.end for s in updates] == [ended + s for s in seconds[:K]]
+
+
+def test_interleaved_1f1b_drawn():
+    """Figure 4 of arXiv:2104.04473 with two ranks: `a` is the first stage that a rank holds, `b` the second."""
+    assert drawn(make_schedule("interleaved-1f1b", 4, 2, "never", stages_per_rank=2)) == [
+        "F0a F1a F0b F1b .   B0b .   B1b B0a B1a".split(),
+        ".   F0a F1a F0b B0b F1b B1b B0a B1a .".split(),
+    ]
+    text = draw(make_schedule("interleaved-1f1b", 4, 2, "never", stages_per_rank=2))
+    assert [line.split(" |")[0] for line in text.splitlines()] == ["rank 0", "rank 1"]
+
+
+@given(ranks=st.integers(1, 7), held=st.integers(2, 4), groups=st.integers(1, 4), F=st.floats(0.1, 5))
+def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held, groups, F):
+    """(K - 1) / (v M) of the ideal time, where M is a multiple of K (section 2.2 of arXiv:2104.04473)."""
+    M = groups * ranks
+    schedule = make_schedule("interleaved-1f1b", ranks * held, M, "never", held)
+    timeline = replay(schedule, lambda a: F * UNIT[a.kind] / held)
+    assert timeline.bubble_over_work == pytest.approx((ranks - 1) / (held * M), abs=1e-9)
+    assert timeline.step_time == pytest.approx(3 * F * M * (1 + (ranks - 1) / (held * M)))
+
+
+def test_interleaved_is_refused_where_it_would_be_executed():
+    with pytest.raises(ValueError, match=r"^schedule='interleaved-1f1b': .* is not executed yet.*; try '1f1b'$"):
+        Pipeline([nn.Identity, nn.Identity], 2, 2, schedule="interleaved-1f1b", device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["early", "late"])
+def test_a_kind_is_one_function(monkeypatch, kind):
+    """Recompute, messages and updates are put in for it."""
+
+    def pairs(rank, _ranks, micro_batches):
+        return [(kind, rank, i) for i in range(micro_batches) for kind in "FB"]
+
+    monkeypatch.setitem(SCHEDULES, "pairs", Kind(pairs, late=kind == "late"))
+    schedule = make_schedule("pairs", 3, 4)
+    check(schedule)
+    assert drawn(schedule)[2][:7] == [".", ".", "F0", "R0", "B0", ".", "."]
+    assert drawn(schedule)[0][:4] == (["F0", "R0", ".", "."] if kind == "early" else ["F0", ".", ".", "."])
 
 
 @given(stages=ANY["stages"], micro_batches=ANY["micro_batches"], checkpoint=ANY["checkpoint"])
 def test_gpipe_forwards_first_then_backwards_reversed(stages, micro_batches, checkpoint):
-    for rank in make_schedule("gpipe", stages, micro_batches, checkpoint).ranks:
+    schedule = make_schedule("gpipe", stages, micro_batches, checkpoint)
+    for rank in map(schedule.work, range(stages)):
         assert [a.micro_batch for a in rank if a.kind == "F"] == list(range(micro_batches))
         assert [a.micro_batch for a in rank if a.kind == "B"] == list(reversed(range(micro_batches)))
         assert "F" not in [a.kind for a in rank][micro_batches:]
@@ -106,9 +227,10 @@ def test_gpipe_forwards_first_then_backwards_reversed(stages, micro_batches, che
 
 @given(stages=ANY["stages"], micro_batches=ANY["micro_batches"])
 def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
-    for j, rank in enumerate(make_schedule("1f1b", stages, micro_batches, "never").ranks):
+    schedule = make_schedule("1f1b", stages, micro_batches, "never")
+    for j in range(stages):
         live = high = 0
-        for action in rank:
+        for action in schedule.work(j):
             live += {"F": 1, "B": -1}[action.kind]
             high = max(high, live)
         assert high == min(stages - j, micro_batches)
@@ -121,6 +243,10 @@ def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
         (("gpipe", 2, 2, "sometimes"), ["checkpoint='sometimes'", "except_last"]),
         (("gpipe", 0, 2), ["stages=0", "at least 1"]),
         (("gpipe", 2, 0), ["micro_batches=0", "at least 1"]),
+        (("gpipe", 2, 2, "never", 2), ["stages_per_rank=2: must be 1 for schedule='gpipe'"]),
+        (("gpipe", 2, 2, "never", 0), ["stages_per_rank=0", "at least 1"]),
+        (("interleaved-1f1b", 2, 2), ["stages_per_rank=1: must be at least 2 for schedule='interleaved-1f1b'"]),
+        (("interleaved-1f1b", 3, 2, "never", 2), ["stages=3: must be a multiple of stages_per_rank=2"]),
     ],
 )
 def test_one_line_for_a_wrong_argument(arguments, words):
@@ -132,16 +258,15 @@ def test_one_line_for_a_wrong_argument(arguments, words):
         assert word in message
 
 
-@given(**ANY)
-def test_every_schedule_passes_its_own_check(name, stages, micro_batches, checkpoint):
-    schedule = make_schedule(name, stages, micro_batches, checkpoint)
+@given(of_any_kind())
+def test_every_schedule_passes_its_own_check(schedule):
     check(schedule)
     check(schedule.forward_only())
 
 
 def by_hand(*orders: str) -> Schedule:
-    ranks = [[Action(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)]
-    return Schedule("mine", len(orders), 2, "never", tuple(map(tuple, ranks)))
+    work = [[(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)]
+    return written_out("mine", 2, "never", work)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +279,12 @@ def by_hand(*orders: str) -> Schedule:
         (("F0 F1 B1 B0", "F0 B1 F1 B0"), "stage 1 does B1 at the wrong time"),
         (("F0 F1 R0 B1 B0", "F0 F1 B1 R1 B0"), "stage 1 does R1 at the wrong time"),
         (
-            ("F0 B0 F1 B1", "F0 F1 B1 B0"),
-            r"deadlocks: B0 on stage 0 waits for B0 on stage 1, F1 on stage 1 waits for F1",
+            ("F0 B0 F1 B1", "F0 F1 B0 B1"),
+            "deadlocks: Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0",
+        ),
+        (
+            ("F0 F1 B1 B0", "F1 F0 B1 B0"),
+            "Recv F1 on stage 1 comes where Send F0 on stage 0 is sent; a link's messages are received in the order",
         ),
     ],
 )
@@ -165,7 +294,59 @@ def test_what_would_deadlock_or_lose_a_message_is_refused(orders, words):
     assert "\n" not in str(caught.value)
 
 
+def changed(change) -> Schedule:
+    """1F1B with K=2, M=2, its actions changed: for each rank a list goes in, and a list comes out."""
+    good = make_schedule("1f1b", 2, 2, "never")
+    return replace(good, ranks=tuple(tuple(change(rank, list(actions))) for rank, actions in enumerate(good.ranks)))
+
+
+def without(kind: str, of: str, rank: int):
+    return lambda r, actions: [a for a in actions if (a.kind, a.of, r) != (kind, of, rank)]
+
+
+def moved(label: str, rank: int, to: int):
+    def change(r, actions):
+        if r == rank:
+            n = next(n for n, a in enumerate(actions) if a.label == label)
+            actions.insert(to, actions.pop(n))
+        return actions
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without("Recv", "F", 1), "stage 1 does F0 before the activations are received"),
+        (without("Recv", "B", 0), "stage 0 does B0 before the gradient is received"),
+        (without("Send", "F", 0), "Recv F0 on stage 1 must have exactly one Send on rank 0"),
+        (moved("Recv F0", 1, 1), "stage 1 does F0 before the activations are received"),
+        (moved("Send F1", 0, 0), "stage 0 sends F1 before it is made"),
+        (lambda r, actions: actions + actions[-1:] * r, "rank 1 must have one U, at its end"),
+        (lambda r, actions: actions[: len(actions) - r], "rank 1 must have one U, at its end"),
+        (moved("U", 0, 0), "rank 0 must have one U, at its end"),
+        (
+            lambda r, actions: actions + [actions[0]] * r,
+            "Recv F0 on stage 1 must have exactly one Send|one U, at its end",
+        ),
+        (lambda _r, actions: [a._replace(rank=0) for a in actions], "rank 1 has an action of another rank or stage"),
+    ],
+)
+def test_messages_and_updates_are_checked(change, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        check(changed(change))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_update_that_a_rank_lacks_is_a_deadlock():
+    with pytest.raises(DeadlockError, match="U on stage 0 waits for all ranks"):
+        replay(changed(lambda r, actions: actions[: len(actions) - r]), lambda _a: 1.0)
+
+
 def test_a_pipeline_checks_its_schedule(monkeypatch):
-    monkeypatch.setitem(SCHEDULES, "mine", lambda _stage, _stages, M: [("F", i) for i in range(M)] + [("B", 0)])
+    def forgets(rank, _ranks, micro_batches):
+        return [("F", rank, i) for i in range(micro_batches)] + [("B", rank, 0)]
+
+    monkeypatch.setitem(SCHEDULES, "mine", Kind(forgets))
     with pytest.raises(ValueError, match="schedule 'mine': stage 0 must do each of F and B 0 to 1 exactly once"):
         Pipeline([nn.Identity], 1, 2, schedule="mine", device="cpu")

@@ -73,6 +73,19 @@ def test_drawn_in_slots():
     assert LINE.to_text().splitlines() == ["stage 0 | F0 .  .  .  B0 B0", "stage 1 | .  F0 B0 B0 .  ."]
 
 
+def test_ranks_that_hold_several_stages():
+    """Four stages on two ranks: idle time is that of the ranks, and there is a track for each."""
+    spans = tuple(Span("F", j, 0, float(j), j + 1.0) for j in range(4))
+    line = Timeline(spans, 4, stages_per_rank=2)
+    assert line.bubble_over_total == pytest.approx(0.5)
+    assert line.bubble_over_work == pytest.approx(1.0)
+    assert [s.stage for s in line.on(0)] == [0, 2]
+    assert line.to_text().splitlines() == ["rank 0 | F0a .   F0b .", "rank 1 | .   F0a .   F0b"]
+    events = line.to_chrome()["traceEvents"]
+    assert [e["tid"] for e in events if e["ph"] == "X"] == [0, 1, 0, 1]
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"rank 0", "rank 1"}
+
+
 def test_empty():
     empty = Timeline((), 3)
     assert (empty.step_time, empty.bubble_over_total, empty.bubble_over_work) == (0.0, 0.0, 0.0)

@@ -4,7 +4,7 @@ from typing import Any, get_args
 import pytest
 from crew import experiment, spec
 
-from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
+from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED
 from repro.harness.spec import (
     Checkpoint,
     Experiment,
@@ -104,7 +104,7 @@ def test_a_missing_field_and_an_empty_group_are_one_line():
 
 
 def test_names_are_those_of_the_engine():
-    assert get_args(ScheduleName) == tuple(SCHEDULES)
+    assert get_args(ScheduleName) == EXECUTED
     assert get_args(Checkpoint) == CHECKPOINTS
     assert set(get_args(Optimizer)) == set(OPTIMIZERS)
 

@@ -186,5 +186,5 @@ def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch)
     monkeypatch.setattr(bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2))
     bars._shares(results, done[-1] | {"schedule": "gpipe-late"})
     bars._shares(results, done[-1] | {"schedule": "ddp"})
-    assert (seen[0].name, seen[0].early, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", False, 2, 4)
+    assert (seen[0].name, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", 2, 4)
     assert seen[1] is None

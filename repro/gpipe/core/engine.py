@@ -1,11 +1,11 @@
-"""Executes a schedule: for each action, wait for the message it needs, run it on the stage, send what it made."""
+"""Executes a schedule: does one action after the other, as the schedule lists them."""
 
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from hashlib import blake2b
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,7 @@ class Engine:
         if id(schedule) not in self._parts_of:
             self._parts_of[id(schedule)] = Part.of(schedule, self._rank)
         self._part = self._parts_of[id(schedule)]
+        self._micro_batches = schedule.micro_batches
         if self._signatures is None:
             self._signatures = Signatures(schedule.micro_batches)
         self.evaluating = evaluate
@@ -162,7 +163,11 @@ class Engine:
         self.outputs: dict[int, Tree] = {}
         self.stage.begin_step(self.step)
         self._agreed: float | None = None
+        # By micro-batch, from the action that makes or receives it to the one that sends or uses it.
+        self._received: dict[int, Tree] = {}
+        self._made: dict[int, Tree] = {}
         self._gradients: dict[int, list[Tensor | None]] = {}
+        self._made_gradients: dict[int, list[Tensor | None]] = {}
         if self._before is None:
             began = self.recorder.now()
             announced = self._announce(inputs, learn=learn)
@@ -183,26 +188,23 @@ class Engine:
         self.recorder.span("setup", -1, began)
         replicas = None if self.evaluating else self.replicas
         statistics = nullcontext() if self.evaluating else self._statistics()
-        with statistics as self.stage.statistics, self._checked(), self._generators_preserved():
+        do = {
+            "F": self._forward,
+            "R": self._recompute,
+            "B": self._backward,
+            "Send": self._send,
+            "Recv": self._receive,
+            "U": partial(self._update, optimizer),
+        }
+        with ExitStack() as self._work:  # U ends it; evaluation has none
+            self.stage.statistics = self._work.enter_context(statistics)
+            self._work.enter_context(self._checked())
+            self._work.enter_context(self._generators_preserved())
             if replicas is not None:
                 replicas.begin(self._parameters)
             for action in self._part.actions:
                 here.action = action
-                self._do[action.kind](self, action)
-            if isinstance(self.stage.head, Head):
-                self.stage.head.refuse_constant()
-            if replicas is not None:
-                replicas.finish()  # before statistics are gathered: replicas must meet in the same order
-        if self._before is None and not self.evaluating:
-            self._return_to_user()
-        scaler = self._scaler
-        update = optimizer is not None
-        if scaler is not None:
-            update = scaler.agree(self._parameters, update=update)
-        if optimizer is not None:
-            self._update(optimizer)
-        if scaler is not None and update:
-            scaler.update()
+                do[action.kind](action)
         self._flush()
         assert self._signatures is not None
         self._signatures.keep(announced[0], self._learnt)
@@ -303,7 +305,7 @@ class Engine:
         try:
             refuse_uncuttable(unwrapped(inputs), "inputs")
             inputs = self._to_device(inputs)
-            parts = split(inputs, self._part.schedule.micro_batches)
+            parts = split(inputs, self._micro_batches)
         except ValueError as error:
             self._reason = str(error)
             return _REFUSED
@@ -359,46 +361,60 @@ class Engine:
         if self._before is not None:
             self._given = []
             learn_from = (self.wire, self._before) if learning else None
-            self._activations = Inbox(self.links.activations_in, self._part.arriving, learnt.incoming, learn_from)
+            self._activations = Inbox(self.links.activations_in, self._part.activations, learnt.incoming, learn_from)
         if self._after is not None:
             returning = {i: m.gradients() for i, m in learnt.outgoing.items()}
-            self._returned = Inbox(self.links.gradients_in, self._part.returning, returning)
+            self._returned = Inbox(self.links.gradients_in, self._part.gradients, returning)
         else:
             refuse_uncuttable(targets, "targets")
             on_device = None if targets is None else self._to_device(targets)
-            micro_batches = self._part.schedule.micro_batches
             loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
             if not isinstance(loss, nn.Module):
                 self._loss_module = None
             elif self._loss_module is None or self._loss_module.module is not loss:
                 self._loss_module = LossModule(loss)
-            self.stage.head = Head(loss_fn, on_device, examples, micro_batches, self._total)
+            self.stage.head = Head(loss_fn, on_device, examples, self._micro_batches, self._total)
+
+    def _receive(self, action: Action) -> None:
+        i = action.micro_batch
+        if action.of == "F":
+            self._received[i] = self._activations.take_tree(i)
+        else:
+            arrived = self._returned.take(i)
+            if self.stage.probing:
+                self._learnt.reached[i] = arrived.pop().bool().tolist() if arrived else []
+            # None where the loss does not depend on an output, as without a boundary: optimizers heed the difference.
+            reached = self._learnt.reached[i]
+            self._gradients[i] = [g if r else None for g, r in zip(arrived, reached, strict=True)]
+
+    def _send(self, action: Action) -> None:
+        i = action.micro_batch
+        if action.of == "F":
+            self._send_activations(i, self._made.pop(i))
+        else:
+            self._send_gradients(i, self._made_gradients.pop(i))
 
     def _forward(self, action: Action) -> None:
         i = action.micro_batch
         if self._before is None:
             inputs, shared = self._inputs[i], self._overlapping
         else:
-            inputs = self._activations.take_tree(i)
-            shared = self._learnt.incoming[i].overlapping
-        keep = i not in self._part.recomputed
+            inputs, shared = self._received.pop(i), self._learnt.incoming[i].overlapping
         began = self.recorder.now()
         if self.evaluating:
             result = self.stage.evaluate(i, inputs, overlapping=shared)
         else:
-            result = self.stage.forward(i, inputs, keep=keep, overlapping=shared)
+            result = self.stage.forward(i, inputs, keep=i not in self._part.recomputed, overlapping=shared)
         self.recorder.span("F", i, began)
         if self._after is not None:
-            self._send(i, result)
-            if keep and not self.evaluating:
-                self._compare_outputs(i)
+            self._made[i] = result
         elif self.evaluating:
             self.outputs[i] = result
             self.losses[i] = self.stage.score(i, result)
         else:
             self.losses[i] = result.detach()
 
-    def _send(self, i: int, outputs: Tree) -> None:
+    def _send_activations(self, i: int, outputs: Tree) -> None:
         """Send activations, with their description while shapes are learnt."""
         assert self._after is not None
         tensors, skeleton = flatten(outputs)
@@ -413,6 +429,8 @@ class Engine:
                 "what a layer returns besides the contents of its tensors must not depend on data or time"
             )
         self.links.outbox.send(self.links.activations_out, tensors)
+        if i not in self._part.recomputed and not self.evaluating:
+            self._compare_outputs(i)
 
     def _compare_outputs(self, i: int) -> None:
         """Note it if other outputs of micro-batch i require a gradient than was learnt; after its graph is built."""
@@ -422,26 +440,14 @@ class Engine:
 
     def _recompute(self, action: Action) -> None:
         i = action.micro_batch
-        if not self._part.schedule.early:
-            self._await_gradient(i)
         began = self.recorder.now()
         self.stage.recompute(i)
         self.recorder.span("R", i, began)
         if self._after is not None:
             self._compare_outputs(i)
 
-    def _await_gradient(self, i: int) -> None:
-        if self._after is not None and i not in self._gradients:
-            arrived = self._returned.take(i)
-            if self.stage.probing:
-                self._learnt.reached[i] = arrived.pop().bool().tolist() if arrived else []
-            # None where the loss does not depend on an output, as without a boundary: optimizers heed the difference.
-            reached = self._learnt.reached[i]
-            self._gradients[i] = [g if r else None for g, r in zip(arrived, reached, strict=True)]
-
     def _backward(self, action: Action) -> None:
         i = action.micro_batch
-        self._await_gradient(i)
         gradients: list[Tensor | None] | None = None
         if self._after is not None:
             arrived = iter(self._gradients.pop(i))
@@ -454,9 +460,9 @@ class Engine:
         made = self.stage.backward(i, gradients)
         self.recorder.span("B", i, began)
         if self._before is not None:
-            self._return(i, made)
+            self._made_gradients[i] = made
 
-    def _return(self, i: int, made: list[Tensor | None]) -> None:
+    def _send_gradients(self, i: int, made: list[Tensor | None]) -> None:
         """Send gradients, zeros where there is none, and while shapes are learnt also where there is one."""
         metas = self._learnt.incoming[i].gradients().tensors
         gradients = [m.room(self.stage.device).zero_() if g is None else g for g, m in zip(made, metas, strict=True)]
@@ -469,16 +475,33 @@ class Engine:
             self.stage.unexpected = "which of the stage's inputs the loss depends on has changed"
         self.links.outbox.send(self.links.gradients_out, gradients)
 
-    def _update(self, optimizer: torch.optim.Optimizer) -> None:
-        """One synchronous update."""
-        began = self.recorder.now()
-        if self._scaler is None:
-            optimizer.step()
-        else:
-            self._scaler.step(optimizer)
-        self.recorder.span("U", -1, began)
+    def _update(self, optimizer: torch.optim.Optimizer | None, _action: Action) -> None:
+        """End the work on micro-batches, agree with all stages that the step counts, and update.
 
-    _do: ClassVar[dict[str, Callable[["Engine", Action], None]]] = {"F": _forward, "R": _recompute, "B": _backward}
+        Raises:
+            NonFiniteError: on every stage, if the step is refused; nothing has changed then.
+            _UnexpectedStepError: on every stage, if it was not as learnt on one of them.
+        """
+        if isinstance(self.stage.head, Head):
+            self.stage.head.refuse_constant()
+        if self.replicas is not None:
+            self.replicas.finish()  # before statistics are gathered: replicas must meet in the same order
+        self._work.close()
+        if self._before is None:
+            self._return_to_user()
+        scaler = self._scaler
+        update = optimizer is not None
+        if scaler is not None:
+            update = scaler.agree(self._parameters, update=update)
+        if optimizer is not None:
+            began = self.recorder.now()
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+            self.recorder.span("U", -1, began)
+        if scaler is not None and update:
+            scaler.update()
 
     def _to_device(self, tree: Tree) -> Tree:
         moved = map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)

@@ -40,7 +40,7 @@ from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import told
 from repro.gpipe.runtime.status import here, in_call, named
-from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
 
@@ -64,7 +64,7 @@ class Pipeline:
             paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), for all but the last micro-batch ("except_last"), or
             "never".
-        schedule: a name in `repro.gpipe.schedule.actions.SCHEDULES`.
+        schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`.
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and gloo otherwise; "shm"
             and "gloo" insist. GPUs use NCCL if each stage has its own, else, and with "gloo", pinned host memory.
         throttle: makes every link between neighbours, each direction one, no faster than this, to emulate a slow
@@ -102,6 +102,11 @@ class Pipeline:
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
+        if schedule in SCHEDULES and SCHEDULES[schedule].interleaved:
+            raise ValueError(
+                f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, since a process runs one "
+                "stage; try '1f1b'"
+            )
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
         check(self.schedule)
         self._forward_only = self.schedule.forward_only()

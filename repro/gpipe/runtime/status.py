@@ -46,7 +46,7 @@ class Here:
     def __str__(self) -> str:
         if self.step is None:
             return f"{self.who}, {self.outside}"
-        doing = f"{self.action.kind}{self.action.micro_batch}" if self.action else "start or end"
+        doing = self.action.label if self.action else "start or end"
         return f"{self.who}, {doing} of step {self.step}"
 
 

@@ -1,37 +1,70 @@
-"""Schedules as values: for each stage, the ordered list of what it does.
+"""Schedules as values: for each rank, the ordered list of everything it does.
 
-The same value is executed by the engine, laid on a virtual clock by `replay`, checked and drawn.
+The same value is executed by the engine, laid on a virtual clock by `replay`, walked through for memory by
+`repro.costs.stage_memory`, checked and drawn. None of them has a rule of its own about which message belongs to which
+action: the list says it.
 Sources: Figure 2 (c) and section 2.3 of arXiv:1811.06965v5.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+COMPUTE = ("F", "R", "B")  # the actions that compute a micro-batch
+
 
 class Action(NamedTuple):
-    """One thing a stage has to do: kind "F", "R" or "B", on stage j, for micro-batch i, in an optimizer step."""
+    """One thing that a rank does.
+
+    Attributes:
+        kind: "F" forward, "R" recompute, "B" backward, "Send", "Recv", or "U", the optimizer's update.
+        rank: of the process that does it.
+        stage: j; of a Recv the stage that needs the message, of U the first stage of the rank.
+        micro_batch: i, or -1 of U.
+        step: which optimizer step.
+        of: what a Send or Recv carries: "F" for the activations that an F makes, "B" for the gradients of a B.
+        peer: the rank at the other end of a Send or Recv.
+    """
 
     kind: str
+    rank: int
     stage: int
     micro_batch: int
     step: int = 0
+    of: str = ""
+    peer: int = -1
+
+    @property
+    def maker(self) -> tuple[str, int, int, int]:
+        """(kind, stage, micro-batch, step) of the action that makes what is sent; one value for a Send and its Recv."""
+        stage = self.stage
+        if self.kind == "Recv":
+            stage += -1 if self.of == "F" else 1
+        return self.of, stage, self.micro_batch, self.step
+
+    @property
+    def label(self) -> str:
+        """`F3`, `Recv F3` or `U`."""
+        if self.kind == "U":
+            return "U"
+        return f"{self.kind} {self.of}{self.micro_batch}" if self.of else f"{self.kind}{self.micro_batch}"
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.micro_batch} on stage {self.stage}"
+        return f"{self.label} on stage {self.stage}"
 
 
 @dataclass(frozen=True)
 class Schedule:
     """What each rank does, in order.
 
+    A Send starts a message and does not wait for it. A Recv stands where its message is needed; the engine posts the
+    receive earlier. A rank that holds several stages holds every K-th one, K being the number of ranks.
+
     Attributes:
         name: one of `SCHEDULES`.
-        stages: K.
+        stages: how many there are, K with one stage a rank.
         micro_batches: M.
         checkpoint: which micro-batches are recomputed.
         ranks: for each rank its actions in order.
-        early: whether R runs before the gradient from the next stage has arrived, as the paper's does
-            (section 2.3), or only after it, as in peers that recompute inside B.
     """
 
     name: str
@@ -39,62 +72,54 @@ class Schedule:
     micro_batches: int
     checkpoint: str
     ranks: tuple[tuple[Action, ...], ...]
-    early: bool = True
 
-    def needs(self, action: Action) -> Action | None:
-        """The action on the neighbouring stage whose message this one waits for, or None."""
-        i, j, step = action.micro_batch, action.stage, action.step
-        if action.kind == "F":
-            return Action("F", j - 1, i, step) if j else None
-        if action.kind == "B" or (action.kind == "R" and not self.early):
-            return Action("B", j + 1, i, step) if j + 1 < self.stages else None
-        return None
+    @property
+    def stages_per_rank(self) -> int:
+        """How many stages each rank holds."""
+        return self.stages // len(self.ranks)
 
-    def receiver(self, action: Action) -> int | None:
-        """The neighbouring stage that gets what this action makes, or None."""
-        target = action.stage + {"F": 1, "B": -1}.get(action.kind, self.stages)
-        return target if 0 <= target < self.stages else None
+    def work(self, rank: int) -> tuple[Action, ...]:
+        """F, R and B of a rank, in order."""
+        return tuple(action for action in self.ranks[rank] if action.kind in COMPUTE)
 
     def recomputed(self, stage: int) -> frozenset[int]:
         """The micro-batches that this stage forwards without keeping inner activations."""
-        return frozenset(a.micro_batch for a in self.ranks[stage] if a.kind == "R")
+        rank = self.ranks[stage % len(self.ranks)]
+        return frozenset(a.micro_batch for a in rank if a.kind == "R" and a.stage == stage)
 
     def forward_only(self) -> "Schedule":
-        """The same forwards and nothing else: evaluation."""
-        ranks = tuple(tuple(a for a in rank if a.kind == "F") for rank in self.ranks)
+        """The same forwards with their messages and nothing else: evaluation."""
+        ranks = tuple(tuple(a for a in rank if "F" in (a.kind, a.of)) for rank in self.ranks)
         return Schedule(f"{self.name}, forward only", self.stages, self.micro_batches, "never", ranks)
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one stage does in a schedule.
+    """What a rank with one stage does in a schedule, and what the engine reads off it before a step.
 
     Attributes:
-        schedule: the whole of it.
-        actions: this stage's, in order.
+        actions: all, in order.
         recomputed: micro-batches whose F keeps no inner activations.
-        arriving: micro-batches in the order in which the stage before forwards them.
-        returning: micro-batches in the order in which the stage after differentiates them.
-        last_backward: the action after which this stage's gradients are final.
+        activations: micro-batches in the order in which their activations are received.
+        gradients: micro-batches in the order in which their gradients are received.
+        last_backward: the action after which the gradients of this stage are final.
     """
 
-    schedule: Schedule
     actions: tuple[Action, ...]
     recomputed: frozenset[int]
-    arriving: list[int]
-    returning: list[int]
+    activations: list[int]
+    gradients: list[int]
     last_backward: Action | None
 
     @classmethod
-    def of(cls, schedule: Schedule, stage: int) -> "Part":
-        """That of stage j."""
-        before, after = (schedule.ranks[j] if 0 <= j < schedule.stages else () for j in (stage - 1, stage + 1))
-        actions = schedule.ranks[stage]
+    def of(cls, schedule: Schedule, rank: int) -> "Part":
+        """That of a rank."""
+        actions = schedule.ranks[rank]
+        received = [a for a in actions if a.kind == "Recv"]
         return cls(
-            schedule,
             actions,
-            schedule.recomputed(stage),
-            [a.micro_batch for a in before if a.kind == "F"],
-            [a.micro_batch for a in after if a.kind == "B"],
+            schedule.recomputed(rank),
+            [a.micro_batch for a in received if a.of == "F"],
+            [a.micro_batch for a in received if a.of == "B"],
             next((a for a in reversed(actions) if a.kind == "B"), None),
         )

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from statistics import fmean
 
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, Schedule
+from repro.gpipe.schedule.kinds import written_out
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 
@@ -13,16 +14,18 @@ PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "
 def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str, float]:
     """Shares of K x step time; they sum to 1.
 
-    Work and set-up are read off the spans. Waiting is split by replaying the same order of actions with free
-    messages: `bubble` is the waiting that remains when every stage takes the mean time, `imbalance` is what each
-    stage's own mean time adds, and `transfer` is the rest: messages, the runtime's overhead and jitter. `imbalance`
-    is below 0 where an unequal cut shortens the wait, as it can with M=1 and early recompute.
+    Work and set-up are read off the spans. Waiting is split by replaying the same schedule with free messages:
+
+    - `bubble` is the waiting that remains when every stage takes the mean time.
+    - `imbalance` is what each stage's own mean time adds. It is below 0 where an unequal cut shortens the wait, as it
+      can with M=1 and early recompute.
+    - `transfer` is the rest: messages, the runtime's overhead and jitter.
 
     Args:
         timeline: of one step.
-        schedule: what was run; by default recompute is taken not to wait for its gradient.
+        schedule: what was run; by default the order of the spans, in which recompute does not wait for its gradient.
     """
-    total = timeline.stages * timeline.step_time
+    total = timeline.ranks * timeline.step_time
     if not total:
         return dict.fromkeys(PARTS, 0.0)
     parts = {
@@ -32,23 +35,22 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
         "setup": timeline.busy(kinds=("setup",)),
     }
     waiting = total - sum(parts.values())
-    early = schedule is None or schedule.early
-    parts["bubble"] = _idle(timeline, early, by_stage=False)
-    parts["imbalance"] = _idle(timeline, early, by_stage=True) - parts["bubble"]
+    if schedule is None:
+        work = [[s for s in timeline.on(rank) if s.kind in COMPUTE] for rank in range(timeline.ranks)]
+        orders = [[(s.kind, s.stage, s.micro_batch) for s in spans] for spans in work]
+        schedule = written_out("recorded", 0, "", orders, stages_per_rank=timeline.stages_per_rank)
+    parts["bubble"] = _idle(timeline, schedule, by_stage=False)
+    parts["imbalance"] = _idle(timeline, schedule, by_stage=True) - parts["bubble"]
     parts["transfer"] = waiting - parts["bubble"] - parts["imbalance"]
     return {name: parts[name] / total for name in PARTS}
 
 
-def _idle(timeline: Timeline, early: bool, *, by_stage: bool) -> float:
-    """Seconds of waiting, summed over stages, when actions take the mean time of their kind (and stage)."""
+def _idle(timeline: Timeline, schedule: Schedule, *, by_stage: bool) -> float:
+    """Seconds of waiting, summed over ranks, when actions take the mean time of their kind (and stage)."""
     lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
-    ranks: list[tuple[Action, ...]] = []
-    for j in range(timeline.stages):
-        work = [s for s in timeline.on(j) if s.kind in "FRB"]
-        ranks.append(tuple(Action(s.kind, j, s.micro_batch) for s in work))
-        for s in work:
-            lengths[s.kind, j if by_stage else 0].append(s.seconds)
+    for rank in range(timeline.ranks):
+        for span in timeline.on(rank):
+            lengths[span.kind, span.stage if by_stage else 0].append(span.seconds)
     means = {key: fmean(values) for key, values in lengths.items()}
-    recorded = Schedule("recorded", timeline.stages, 0, "", tuple(ranks), early)
-    ideal = replay(recorded, lambda a: means[a.kind, a.stage if by_stage else 0])
-    return timeline.stages * ideal.step_time - ideal.busy()
+    ideal = replay(schedule, lambda a: means[a.kind, a.stage if by_stage else 0])
+    return timeline.ranks * ideal.step_time - ideal.busy()

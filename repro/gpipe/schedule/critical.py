@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import inf
 from statistics import median
 
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, Schedule
 from repro.gpipe.schedule.queueing import Message, arrivals, fitted
 from repro.gpipe.schedule.replay import Crossing
 from repro.gpipe.schedule.timeline import KINDS, Span, Timeline
@@ -101,9 +101,9 @@ def by_stage(legs: Iterable[Leg], stages: int) -> list[dict[str, float]]:
 
 
 def delays(timeline: Timeline, schedule: Schedule) -> dict[tuple[int, int], Crossing]:
-    """What a message takes from the end of its action, (sending stage, receiving stage) -> seconds.
+    """What a message takes from the end of its action, (sending rank, receiving rank) -> seconds.
 
-    Read off the spans that demonstrably waited: whose stage was free when the sender ended. Their median is latency,
+    Read off the spans that demonstrably waited: whose rank was free when the sender ended. Their median is latency,
     unless the link carried one message at a time for so long that others queued, see `queueing.fitted`. A link on which
     none did wait has the median of all others as its latency, 0 where there is none.
     """
@@ -122,15 +122,17 @@ class _Causes:
     """What each span waited for."""
 
     def __init__(self, timeline: Timeline, schedule: Schedule) -> None:
-        self._schedule = schedule
-        ordered = [timeline.on(j) for j in range(timeline.stages)]
+        self._ranks = timeline.ranks
+        self._makers = _makers(schedule)
+        ordered = [timeline.on(rank) for rank in range(timeline.ranks)]
         self._previous = {s: p for spans in ordered for p, s in pairwise(spans)}
         self._done = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-        self._work_ended = max((s for s in timeline.spans if s.kind in "FRB"), key=lambda s: s.end, default=None)
+        self._work_ended = max((s for s in timeline.spans if s.kind in COMPUTE), key=lambda s: s.end, default=None)
         self._links = self._received(timeline)
         self._arrivals: dict[Span, float] = {}  # of the message of a sender
         self.gaps = self._gaps()  # only where no message was needed: what messages take is not known yet
-        self.delays = self._delays(timeline.stages)
+        links = {(a.rank, a.peer) for actions in schedule.ranks for a in actions if a.kind == "Send"}
+        self.delays = self._delays(links)
         self.gaps = self._gaps()
 
     def of(self, span: Span) -> tuple[Span | None, str]:
@@ -145,10 +147,8 @@ class _Causes:
 
     def _sender(self, span: Span) -> Span | None:
         """The span whose message this one needs."""
-        if span.kind not in "FRB":
-            return None
-        need = self._schedule.needs(Action(span.kind, span.stage, span.micro_batch))
-        return self._done.get((need.kind, need.stage, need.micro_batch)) if need else None
+        maker = self._makers.get((span.kind, span.stage, span.micro_batch))
+        return self._done.get(maker) if maker else None
 
     def _waited(self, span: Span, previous: Span, sender: Span) -> bool:
         """Whether a span waited for its message rather than for its stage."""
@@ -158,15 +158,11 @@ class _Causes:
         return under_way and span.start - previous.end > self.gaps.get((previous.kind, span.stage), 0.0)
 
     def _received(self, timeline: Timeline) -> dict[tuple[int, int], list[tuple[Span, Span]]]:
-        """(sending stage, receiving stage) -> (sender, first receiver) of its messages, in the order they were sent."""
-        first: dict[Span, Span] = {}
-        for span in sorted(timeline.spans, key=lambda s: s.start):
-            sender = self._sender(span)
-            if sender is not None:
-                first.setdefault(sender, span)  # a late R needs the message of the B after it
+        """(sending rank, receiving rank) -> (sender, receiver) of its messages, in the order they were sent."""
+        pairs = [(sender, span) for span in timeline.spans if (sender := self._sender(span)) is not None]
         found: dict[tuple[int, int], list[tuple[Span, Span]]] = defaultdict(list)
-        for sender in sorted(first, key=lambda s: s.end):
-            found[sender.stage, first[sender].stage].append((sender, first[sender]))
+        for sender, span in sorted(pairs, key=lambda pair: pair[0].end):
+            found[sender.stage % self._ranks, span.stage % self._ranks].append((sender, span))
         return found
 
     def _message(self, sender: Span, span: Span) -> Message:
@@ -177,12 +173,11 @@ class _Causes:
         usual = self.gaps.get((previous.kind, span.stage), 0.0)
         return Message(sender.end, previous.end + usual, span.start, waited=sender.end > previous.end)
 
-    def _delays(self, stages: int) -> dict[tuple[int, int], Crossing]:
+    def _delays(self, links: set[tuple[int, int]]) -> dict[tuple[int, int], Crossing]:
         """What messages take on every link; `_arrivals` of every sender's follow from it."""
         sent = {link: [self._message(*pair) for pair in pairs] for link, pairs in self._links.items()}
         waits = [max(0.0, m.began - m.sent) for messages in sent.values() for m in messages if m.waited]
         everywhere = Crossing(latency=median(waits) if waits else 0.0)
-        links = [(j, k) for j in range(stages) for k in (j - 1, j + 1) if 0 <= k < stages]
         found = {link: fitted(sent.get(link, ())) or everywhere for link in links}
         for link, pairs in self._links.items():
             there = arrivals(sent[link], found[link])
@@ -195,6 +190,16 @@ class _Causes:
         for span, previous in self._previous.items():
             sender = self._sender(span)
             there = sender is None or self._arrivals.get(sender, inf) <= previous.end
-            if span.kind in "FRB" and previous.kind in "FRB" and there:
+            if span.kind in COMPUTE and previous.kind in COMPUTE and there:
                 found[previous.kind, span.stage].append(max(0.0, span.start - previous.end))
         return {key: median(values) for key, values in found.items()}
+
+
+def _makers(schedule: Schedule) -> dict[tuple[str, int, int], tuple[str, int, int]]:
+    """(kind, stage, micro-batch) of an action that directly follows a Recv -> that of the action on another rank."""
+    return {
+        (action.kind, action.stage, action.micro_batch): recv.maker[:3]
+        for actions in schedule.ranks
+        for recv, action in pairwise(actions)
+        if recv.kind == "Recv"
+    }

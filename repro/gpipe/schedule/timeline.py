@@ -5,6 +5,7 @@ Pure: no torch, no clock. Sources: bubble of section 2.3 of arXiv:1811.06965v5, 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
@@ -42,10 +43,22 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one step over all stages, whoever produced them: engine, emulation or walker."""
+    """The spans of one step over all stages, whoever produced them: engine, emulation or walker.
+
+    Attributes:
+        spans: in no particular order.
+        stages: how many there are, on all ranks together.
+        stages_per_rank: how many each rank holds; a rank holds every K-th one, K being the number of ranks.
+    """
 
     spans: tuple[Span, ...]
     stages: int
+    stages_per_rank: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """K, the number of ranks; of stages too, where each rank holds one."""
+        return self.stages // self.stages_per_rank
 
     @property
     def start(self) -> float:
@@ -65,18 +78,19 @@ class Timeline:
     @property
     def bubble_over_total(self) -> float:
         """Idle / total: share of K x step time in which no stage works; theory (K-1)/(M+K-1)."""
-        total = self.stages * self.step_time
+        total = self.ranks * self.step_time
         return 1.0 - self.busy() / total if total else 0.0
 
     @property
     def bubble_over_work(self) -> float:
         """Idle / work, the other definition in use; theory (K-1)/M."""
         work = self.busy()
-        return self.stages * self.step_time / work - 1.0 if work else 0.0
+        return self.ranks * self.step_time / work - 1.0 if work else 0.0
 
-    def on(self, stage: int) -> list[Span]:
-        """The spans of one stage in the order in which they began."""
-        return sorted((s for s in self.spans if s.stage == stage), key=lambda s: (s.start, s.end))
+    def on(self, rank: int) -> list[Span]:
+        """The spans of one rank, which is one stage unless it holds several, in the order in which they began."""
+        ranks = self.ranks
+        return sorted((s for s in self.spans if s.stage % ranks == rank), key=lambda s: (s.start, s.end))
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One record a span, columns `COLUMNS`."""
@@ -88,21 +102,21 @@ class Timeline:
         return cls(tuple(_span(row, stages) for row in rows), stages)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
-        """A Chrome trace object (JSON-ready, times in microseconds) for ui.perfetto.dev: one track a stage."""
+        """A Chrome trace object (JSON-ready, times in microseconds) for ui.perfetto.dev: one track a rank."""
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
         ]
         events += [
-            {"ph": "M", "name": "thread_name", "pid": pid, "tid": j, "args": {"name": f"stage {j}"}}
-            for j in range(self.stages)
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": rank, "args": {"name": self._row_name(rank)}}
+            for rank in range(self.ranks)
         ]
         for s in self.spans:
             event = {
                 "ph": "X",
-                "name": s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}",
+                "name": self._label(s),
                 "cat": s.kind,
                 "pid": pid,
-                "tid": s.stage,
+                "tid": s.stage % self.ranks,
                 "ts": 1e6 * (s.start - self.start),
                 "dur": 1e6 * s.seconds,
                 "args": {"stage": s.stage, "micro_batch": s.micro_batch, "step": s.step},
@@ -113,17 +127,29 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def to_text(self, slot: float = 1.0) -> str:
-        """A table for people: one line a stage, one cell for each `slot` seconds, `.` where it idles."""
+        """A table for people: one line a rank, one cell for each `slot` seconds, `.` where it idles.
+
+        Where ranks hold several stages, a letter says which of them it is: F0a on the first, F0b on the second.
+        """
         count = round(self.step_time / slot)
-        width = max([2, *(len(f"{s.kind}{s.micro_batch}") for s in self.spans if s.micro_batch >= 0)])
+        width = max([2, *(len(self._label(s)) for s in self.spans if s.micro_batch >= 0)])
         lines = []
-        for j in range(self.stages):
+        for rank in range(self.ranks):
             cells = ["."] * count
-            for s in self.on(j):
+            for s in self.on(rank):
                 first, last = (round((t - self.start) / slot) for t in (s.start, s.end))
-                cells[first:last] = [s.kind if s.micro_batch < 0 else f"{s.kind}{s.micro_batch}"] * (last - first)
-            lines.append(f"stage {j} | " + " ".join(c.ljust(width) for c in cells).rstrip())
+                cells[first:last] = [self._label(s)] * (last - first)
+            lines.append(f"{self._row_name(rank)} | " + " ".join(c.ljust(width) for c in cells).rstrip())
         return "\n".join(lines)
+
+    def _row_name(self, rank: int) -> str:
+        return f"stage {rank}" if self.stages_per_rank == 1 else f"rank {rank}"
+
+    def _label(self, span: Span) -> str:
+        if span.micro_batch < 0:
+            return span.kind
+        letter = "" if self.stages_per_rank == 1 else ascii_lowercase[span.stage // self.ranks % 26]
+        return f"{span.kind}{span.micro_batch}{letter}"
 
 
 def _span(row: Mapping[str, Any], stages: int) -> Span:

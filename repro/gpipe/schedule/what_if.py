@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
 
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
 from repro.gpipe.schedule.critical import Leg, by_kind, critical_path, delays, gaps
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import Crossing, replay
@@ -154,7 +154,7 @@ class Costs:
     Attributes:
         seconds: (kind, stage) -> mean of F, R or B.
         gaps: (kind, stage) -> how long the stage is taken by what follows such an action, see `critical.gaps`.
-        delays: (sending stage, receiving stage) -> seconds for which a message occupies the link, and of latency, from
+        delays: (sending rank, receiving rank) -> seconds for which a message occupies the link, and of latency, from
             the end of its action on, see `critical.delays`.
         around: seconds of the step before the first F and after the last B: set-up, agreement and update.
     """
@@ -172,7 +172,7 @@ class Costs:
         """
         _check(timeline, schedule)
         lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
-        work = [s for s in timeline.spans if s.kind in "FRB"]
+        work = [s for s in timeline.spans if s.kind in COMPUTE]
         for span in work:
             lengths[span.kind, span.stage].append(span.seconds)
         seconds = {key: fmean(values) for key, values in lengths.items()}
@@ -196,15 +196,15 @@ class Costs:
             even: every stage takes the mean over stages.
             free: messages arrive at once and occupy no link.
         """
-        mean = {kind: fmean(v for (k, _), v in self.seconds.items() if k == kind) for kind in "FRB"}
+        mean = {kind: fmean(v for (k, _), v in self.seconds.items() if k == kind) for kind in COMPUTE}
 
         def duration(action: Action) -> float:
             own = mean[action.kind] if even else self.seconds[action.kind, action.stage]
             return part * own + self.gaps[action.kind, action.stage]
 
-        def crossing(action: Action, target: int) -> Crossing:  # from the end of the action, a gap is no part of it
-            sending = self.gaps[action.kind, action.stage]
-            message = Crossing() if free else self.delays[action.stage, target]
+        def crossing(send: Action) -> Crossing:  # from the end of the action, a gap is no part of it
+            sending = self.gaps[send.of, send.stage]
+            message = Crossing() if free else self.delays[send.rank, send.peer]
             return Crossing(part * message.seconds, message.latency - sending)
 
         walked = replay(schedule, duration, crossing)
@@ -212,8 +212,8 @@ class Costs:
 
 
 def _check(timeline: Timeline, schedule: Schedule) -> None:
-    recorded = Counter((s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in "FRB")
-    planned = Counter((a.kind, a.stage, a.micro_batch) for rank in schedule.ranks for a in rank)
+    recorded = Counter((s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE)
+    planned = Counter((a.kind, a.stage, a.micro_batch) for a in _work(schedule))
     if recorded != planned:
         kind, j, i = min((recorded - planned) + (planned - recorded))
         raise ValueError(
@@ -226,7 +226,7 @@ def _check(timeline: Timeline, schedule: Schedule) -> None:
 
 def _everywhere(found: dict[tuple[str, int], float], stages: int) -> dict[tuple[str, int], float]:
     """Gaps of every kind on every stage; where none was seen the median of the kind, and else none."""
-    for kind in "FRB":
+    for kind in COMPUTE:
         known = [seconds for (k, _), seconds in found.items() if k == kind]
         for j in range(stages):
             found.setdefault((kind, j), median(known) if known else 0.0)
@@ -236,12 +236,12 @@ def _everywhere(found: dict[tuple[str, int], float], stages: int) -> dict[tuple[
 def _changes(costs: Costs, schedule: Schedule, examples: int | None) -> list[Change]:
     base = costs.step(schedule)
     found = dict(_alone(costs, schedule, examples))
-    K, M = schedule.stages, schedule.micro_batches
+    K, M = len(schedule.ranks), schedule.micro_batches
     if K > 1:
         _, times = min((found[name], MORE[name]) for name in MORE if name in found) if DOUBLED in found else (base, 1)
         other = _like(schedule, M * times, "never")
         found[ALL] = min(costs.step(other, 1 / times, even=even, free=True) for even in (True, False))
-        work = sum(costs.seconds[a.kind, a.stage] for rank in schedule.ranks for a in rank)
+        work = sum(costs.seconds[a.kind, a.stage] for a in _work(schedule))
         found[NEVER_IDLE] = costs.around + work / K
     changes = [Change(name, step, base / step) for name, step in found.items()]
     return sorted(changes, key=lambda change: change.step_s)
@@ -257,10 +257,10 @@ def _alone(costs: Costs, schedule: Schedule, examples: int | None) -> Iterator[t
         for name, times in MORE.items():
             if examples is None or M * times <= examples:
                 yield name, costs.step(_like(schedule, M * times, checkpoint), 1 / times)
-        if checkpoint != "never" and not schedule.early:
+        if checkpoint != "never" and schedule.name == "gpipe-late":
             yield EARLY, costs.step(make_schedule("gpipe", K, M, checkpoint))
         yield LINK, costs.step(schedule, free=True)
-        if schedule.name != "1f1b":
+        if schedule.name != "1f1b" and schedule.stages_per_rank == 1:
             yield ORDER, costs.step(make_schedule("1f1b", K, M, checkpoint))
     if checkpoint != "never":
         yield NEVER, costs.step(_like(schedule, M, "never"))
@@ -268,6 +268,12 @@ def _alone(costs: Costs, schedule: Schedule, examples: int | None) -> Iterator[t
         yield EXCEPT_LAST, costs.step(_like(schedule, M, "except_last"))
 
 
+def _work(schedule: Schedule) -> Iterator[Action]:
+    """F, R and B of all ranks."""
+    for rank in range(len(schedule.ranks)):
+        yield from schedule.work(rank)
+
+
 def _like(schedule: Schedule, micro_batches: int, checkpoint: str) -> Schedule:
     """The same kind of schedule with another M or checkpoint mode."""
-    return make_schedule(schedule.name, schedule.stages, micro_batches, checkpoint)
+    return make_schedule(schedule.name, schedule.stages, micro_batches, checkpoint, schedule.stages_per_rank)
