@@ -26,6 +26,8 @@ class RunOptions(PlanOptions):
     """yes, measure at scale paper"""
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
     """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
+    verbose: tyro.conf.FlagCreatePairsOff[bool] = False
+    """draw the median step of every run, not of one in each group"""
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +50,8 @@ def _measure(arguments: list[str]) -> int:
     if scale_of(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans_of(options, chosen)))
     command = shlex.join(["repro", "run", *arguments])
-    session = Session(options.folder, options.wandb, Story(), picture, command, options.allow_nonfinite)
+    story = Story(verbose=options.verbose)
+    session = Session(options.folder, options.wandb, story, picture, command, options.allow_nonfinite)
     code = session.execute(partial(plans_of, options, chosen))
     report, page = f"repro report --results {options.folder}", "plots/report.html"
     if options.reference:

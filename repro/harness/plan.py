@@ -3,17 +3,16 @@
 Pure but for reading what is recorded already; torch is not imported.
 """
 
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from repro.harness.machine import Machine
 from repro.harness.mistakes import near
-from repro.harness.record import Folder, Markers
+from repro.harness.pace import Kind, of_kinds
+from repro.harness.record import Folder
 from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, baseline, differences, digest, run_name
 from repro.io.redact import expanded
 from repro.io.untrusted import SMALL, from_json, read_text
@@ -65,7 +64,7 @@ class Plan:
     folder: Folder
     runs: tuple[PlannedRun, ...]
     notes: tuple[str, ...]
-    pace: Mapping[str, float]  # group -> seconds for one run in one round
+    pace: Mapping[Kind, float]  # seconds for one run in one round
     force: bool = False
     accumulate: bool = False
     command: str = ""
@@ -87,15 +86,26 @@ class Plan:
     @property
     def open(self) -> int:
         """How many measurements (a run in a round) are outstanding."""
-        return sum(self._open(group.name) for group in self.experiment.groups)
+        return len(self.outstanding)
 
     @property
     def seconds(self) -> float:
         """Estimated seconds for them."""
-        return sum(self._open(group.name) * self.pace[group.name] for group in self.experiment.groups)
+        return sum(self.pace[kind] for kind, _ in self.outstanding)
 
-    def _open(self, group: str) -> int:
-        return sum(map(len, self.fresh_rounds(group)))
+    @property
+    def outstanding(self) -> list[tuple[Kind, str]]:
+        """Every outstanding measurement: its kind and the run's id."""
+        return [
+            (self.kind(run), run.id)
+            for group in self.experiment.groups
+            for round_ in self.fresh_rounds(group.name)
+            for run in round_
+        ]
+
+    def kind(self, run: PlannedRun) -> Kind:
+        """Of which kind a run of this plan is."""
+        return Kind(self.experiment.name, run.group, run.spec.fidelity)
 
 
 def make(
@@ -133,8 +143,12 @@ def make(
     runs: list[PlannedRun] = []
     markers = folder.markers()
     recorded = cache(lambda run: {line["round"] for line in folder.lines(run, markers)})
+    ids_of = {
+        group.name: {run.run_id(experiment.version, machine.identity): run for run in group.runs}
+        for group in experiment.groups
+    }
     for group in experiment.groups:
-        ids = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
+        ids = ids_of[group.name]
         wanted = {name for name, run in ids.items() if run in chosen}
         needed = wanted | {b for name in wanted for b in _bases(name, ids)}
         many = rounds or group.rounds or experiment.rounds
@@ -147,7 +161,14 @@ def make(
     before = folder.specs(folder.about()) if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
     runs = [replace(run, differs_in=different[run.id]) for run in runs]
-    pace = _pace(experiment, scale, machine, markers)
+    rounds_of = {
+        name: _wanted(spec, group.rounds or experiment.rounds)  # as many as the estimate is of
+        for group in experiment.groups
+        for name, spec in ids_of[group.name].items()
+        if not _obstacle(spec, machine)
+    }
+    fidelities = {name: spec.fidelity for ids in ids_of.values() for name, spec in ids.items()}
+    pace = of_kinds(experiment, scale, rounds_of, fidelities, markers.values())
     notes = _notes(runs)
     return Plan(experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command)
 
@@ -282,23 +303,6 @@ def price(plans: Iterable[Plan]) -> str:
         f"({hours * widest:.1f} GPU-hours) and skip {skipped} runs, with nothing to download; "
         "add --yes to start, or use --scale node"
     )
-
-
-def _pace(experiment: Experiment, scale: Scale, machine: Machine, markers: Markers) -> dict[str, float]:
-    """Seconds for one run in one round of each group: as in recorded rounds, else from the experiment's estimate."""
-    seen: dict[str, list[float]] = {}
-    for marker in markers.values():
-        seconds = (datetime.fromisoformat(marker["ended"]) - datetime.fromisoformat(marker["started"])).total_seconds()
-        pace = max(0.0, seconds) / max(1, len(marker["runs"]))  # clocks may be set back
-        seen.setdefault(marker["group"], []).append(pace)
-    possible = sum(
-        _wanted(run, group.rounds or experiment.rounds)
-        for group in experiment.groups
-        for run in group.runs
-        if not _obstacle(run, machine)
-    )
-    guess = 60 * experiment.minutes.get(scale, 0.0) / max(1, possible)
-    return {g.name: statistics.median(seen[g.name]) if g.name in seen else guess for g in experiment.groups}
 
 
 def _parse(text: str) -> dict[str, list[str]]:

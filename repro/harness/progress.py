@@ -1,11 +1,14 @@
 """What the terminal shows while runs are measured: the plan, where we are, a small Gantt, what came out.
 
-On a terminal a live line with the time left stands below the story; elsewhere only plain lines are printed. The live
-line is drawn once a second, because drawing takes time from the cores that are being measured.
+On a terminal a live line below the story says what runs, what is done and how much time is left. Elsewhere a plain
+line says so when nothing else was printed for half a minute. The live line is drawn once a second, because drawing
+takes time from the cores that are being measured.
 """
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,6 +19,9 @@ from rich.text import Text
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
 from repro.harness.job import Outcome
+from repro.harness.machine import cores
+from repro.harness.outside import short
+from repro.harness.pace import Kind, TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.spec import run_name
 from repro.harness.terminal import rate, seconds, show, size
@@ -24,22 +30,29 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLOURS = {"F": "bold blue", "R": "bold yellow", "B": "bold green", "U": "bold white", "setup": "dim"}
+LEGEND = "F forward, R recompute, B backward, U update, s set-up, . idle"
 _WIDTH = 72
 
 
 class Story:
     """Tells what happens during `repro run`.
 
-    Time left is the sum over outstanding measurements of how long that run took last time, or of the mean of all
-    while it has not run yet.
+    Args:
+        console: where; by default standard output.
+        verbose: draw the median step of every run, instead of one in each group.
+        quiet_s: seconds without a line after which a plain one says what runs, where there is no terminal.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, verbose: bool = False, quiet_s: float = 30.0) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
-        self._left: Counter[str] = Counter()
-        self._took: dict[str, float] = {}
-        self._guess = 0.0
+        self.verbose = verbose
+        self._left = TimeLeft([], {}, 0.0)
+        self._experiment = ""
+        self._doing = ""
+        self._since = time.monotonic()  # when `_doing` began
+        self._said = time.monotonic()  # when a line was printed last
         self._said_busy = False
+        self._drawn: set[tuple[str, str]] = set()  # groups with a picture of a step
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -50,10 +63,13 @@ class Story:
         self._progress = Progress(
             *columns, console=self.console, refresh_per_second=1, transient=True, disable=not live
         )
-        self._task = self._progress.add_task("starting workers", total=None, left="")
+        self._task = self._progress.add_task("", total=None, left="")
+        self._quiet_s = quiet_s
+        self._ended = threading.Event()
 
     def say(self, text: str | Text = "") -> None:
         """One line of the story."""
+        self._said = time.monotonic()
         self.console.print(text)
 
     def warn(self, text: str) -> None:
@@ -78,38 +94,42 @@ class Story:
         for note in plan.notes:
             self.say(f"  {note}")
 
-    def begin(self, plans: Iterable[Plan]) -> None:
-        """Start the live line."""
-        members = [
-            (run.id, plan.pace[group.name])
-            for plan in plans
-            for group in plan.experiment.groups
-            for round_ in plan.fresh_rounds(group.name)
-            for run in round_
-        ]
-        self._left = Counter(run for run, _ in members)
-        self._guess = sum(seconds for _, seconds in members) / max(1, len(members))
-        self._progress.update(self._task, total=len(members))
+    def begin(self, plans: Sequence[Plan]) -> None:
+        """Workers are about to be started: say what all of it will take, and start the live line."""
+        outstanding = [place for plan in plans for place in plan.outstanding]
+        pace = {kind: seconds for plan in plans for kind, seconds in plan.pace.items()}
+        workers = max((run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1)
+        self._left = TimeLeft(outstanding, pace, start_up(workers, cores()))
+        about = f", {left}" if (left := self._time_left()) else ""
+        self.say(f"\n{len(outstanding)} measurements in all{about}; starting {_workers(workers)}")
+        self._do(f"starting {_workers(workers)}")
+        self._progress.update(self._task, total=len(outstanding))
         self._progress.start()
+        if not self.console.is_terminal:
+            threading.Thread(target=self._live, daemon=True, name="progress").start()
+
+    def started(self) -> None:
+        """The workers are there."""
+        self._left.started()
 
     def end(self) -> None:
         """Take the live line away."""
+        self._ended.set()
         self._progress.stop()
 
     def round(self, plan: Plan, group: str, number: int, total: int) -> None:
         """A round begins."""
+        self._experiment = plan.experiment.name
         left = self._time_left()
         self.say(f"[{plan.experiment.name}/{group}] round {number} of {total}" + (f", {left}" if left else ""))
 
     def run(self, run: PlannedRun) -> None:
         """A run begins."""
-        self._progress.update(self._task, description=run.named, left=self._time_left())
+        self._do(short(f"{self._experiment}: {run.named}", 60, quote=False))
 
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
         """A run ended, well or not."""
-        self._took[run.id] = seconds
-        self._left[run.id] -= 1
-        self._progress.update(self._task, advance=1, left=self._time_left())
+        self._advance(run, seconds)
         if outcome.status != "done":
             self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
@@ -121,22 +141,43 @@ class Story:
 
     def dropped(self, run: PlannedRun) -> None:
         """A run will not be measured in this round, since it failed before."""
-        self._left[run.id] -= 1
-        self._progress.update(self._task, advance=1)
+        self._advance(run, None)
 
-    def result(self, row: dict[str, Any], timeline: Timeline | None) -> None:
-        """A run has all its rounds: its numbers, and the picture of its median step."""
+    def result(self, run: PlannedRun, row: dict[str, Any], timeline: Timeline | None, *, draw: bool) -> None:
+        """A run has all its rounds: its numbers; with `draw` also the picture of its group, a median step."""
         self.say(Text(result_line(row), style="bold"))
-        if timeline is not None and row["K"] > 1:
-            self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
+        group = (self._experiment, run.group)
+        if timeline is None or row["K"] == 1 or not (self.verbose or (draw and group not in self._drawn)):
+            return
+        if not self._drawn:
+            self.say(f"    its median step: {LEGEND}")
+        self._drawn.add(group)
+        self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
+
+    def _do(self, what: str) -> None:
+        self._doing, self._since = what, time.monotonic()
+        self._progress.update(self._task, description=what, left=self._time_left())
+
+    def _advance(self, run: PlannedRun, seconds: float | None) -> None:
+        self._left.done(Kind(self._experiment, run.group, run.spec.fidelity), run.id, seconds)
+        self._progress.update(self._task, advance=1, left=self._time_left())
+
+    def _live(self) -> None:
+        """Where there is no terminal: a line after every while in which nothing was said."""
+        while not self._ended.wait(max(0.01, self._quiet_s - (time.monotonic() - self._said))):
+            if time.monotonic() - self._said >= self._quiet_s:
+                task = self._progress.tasks[self._task]
+                left = f", {left}" if (left := self._time_left()) else ""
+                since = duration(time.monotonic() - self._since)
+                self.say(f"  {self._doing}, for {since}; {task.completed:.0f} of {task.total:.0f} done{left}")
 
     def _time_left(self) -> str:
-        mean = sum(self._took.values()) / len(self._took) if self._took else self._guess
-        return (
-            f"about {duration(left)} left"
-            if (left := sum(count * self._took.get(run, mean) for run, count in self._left.items()))
-            else ""
-        )
+        left = self._left.seconds
+        return f"about {duration(left)} left" if left else ""
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker process{'es' * (count > 1)}"
 
 
 def summary(plan: Plan) -> str:

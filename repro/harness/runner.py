@@ -67,6 +67,8 @@ class Session:
             self.story.load(self._watch.share())
             self.story.begin(todo)
             try:
+                crew.ready()
+                self.story.started()
                 for plan in todo:
                     for group in plan.experiment.groups:
                         self._group(plan, group.name, crew, own)
@@ -101,12 +103,14 @@ class Session:
             return
         results = load(plan.folder.path)
         rows = results.rows.set_index("run", drop=False)
+        # One picture stands for the group: of the widest run whose step is recorded.
+        pictured = max((run for run in runs if run.spec.trace), key=lambda run: (run.spec.K, run.spec.M), default=None)
         for run in sorted(runs, key=plan.runs.index):
             if run.id not in rows.index:  # damaged since it was written, of which there was a warning
                 continue
             row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
             timeline = results.timeline(row)
-            self.story.result(row, timeline)
+            self.story.result(run, row, timeline, draw=run is pictured)
             lines = plan.folder.lines(run.id)
             if any(loss is None for line in lines for loss in line["loss"]):
                 self.story.warn(f"{run.id}: loss is not finite")

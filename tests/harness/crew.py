@@ -95,11 +95,12 @@ def measure(
     machine: Machine = MACHINE,
     out: IO[str] | None = None,
     session: dict[str, Any] | None = None,
+    verbose: bool = False,
     **options: Any,
 ) -> int:
     """What `repro run` does, with this crew; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
-        story = Story(Console(file=out or io.StringIO(), width=200))
+        story = Story(Console(file=out or io.StringIO(), width=200), verbose=verbose)
         begun = runner.Session(results, "disabled", story, **(session or {}))
         return begun.execute(lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)])

@@ -1,12 +1,17 @@
 import io
 import math
+import re
+import time
+from pathlib import Path
+from typing import Any
 
-from crew import MACHINE, experiment, spec
+from crew import MACHINE, Crew, experiment, measure, spec
 from rich.console import Console
 
 from repro.gpipe import Span, Timeline
 from repro.harness import plan
-from repro.harness.progress import duration, gantt, plan_table, result_line, summary
+from repro.harness.job import Outcome
+from repro.harness.progress import LEGEND, Story, duration, gantt, plan_table, result_line, summary
 
 
 def test_the_gantt_has_a_letter_for_each_slice():
@@ -60,3 +65,52 @@ def test_a_ratio_names_its_baseline():
 
 def test_durations_are_for_people():
     assert [duration(s) for s in (0.2, 45, 360, 9000)] == ["1 s", "45 s", "6 min", "2.5 h"]
+
+
+def told(tmp_path: Path, *, verbose: bool = False, **options: Any) -> str:
+    """What a small `repro run` prints."""
+    out = io.StringIO()
+    measure(tmp_path, Crew(), out=out, verbose=verbose, **options)
+    return out.getvalue()
+
+
+def test_one_picture_stands_for_a_group(tmp_path: Path):
+    text = told(tmp_path)
+    assert text.count("    stage 0 |") == 1
+    assert text.index("transformer-K2-M4-") < text.index("    stage 0 |"), "the widest"
+    assert text.count(LEGEND) == 1
+
+
+def test_verbose_draws_every_run(tmp_path: Path):
+    assert told(tmp_path, verbose=True).count("    stage 0 |") == 2  # those with K=2
+
+
+def test_a_silent_round_shows_that_it_lives():
+    out = io.StringIO()
+    story = Story(Console(file=out, width=200), quiet_s=0.05)
+    story.begin([])
+    time.sleep(0.5)
+    story.end()
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("  starting 1 worker process, for ")]
+    assert 2 <= len(lines) <= 11
+    assert lines[0].endswith("; 0 of 0 done, about 5 s left")
+    said = len(out.getvalue())
+    time.sleep(0.2)
+    assert len(out.getvalue()) == said, "it ends with the measurements"
+
+
+def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
+    """From the estimates alone it is their sum, and it does not jump when the first run was slow."""
+    made = plan.make(experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path)
+    out = io.StringIO()
+    story = Story(Console(file=out, width=200))
+    story.begin([made])
+    story.started()
+    story.round(made, "timed", 1, 2)
+    story.measured(made.runs[0], Outcome("done"), 90.0)
+    story.round(made, "timed", 2, 2)
+    story.end()
+    assert re.search(r"^8 measurements in all, about 4 min left; starting 2 worker processes$", out.getvalue(), re.M)
+    announced, before, after = (int(minutes) for minutes in re.findall(r"about (\d+) min left", out.getvalue()))
+    assert announced == before == 4
+    assert 4 < after <= 2 * announced
