@@ -17,7 +17,7 @@ ALLOWED = {
     "io": set(),
     "gpipe": {"io"},
     "data": set(),
-    "models": {"gpipe", "data"},
+    "models": {"io", "gpipe", "data"},
     "paper": {"gpipe"},
     "costs": {"io", "gpipe", "models"},
     "simulate": {"gpipe"},

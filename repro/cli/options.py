@@ -5,11 +5,13 @@ import errno
 import io
 import re
 from contextlib import redirect_stderr
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
 from repro.harness.mistakes import near
+from repro.io.untrusted import message, printable
 
 T = TypeVar("T")
 
@@ -70,23 +72,36 @@ def parse_with(
 def mistake(error: ValueError | OSError) -> str:
     """The error as one line for the user; empty for an OSError that names no file and is no full disk."""
     if not isinstance(error, OSError):
-        return " ".join(str(error).split())
+        return message(error)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if error.filename is None and not full:
         return ""
     remedy = "free some space, or" if full else "check that path, or"
     where = "the disk" if error.filename is None else error.filename
     said = error.strerror or type(error).__name__
-    return f"{where}: {said}; {remedy} choose another folder with --results (for `repro report` also --plots)"
+    return printable(
+        f"{where}: {said}; {remedy} choose another folder with --results (for `repro report` also --plots)"
+    )
 
 
 def _of_another_kind(kind: type, said: str) -> str:
     """Our words for a text where a number is due, instead of tyro's; any others as they are."""
+    if choice := re.match(r"invalid choice '([^']*)' for argument '(--[\w-]+)'", said):
+        if words := _choices(kind, choice[2]):
+            return f"{choice[2]} {choice[1]}: allowed are {', '.join(words)}{near(choice[1], words)}"
+        return said
     wrong = re.match(r"Error parsing (--[\w-]+): .*'([^']*)'[]]?\.?$", said)
     types = {f"--{field.name.replace('_', '-')}": str(field.type) for field in dataclasses.fields(kind)}
     due = types.get(wrong[1], "") if wrong else ""
     allowed = "a whole number" if "int" in due else "a number" if "float" in due else ""
     return f"{wrong[1]} {wrong[2]}: allowed is {allowed}" if wrong and allowed else said
+
+
+def _choices(kind: type, flag: str) -> list[str]:
+    """The words that a flag takes, in the order of their definition; none where it takes others as well."""
+    hint = get_type_hints(kind).get(flag.removeprefix("--").replace("-", "_"))
+    kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+    return [str(word) for one in kinds if get_origin(one) is Literal for word in get_args(one)]
 
 
 def _fields(kind: type) -> list[str]:

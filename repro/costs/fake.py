@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # private: the one pla
 
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, map_leaves
+from repro.io.untrusted import message
 
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what fails is told by `refusal`
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)
@@ -98,7 +99,7 @@ def _faked(tensor: Tensor, device: str) -> Tensor:
 def refusal(where: str, layer: object, what: str, error: Exception) -> ValueError:
     """One line about a layer, or the loss, that does not work on fake tensors."""
     name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
-    reason = " ".join(str(error).split())[:160]
+    reason = message(error)[:160]
     kind = type(error).__name__
     told = f"{where} ({name}) {what}: {kind}: {reason}"
     if kind.startswith(("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")):

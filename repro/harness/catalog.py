@@ -19,6 +19,7 @@ from repro.harness.mistakes import near
 from repro.harness.outside import SMALL, consent, from_json, read
 from repro.harness.pack import RECORDS, unpack
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
+from repro.io.untrusted import message
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -166,7 +167,9 @@ def _load(path: Path, name: str) -> Source:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"{path}: {type(error).__name__}: {error}; the file must import without an error") from error
+        raise ValueError(
+            f"{path}: {type(error).__name__}: {message(error)}; the file must import without an error"
+        ) from error
     function = getattr(module, "experiment", None)
     if not callable(function):
         raise ValueError(f"{path}: no function experiment(scale) in it; see experiments/sweep.py for one")

@@ -12,7 +12,9 @@ from repro.harness.outside import short
 
 def near(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no known word is close."""
-    match = difflib.get_close_matches(word[:80], list(known), n=1)
+    words = list(known)
+    match = [other for other in words if other.lower() == word.lower()]
+    match = match or difflib.get_close_matches(word[:80], words, n=1)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 

@@ -8,6 +8,8 @@ layer that hangs, or ends its process, must not do so to the one that starts and
 import json
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -20,14 +22,16 @@ from repro.costs.counter import Counter
 from repro.costs.size_ladder import families
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
+from repro.gpipe.runtime.processes import how
 from repro.harness.outside import short
 from repro.harness.plan import Plan
 from repro.harness.spec import TIMED, RunSpec, canonical
 from repro.harness.tasks import simulate
+from repro.io.untrusted import message
 from repro.models import BUILDERS, Model, build
 
 _LONGEST = 120.0  # seconds; imports take most of what is usual
-_MARK = "\x1erefused:"
+_MARK, _END = "\x1erefused:", "\x1e"  # around the answer: the user's code may print before and after it
 
 
 def check_plans(plans: Sequence[Plan]) -> None:
@@ -116,18 +120,30 @@ def rehearse(specs: Iterable[RunSpec], device: str) -> None:
 
 
 def _told_apart(specs: list[RunSpec], device: str) -> str:
-    """What `rehearse` refuses in a process of its own; nothing where that process ends or hangs: the run will tell."""
+    """What `rehearse` refuses in a process of its own.
+
+    Nothing, and one warning, where that process ends without an answer or hangs: the run will tell.
+    """
     task = {"path": sys.path, "specs": [spec.plain() for spec in specs], "device": device}
     command = [sys.executable, "-m", "repro.harness.rehearsal"]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(task), capture_output=True, text=True, timeout=_LONGEST, check=False
-        )
-    except subprocess.TimeoutExpired:
+    # Files, not pipes: a process that the user's code starts may hold a pipe for as long as it likes.
+    with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+", errors="replace") as answered:
+        json.dump(task, asked)
+        asked.seek(0)
+        try:
+            code = subprocess.run(
+                command, stdin=asked, stdout=answered, stderr=subprocess.DEVNULL, timeout=_LONGEST, check=False
+            ).returncode
+            ended = f"the process in which it ran ended with {how(code)}"
+        except subprocess.TimeoutExpired:
+            ended = f"it took more than {_LONGEST:.0f} s"
+        answered.seek(0)
+        answer = answered.read().rpartition(_MARK)[2].partition(_END)
+    if not answer[1]:
+        models = ", ".join(dict.fromkeys(short(spec.model) for spec in specs))
+        warnings.warn(f"model = {models}: not tried before the start, since {ended}; the run will tell", stacklevel=1)
         return ""
-    # What the user's code prints comes before.
-    last = done.stdout.rpartition(_MARK)[2] if _MARK in done.stdout else ""
-    return json.loads(last) if last else ""
+    return json.loads(answer[0])
 
 
 def _main() -> None:
@@ -138,8 +154,8 @@ def _main() -> None:
     try:
         rehearse([RunSpec(**spec) for spec in task["specs"]], task["device"])
     except ValueError as error:
-        told = " ".join(str(error).split())
-    sys.stdout.write(_MARK + json.dumps(told))
+        told = message(error)
+    print(_MARK + json.dumps(told) + _END, flush=True)
 
 
 def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Counter | None:
@@ -151,7 +167,8 @@ def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Cou
         counter.head(inputs, targets, graph=False)
     except Exception as error:
         if spec.modelled:  # there is nothing but fake tensors
-            told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            told += message(error)
             raise ValueError(f"model = {short(spec.model)}: {told}") from error
         # Fake tensors have no values, and no layer is obliged to do without: what counts are real ones.
         _really(spec, model, device)
@@ -180,7 +197,7 @@ def _really(spec: RunSpec, model: Model, device: str) -> None:
     except Exception as error:
         raise ValueError(
             f"model = {short(spec.model)}, {where}, on a micro-batch of {sizes(spec.N // spec.D, spec.M)[0]}: "
-            f"{type(error).__name__}: {short(' '.join(str(error).split()), 200, quote=False)}"
+            f"{type(error).__name__}: {short(message(error), 200, quote=False)}"
         ) from error
 
 

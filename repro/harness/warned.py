@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from repro.io.untrusted import printable
+
 _NAMED = 3  # files that are named for each reason
 _REASONS = 8  # that are told apart
 
@@ -35,7 +37,7 @@ class Warned:
 
     def show(self, message: Warning | str, *_: Any) -> None:
         """In the place of `warnings.showwarning`."""
-        text = str(message)
+        text = printable(str(message))
         if text in self._seen:
             return
         self._seen.add(text)

@@ -136,13 +136,27 @@ def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     return found
 
 
+def printable(text: str) -> str:
+    """A text as one line, in which what a terminal would act on is escaped, such as a colour."""
+    line = " ".join(text.split())
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+
+
+def message(error: BaseException) -> str:
+    """What an exception says as one printable line, also where it fails to say it."""
+    try:
+        return printable(str(error))
+    except Exception as failure:
+        return f"(its text cannot be shown: {type(failure).__name__})"
+
+
 def short(value: object, most: int = 80, *, quote: bool = True) -> str:
     """A value as it stands in a message: one line of at most about `most` characters."""
     try:
         text = repr(value) if quote else str(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists too deep
         text = f"{with_article(value)} too large to show"
-    text = " ".join(text.split())
+    text = printable(text)
     return text if len(text) <= most else f"{text[:most]}..."
 
 

@@ -3,6 +3,7 @@
 Bring your own with `build("import:package.module:function")`, see `own`.
 """
 
+import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
@@ -12,11 +13,12 @@ from repro.models.amoebanet import amoebanet
 from repro.models.arguments import UnusableError, check_names, check_types
 from repro.models.model import Model, require
 from repro.models.own import own
+from repro.models.own import parameters as own_parameters
 from repro.models.timed import timed
-from repro.models.timm_models import timm_model
+from repro.models.timm_models import is_timm_model, timm_model
 from repro.models.transformer import transformer
 
-__all__ = ["Model", "build", "names"]
+__all__ = ["Model", "build", "names", "parameters"]
 
 BUILDERS: dict[str, Callable[..., Model]] = {
     "amoebanet-b": partial(amoebanet, "b", D=512, image=480),
@@ -49,6 +51,14 @@ def build(name: str, /, **args: Any) -> Model:
     return builder(**args)
 
 
+def parameters(name: str) -> dict[str, inspect.Parameter]:
+    """What the model's own builder takes, by name; errors as of `build`."""
+    prefix, _, rest = name.partition(":")
+    if prefix == "import":
+        return own_parameters(rest)
+    return dict(inspect.signature(_builder(name)).parameters)
+
+
 def _builder(name: str) -> Callable[..., Model]:
     """The function behind a name."""
     prefix, colon, rest = name.partition(":")
@@ -56,6 +66,8 @@ def _builder(name: str) -> Callable[..., Model]:
         return partial(PREFIXES[prefix], rest)
     if name in BUILDERS:
         return BUILDERS[name]
-    near = get_close_matches(name, BUILDERS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; if it is one of timm's, write timm:{name}"
+    near = [f"import:{name}"] if colon and prefix and rest else get_close_matches(name, BUILDERS, n=1)
+    if not near and is_timm_model(name):
+        near = [f"timm:{name}"]
+    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UnusableError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

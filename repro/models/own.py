@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from repro.data import images
+from repro.io.untrusted import message
 from repro.models.arguments import UnusableError, check_names
 from repro.models.model import Model, require
 
@@ -36,9 +37,9 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
         arguments: for the function.
     """
     function = _function(path)
-    parameters = inspect.signature(function).parameters
+    taken = inspect.signature(function).parameters
     offered = {"image": image, "num_classes": num_classes}
-    arguments |= {name: value for name, value in offered.items() if name in parameters}
+    arguments |= {name: value for name, value in offered.items() if name in taken}
     check_names(f"import:{path}", function, arguments, also=tuple(offered))
     require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
     require(image >= 1, "image", image, "a height and width from 1 up", "image=32")
@@ -56,6 +57,11 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
         unit="images/s",
         labels={"data": images.LABEL},
     )
+
+
+def parameters(path: str) -> dict[str, inspect.Parameter]:
+    """Those of the function at `path`, by name."""
+    return dict(inspect.signature(_function(path)).parameters)
 
 
 def _function(path: str) -> Callable[..., Any]:
@@ -102,7 +108,7 @@ def _called(path: str, function: Callable[..., Any], arguments: dict[str, Any]) 
     """What the user's function returns.
 
     Raises:
-        ValueError: its own; and for an assertion, by which torch's own layers refuse sizes as well.
+        ValueError: its own; and for the other errors by which functions and torch's own layers refuse sizes.
         UnusableError: for anything else.
     """
     values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
@@ -111,7 +117,7 @@ def _called(path: str, function: Callable[..., Any], arguments: dict[str, Any]) 
         return function(**arguments)
     except ValueError:
         raise
-    except AssertionError as error:
+    except (AssertionError, RuntimeError, TypeError) as error:
         raise ValueError(f"{given}: the function raised {_what(error)}") from error
     except (Exception, SystemExit) as error:
         raise UnusableError(f"{given}: the function raised {_what(error)}") from error
@@ -119,7 +125,7 @@ def _called(path: str, function: Callable[..., Any], arguments: dict[str, Any]) 
 
 def _what(error: BaseException) -> str:
     """`KeyError: 'a' (mymodel.py, line 12)`: the error, and the last line of the user's file that led to it."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:200].removesuffix(": ")
+    text = f"{type(error).__name__}: {message(error)}"[:200].removesuffix(": ")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     frames = [f for f in frames if not f.filename.startswith(("<", importlib.__file__))]
     if not frames or isinstance(error, SyntaxError):  # which names its place itself

@@ -51,13 +51,19 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
     )
 
 
+def is_timm_model(variant: str) -> bool:
+    """Whether timm's registry has it; timm itself would also take names of a hub or of a folder, and load those."""
+    import timm
+
+    return re.fullmatch(r"[\w.-]+", variant) is not None and timm.is_model(variant)
+
+
 def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
     """The whole model without memory; a VisionTransformer's positions are made for `image`."""
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
-    # timm itself would also take names of a hub or of a folder, and load what is there.
-    if not re.fullmatch(r"[\w.-]+", variant) or not timm.is_model(variant):
+    if not is_timm_model(variant):
         near = get_close_matches(variant, timm.list_models(), n=1)
         hint = f"; did you mean 'timm:{near[0]}'?" if near else ""
         raise ValueError(f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}")

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from repro.cli.options import parse, parse_named
+from repro.harness.spec import Scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,10 @@ class Options:
     """whole numbers"""
     link: float | None = None
     """a number"""
+    M: int = 1
+    """a number"""
+    scale: Scale | None = None
+    """a word"""
 
 
 def named(*arguments: str, needed: bool = True) -> Options:
@@ -39,6 +44,8 @@ def test_it_is_named_once(arguments):
     [
         (["--K", "two"], r"^--K two: allowed is a whole number; `repro verb --help`"),
         (["--link", "abc"], r"^--link abc: allowed is a number; `repro verb --help`"),
+        (["--k", "1"], r"did you mean '--K'\?"),
+        (["--scale", "laptpo"], r"^--scale laptpo: allowed are smoke, laptop, node, paper; did you mean 'laptop'\?"),
         (["--lnk", "1"], r"--lnk.*did you mean '--link'\?"),
     ],
 )

@@ -1,6 +1,7 @@
 """What `repro plan` and `repro run` refuse before any process is started, each in one line."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,33 @@ def talks(width=8):
     print("building")
     return shapes(width)
 
+def talks_at_exit(width=8):
+    import atexit
+    atexit.register(print, "goodbye")
+    return shapes(width)
+
+def leaves_a_process(width=8):
+    import subprocess
+    subprocess.Popen(["sleep", "15"])
+    return shapes(width)
+
+class Silent(ValueError):
+    def __str__(self):
+        raise TypeError("no text")
+
+def silent(width=8):
+    raise Silent
+
+class SilentLayer(nn.Module):
+    def forward(self, x):
+        raise Silent
+
+def silent_layer(width=8):
+    return [SilentLayer, *good(width)]
+
+def colours(width=8):
+    raise RuntimeError("\x1b[31mred\x1b[0m")
+
 def ready_made(width=8):
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(3072), nn.Linear(3072, 10))
 """
@@ -101,6 +129,7 @@ def own(name: str, **changed: Any) -> RunSpec:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--model", "resnet50"], "did you mean 'timm:resnet50'"),
         (["--model", "transformr"], "did you mean 'transformer'"),
         (["--model-args", "Q=3"], "Q=3: transformer has no such argument"),
         (["--model", "amoebanet-d", "--model-args", "image=4"], "image=4: allowed is a height and width from 32 up"),
@@ -116,6 +145,10 @@ def own(name: str, **changed: Any) -> RunSpec:
         (["--model", "import:rehearsed_models:late"], "layers[2] (TransformerEncoderLayer), on a micro-batch of 16"),
         (["--model", "import:rehearsed_models:targets"], "loss, on a micro-batch of 16: "),
         (["--model", "import:rehearsed_models:no_data"], "batch, on a micro-batch of 16: FileNotFoundError: no data"),
+        (["--model", "rehearsed_models:good"], "did you mean 'import:rehearsed_models:good'?"),
+        (["--model", "import:rehearsed_models:silent"], "(its text cannot be shown: TypeError)"),
+        (["--model", "import:rehearsed_models:silent_layer"], "Silent: (its text cannot be shown: TypeError)"),
+        (["--model", "import:rehearsed_models:colours"], r"RuntimeError: \x1b[31mred\x1b[0m"),
         (["--K", "9"], "K = 9 stages, but transformer has L = "),
     ],
 )
@@ -130,6 +163,11 @@ def test_plan_refuses_what_run_refuses(arguments: list[str], words: str, capfd: 
     assert told[0].count("\n") == 1
     assert words in told[0]
     assert not Path("results").exists()
+
+
+def test_no_name_of_timm_is_made_up():
+    with pytest.raises(ValueError, match=r"^model='bert': allowed are .*<function>$"):
+        rehearsal.check([spec(model="bert", model_args={})], "cpu")
 
 
 def test_what_works_is_planned(capfd: pytest.CaptureFixture[str]):
@@ -160,13 +198,19 @@ def test_a_pass_leaves_what_is_ready_made_and_the_generator_alone():
 
 @pytest.mark.parametrize("name", ["ends", "hangs"])
 def test_a_layer_that_ends_or_hangs_its_process_is_left_to_the_run(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rehearsal, "_LONGEST", 20.0)
-    rehearsal.check([own(name)], "cpu")
+    if name == "hangs":
+        monkeypatch.setattr(rehearsal, "_LONGEST", 20.0)
+    why = {"ends": "the process in which it ran ended with exit code 3", "hangs": "it took more than 20 s"}[name]
+    with pytest.warns(UserWarning, match=f"not tried before the start, since {why}; the run will tell"):
+        rehearsal.check([own(name)], "cpu")
 
 
-def test_what_a_model_prints_is_no_answer():
+@pytest.mark.parametrize("name", ["talks", "talks_at_exit", "leaves_a_process"])
+def test_what_a_model_prints_or_starts_is_no_answer(name: str):
+    began = time.monotonic()
     with pytest.raises(ValueError, match=r"layers\[2\] \(Linear\), on a micro-batch of 8: RuntimeError"):
-        rehearsal.check([own("talks")], "cpu")
+        rehearsal.check([own(name)], "cpu")
+    assert name != "leaves_a_process" or time.monotonic() - began < 14, "nobody waits for the other process"
 
 
 def test_what_only_a_file_names_is_not_run_by_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from repro.gpipe.runtime.status import Here
+from repro.io.untrusted import printable
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def status_of(error: BaseException) -> str:
 
 def words(error: BaseException) -> str:
     """Its type and message on one line, also where the message raises."""
-    return " ".join("".join(traceback.format_exception_only(error)).split())
+    return printable("".join(traceback.format_exception_only(error)))
 
 
 class Watch:
