@@ -12,7 +12,7 @@ from repro.harness import contention, terminal
 from repro.harness.outside import short
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, load
-from repro.harness.spec import TIMED, RunSpec, baseline, slug
+from repro.harness.spec import TIMED, RunSpec, baseline, canonical, slug
 from repro.harness.statistics import MIN_ROUNDS, ratio
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def closing(plan: Plan) -> list["RenderableType"]:
         if done:
             several = len(plan.experiment.groups) > 1
             parts += table(group.name if several else "", done, rows, results)
-            own = [rows[run.id] for run in done if run.spec.library == "repro"]
-            parts += [f"  {line}" for line in best(own, results)]
+            own = [run for run in done if run.spec.library == "repro"]
+            parts += [f"  {line}" for line in best(own, rows, results)]
         parts += _missing([rows[run.id] for run in runs if run.id in rows])
     return parts
 
@@ -94,14 +94,22 @@ def speedup(row: Row) -> str:
     return _times(value, low, high)
 
 
-def best(rows: Sequence[Row], results: Results) -> list[str]:
+def best(runs: Sequence[PlannedRun], of: Mapping[str, Row], results: Results) -> list[str]:
     """Which K and M are fastest, if that is shown, and which take least memory.
 
-    Nothing is said of rows that differ in more than K and M.
+    Nothing is said of runs that differ in more than K and M.
     """
-    alike = [row for row in rows if all(row[name] == rows[0][name] for name in ("fidelity", "remat", "N"))]
-    places = {(row["K"], row["M"]) for row in rows}
-    if len(alike) < len(rows) or len(places) < len(rows) or len(rows) < 2:
+    # A list of layer counts fits one K alone, and the clock of an emulated run is no part of its seconds.
+    settings = {
+        canonical(
+            run.spec.model_dump(mode="json", exclude={"K", "M", "stretch"})
+            | ({"balance": "given"} if isinstance(run.spec.balance, tuple) else {})
+        )
+        for run in runs
+    }
+    rows = [of[run.id] for run in runs]
+    # A cost model may have chosen another N than the spec's.
+    if len(rows) < 2 or len(settings) > 1 or len({row["N"] for row in rows}) > 1:
         return []
     lines = [_fastest(rows, results)]
     weighed = [row for row in rows if _known(row["peak_gib_max"])]
@@ -124,10 +132,12 @@ def _fastest(rows: Sequence[Row], results: Results) -> str:
             f"no fastest is shown: that takes {MIN_ROUNDS} rounds together, {_place(first)} and {_place(second)} have "
             f"{rounds}; the highest median is {told}"
         )
-    over = f"{_times(value, low, high)} over the next, {_place(second)}"
-    if low <= 1:
-        return f"no fastest is shown: {told} is {over}, so their order may be chance"
-    return f"fastest: {told}, {over}"
+    if low <= 1 <= high:
+        return f"no difference is shown between the fastest two, {_place(first)} and {_place(second)}"
+    if high < 1:  # the medians of all rounds and of the rounds together disagree
+        first, second, value, low, high = second, first, 1 / value, 1 / high, 1 / low
+        told = f"{_place(first)} with {terminal.rate(first['throughput'], first['unit'])}"
+    return f"fastest: {told}, {_times(value, low, high)} over the next, {_place(second)}"
 
 
 def exhibit(plan: Plan, results: Results, rows: Mapping[str, Row]) -> list[Any]:
@@ -193,7 +203,7 @@ def _field(spec: RunSpec, name: str) -> str:
 
 
 def _rounds(row: Row, results: Results) -> str:
-    """`5`, or `5, 2 busy`."""
+    """`5`, or `5, 2 busy`; only what a clock measured can be disturbed."""
     own = results.rounds[results.rounds["run"] == row["run"]]
     busy = sum(contention.is_busy(share) for share in own["load"])
     return f"{row['rounds']}, {busy} busy" if busy else str(row["rounds"])

@@ -17,7 +17,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
 from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
-from repro.harness.spec import RunSpec, baseline, differences
+from repro.harness.spec import TIMED, RunSpec, baseline, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
@@ -64,7 +64,7 @@ class Results:
             the rule that it comes from.
         rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps, checks
             maps the name of a check to {verdict, value, evidence}; load is the share of the usable cores that other
-            processes took during the round, NaN where it was not recorded.
+            processes took during the round, NaN where it was not recorded and for runs on no clock.
         specs: run id -> spec.
         folders: the experiments found.
     """
@@ -132,7 +132,7 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
             "group": about["runs"][run],
             "run": run,
             "commit": markers[line["round"]]["commit"],
-            "load": math.nan if (load := loads[line["round"]]) is None else load,
+            "load": _load_of(specs[run], loads[line["round"]]),
             **_round(specs[run], line),
         }
         for run in specs
@@ -142,10 +142,17 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
     different = differences(specs)
     rows = []
     for run in specs:
-        device = about["identity"].get("device", "") if metrics[run] else ""
+        here = about["identity"].get("device", "") if metrics[run] else ""
+        # A simulated step is of the device whose profile it has, and of none where layers say what they take.
+        device = (specs[run].profile or "") if specs[run].fidelity == "simulated" else here
         row = _row(run, specs, metrics[run], rounds, folder.status(run))
         rows.append({**row, **place, "differs_in": different[run], "device": device, "group": about["runs"][run]})
     return rows, lines, specs
+
+
+def _load_of(spec: RunSpec, load: float | None) -> float:
+    """Share of the cores that others took; NaN where nobody looked, or where no clock measured what they disturb."""
+    return math.nan if load is None or spec.fidelity not in TIMED else load
 
 
 def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:

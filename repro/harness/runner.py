@@ -17,7 +17,7 @@ from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
 from repro.harness.record import Measured
 from repro.harness.results import load
-from repro.harness.spec import Scale, canonical, run_name
+from repro.harness.spec import TIMED, Scale, canonical, run_name
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
 from repro.harness.workers import Workers
@@ -42,6 +42,7 @@ class Session:
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     address: str | None = None
+    rounds: int = 0  # recorded since the start
     _watch: Watch = field(default_factory=Watch)  # until the first round begins
 
     def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
@@ -64,7 +65,8 @@ class Session:
             self.story.say("\nnothing left to measure (--force measures again)")
             return 0
         with workers(todo, self.results) as crew:
-            self.story.load(self._watch.share())
+            if any(run.missing and run.spec.fidelity in TIMED for plan in todo for run in plan.runs):
+                self.story.load(self._watch.share())
             self.story.begin(todo)
             try:
                 crew.ready()
@@ -86,6 +88,7 @@ class Session:
         measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
         try:
             for _ in measuring.rounds():
+                self.rounds += 1
                 own.take()  # whoever deletes the results deletes the lock's file
                 plan.folder.restore()
                 self._publish(plan, measuring.done)
@@ -196,7 +199,8 @@ class GroupRun:
         if not measured:
             return
         load = watch.share()
-        self.story.load(load)
+        if any(run.spec.fidelity in TIMED for run in members):
+            self.story.load(load)
         self.plan.folder.commit_round(self.group, measured, self.plan.machine, (started, _now()), load)
         for run in members:
             if run.id in measured:

@@ -64,7 +64,7 @@ _PICTURES: dict[str, tuple[Make, str]] = {
         f"Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal; emulated and simulated points stand "
         f"a little apart sideways. {texts.IDLE} {texts.IDEAL}",
     ),
-    "memory": (bars.memory, "Peak memory of each stage, read in a step of its own."),
+    "memory": (bars.memory, "Peak memory of each stage"),  # `_caption` says how it is known
     "breakdown": (
         bars.breakdown,
         f"Where the step goes. {texts.BUBBLE}",
@@ -92,6 +92,7 @@ _TABLE2: dict[str, tuple[Make, Callable[["Results"], str]]] = {
 _PIE = " The bar on top is the paper's pie (NeurIPS Table 4; section 3.1)."
 _SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
 _TRACED = "One traced step, the one of median length, on the clock that the stages share."
+_SIMULATED = "One simulated step, on a virtual clock."
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figur
                     yield (
                         f"figure2{letter}_{stem}",
                         _timeline(*pair, letter, setting, results.specs[pair[0]["run"]].stretch),
-                        _TRACED,
+                        _SIMULATED if fidelity == "simulated" else _TRACED,
                     )
 
 
@@ -196,11 +197,20 @@ def _stem(setting: Setting, fidelity: str, found: list[Setting]) -> str:
     return slug(" ".join([setting.model, *own, *number])) + suffix(fidelity)
 
 
+def _how_known(fidelities: set[str]) -> str:
+    """Where peaks of memory of these fidelities come from."""
+    if fidelities == {"simulated"}:
+        return ", counted."
+    return ", read in a step of its own" + "; simulated ones are counted" * ("simulated" in fidelities) + "."
+
+
 def _caption(results: "Results", rows: list[Row], name: str) -> str:
     """What a picture shows, and what these rows made it hide."""
     hidden = name == "breakdown" and bars.shortened(results, rows)
     updates = optimizers(results, rows)
     pie = name == "breakdown" and bars.has_pie(results, rows)
+    if name == "memory":
+        return _PICTURES[name][1] + _how_known({row["fidelity"] for row in rows})
     return _PICTURES[name][1] + _PIE * pie + _SHORTENED * hidden + f" {updates}" * bool(updates)
 
 

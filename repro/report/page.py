@@ -249,7 +249,7 @@ def _sizes(results: "Results", rows: list[Row]) -> list[str]:
         specs = [results.specs[row["run"]] for row in rows if row["model"] == model]
         sizes = dict.fromkeys(f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs)
         found.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
-    devices = dict.fromkeys(row["device"] for row in rows if row["device"])
+    devices = dict.fromkeys(row["device"] for row in rows if row["device"] and row["fidelity"] != "simulated")
     if devices:
         found.append(f"Devices here: {', '.join(devices)}.")
     return found

@@ -105,10 +105,8 @@ def memory(results: "Results", fidelity: str = "measured") -> Table:
         cells |= {f"stage {j}": number(1024 * peaks[j], 1) if j in peaks else "" for j in stages}
         model = model_name(setting.model)
         lines.append({"experiment": row["experiment"], "model": model, **cells, "setting": setting.details})
-    note = (
-        "Peak MiB of each stage, read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU. "
-        f"{_USUAL}"
-    )
+    read = "read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU"
+    note = f"Peak MiB of each stage, {'counted' if fidelity == 'simulated' else read}. {_USUAL}"
     return Table(f"memory{suffix(fidelity)}", f"Peak memory of each stage, {fidelity}", note, DataFrame(lines))
 
 

@@ -34,7 +34,7 @@ METRICS = {
     "imbalance, transfers, set-up and the runtime itself.",
     "idle/work": "The same idle time over the busy time; in theory (K-1)/M. Others print this one.",
     "peak memory": "Of each stage, read in a step of its own that is not timed: the allocator's peak on a GPU, "
-    "live tensor bytes on a CPU.",
+    "live tensor bytes on a CPU. Of simulated runs it is counted.",
     "breakdown": "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (that of equal "
     f"stages), imbalance (what unequal stages add) and transfer (messages, runtime, jitter). {BUBBLE}",
 }

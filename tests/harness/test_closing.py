@@ -1,10 +1,12 @@
 """What `repro run` ends with: the table, which point is called the fastest, and the lines of exhibits."""
 
+import dataclasses
 import io
 import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -91,37 +93,76 @@ def test_records_from_before_the_load_was_looked_at_still_load(tmp_path: Path):
     assert "busy" not in ended(tmp_path, of)
 
 
-def rows_and_rounds(*steps: tuple[int, list[float]], fidelity: str = "measured") -> tuple[list[dict], Results]:
-    """Runs of K=2 and these M with these throughputs, one for each round."""
-    rows, lines = [], []
+def timed_runs(
+    *steps: tuple[int, list[float]], **changed: Any
+) -> tuple[list[plan.PlannedRun], dict[str, dict[str, Any]], Results]:
+    """Runs of K=2 and these M with these throughputs, one for each round; `changed` are settings of all."""
+    runs, rows, lines = [], {}, []
     for M, throughputs in steps:
         median = sorted(throughputs)[len(throughputs) // 2]
-        about = {"run": f"M{M}", "K": 2, "M": M, "N": 8, "fidelity": fidelity, "remat": "always", "unit": "images/s"}
-        rows.append(about | {"throughput": median, "peak_gib_max": math.nan})
+        one = plan.PlannedRun(f"M{M}", "g", spec(2, M, **changed), "done")
+        about = {"run": one.id, "K": 2, "M": M, "N": 8, "fidelity": one.spec.fidelity, "unit": "images/s"}
+        runs.append(one)
+        rows[one.id] = about | {"throughput": median, "peak_gib_max": math.nan}
         where = {"machine": "m", "scale": "smoke", "experiment": "e"}
-        lines += [where | {"run": f"M{M}", "round": n, "throughput": t} for n, t in enumerate(throughputs)]
-    return rows, Results(pd.DataFrame(rows), pd.DataFrame(lines, columns=ROUND_COLUMNS), {}, [])
+        lines += [where | {"run": one.id, "round": n, "throughput": t} for n, t in enumerate(throughputs)]
+    frames = pd.DataFrame(list(rows.values())), pd.DataFrame(lines, columns=ROUND_COLUMNS)
+    return runs, rows, Results(*frames, {}, [])
 
 
 def test_fastest_is_said_only_where_a_difference_is_shown():
-    shown = rows_and_rounds((1, [9000.0] * 5), (4, [9990.0, 9980, 9991, 9970, 9999]))
+    shown = timed_runs((1, [9000.0] * 5), (4, [9990.0, 9980, 9991, 9970, 9999]))
     assert best(*shown) == ["fastest: K=2, M=4 with 9,990 images/s, 1.11x [1.11, 1.11] over the next, K=2, M=1"]
-    noisy = rows_and_rounds((1, [100.0, 90, 110, 95, 105]), (4, [101.0, 120, 85, 99, 110]))
-    assert best(*noisy)[0].startswith("no fastest is shown: K=2, M=4 with 101 images/s is 1.04x [0.77, 1.33] ~ over")
-    few = rows_and_rounds((1, [100.0] * 4), (4, [200.0] * 4))
+    noisy = timed_runs((1, [100.0, 90, 110, 95, 105]), (4, [101.0, 120, 85, 99, 110]))
+    assert best(*noisy) == ["no difference is shown between the fastest two, K=2, M=4 and K=2, M=1"]
+    few = timed_runs((1, [100.0] * 4), (4, [200.0] * 4))
     assert best(*few) == [
         "no fastest is shown: that takes 5 rounds together, K=2, M=4 and K=2, M=1 have 4; the highest median is "
         "K=2, M=4 with 200 images/s"
     ]
-    simulated = rows_and_rounds((1, [100.0]), (4, [101.0]), fidelity="simulated")
+    simulated = timed_runs((1, [100.0]), (4, [101.0]), fidelity="simulated", profile="v100")
     assert best(*simulated) == ["fastest: K=2, M=4 with 101 images/s"]
 
 
-def test_nothing_is_said_of_runs_that_differ_in_more_than_k_and_m():
-    rows, results = rows_and_rounds((1, [100.0] * 5), (4, [200.0] * 5))
-    for changed in ({"fidelity": "emulated"}, {"remat": "never"}, {"N": 16}, {"M": 4}):
-        assert best([rows[0] | changed, rows[1]], results) == []
-    assert best(rows[:1], results) == []
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": "amoebanet-d"},
+        {"model_args": {"L": 4}},
+        {"schedule": "1f1b"},
+        {"checkpoint": "never"},
+        {"optimizer": "adam"},
+        {"lr": 0.1},
+        {"fidelity": "emulated"},
+        {"transport": "gloo"},
+        {"balance": "uniform"},
+        {"N": 16},
+        {"steps": 1},
+    ],
+)
+def test_nothing_is_said_of_runs_that_differ_in_more_than_k_and_m(changed: dict[str, Any]):
+    (first, second), rows, results = timed_runs((1, [100.0] * 5), (4, [200.0] * 5))
+    assert best([first, second], rows, results) != []
+    other = dataclasses.replace(first, spec=first.spec.model_copy(update=changed))
+    assert best([other, second], rows, results) == []
+    assert best([first], rows, results) == []
+
+
+def test_a_list_of_layer_counts_is_a_setting_for_each_k():
+    (first, second), rows, results = timed_runs((1, [100.0] * 5), (4, [200.0] * 5))
+    cut = [dataclasses.replace(run, spec=run.spec.model_copy(update={"balance": (2, 2)})) for run in (first, second)]
+    assert best(cut, rows, results) == best([first, second], rows, results)
+
+
+def test_only_what_a_clock_measured_can_be_disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(contention.Watch, "share", lambda self: 0.5)
+    told = ended(tmp_path, experiment(spec(1, 4, fidelity="simulated", profile="v100"), rounds=1))
+    assert "busy" not in told
+    assert load(tmp_path).rounds["load"].isna().tolist() == [True]
+    mixed = experiment(spec(1, 4, fidelity="simulated", profile="v100"), spec(1, 4), rounds=1, version=2)
+    told = ended(tmp_path, mixed)
+    assert told.count("this machine is busy: other processes take ") == 1
+    assert told.count("1, 1 busy") == 1
 
 
 def test_an_experiment_of_the_paper_ends_with_one_line(tmp_path: Path):
@@ -135,6 +176,7 @@ def test_an_experiment_of_the_paper_ends_with_one_line(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "breakdown", "bubble"])
 def test_the_exhibits_of_the_reference_results(name: str):
+    load(Path("results/reference"))  # committed packed, unpacked where they are read
     (recorded,) = Path("results/reference").glob(f"*/laptop/{name}/experiment.json")
     identity = json.loads(recorded.read_text())["identity"]
     here = Machine("cpu", identity["device"], 2, identity["transport"], identity["torch"])

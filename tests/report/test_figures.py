@@ -9,7 +9,7 @@ from PIL import Image
 from recorded import timeline
 
 from repro.report import bars, curves, figures, gantt
-from repro.report.compare import ITSELF, Ratio, rows_of
+from repro.report.compare import ITSELF, Ratio, Row, rows_of
 from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
 
 
@@ -179,6 +179,34 @@ def test_the_caption_says_when_a_negative_share_is_hidden(results, done, monkeyp
     monkeypatch.setattr(bars, "split", lambda timeline, schedule: shares)
     assert "negative where an unequal cut shortens the wait" in figures._caption(results, done, "breakdown")
     assert "negative" not in figures._caption(results, done, "memory")
+
+
+@pytest.mark.parametrize(
+    ("fidelities", "words"),
+    [
+        (["measured", "emulated"], "Peak memory of each stage, read in a step of its own."),
+        (["simulated"], "Peak memory of each stage, counted."),
+        (
+            ["measured", "simulated"],
+            "Peak memory of each stage, read in a step of its own; simulated ones are counted.",
+        ),
+    ],
+)
+def test_the_caption_of_memory_says_how_it_is_known(results, done, fidelities, words):
+    rows: list[Row] = [{**done[0], "fidelity": fidelity} for fidelity in fidelities]
+    assert figures._caption(results, rows, "memory") == words
+
+
+def test_a_simulated_step_is_not_said_to_be_traced(results, done):
+    rows: list[Row] = [{**row, "fidelity": "simulated"} for row in done]
+    captions = {
+        fidelity: {caption for _, _, caption in figures.timelines(results, of)}
+        for fidelity, of in (("measured", done), ("simulated", rows))
+    }
+    assert captions == {
+        "measured": {"One traced step, the one of median length, on the clock that the stages share."},
+        "simulated": {"One simulated step, on a virtual clock."},
+    }
 
 
 def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch):

@@ -189,6 +189,14 @@ def test_memory_has_a_column_for_each_stage(results):
     assert shown[shown["K"] == "1"]["stage 1"].tolist() == ["", ""]
 
 
+def test_what_is_simulated_is_not_said_to_be_measured_here(modelled):
+    assert "read in a step of its own" in tables.memory(modelled).note
+    assert "Peak MiB of each stage, counted. " in tables.memory(modelled, "simulated").note
+    devices = {row["fidelity"]: row["device"] for row in rows_of(modelled, status="done")}
+    assert devices["simulated"] in ("tpu-v2", "tpu-v3")
+    assert devices["measured"] == devices["emulated"] == modelled.folders[0].about()["identity"]["device"]
+
+
 def widths(results: Path) -> Results:
     """A sweep of three widths, two rounds each, recorded and loaded; its three runs differ by their hash alone."""
 
