@@ -35,7 +35,7 @@ class FitOptions:
     micro_batches: int | None = None
     """M, at most the batch; by default 16, as in our Table 1; smaller micro-batches take less memory"""
     batch: int | None = None
-    """mini-batch N; by default Table 1's: 128 images, 32 sequences"""
+    """mini-batch N; by default Table 1's: 128 for AmoebaNet, 32 for every other model"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """fixed arguments of the model, such as T=512"""
     vary: str | None = None
@@ -93,15 +93,31 @@ def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit"
     from repro.costs.size_ladder import families
     from repro.models import build
 
+    if options.vary is not None:
+        _check_varied(model, options.vary)
     args = pairs("model_args", options.model_args)
     return Search(partial(build, model), step, memory).largest(families(model, args, options.vary, options.up_to))
 
 
+def _check_varied(model: str, name: str) -> None:
+    """Raise a one-line ValueError unless the argument may be a whole number."""
+    from repro.models import parameters
+
+    parameter = parameters(model).get(name)
+    if parameter is None:
+        return  # building the model says what it takes
+    given = parameter.default
+    if isinstance(given, str | bool) or parameter.annotation in (str, bool, "str", "bool"):
+        what = "true or false" if isinstance(given, bool) or parameter.annotation in (bool, "bool") else "text"
+        shown = "" if given is parameter.empty else f", by default {given!r}"
+        raise ValueError(f"--vary {name}: it is {what}{shown}; allowed is an argument that is a whole number")
+
+
 def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
     """The answer for people."""
-    from repro.costs.units import in_unit
+    from repro.costs.units import readable
 
-    shown = partial(in_unit, unit=unit)
+    shown = partial(readable, unit=unit)
     lines = [
         f"{step.stages} stage{'s' * (step.stages > 1)} of {shown(memory)} each; N={step.batch}, "
         f"M={step.micro_batches}, re-materialization {step.checkpoint}, schedule {step.schedule}, "
@@ -110,7 +126,8 @@ def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit
     if (best := found.best) is None:
         lines.append("nothing fits")
     else:
-        lines += [f"largest: {_name(best)}; layers {_counts(best.balance)}", "", *_table(best, unit), ""]
+        which = f"any {found.grown}, such as" if found.unchanged else "largest:"
+        lines += [f"{which} {_name(best)}; layers {_counts(best.balance)}", "", *_table(best, unit), ""]
     if (above := found.above) is not None:
         more = above.fullest / memory - 1
         size = "one size up" if best else "the smallest"
@@ -134,6 +151,11 @@ def _limit(found: "Fit", used: str) -> str:
         return (
             f"its fullest stage takes {used}; no argument was left to grow, so this size alone was looked at: "
             "--vary NAME grows one, or leave one out of --model-args"
+        )
+    if found.unchanged:
+        return (
+            f"{found.grown} does not change the model: with every one its fullest stage takes {used}; "
+            "--vary NAME grows another argument"
         )
     further = min(2 * found.limit, _FURTHEST)
     more = f"; --up-to {further} looks further" if further > found.limit else ""
@@ -162,7 +184,7 @@ def _counts(balance: tuple[int, ...]) -> str:
 def _table(cut: "Cut", unit: str) -> list[str]:
     """Memory of each stage by kind; of many stages that are alike the first."""
     from repro.costs import KINDS
-    from repro.costs.units import in_unit
+    from repro.costs.units import readable
 
     kinds = [kind for n, kind in enumerate(KINDS) if any(stage.kinds[n] for stage in cut.stages)]
     rows = [["stage", *kinds, "total"]]
@@ -175,10 +197,10 @@ def _table(cut: "Cut", unit: str) -> list[str]:
     for first, last in groups:
         stage = cut.stages[first]
         sizes = [*(stage.by_kind[kind] for kind in kinds), stage.total]
-        rows.append([str(first) if first == last else f"{first}-{last}", *(in_unit(size, unit) for size in sizes)])
+        rows.append([str(first) if first == last else f"{first}-{last}", *(readable(size, unit) for size in sizes)])
     whole = [*(sum(s.by_kind[kind] for s in cut.stages) for kind in kinds), sum(s.total for s in cut.stages)]
     if len(cut.stages) > 1:
-        rows.append(["all", *(in_unit(size, unit) for size in whole)])
+        rows.append(["all", *(readable(size, unit) for size in whole)])
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
@@ -197,6 +219,10 @@ def _plain(options: FitOptions, model: str, step: "Step", memory: int, found: "F
         "optimizer": options.optimizer,
         "largest": found.best and found.best.plain(),
         "next": found.above and found.above.plain(),
-        "limit_reached": found.above is None and found.best is not None and found.grown is not None,
+        "limit_reached": found.above is None
+        and found.best is not None
+        and found.grown is not None
+        and not found.unchanged,
+        "unchanged": found.unchanged,
         "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
     }

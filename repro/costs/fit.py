@@ -20,6 +20,7 @@ from repro.costs.trace import Boundary
 from repro.gpipe.core.microbatch import Tree, sizes, unwrapped
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.io.untrusted import message
 from repro.models import Model
 from repro.models.arguments import UnusableError
 
@@ -97,6 +98,7 @@ class Fit:
         above: the next one up; None where the search ended at the last size that is looked at.
         grown: the argument that grows on that ladder; None where there is one size alone.
         limit: the last value of that argument that is looked at.
+        unchanged: whether the argument changes neither the parameters nor what stages take.
         refused: what was tried and refused by the model, on all ladders.
     """
 
@@ -104,6 +106,7 @@ class Fit:
     above: Cut | None
     grown: str | None = None
     limit: int = 0
+    unchanged: bool = False
     refused: tuple[Refusal, ...] = ()
 
 
@@ -137,7 +140,7 @@ class Ladder:
             except (UnusableError, UncountableError):
                 raise
             except ValueError as error:
-                self.refused[index] = Refusal(self.sizes[index], " ".join(str(error).split()))
+                self.refused[index] = Refusal(self.sizes[index], message(error))
         return self._known.get(index)
 
     def near(self, wanted: int, low: int, high: int) -> int | None:
@@ -151,6 +154,11 @@ class Ladder:
 
         candidates = sorted(range(low + 1, high), key=key)
         return next((index for index in candidates[:_PATIENCE] if self.tasks(index) is not None), None)
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size that was looked at and accepted."""
+        return min(self._known)
 
     @property
     def grown(self) -> str | None:
@@ -221,7 +229,8 @@ class Search:
         if fitting:
             _, ladder, low, high = max(fitting, key=lambda found: found[0])
             above = self._traced(ladder, high) if high < len(ladder) else None
-            return Fit(self._traced(ladder, low), above, ladder.grown, ladder.limit, refused)
+            best = self._traced(ladder, low)
+            return Fit(best, above, ladder.grown, ladder.limit, self._is_unchanged(ladder, best, above), refused)
         if lowest:
             nearest = min(lowest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
             return replace(nearest, refused=refused)
@@ -233,6 +242,13 @@ class Search:
         others = f"; nor is any other {name} up to {refused[-1].args[name]} accepted" if name else ""
         raise RefusedError(refused[0].reason + others)
 
+    def _is_unchanged(self, ladder: Ladder, best: Cut | None, above: Cut | None) -> bool:
+        """Whether the smallest size that was looked at is the largest one, although an argument grew."""
+        if best is None or above is not None or ladder.grown is None:
+            return False
+        first = self._traced(ladder, ladder.smallest)
+        return first is not None and first.args != best.args and replace(first, args=best.args) == best
+
     def _traced(self, ladder: Ladder, index: int) -> Cut | None:
         """The model of a size that was found; RefusedError if only sizes around it were built, and it cannot be."""
         try:
@@ -240,7 +256,7 @@ class Search:
         except (UnusableError, UncountableError):
             raise
         except ValueError as error:
-            raise RefusedError(str(error)) from error
+            raise RefusedError(message(error)) from error
 
     def _holds(self, found: Fit) -> bool:
         """Whether what was traced is on its side of the limit."""

@@ -33,6 +33,14 @@ def parse_bytes(field: str, text: str) -> tuple[int, str]:
     return int(size), name
 
 
+def readable(size: float, unit: str) -> str:
+    """The same in this unit, or in a smaller one of its kind where fewer than two digits would be left of it."""
+    kind = [name for name in _FACTORS if ("i" in name) == ("i" in unit) or name == "B"]
+    while size and size < 0.1 * _FACTORS[unit] and unit != "B":
+        unit = kind[kind.index(unit) - 1]
+    return in_unit(size, unit)
+
+
 def in_unit(size: float, unit: str) -> str:
     """`(8e9, "GB")` -> `"8.00 GB"`."""
     return f"{size / _FACTORS[unit]:.2f} {unit}" if unit != "B" else f"{size:.0f} B"

@@ -11,7 +11,7 @@ from torch import nn
 from repro.cli.main import main
 from repro.costs.fit import Count, Search, Step
 from repro.costs.size_ladder import Sizes, families
-from repro.costs.units import in_unit, parse_bytes
+from repro.costs.units import in_unit, parse_bytes, readable
 from repro.models import Model, build
 
 GIB = 2**30
@@ -283,6 +283,19 @@ def later(width=8):
         raise KeyError("late")
     return plain(width)
 
+def runtime(width=8):
+    if width % 8:
+        raise RuntimeError(f"{width} is not divisible by 8")
+    return plain(width)
+
+def typed(width=8):
+    if width % 8:
+        raise TypeError(f"no float: {width / 8}")
+    return plain(width)
+
+def ignores(width=8, activation="relu", bias=True):
+    return plain(8)
+
 def plain(width=8):
     return [nn.Flatten, partial(nn.Linear, 3072, width), nn.ReLU, partial(nn.Linear, width, 10)]
 """
@@ -310,6 +323,8 @@ def refusing(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     ("name", "multiple", "reason"),
     [
         ("multiples", 8, "width=1: width = 1: must be a multiple of 8"),
+        ("runtime", 8, "width=1: model='import:refusing_fit:runtime' with width=1: the function raised RuntimeError"),
+        ("typed", 8, "width=1: model='import:refusing_fit:typed' with width=1: the function raised TypeError"),
         ("heads", 12, "width=1: layers[2] (TransformerEncoderLayer) cannot be built without memory: AssertionError"),
         ("shapes", 6, "width=1: layers[2] (Split) cannot be counted: RuntimeError"),
     ],
@@ -353,6 +368,42 @@ def test_where_the_search_ends_at_its_limit_it_says_so(refusing):
     assert found["largest"]["fullest"] <= 1e9 < found["next"]["fullest"]
     assert not found["limit_reached"]
     assert f"one size up, width={found['largest']['args']['width'] + 1}" in told
+
+
+def test_an_argument_that_changes_nothing_is_said_to(refusing):
+    status, found, told = refusing("ignores", "1GB")
+    assert (status, found["unchanged"], found["limit_reached"]) == (0, True, False)
+    assert "any width, such as width=4096 (24,674 parameters)" in told
+    assert "width does not change the model: with every one its fullest stage takes " in told
+    assert "search limit" not in told
+    assert "0.00" not in told, "sizes are in units of which something is left"
+    assert refusing("plain", "1GB")[1]["unchanged"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("activation", "it is text, by default 'relu'"), ("bias", "it is true or false, by default True")],
+)
+def test_only_numbers_grow(refusing, name: str, words: str):
+    status, _, told = refusing("ignores", vary=name)
+    assert status == 2
+    assert told == f"error: --vary {name}: {words}; allowed is an argument that is a whole number\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "unit", "text"),
+    [
+        (8e9, "GB", "8.00 GB"),
+        (0.2e9, "GB", "0.20 GB"),
+        (0.09e9, "GB", "90.00 MB"),
+        (2**20, "GiB", "1.00 MiB"),
+        (300, "GiB", "0.29 kiB"),
+        (3, "GB", "3 B"),
+        (0, "GB", "0.00 GB"),
+    ],
+)
+def test_a_small_size_is_shown_in_a_smaller_unit(size: float, unit: str, text: str):
+    assert readable(size, unit) == text
 
 
 def test_a_size_that_is_given_is_no_limit_of_a_search(capsys: pytest.CaptureFixture[str]):
