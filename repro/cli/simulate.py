@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 
 _ROWS = 16  # stages of which a step is drawn
+_SHORTER = "imbalance below 0: there the unequal cut shortens the wait"
+_NO_ADVICE = (
+    "no K and M is recommended: these layers take as long for a micro-batch of one example as for one of all N, so "
+    "every micro-batch more only adds to the step"
+)
 _SMALL = 5e-4  # a share of the step that would be printed as 0.0 %
 
 
@@ -79,6 +84,7 @@ class Source:
         profile: of the device, if it is one.
         calibration: what layers took, if they were timed.
         timed_on: of a calibration, how many processes computed at once.
+        waits: whether its layers take the same time for every micro-batch, however many examples that has.
     """
 
     model: str
@@ -89,6 +95,7 @@ class Source:
     profile: str | None = None
     calibration: "Calibration | None" = None
     timed_on: int | None = None
+    waits: bool = False
 
 
 def main(arguments: list[str]) -> int:
@@ -128,7 +135,7 @@ def _source(options: SimulateOptions, model: str) -> Source:
             raise ValueError(
                 f"--device {options.device}: the layers of {model} say themselves what they take; leave it out"
             )
-        return Source(model, args, len(built.layers), "layers that wait as long as they say")
+        return Source(model, args, len(built.layers), "layers that wait as long as they say", waits=True)
     if options.device is None:
         raise ValueError(
             "--device, --calibration: neither is given, needed is one: try --device v100, or make a file with "
@@ -272,6 +279,7 @@ def _plain(options: SimulateOptions, source: Source, points: list[dict[str, Any]
 def story(options: SimulateOptions, source: Source, points: list[dict[str, Any]]) -> list["RenderableType"]:
     """The answer for people; `points` are those of the JSON, with their timelines."""
     first = points[0]
+    drawn = points[0] if source.waits else best(points, source.memory)
     link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
     named = f"{source.model} ({assigned(source.model_args) or 'its defaults'})"
     head = (
@@ -291,31 +299,38 @@ def story(options: SimulateOptions, source: Source, points: list[dict[str, Any]]
         _reading(source),
         title,
         table_of(("K", "M", *kinds), shares, ()),
-        *_drawn(Timeline.from_rows(first["timeline"], first["K"]), first["M"]),
-        f"\n{advice(points, source.memory)}",
+        *[_SHORTER] * any(one["breakdown"]["imbalance"] < -_SMALL for one in points),
+        *_drawn(Timeline.from_rows(drawn["timeline"], drawn["K"]), drawn["M"]),
+        f"\n{_NO_ADVICE if source.waits else advice(points, source.memory)}",
     ]
+
+
+def best(points: list[dict[str, Any]], most: int | None) -> dict[str, Any]:
+    """The fastest of those that fit, where that is known; if none does, the leanest."""
+    fitting = [one for one in points if not _beyond(one["peak_bytes"], most)]
+    if not fitting:
+        return min(points, key=lambda one: max(one["peak_bytes"]))
+    return min(fitting, key=lambda one: (one["step_s"], one["K"]))
 
 
 def advice(points: list[dict[str, Any]], most: int | None) -> str:
     """One line: the fastest K and M, of those that fit where that is known; if none does, the leanest."""
-    fitting = [one for one in points if not _beyond(one["peak_bytes"], most)]
-    if not fitting:
-        lean = min(points, key=lambda one: max(one["peak_bytes"]))
+    chosen = best(points, most)
+    if _beyond(chosen["peak_bytes"], most):
         return (
-            f"none of these fits into the device's {memory(most or 0)}: the leanest, K={lean['K']}, M={lean['M']}, "
-            f"takes {memory(max(lean['peak_bytes']))} on its fullest stage; try a larger K or M, or a smaller N"
+            f"none of these fits into the device's {memory(most or 0)}: the leanest, K={chosen['K']}, M={chosen['M']}, "
+            f"takes {memory(max(chosen['peak_bytes']))} on its fullest stage; try a larger K or M, or a smaller N"
         )
-    best = min(fitting, key=lambda one: (one["step_s"], one["K"]))
-    which = "fastest" if len(fitting) == len(points) else "fastest that fits"
-    if best["peak_bytes"] is None:
+    which = "fastest that fits" if any(_beyond(one["peak_bytes"], most) for one in points) else "fastest"
+    if chosen["peak_bytes"] is None:
         peak = "its peak is not known"
     else:
         room = "the device's memory is not known" if most is None else f"the device has {memory(most)}"
-        peak = f"peak {memory(max(best['peak_bytes']))} on the fullest stage ({room})"
-    alone = ", which would not fit" if _beyond(best["peak_bytes_k1"], most) else ""
+        peak = f"peak {memory(max(chosen['peak_bytes']))} on the fullest stage ({room})"
+    alone = ", which would not fit" if _beyond(chosen["peak_bytes_k1"], most) else ""
     return (
-        f"{which}: K={best['K']}, M={best['M']}, {best['throughput']:,.1f} {best['unit']}, "
-        f"{best['speedup_vs_k1']:.2f}x over K=1 at the same M and N{alone}; {peak}"
+        f"{which}: K={chosen['K']}, M={chosen['M']}, {chosen['throughput']:,.1f} {chosen['unit']}, "
+        f"{chosen['speedup_vs_k1']:.2f}x over K=1 at the same M and N{alone}; {peak}"
     )
 
 
@@ -350,12 +365,12 @@ def _reading(source: Source) -> str:
 
 
 def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
-    """The step of the first K and M; of many stages nothing."""
-    from repro.harness.progress import gantt
+    """One step; of many stages nothing."""
+    from repro.harness.progress import LEGEND, gantt
 
     if timeline.stages > _ROWS:
         return []
-    title = f"\nthe step at K={timeline.stages}, M={M}: F forward, R recompute, B backward, U update, . idle"
+    title = f"\nthe step at K={timeline.stages}, M={M}: {LEGEND}"
     return [title, gantt(timeline, 72)]
 
 

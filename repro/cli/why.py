@@ -220,9 +220,16 @@ def _story(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) 
     return [
         Text(_head(path, spec, why)),
         Text("K x step: " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items())),
-        Text("bubble: the part of idle for which equal stages with free messages would wait as well\n"),
+        Text(
+            "bubble: the part of idle for which equal stages with free messages would wait as well; transfer: the "
+            "waiting that is left, for messages and for the runtime\n"
+        ),
         Text("Critical path: what the end of the step waited for, as shares of the step"),
-        table_of(["", *kinds, "all"], [*stages, cells("all", by_kind(why.path))], left=("",)),
+        table_of(
+            ["", *("message" if kind == "transfer" else kind for kind in kinds), "all"],
+            [*stages, cells("all", by_kind(why.path))],
+            left=("",),
+        ),
         Text(f"\nWhat would change it: simulated with the {spec.fidelity} costs"),
         table_of(
             ("change", "step (ms)", "gain", "what it assumes"),

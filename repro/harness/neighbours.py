@@ -65,7 +65,7 @@ class Neighbour:
     def told(self) -> str:
         """`0.57x [0.55, 0.60]`, with what must be known about it."""
         if not math.isnan(self.low):
-            return f"{self.gain:.2f}x [{self.low:.2f}, {self.high:.2f}]{' ~' if self.low <= 1 <= self.high else ''}"
+            return f"{self.gain:.2f}x [{self.low:.2f}, {self.high:.2f}]{' ~' * self.may_be_chance}"
         if self.fidelity not in TIMED:  # comes out the same every time
             return f"{self.gain:.2f}x"
         how = f"{self.rounds} rounds" if self.rounds > 1 else "1 round" if self.rounds else "other rounds"
@@ -75,6 +75,11 @@ class Neighbour:
     def helps(self) -> bool:
         """Whether it was faster, and not by chance."""
         return self.gain > _WORTH if math.isnan(self.low) else self.low > 1
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether the interval of its gain holds 1."""
+        return self.low <= 1 <= self.high
 
     @property
     def change(self) -> str | None:
@@ -129,7 +134,8 @@ def verdict(why: Why, found: Sequence[Neighbour]) -> str:
     predicted = why.verdict_without(left_out)
     parts.append(f"predicted: {predicted}" if parts else predicted)
     parts += [
-        f"not {one.name}: {one.predicted:.2f}x is predicted, {one.told} was {one.fidelity}"
+        f"{one.name} {'shows no difference' if one.may_be_chance else 'does not help'}: "
+        f"{one.fidelity} {one.told}, where {one.predicted:.2f}x is predicted"
         for one in found
         if not one.helps and one.predicted is not None and one.predicted > _WORTH
     ]

@@ -52,6 +52,25 @@ def test_every_change_by_hand():
     }
 
 
+def test_all_together_leaves_out_what_does_not_gain():
+    """With M=1 two equal stages are slower than these, and no other M is allowed: only recompute and links are left."""
+    part = (1.2, 0.8)
+    found = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage], transfer=0.5, examples=1)
+    alone = [found.factor(name) or 1 for name in (whatif.BALANCE, whatif.NEVER, whatif.LINK)]
+    assert min(alone) < 1 + 1e-9, "a part that gives nothing"
+    assert (found.factor(whatif.ALL) or 0) >= max(alone) - 1e-9
+
+
+@given(schedule=schedules, transfer=st.floats(0, 3), data=st.data())
+def test_all_together_is_never_slower_than_its_better_m_alone(schedule, transfer, data):
+    seconds = {(kind, j): data.draw(st.floats(0.1, 4)) for kind in "FRB" for j in range(schedule.stages)}
+    found = explained(schedule, lambda a: seconds[a.kind, a.stage], transfer)
+    more = [found.factor(name) or 1 for name in (whatif.DOUBLED, whatif.QUADRUPLED)]
+    if all(factor < 1 for factor in more):  # a larger M that is slower is no part of it
+        own = [found.factor(name) or 1 for name in (whatif.NEVER, whatif.LINK)]
+        assert (found.factor(whatif.ALL) or 1) >= max(own) - 1e-6
+
+
 def test_equal_stages_are_not_taken_for_better_where_they_are_slower():
     """M=1: R of stage 0 is hidden, that of stage 1 is not; with 0.8 and 1.2 parts of the work it is 6.8 units to 7."""
     part = (1.2, 0.8)

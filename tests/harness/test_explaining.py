@@ -10,6 +10,7 @@ import pytest
 from repro.cli.main import main
 from repro.cli.why import find
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.replay import replay
 from repro.harness.record import Measured
 from repro.harness.spec import Group, RunSpec
 
@@ -48,6 +49,22 @@ def test_it_tells_the_story(results, capsys):
         "of K x step: M=16 instead of 4 at the same N would give about 1.13x; keeping all activations",
     ):
         assert words in told
+
+
+def test_a_message_and_the_waiting_for_the_runtime_have_two_names(tmp_path, capsys):
+    spec = RunSpec(model="transformer", model_args={"L": 4}, K=2, M=4, N=32)
+    plan = experiment().model_copy(update={"groups": (Group(name="transformer", runs=(spec,)),)})
+    schedule = make_schedule("gpipe", 2, 4)
+    spans = replay(schedule, lambda action: 0.01, 0.005)  # messages take half as long
+    made = Measured(line(spans, schedule, step_s=[spans.step_time], loss=[1.0]), spans.to_rows())
+    fill_with(tmp_path, plan, lambda spec, number: made, rounds=1)
+    (path,) = tmp_path.glob("*/laptop/table2/*/spec.json")
+    assert main(["why", str(path)]) == 0
+    before, after = capsys.readouterr().out.split("Critical path: ")
+    assert "transfer: the waiting that is left, for messages and for the runtime" in before
+    header = after.splitlines()[1]
+    assert "message" in header
+    assert "transfer" not in header
 
 
 def test_for_programs_it_is_one_object(results, capsys):
@@ -186,7 +203,7 @@ def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
     assert "M=16 1.13x 0.57x [0.57, 0.57]" in " ".join(told.split())
     assert "would give about 1.13x" not in found["verdict"]
     assert "M=8" not in found["verdict"], "the prediction for larger M is disproved"
-    assert found["verdict"].endswith("; not M=16: 1.13x is predicted, 0.57x [0.57, 0.57] was measured")
+    assert found["verdict"].endswith("; M=16 does not help: measured 0.57x [0.57, 0.57], where 1.13x is predicted")
 
 
 def test_what_was_measured_to_be_faster_is_said_first(tmp_path, capsys):
@@ -198,7 +215,8 @@ def test_what_was_measured_to_be_faster_is_said_first(tmp_path, capsys):
 
 def test_a_difference_that_may_be_chance_is_no_gain(tmp_path, capsys):
     found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.3, 0.8, 0.9, 1.2, 0.95]}), capsys)
-    assert "not M=16: 1.13x is predicted, 1.05x [0.77, 1.25] ~ was measured" in found["verdict"]
+    words = "M=16 shows no difference: measured 1.05x [0.77, 1.25] ~, where 1.13x is predicted"
+    assert words in found["verdict"]
     few, _ = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
     assert few["verdict"].startswith("measured here: M=16 instead of 4 gave 2.00x (2 rounds); ")
     assert few["neighbours"][0]["low"] is None

@@ -30,7 +30,7 @@ CHANGES = {  # what each assumes
     EXCEPT_LAST: "no R where B directly follows F: keeps one more micro-batch's activations",
     LINK: "messages arrive at once; what sending costs the stage stays",
     ORDER: "fewer activations are kept at once",
-    ALL: "better balance, the better of both M, nothing recomputed, free link",
+    ALL: "of better balance, the better M, nothing recomputed and free link those that gain",
     NEVER_IDLE: "a bound: the same work, R included, spread evenly over K stages that never wait",
 }
 _COSTS_MEMORY = (NEVER, EXCEPT_LAST)
@@ -238,9 +238,12 @@ def _changes(costs: Costs, schedule: Schedule, examples: int | None) -> list[Cha
     found = dict(_alone(costs, schedule, examples))
     K, M = len(schedule.ranks), schedule.micro_batches
     if K > 1:
-        _, times = min((found[name], MORE[name]) for name in MORE if name in found) if DOUBLED in found else (base, 1)
-        other = _like(schedule, M * times, "never")
-        found[ALL] = min(costs.step(other, 1 / times, even=even, free=True) for even in (True, False))
+        # What does not gain alone is left out.
+        _, times = min([(base, 1), *((found[name], MORE[name]) for name in MORE if name in found)])
+        checkpoint = "never" if found.get(NEVER, base) < base else schedule.checkpoint
+        free, even = found[LINK] < base, found[BALANCE] < base
+        other = _like(schedule, M * times, checkpoint)
+        found[ALL] = min(costs.step(other, 1 / times, even=e, free=free) for e in {even, False})
         work = sum(costs.seconds[a.kind, a.stage] for a in _work(schedule))
         found[NEVER_IDLE] = costs.around + work / K
     changes = [Change(name, step, base / step) for name, step in found.items()]
