@@ -149,7 +149,7 @@ set_up
 # A report is made even when some runs failed, but not after a mistake on the command line (2) or a signal (128 up).
 # Bash 3.2 (macOS) needs the ${x[@]+...} form for an empty list.
 status=0
-.venv/bin/repro run ${run_args[@]+"${run_args[@]}"} || status=$?
+REPRO_REPORT_FOLLOWS=yes .venv/bin/repro run ${run_args[@]+"${run_args[@]}"} || status=$?
 [ "$status" -ne 2 ] && [ "$status" -lt 128 ] || exit "$status"
 .venv/bin/repro report ${report_args[@]+"${report_args[@]}"} || status=$((status ? status : $?))
 exit "$status"

@@ -28,7 +28,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 2)
 
 
-def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     sweep = ["run", "sweep", "--K", "1", "2", "--M", "4", "--results", str(tmp_path), *QUICK]
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
@@ -46,8 +46,11 @@ def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert 1.1 < rows.loc[2, "speedup_vs_k1"] < 2  # ideal with stages of 1 and 2 layers: 1.3
     assert set(rows["fidelity"]) == {"emulated"}
 
+    monkeypatch.setenv("REPRO_REPORT_FOLLOWS", "yes")  # as run_all.sh says
     assert main(sweep) == 0
-    assert "nothing left to measure" in capfd.readouterr().out
+    told = capfd.readouterr().out
+    assert "nothing left to measure" in told
+    assert told.splitlines()[-1] == f"results: {tmp_path}"
     assert load(tmp_path).rows["rounds"].tolist() == [2, 2]
     assert not list(tmp_path.rglob("logs/*"))
 

@@ -287,11 +287,12 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
 
 def print_report(results: Path = Path("results")) -> int:
     """Print the report; returns the exit status: 0, or 1 when something must be put right."""
-    from rich.console import Console
     from rich.table import Table
 
+    from repro.harness.terminal import console_for
+
     facts = gather(results)
-    console = Console(highlight=False)
+    console = console_for()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

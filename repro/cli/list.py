@@ -3,12 +3,12 @@
 import dataclasses
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from repro.cli.options import parse
 from repro.harness import catalog
 from repro.harness.spec import SCALES
+from repro.harness.terminal import console_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,6 @@ def main(arguments: list[str]) -> int:
         minutes = [f"{e.minutes.get(s, 0):g}'" if s in e.minutes else "-" for s, e in zip(SCALES, built, strict=True)]
         about = built[0]
         table.add_row(name, about.paper or "-", about.neurips or "-", *minutes, about.needs)
-    Console(highlight=False).print(table)
+    console_for().print(table)
     print("\n9' are 9 minutes. `repro plan NAME` shows an experiment's runs, `repro run NAME` measures them.")
     return 0

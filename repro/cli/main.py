@@ -31,15 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     signals.heed()
-    warned = Warned()
+    warned, kept = Warned(), ""
     warnings.showwarning = warned.show
     try:
         try:
             return _dispatch(given)
         finally:
             warned.finish()
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt as stop:
+        kept = str(stop)
     except Exception as error:
         if not signals.heard():  # else this may be what an import made of it
             from repro.cli.options import mistake
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"error: {told}", file=sys.stderr)
             return 2
     command = shlex.join(["repro", *given])
-    print(f"interrupted: finished rounds are kept; `{command}` goes on from there", file=sys.stderr)
+    print(f"interrupted: {kept or 'nothing was recorded'}; `{command}` starts again", file=sys.stderr)
     return signals.exit_status()
 
 

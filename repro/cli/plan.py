@@ -1,16 +1,15 @@
 """`repro plan`: what would be measured."""
 
-from rich.console import Console
-
 from repro.cli.choice import PlanOptions, choose, plans_of, say_scale
 from repro.harness import catalog
 from repro.harness.progress import plan_table, summary
+from repro.harness.terminal import console_for
 
 
 def main(arguments: list[str]) -> int:
     """Print the plans."""
     options, chosen = choose(PlanOptions, "plan", arguments)
-    console = Console(highlight=False, markup=False)
+    console = console_for(markup=False)
     say_scale(options)
     plans = plans_of(options, chosen)
     # Experiments that come with the project, without parameters of the user's, need no torch to be planned.

@@ -1,6 +1,7 @@
 """`repro run`: measure what is not done yet."""
 
 import dataclasses
+import os
 import shlex
 from functools import partial
 from typing import Literal
@@ -52,11 +53,17 @@ def _measure(arguments: list[str]) -> int:
     command = shlex.join(["repro", "run", *arguments])
     story = Story(verbose=options.verbose)
     session = Session(options.folder, options.wandb, story, picture, command, options.allow_nonfinite)
-    code = session.execute(partial(plans_of, options, chosen))
+    try:
+        code = session.execute(partial(plans_of, options, chosen))
+    except KeyboardInterrupt:
+        rounds = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
+        raise KeyboardInterrupt(rounds if session.rounds else "no round was finished") from None
     report, page = f"repro report --results {options.folder}", "plots/report.html"
     if options.reference:
         report, page = "repro report --reference", str(REFERENCE_PLOTS / "report.html")
-    session.story.say(f"\nresults: {options.folder}; `{report}` puts all tables and figures into {page}")
+    # run_all.sh writes it anyway.
+    hint = "" if os.environ.get("REPRO_REPORT_FOLLOWS") else f"; `{report}` puts all tables and figures into {page}"
+    session.story.say(f"\nresults: {options.folder}{hint}")
     if session.address:
         session.story.say(f"W&B: {session.address}")
     if session.failed:

@@ -2,12 +2,22 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
-_WHOLE = 300  # columns that no table of ours takes
+_WHOLE = 2000  # columns that no table of ours takes
+
+
+def console_for(file: IO[str] | None = None, **options: Any) -> "Console":
+    """A console whose tables are as wide as its terminal, and not wrapped where there is none."""
+    from rich.console import Console
+
+    console = Console(file=file, highlight=False, **options)
+    if not console.is_terminal:
+        console.width = _WHOLE
+    return console
 
 
 def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
@@ -15,7 +25,7 @@ def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=file, highlight=False, markup=False, soft_wrap=True)
+    console = console_for(file, markup=False, soft_wrap=True)
     wide = Console(file=file, highlight=False, markup=False, soft_wrap=True, width=_WHOLE)
     for part in parts:
         # A table whose cells may not be cut is printed whole, and the terminal wraps it.

@@ -39,7 +39,7 @@ def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
     _, error = harness.communicate(timeout=60)
     assert harness.returncode == 128 + number
     assert error.splitlines() == [error.strip()]
-    assert error.startswith("interrupted: finished rounds are kept; `repro run sweep ")
+    assert re.match(r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` starts again$", error.strip())
     (path,) = tmp_path.glob("*/smoke/sweep/*/status.json")
     status = json.loads(path.read_text())
     assert status["status"] == "interrupted"
@@ -83,4 +83,5 @@ def test_a_signal_while_it_starts_is_one_line(tmp_path: Path, wait: float):
     # Python ends by the signal itself where the interrupt went through C code; to a shell it is the same.
     assert harness.returncode in (130, -signal.SIGINT)
     assert error.splitlines() == [error.strip()]
-    assert error.startswith("interrupted: ")
+    # Where the interrupt met the interpreter itself there is no word of rounds.
+    assert re.match(r"interrupted: (no round was finished|nothing was recorded); ", error)
