@@ -121,7 +121,7 @@ class Pipeline:
         here.who = named(self.rank, self.replica, replicas)
         alike = {"stages": stages, "replicas": replicas, "layers": len(entries), "micro_batches": micro_batches}
         alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
-        alike |= {"checkpoint": save_load, "seed": seed, "schedule": schedule, "transport": transport}
+        alike |= {"checkpoint": checkpoint, "seed": seed, "schedule": schedule, "transport": transport}
         alike |= {"throttle": throttle, "allow_nonfinite": allow_nonfinite}
         if stages * replicas > 1:
             refuse_unlike(self._all.rank, alike)

@@ -37,7 +37,7 @@ class _Kept:
     overlapping: Sequence[int]
     outputs: list[Tensor] | None = None  # with their graph: after F, or after R
     buffers: Snapshot = field(default_factory=list)
-    trial: "_Trial | None" = None  # by which F went without a graph
+    trial: "_Trial | None" = None  # where F went without a graph: what allowed that
 
 
 # For each layer, which tensors of its output require a gradient.
@@ -170,17 +170,18 @@ class Stage:
         kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
-        form, log = "", None
+        form, trial, log = "", None, None
         if not keep:
             described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
             form = repr((self.autocast, described))
-            kept.trial = self._trials.get(form)
-            log = OperatorLog() if kept.trial is None else None
+            trial = self._trials.get(form)
+            log = OperatorLog() if trial is None else None
         if log is not None and self.statistics is not None:
             self.statistics.settle()  # its operators are not the layers'
-        needs_no_graph = kept.trial is not None and kept.trial.needs_no_graph
+        if trial is not None and trial.needs_no_graph and not self.probing:
+            kept.trial = trial
         held = attributes.held(self.module) if self.probing and not keep else []
-        with torch.set_grad_enabled(keep or self.probing or not needs_no_graph):
+        with torch.set_grad_enabled(kept.trial is None):
             self._count(True)
             outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
             self._count(False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from repro.gpipe.core.memory import TorchDispatchMode
 
@@ -50,7 +51,7 @@ def _sums_of_bits(tensor: Tensor) -> list[int]:
 
     Nothing is copied, since the tensor may be a large part of the device's memory.
     """
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return []
     with torch.no_grad():
         plain = tensor.detach().resolve_conj().resolve_neg()
@@ -62,6 +63,8 @@ def _sums_of_bits(tensor: Tensor) -> list[int]:
 
 def _described(value: Any) -> Any:
     """Arguments of an operator, tensors by their form and objects by their type."""
+    if is_lazy(value):
+        return "lazy"  # it has no shape yet
     if isinstance(value, Tensor):
         strides = value.stride() if value.layout == torch.strided and not value.is_nested else None
         return tuple(value.shape) if strides is not None else None, strides, value.dtype
