@@ -126,7 +126,7 @@ def _fastest(rows: Sequence[Row], results: Results) -> str:
     told = f"{_place(first)} with {terminal.rate(first['throughput'], first['unit'])}"
     if first["fidelity"] not in TIMED:  # nothing is left to chance
         return f"fastest: {told}"
-    value, low, high, rounds = ratio(results.rounds, first["run"], second["run"])
+    value, low, high, rounds = ratio(results.rounds.to_dict("records"), first["run"], second["run"])
     if rounds < MIN_ROUNDS:
         return (
             f"no fastest is shown: that takes {MIN_ROUNDS} rounds together, {_place(first)} and {_place(second)} have "
@@ -174,7 +174,7 @@ def _key_cell(rows: Sequence[Row], specs: Mapping[str, RunSpec], results: Result
     for other in _BASES:
         base = baseline(spec, specs, **other)
         if base is not None and base != last["run"]:
-            value, low, high, rounds = ratio(results.rounds, last["run"], base)
+            value, low, high, rounds = ratio(results.rounds.to_dict("records"), last["run"], base)
             if rounds:
                 over = ", ".join(f"{field}={number}" for field, number in other.items())
                 return f"{_place(last)} is {_times(value, low, high)} over {over}"

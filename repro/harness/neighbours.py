@@ -154,7 +154,7 @@ def _compared(results: "Results", run: str, other: str, field: str, why: Why) ->
     """The other run beside this one; None where one of them was not timed."""
     rows = results.rows.set_index("run")
     step = float(rows.loc[other, "step_s"])  # pyright: ignore[reportArgumentType]
-    gain, low, high, rounds = ratio(results.rounds, other, run)
+    gain, low, high, rounds = ratio(results.rounds.to_dict("records"), other, run)
     if not rounds:
         gain = float(rows.loc[other, "throughput"]) / float(rows.loc[run, "throughput"])  # pyright: ignore
     if math.isnan(step) or math.isnan(gain):

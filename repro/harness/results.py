@@ -5,8 +5,9 @@ Nothing is measured here. A file that cannot be read is left out with one warnin
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
 from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
-from repro.harness.spec import TIMED, RunSpec, baseline, differences
+from repro.harness.spec import TIMED, RunSpec, compared, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
@@ -45,11 +46,16 @@ COLUMNS = [
     *("unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters", "machine", "scale", "group"),
     *SETTINGS,
 ]
+SPEEDUPS = {"speedup_vs_k1": {"K": 1}, "speedup_vs_k2m1": {"K": 2, "M": 1}}
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
     *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks", "fit"),
     *("modelled", "calibration", "load"),
 ]
+
+
+Place = tuple[str, str, str]  # machine, scale, experiment
+PLACE = ("machine", "scale", "experiment")
 
 
 @dataclass(frozen=True)
@@ -73,21 +79,62 @@ class Results:
     rounds: pd.DataFrame
     specs: dict[str, RunSpec]
     folders: list[Folder]
+    _timelines: dict[Path, Timeline | None] = field(default_factory=dict, repr=False, compare=False)  # read so far
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as one mapping each."""
+        return self.rows.to_dict("records")  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def _lines(self) -> dict[Place, dict[str, list[dict[str, Any]]]]:
+        """The lines of `rounds`, by place and run."""
+        found: dict[Place, dict[str, list[dict[str, Any]]]] = {}
+        for line in self.rounds.to_dict("records"):
+            found.setdefault(_place(line), {}).setdefault(line["run"], []).append(line)  # pyright: ignore
+        return found
+
+    @cached_property
+    def _baselines(self) -> dict[Place, dict[Hashable, str]]:
+        """The runs of each place by what they have in common with those that they may be the baseline of."""
+        found: dict[Place, dict[Hashable, str]] = {}
+        for row in self.records:
+            found.setdefault(_place(row), {}).setdefault(compared(self.specs[row["run"]]), row["run"])
+        return found
+
+    def rounds_of(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The lines of one run at its own place: two experiments may hold the same run."""
+        return self._lines.get(_place(row), {}).get(row["run"], [])
+
+    def baseline(self, row: Mapping[str, Any], **changed: Any) -> str | None:
+        """Id of the run at the same place that differs in the changed fields alone (`spec.baseline`)."""
+        return self._baselines[_place(row)].get(compared(self.specs[row["run"]], **changed))
+
+    def ratio(self, row: Mapping[str, Any], base: str) -> tuple[float, float, float, int]:
+        """Throughput of a row's run over that of another run of its place (`statistics.ratio`)."""
+        return ratio([*self.rounds_of(row), *self.rounds_of({**row, "run": base})], row["run"], base)
 
     def timeline(self, row: Mapping[str, Any]) -> Timeline | None:
-        """The spans of the median step in the newest round of a row's run; None when none was recorded.
-
-        Two experiments may hold the same run, so its id alone does not name it.
-        """
-        place = (row["machine"], row["scale"], row["experiment"])
+        """The spans of the median step in the newest round of a row's run; None when none was recorded."""
         for folder in self.folders:
             path = folder.path / str(row["run"]) / "timeline.parquet"
-            if folder.path.parts[-3:] == place and path.exists():
-                try:
-                    spans = read_table(path, SPAN_COLUMNS)
-                    return Timeline.from_rows(spans, int(row["K"])) if spans else None
-                except ValueError as error:
-                    warn(path, f"{error} (--force measures the run again)")
+            if folder.path.parts[-3:] == _place(row) and path.exists():
+                if path not in self._timelines:
+                    self._timelines[path] = _timeline(path, int(row["K"]))
+                return self._timelines[path]
+        return None
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return row["machine"], row["scale"], row["experiment"]
+
+
+def _timeline(path: Path, stages: int) -> Timeline | None:
+    try:
+        spans = read_table(path, SPAN_COLUMNS)
+        return Timeline.from_rows(spans, stages) if spans else None
+    except ValueError as error:
+        warn(path, f"{error} (--force measures the run again)")
         return None
 
 
@@ -138,14 +185,19 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
         for run in specs
         for line in metrics[run]
     ]
-    rounds = pd.DataFrame(lines, columns=ROUND_COLUMNS)
+    rounds = {run: [line for line in lines if line["run"] == run] for run in specs}
+    # Of several runs with everything in common the first is the baseline.
+    baselines = {compared(specs[run]): run for run in reversed(specs)}
     different = differences(specs)
     rows = []
     for run in specs:
         here = about["identity"].get("device", "") if metrics[run] else ""
         # A simulated step is of the device whose profile it has, and of none where layers say what they take.
         device = (specs[run].profile or "") if specs[run].fidelity == "simulated" else here
-        row = _row(run, specs, metrics[run], rounds, folder.status(run))
+        row = _row(run, specs[run], metrics[run], rounds[run], folder.status(run))
+        for name, changed in SPEEDUPS.items():
+            base = baselines.get(compared(specs[run], **changed))
+            row |= _speedup(name, run, base, [*rounds[run], *rounds[base]] if base else [])
         rows.append({**row, **place, "differs_in": different[run], "device": device, "group": about["runs"][run]})
     return rows, lines, specs
 
@@ -174,14 +226,12 @@ def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(
     run: str,
-    specs: Mapping[str, RunSpec],
+    spec: RunSpec,
     lines: list[dict[str, Any]],
-    rounds: pd.DataFrame,
+    rounds: list[dict[str, Any]],
     status: dict[str, Any],
 ) -> dict[str, Any]:
-    """One run over all its rounds."""
-    spec = specs[run]
-    own = rounds[rounds["run"] == run]
+    """One run over all its rounds: `lines` as recorded, `rounds` as `_round` has them."""
     if status["status"] == "done" and not lines:  # damaged: it has to be measured again
         status = {"status": "planned", "reason": ""}
     last = lines[-1] if lines else {}
@@ -195,12 +245,13 @@ def _row(
         **spec.model_dump(include=set(SETTINGS)),
         "remat": spec.checkpoint,
         "status": f"{status['status']}({status['reason']})" if status["reason"] else status["status"],
-        **{name: _median(own[name].tolist()) for name in ("step_s", "throughput")},
-        **_speedups(run, specs, rounds),
-        **{name: _median(own[name].tolist()) for name in ("bubble_idle_over_total", "bubble_idle_over_work")},
+        **{
+            name: _median([line[name] for line in rounds])
+            for name in ("step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work")
+        },
         "peak_gib_max": max(gib) if gib else math.nan,
         "peak_gib_per_stage": gib,
-        "commit": ", ".join(dict.fromkeys(str(value) for value in own["commit"])),
+        "commit": ", ".join(dict.fromkeys(str(line["commit"]) for line in rounds)),
         "unit": last.get("unit", ""),
         "rounds": len(lines),
         "balance": tuple(last["balance"]) if last else None,
@@ -225,19 +276,12 @@ def _size(spec: RunSpec, fit: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"size": spec.grown(found["args"]), "parameters": found["parameters"]}
 
 
-def _speedups(run: str, specs: Mapping[str, RunSpec], rounds: pd.DataFrame) -> dict[str, float]:
-    """Both speedups of a run, each with its interval; a baseline has none over itself."""
-    bases = {
-        "speedup_vs_k1": baseline(specs[run], specs, K=1),
-        "speedup_vs_k2m1": baseline(specs[run], specs, K=2, M=1),
-    }
-    found: dict[str, float] = {}
-    for name, base in bases.items():
-        value, low, high = ratio(rounds, run, base)[:3] if base else (math.nan,) * 3
-        if base == run:
-            low = high = math.nan
-        found |= {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
-    return found
+def _speedup(name: str, run: str, base: str | None, lines: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """A speedup with its interval; a baseline has none over itself."""
+    value, low, high = ratio(lines, run, base)[:3] if base else (math.nan,) * 3
+    if base == run:
+        low = high = math.nan
+    return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 
 def _median(values: Sequence[float | None]) -> float:

@@ -9,7 +9,7 @@ what to try.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -265,11 +265,19 @@ def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -
     How layers are cut is left out of the comparison: K=1 has nothing to cut, and a list of layer counts fits one
     K alone. So is the clock of an emulated run, whose seconds are those of its device.
     """
-    target = spec.model_copy(update=changed).model_dump(exclude=_NOT_COMPARED)
-    for name, candidate in candidates.items():
-        if candidate.model_dump(exclude=_NOT_COMPARED) == target:
-            return name
-    return None
+    target = compared(spec, **changed)
+    return next((name for name, candidate in candidates.items() if compared(candidate) == target), None)
+
+
+def compared(spec: RunSpec, **changed: Any) -> Hashable:
+    """What a run has in common with its baseline, with `changed` fields; equal ones are equal dictionary keys."""
+    return _hashable(spec.model_dump(exclude=_NOT_COMPARED) | changed)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple(sorted((name, _hashable(part)) for name, part in value.items()))
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 def canonical(value: Any) -> str:

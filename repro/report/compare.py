@@ -9,24 +9,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isnan, nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.spec import baseline, canonical
-from repro.harness.statistics import MIN_ROUNDS, ratio
+from repro.harness.results import PLACE
+from repro.harness.spec import canonical
+from repro.harness.statistics import MIN_ROUNDS
 from repro.paper.theory import UNIT_COSTS
 from repro.report.style import MARKERS, model_name
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
 Row = Mapping[str, Any]
-PLACE = ("machine", "scale", "experiment")
 _WHERE_SEVERAL = (
     "library",
     "transport",
@@ -91,22 +89,17 @@ def over(results: "Results", row: Row, **changed: Any) -> Ratio:
     """Throughput over the same run with another K, M, library or seed, in common rounds of its own place."""
     name = ", ".join(f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items())
     name += f", {_batch(results, row)}, re-materialization {row['remat']}"
-    place = {column: row[column] for column in PLACE}
-    specs = {other["run"]: results.specs[other["run"]] for other in matching(rows_of(results), place)}
-    base = baseline(specs[row["run"]], specs, **changed)
+    base = results.baseline(row, **changed)
     if base is None or row["status"] != "done":
         return Ratio(nan, nan, nan, 0, f"{name} (not measured)")
     if base == row["run"]:
         return Ratio(1.0, 1.0, 1.0, int(row["rounds"]), ITSELF)
-    rounds = results.rounds
-    for column, value in place.items():
-        rounds = cast("DataFrame", rounds[rounds[column] == value])
-    return Ratio(*ratio(rounds, str(row["run"]), base), baseline=name)
+    return Ratio(*results.ratio(row, base), baseline=name)
 
 
 def rows_of(results: "Results", **wanted: Any) -> list[Row]:
     """The recorded runs, one mapping each with the columns of `Results.rows`."""
-    return matching(cast("list[Row]", results.rows.to_dict("records")), wanted)
+    return matching(results.records, wanted)
 
 
 def matching(rows: Iterable[Row], wanted: Row) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.paper import Size, table1
@@ -11,8 +11,6 @@ from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from repro.harness.results import Results
 
 Cut = Mapping[str, Any]  # of `repro.costs.fit.Cut.plain`
@@ -82,19 +80,12 @@ def found(results: "Results", **wanted: Any) -> list[Found]:
     for row in rows_of(results, experiment=NAME):
         spec = results.specs[row["run"]]
         if spec.task == "fit" and row["status"] == "done" and all(getattr(spec, k) == v for k, v in wanted.items()):
-            line = _newest(results, row)
+            line = results.rounds_of(row)[-1]["fit"]
             place = "/".join(str(row[column]) for column in PLACE) if spec.fidelity == "measured" else ""
             fits[f"{place}/{row['run']}"] = Found(
                 row, spec, line["largest"], line["next"], line.get("tried", []), line.get("counted")
             )
     return list(fits.values())
-
-
-def _newest(results: "Results", row: Row) -> dict[str, Any]:
-    rounds = results.rounds
-    for column in ("run", *PLACE):
-        rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
-    return cast("dict[str, Any]", rounds["fit"].iloc[-1])
 
 
 def only(fits: list[Found], test: Callable[[Found], bool]) -> Found | None:

@@ -6,11 +6,12 @@ Pure functions of recorded results. A run belongs here if a peer library ran it,
 import dataclasses
 from functools import cache
 from math import nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+from pandas import DataFrame
 
 from repro.gpipe.schedule.kinds import make_schedule, written_out
 from repro.gpipe.schedule.replay import replay
-from repro.harness.spec import baseline
 from repro.paper.theory import UNIT_COSTS
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, fidelities, matching, over, rows_of, suffix
 from repro.report.style import model_name
@@ -18,8 +19,6 @@ from repro.report.table import EMPTY, Table, number
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from repro.harness.results import Results
 
 NAMES = {
@@ -45,16 +44,14 @@ def tables(results: "Results") -> list[Table]:
 
 def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:
     """Library x check: the verdict with the greatest difference from the unsplit model, and the evidence."""
-    from pandas import DataFrame
-
     shown, data = [], []
     for row in rows:
-        rounds = _rounds(results, row)
+        rounds = results.rounds_of(row)
         place = {"library": NAMES[row["library"]], "scale": row["scale"], "model": model_name(row["model"])}
-        if rounds.empty:
+        if not rounds:
             shown.append({**place, "status": row["status"]})
             continue
-        found = rounds["checks"].iloc[-1]
+        found = rounds[-1]["checks"]
         shown.append({**place, "status": row["status"], **{name: _verdict(one) for name, one in found.items()}})
         data += [{**place, "check": name, **one} for name, one in found.items()]
     note = (
@@ -74,14 +71,6 @@ def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:
     )
 
 
-def _rounds(results: "Results", row: Row) -> "DataFrame":
-    """The lines of one run, which another experiment may hold too."""
-    rounds = results.rounds
-    for column in ("run", *PLACE):
-        rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
-    return rounds
-
-
 def _verdict(found: dict[str, Any]) -> str:
     return found["verdict"] if found["value"] is None else f"{found['verdict']} ({found['value']:.1e})"
 
@@ -97,8 +86,6 @@ def _evidence(data: list[dict[str, Any]]) -> str:
 
 def speed(results: "Results", experiment: str, fidelity: str, rows: list[Row]) -> Table:
     """Step time of ours and of each peer, their ratio, and what of it the schedules explain where stages are equal."""
-    from pandas import DataFrame
-
     lines = [_pair(results, row) for row in rows if row["library"] != "repro"]
     known = f" {IDEAL} Here the peer's ideal step over ours." * (fidelity == "emulated")
     remainder = " Runtime: the measured ratio over that." * (fidelity == "emulated")
@@ -115,9 +102,8 @@ def speed(results: "Results", experiment: str, fidelity: str, rows: list[Row]) -
 def _pair(results: "Results", peer: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     """One peer's point and ours, as shown and as numbers."""
     place = {column: peer[column] for column in PLACE}
-    specs = {row["run"]: results.specs[row["run"]] for row in matching(rows_of(results), place)}
-    run = baseline(specs[peer["run"]], specs, library="repro")
-    own = next((row for row in matching(rows_of(results), place) if row["run"] == run), None)
+    run = results.baseline(peer, library="repro")
+    own = next(iter(rows_of(results, **place, run=run)), None)
     ratio = over(results, own, library=peer["library"]) if own else Ratio(nan, nan, nan, 0, "not measured")
     keys = ("scale", "K", "M", "N", "fidelity")
     data: dict[str, Any] = {"library": peer["library"], "model": peer["model"], **{key: peer[key] for key in keys}}
@@ -151,8 +137,6 @@ def ideal_steps(K: int, M: int, remat: str) -> tuple[float, float]:
 
 def noise(results: "Results", experiment: str, rows: list[Row]) -> Table:
     """The same point measured as two runs, which differ in their seed: a ratio of 1 is to lie in the interval."""
-    from pandas import DataFrame
-
     lines = []
     for row in rows:
         if _twin(results, row):
@@ -168,6 +152,4 @@ def noise(results: "Results", experiment: str, rows: list[Row]) -> Table:
 
 def _twin(results: "Results", row: Row) -> bool:
     """Whether this run repeats another one with another seed."""
-    place = {column: row[column] for column in PLACE}
-    specs = {other["run"]: results.specs[other["run"]] for other in matching(rows_of(results), place)}
-    return specs[row["run"]].seed != 0 and baseline(specs[row["run"]], specs, seed=0) is not None
+    return results.specs[row["run"]].seed != 0 and results.baseline(row, seed=0) is not None

@@ -1,48 +1,32 @@
 """What the rounds of one run say beside its step: parts of the step, what a cost model said, steps over another's."""
 
 from math import nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.statistics import interval, ratio
-from repro.report.compare import PLACE, Row
+from repro.harness.statistics import interval
+from repro.report.compare import Row
 from repro.report.style import PARTS
 from repro.report.table import number
 from repro.simulate import StageCosts
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from repro.harness.results import Results
 
 Spread = tuple[float, float, float]  # median over rounds and its 95 % interval, NaN for few rounds
 
 
-def rounds_of(results: "Results", row: Row) -> list[Row]:
-    """The recorded rounds of a run at its own place."""
-    return cast(
-        "list[Row]", _at(results, row).query("run == @name", local_dict={"name": row["run"]}).to_dict("records")
-    )
-
-
-def _at(results: "Results", row: Row) -> "DataFrame":
-    rounds = results.rounds
-    for column in PLACE:
-        rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
-    return rounds
-
-
 def parts(results: "Results", row: Row | None) -> dict[str, float]:
     """Share of K x step time of each of `PARTS`, median over rounds; empty without a breakdown."""
-    lines = rounds_of(results, row) if row else []
+    lines = results.rounds_of(row) if row else []
     found = [line["breakdown"] for line in lines if line["breakdown"]]
     return {part: interval([one[part] for one in found])[0] for part in PARTS} if found else {}
 
 
 def costs(results: "Results", row: Row) -> StageCosts | None:
     """What a cost model said of the stages of a simulated or emulated run, in the newest round."""
-    found = [line["modelled"] for line in rounds_of(results, row) if isinstance(line["modelled"], dict)]
+    found = [line["modelled"] for line in results.rounds_of(row) if isinstance(line["modelled"], dict)]
     return StageCosts.from_plain(found[-1]["stages"]) if found else None
 
 
@@ -56,7 +40,7 @@ def step_over(results: "Results", row: Row | None, base: Row | None) -> Spread:
     """Step of `row` over that of `base`, inside rounds that have both; NaN without."""
     if row is None or base is None:
         return nan, nan, nan
-    return ratio(_at(results, row), base["run"], row["run"])[:3]
+    return results.ratio(base, row["run"])[:3]
 
 
 def spread(found: Spread) -> str:

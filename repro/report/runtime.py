@@ -7,14 +7,14 @@ Its layers wait for a known time, one layer a stage, so the best possible step i
 import statistics
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
-from repro.harness.statistics import interval, ratio
+from repro.harness.statistics import interval
 from repro.paper import theory
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where
-from repro.report.rounds import rounds_of, spread_numbers
+from repro.report.rounds import spread_numbers
 from repro.report.style import MARKERS, PARTS, grid, ticks
 from repro.report.table import NOT_RUN, Table, framed, number, percent
 
@@ -79,7 +79,7 @@ def _known(results: "Results", row: Row) -> tuple[dict[Any, str], dict[Any, Any]
     best = optimum(results, row)
     overhead = _excess(results, row)
     shares = {
-        part: interval([line["breakdown"].get(part, nan) for line in rounds_of(results, row)])[0] for part in PARTS
+        part: interval([line["breakdown"].get(part, nan) for line in results.rounds_of(row)])[0] for part in PARTS
     }
     about = _about(results, row, "F (ms)", f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}")
     times = {
@@ -122,9 +122,7 @@ def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str]
     spec = results.specs[row["run"]]
     actions = len(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint).work(0))
     steps = {
-        trace: {line["round"]: 1e6 * line["step_s"] for line in rounds_of(results, pair[trace])}
-        if trace in pair
-        else {}
+        trace: {line["round"]: 1e6 * line["step_s"] for line in results.rounds_of(pair[trace])} if trace in pair else {}
         for trace in (True, False)
     }
     common = steps[True].keys() & steps[False].keys()
@@ -202,7 +200,7 @@ def _excess_parts(results: "Results", row: Row) -> dict[str, float]:
     return {
         part: statistics.fmean(
             100 * (line["breakdown"][part] * line["step_s"] / best.step_s - best.shares[part])
-            for line in rounds_of(results, row)
+            for line in results.rounds_of(row)
         )
         for part in PARTS
     }
@@ -227,10 +225,7 @@ def _wins(results: "Results", rows: list[Row]) -> str:
     if size is None:
         return "What shared memory wins over gloo is not known: no message size was measured with both."
     ours, base = pairs[size]["shm"], pairs[size]["gloo"]
-    rounds = results.rounds
-    for column in PLACE:
-        rounds = cast("Any", rounds[rounds[column] == ours[column]])
-    found = Ratio(*ratio(rounds, ours["run"], base["run"]), baseline="gloo")
+    found = Ratio(*results.ratio(ours, base["run"]), baseline="gloo")
     place = f"At {_size(size)} (K={ours['K']}, M={ours['M']})"
     numbers = f"gloo's step over that of shared memory, within rounds: {str(found).removesuffix(' ~')}"
     match found.verdict:
@@ -253,7 +248,7 @@ def _messages(results: "Results", rows: list[Row]) -> list[Row]:
 def _excess(results: "Results", row: Row) -> Spread:
     """Overhead in percent of the optimum step."""
     best = optimum(results, row).step_s
-    return interval([100 * (line["step_s"] / best - 1) for line in rounds_of(results, row)])
+    return interval([100 * (line["step_s"] / best - 1) for line in results.rounds_of(row)])
 
 
 def _bytes(results: "Results", row: Row) -> int:

@@ -7,7 +7,7 @@ its cut from the run that it is held against; nothing is fitted to a step.
 import statistics
 from dataclasses import dataclass, replace
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
@@ -83,7 +83,7 @@ def cells(results: "Results") -> list[Cell]:
 def _cell(results: "Results", row: Row) -> Cell:
     """One run beside what was timed, or simulated, in its rounds."""
     place = {column: row[column] for column in (*PLACE, "group")}
-    lines = matching(cast("list[Row]", results.rounds.to_dict("records")), place)
+    lines = [line for other in matching(results.records, place) for line in results.rounds_of(other)]
     spec = results.specs[row["run"]]
     errors: dict[str, list[float]] = {}
     steps: list[float] = []

@@ -130,13 +130,16 @@ def styled() -> Iterator[None]:
 def save(figure: "Figure", stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg without date and version: the same figure gives the same bytes."""
     import matplotlib.pyplot as plt
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     stem.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     paths = [stem.parent / f"{stem.name}.{kind}" for kind in FORMATS]
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once, for all formats
-    for path, kind in zip(paths, FORMATS, strict=True):
-        figure.savefig(path, format=kind, metadata=metadata[kind])
+    # Not by savefig, which draws a figure twice for each format.
+    figure.set_dpi(plt.rcParams["savefig.dpi"])
+    FigureCanvasAgg(figure).print_png(paths[0], metadata={"Software": None})
+    FigureCanvasSVG(figure).print_svg(paths[1], metadata={"Date": None, "Creator": None})
     plt.close(figure)
     return paths

@@ -49,11 +49,12 @@ class Table:
 
     def latex(self) -> str:
         """A booktabs table, all text escaped."""
-        shown = self.shown.copy()
-        shown.columns = _flat(shown)
-        body = shown.map(_tex).rename(columns=_tex).to_latex(index=False, escape=False)
+        head = _flat(self.shown)
+        lines = [" & ".join(map(_tex, cells)) + r" \\" for cells in [head, *self.shown.itertuples(index=False)]]
+        body = [f"\\begin{{tabular}}{{{'l' * len(head)}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
+        body += [r"\bottomrule", r"\end{tabular}"]
         caption = f"\\caption{{{_tex(self.title)}. {_tex(self.note)}}}"
-        return "\n".join(["\\begin{table}", "\\centering", body.rstrip(), caption, "\\end{table}", ""])
+        return "\n".join([r"\begin{table}", r"\centering", *body, caption, r"\end{table}", ""])
 
     def html(self) -> str:
         """A table element; intervals are set small, missing cells grey, and sentences on several lines."""

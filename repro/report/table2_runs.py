@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import canonical
@@ -13,8 +13,6 @@ from repro.report.compare import Row, rows_of
 from repro.report.style import model_name
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
@@ -79,7 +77,7 @@ class Protocol:
         row = self.rows.get((K, M))
         if row is None or row["status"] != "done":
             return None
-        found = [line["modelled"] for line in self._lines if line["run"] == row["run"]]
+        found = [line["modelled"] for line in self.results.rounds_of(row)]
         return found[-1] if found else None
 
     def N(self, K: int, M: int) -> int | None:
@@ -93,20 +91,12 @@ class Protocol:
 
     def steps(self, K: int, M: int) -> list[float]:
         """Seconds of its step in each round."""
-        return [line["step_s"] for line in self._lines if line["run"] == self.rows[K, M]["run"]]
+        return [line["step_s"] for line in self.results.rounds_of(self.rows[K, M])]
 
     def rung(self, cause: str, K: int, M: int) -> float:
         """Seconds of the step with all causes up to this one; NaN where there are none."""
         found = self.modelled(K, M)
         return found["rungs"].get(cause, nan) if found else nan
-
-    @cached_property
-    def _lines(self) -> list[dict[str, Any]]:
-        row = next(iter(self.rows.values()))
-        rounds = self.results.rounds
-        for column in ("machine", "scale", "experiment"):
-            rounds = cast("DataFrame", rounds[rounds[column] == row[column]])
-        return cast("list[dict[str, Any]]", rounds.to_dict("records"))
 
     @cached_property
     def papers_size(self) -> bool:

@@ -110,6 +110,7 @@ class Timeline:
             {"ph": "M", "name": "thread_name", "pid": pid, "tid": rank, "args": {"name": self._row_name(rank)}}
             for rank in range(self.ranks)
         ]
+        begin = self.start
         for s in self.spans:
             event = {
                 "ph": "X",
@@ -117,7 +118,7 @@ class Timeline:
                 "cat": s.kind,
                 "pid": pid,
                 "tid": s.stage % self.ranks,
-                "ts": 1e6 * (s.start - self.start),
+                "ts": 1e6 * (s.start - begin),
                 "dur": 1e6 * s.seconds,
                 "args": {"stage": s.stage, "micro_batch": s.micro_batch, "step": s.step},
             }
