@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text("utf-8"))
-    for path in sorted((ROOT / "repro").rglob("*.py"))
+    for path in sorted([*(ROOT / "repro").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")])
 }
 # A room and the rooms that it may import, besides itself.
 ALLOWED = {
@@ -24,6 +24,7 @@ ALLOWED = {
     "methods": {"gpipe", "models"},
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods"},
     "report": {"io", "gpipe", "paper", "simulate", "harness"},
+    "experiments": {"gpipe", "paper", "costs", "simulate", "harness", "report"},
     "cli": {"io", "gpipe", "models", "data", "costs", "simulate", "methods", "harness", "report"},
 }
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
@@ -51,16 +52,19 @@ def imported(tree: ast.AST) -> set[str]:
     return {name for name in names if name in MODULES and name.count(".") >= 1}
 
 
+def room_of(module: str) -> str:
+    return module.split(".")[module.startswith("repro.")]
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if name.count(".") >= 2])
 def test_rooms_import_only_what_they_may(module):
-    room = module.split(".")[1]
-    others = {name.split(".")[1] for name in imported(MODULES[module])} - {room}
-    assert others <= ALLOWED[room]
+    others = {room_of(name) for name in imported(MODULES[module])} - {room_of(module)}
+    assert others <= ALLOWED[room_of(module)]
 
 
 def test_the_report_runs_nothing():
     for module, tree in MODULES.items():
-        if module.startswith("repro.report"):
+        if module.startswith(("repro.report", "experiments.")):
             parts = {name.split(".")[2] for name in imported(tree) if name.startswith("repro.harness.")}
             assert parts <= READERS, module
 

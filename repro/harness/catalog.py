@@ -1,4 +1,4 @@
-"""Where experiments come from: experiments/*.py, a user's own file (code, which is run), or a recorded spec.json.
+"""Where experiments come from: experiments/<name>/runs.py, a user's own file (code, which is run), a spec.json.
 
 Each module has one function `experiment(scale=..., ...) -> Experiment`; its further parameters become flags of
 `repro run NAME`. Nothing here imports torch.
@@ -42,7 +42,7 @@ class Source:
         if not isinstance(experiment, Experiment):
             raise ValueError(
                 f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an Experiment; "
-                "see experiments/sweep.py for one"
+                "see experiments/sweep/runs.py for one"
             )
         return experiment
 
@@ -88,7 +88,7 @@ class Source:
 
 def names() -> dict[str, Path]:
     """Experiments that come with the project: name -> file."""
-    return {path.stem: path for path in sorted(_HOME.glob("*.py")) if not path.stem.startswith("_")}
+    return {path.parent.name: path for path in sorted(_HOME.glob("*/runs.py"))}
 
 
 def find(name: str) -> Source:
@@ -172,7 +172,7 @@ def _load(path: Path, name: str) -> Source:
         ) from error
     function = getattr(module, "experiment", None)
     if not callable(function):
-        raise ValueError(f"{path}: no function experiment(scale) in it; see experiments/sweep.py for one")
+        raise ValueError(f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one")
     parameters = inspect.signature(function, eval_str=True).parameters
     if "scale" not in parameters:
         raise ValueError(f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')")

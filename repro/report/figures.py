@@ -2,36 +2,20 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.spec import run_name, slug
-from repro.report import (
-    bars,
-    breakdown,
-    bubble,
-    bubble_figures,
-    curves,
-    fits,
-    gantt,
-    memory_figures,
-    runtime,
-    simulator,
-    simulator_figure,
-    table2_figures,
-    table2_runs,
-    table3,
-    table3_figures,
-    texts,
-)
+from repro.report import bars, curves, gantt, texts
 from repro.report.compare import (
     NO_INTERVAL,
     Row,
     Setting,
-    beside_paper,
     fidelities,
     ideal,
     matching,
@@ -41,6 +25,7 @@ from repro.report.compare import (
     suffix,
     without_smoke,
 )
+from repro.report.declared import report_of
 from repro.report.style import model_name, save, styled
 
 if TYPE_CHECKING:
@@ -49,6 +34,8 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 Make = Callable[["Results", list[Row]], "Figure | None"]
+Picture = tuple[str, "Figure | None", str]  # name, figure, caption
+Hidden = Mapping[str, tuple[str, ...]]
 _PICTURES: dict[str, tuple[Make, str]] = {
     "cells": (
         curves.cells,
@@ -68,25 +55,6 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     "breakdown": (
         bars.breakdown,
         f"Where the step goes. {texts.BUBBLE}",
-    ),
-}
-_TABLE1: dict[str, tuple[Make, str]] = {
-    "kinds": (memory_figures.kinds, "What fills each stage when it is fullest: the paper's sizes, counted."),
-    "laws": (
-        memory_figures.laws,
-        "Peak activations of the fullest stage against M, counted, and the laws with the constants that fit best.",
-    ),
-    "largest": (memory_figures.largest, "The largest model that fits, against K; right: over that of one stage."),
-}
-_OWN = {table3.NAME: table3_figures, breakdown.NAME: breakdown, bubble.NAME: bubble_figures}  # instead of the usual
-_TABLE2: dict[str, tuple[Make, Callable[["Results"], str]]] = {
-    "bars": (
-        table2_figures.bars,
-        table2_figures.about_bars,
-    ),
-    "protocols": (
-        table2_figures.protocols,
-        table2_figures.about_protocols,
     ),
 }
 _PIE = " The bar on top is the paper's pie (NeurIPS Table 4; section 3.1)."
@@ -116,57 +84,27 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
     with styled():
         for experiment in dict.fromkeys(row["experiment"] for row in done):
             rows = matching(done, {"experiment": experiment})
-            for name, figure, caption in _pictures(results, rows, experiment):
+            report = report_of(experiment)
+            folded = getattr(report, "FOLDED", ())
+            for name, figure, caption in getattr(report, "figures", figures)(results, rows):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     save(figure, stem)
-                    drawn.append(Drawn(stem, experiment, caption, _folded(stem.name)))
+                    drawn.append(Drawn(stem, experiment, caption, any(fnmatch(stem.name, one) for one in folded)))
     return drawn
 
 
-def _folded(name: str) -> bool:
-    """Whether another picture shows it too: Table 2 as points, and timelines that were not measured."""
-    return name == "table2_cells" or (name.startswith("table2_figure2") and name.endswith(suffix("emulated")))
+def figures(results: "Results", rows: list[Row], hidden: Hidden = MappingProxyType({})) -> Iterator[Picture]:
+    """The generic figures of an experiment: name, figure and caption of each; none where other libraries took part.
 
-
-def _pictures(results: "Results", rows: list[Row], experiment: str) -> Iterator[tuple[str, "Figure | None", str]]:
-    """Name, figure and caption of each picture of an experiment; none of the usual ones suits waiting layers.
-
-    Nor does any compare libraries, of which ours alone is traced.
+    `hidden` names the fidelities that a figure leaves out.
     """
     if any(row["library"] != "repro" for row in rows):
-        return
-    if experiment == runtime.NAME:
-        yield "overhead", runtime.figure(results, rows), runtime.caption(results, rows)
-        return
-    if experiment == simulator.NAME:
-        yield "error", simulator_figure.figure(results, rows), simulator_figure.CAPTION
-        return
-    if experiment == fits.NAME:
-        if not beside_paper(results, fits.NAME):
-            return
-        for name, (make, caption) in _TABLE1.items():
-            yield name, make(results, rows), caption
-        return
-    if experiment in _OWN:
-        yield from _OWN[experiment].pictures(results, rows)
-        return
-    if experiment == table2_runs.NAME:
-        for name, (make, caption) in _TABLE2.items() if beside_paper(results, experiment) else ():
-            yield name, make(results, rows), " ".join(filter(None, (caption(results), optimizers(results, rows))))
-        rows = table2_runs.fixed(rows)
+        return  # of which ours alone is traced
     for name, (make, _) in _PICTURES.items():
-        shown = _shown(rows, name, experiment)
+        shown = [row for row in rows if row["fidelity"] not in hidden.get(name, ())]
         yield name, make(results, shown), _caption(results, shown, name)
-    yield from timelines(results, _shown(rows, "timelines", experiment))
-
-
-def _shown(rows: list[Row], name: str, experiment: str) -> list[Row]:
-    """Of Table 2's three fidelities those that a picture of every setting is not too long with."""
-    if experiment != table2_runs.NAME:
-        return rows
-    hidden = {"memory": ("emulated", "simulated"), "breakdown": ("emulated",), "timelines": ("simulated",)}
-    return [row for row in rows if row["fidelity"] not in hidden.get(name, ())]
+    yield from timelines(results, [row for row in rows if row["fidelity"] not in hidden.get("timelines", ())])
 
 
 def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:

@@ -7,6 +7,7 @@ deviations, what was skipped and why; then the environment.  The same results gi
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from repro.harness.mistakes import near
 from repro.harness.results import load
 from repro.report import figures, texts
 from repro.report.compare import Row, beside_paper, of_paper, rows_of, without_smoke
+from repro.report.declared import report_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table, csv_text
@@ -22,20 +24,6 @@ from repro.report.tables import all_tables, rounds
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
-
-_FOLDED = (
-    "table1_check",
-    "table1_varied",
-    "table1_printed",
-    "table2_long",
-    "table2_points",
-    "table3_points",
-    "breakdown_points",
-    "bubble_points",
-    "runtime_points",
-    "peers_points",
-    "simulator_points",
-)  # what the tables before them hold too, at length
 
 
 @dataclass(frozen=True)
@@ -210,7 +198,8 @@ def _section(results: "Results", name: str, about: dict[str, Any], tables: list[
 def _shown(table: Table) -> dict[str, Any]:
     from markupsafe import Markup
 
-    folded = table.folded or table.name.startswith(_FOLDED) or not table.experiment
+    patterns = getattr(report_of(table.experiment), "FOLDED", ())
+    folded = table.folded or not table.experiment or any(fnmatch(table.name, one) for one in patterns)
     return {
         "name": table.name,
         "title": table.title,

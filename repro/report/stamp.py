@@ -6,8 +6,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from repro.io.untrusted import SMALL, read_text
+from repro.report.declared import HOME
 
-_CODE = Path(__file__).resolve().parents[1]
+_CODE = (Path(__file__).resolve().parents[1], HOME)
 _NAME = ".report-stamp"
 _NO_RESULTS = ("wandb", "logs", "reference", ".lock")
 
@@ -40,4 +41,9 @@ def _files(results_dir: Path) -> Iterator[Path]:
     for path in sorted(results_dir.rglob("*")):
         if path.is_file() and not set(path.relative_to(results_dir).parts) & set(_NO_RESULTS):
             yield path
-    yield from (path for path in sorted(_CODE.rglob("*")) if path.suffix in (".py", ".j2", ".json", ".mplstyle"))
+    yield from (
+        path
+        for code in _CODE
+        for path in sorted(code.rglob("*"))
+        if path.suffix in (".py", ".j2", ".json", ".mplstyle")
+    )

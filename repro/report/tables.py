@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.harness.results import SETTINGS
 from repro.paper import theory
-from repro.report import breakdown, bubble, bubble_slow, peers, runtime, simulator, table1, table2, table3, why
+from repro.report import why
 from repro.report.compare import (
     MARKS,
     Row,
@@ -20,6 +20,7 @@ from repro.report.compare import (
     suffix,
     without_smoke,
 )
+from repro.report.declared import report_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number, percent
 from repro.report.texts import IDEAL, IDLE
@@ -38,9 +39,8 @@ def all_tables(results: "Results") -> list[Table]:
     """Every table that these results allow: of the experiments that they hold, and of no other."""
     rows = rows_of(results)
     names = dict.fromkeys(row["experiment"] for row in rows)
-    own = (table1, table2, table3, breakdown, bubble, bubble_slow, simulator, runtime, peers)
     compared = without_smoke(results)
-    tables = [table for module in own for table in module.tables(compared)]
+    tables = [table for name in names if (report := report_of(name)) for table in report.tables(compared)]
     rows = [row for row in rows if results.specs[row["run"]].task == "train"]
     tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
     tables += why.tables(results)

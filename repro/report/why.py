@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.what_if import CHANGES, Why
 from repro.report.compare import Row, rows_of, settings
+from repro.report.declared import report_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number, percent
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
-WITHOUT = ("runtime", "peers", "table1", "simulator")  # they ask something else, and have tables of their own for it
 _PATH = ("F", "R", "B", "transfer", "gap")
 _NOTE = (
     "Of the step whose spans each run's newest round kept. Path: shares of the critical path, backwards from the end "
@@ -31,9 +31,10 @@ def tables(results: "Results") -> list[Table]:
     rows = [
         row
         for row in rows_of(results, library="repro", fidelity="measured", status="done")
-        if row["K"] > 1 and row["experiment"] not in WITHOUT and row["schedule"] in SCHEDULES
+        if row["K"] > 1 and row["schedule"] in SCHEDULES
     ]
     names = dict.fromkeys(row["experiment"] for row in rows)
+    names = [name for name in names if getattr(report_of(name), "WHY", True)]
     found = (_table(results, name, [row for row in rows if row["experiment"] == name]) for name in names)
     return [table for table in found if table is not None]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from recorded import MACHINE
 
+from experiments.table2.recorded import SIZES
+from experiments.table2.sensitivity import FIGURES
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.record import Folder, Measured
 from repro.harness.sizes import NARROW
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report.table2_runs import SIZES
-from repro.report.table2_sensitivity import FIGURES
 from repro.simulate import StageCosts, simulate
 
 KS, MS = (1, 2, 4, 8), (1, 4, 32)

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from recorded import fill_with, line, timeline
 
+from experiments.breakdown import report as breakdown
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.record import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report import breakdown, figures
 from repro.report.compare import rows_of
 from repro.report.style import styled
 
@@ -80,7 +80,7 @@ def test_by_m_is_folded_and_has_every_m(results):
 
 def test_bars_stand_under_the_pie(results):
     with styled():
-        ((name, figure, caption),) = figures._pictures(results, rows_of(results, status="done"), "breakdown")
+        ((name, figure, caption),) = breakdown.figures(results, rows_of(results, status="done"))
         drawn: Any = figure
         labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
         assert (name, labels) == (

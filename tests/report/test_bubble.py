@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from recorded import fill_with, line
 
+from experiments.bubble import idle as bubble
+from experiments.bubble import report as bubble_figures
+from experiments.bubble import slow as bubble_slow
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.record import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.tasks.simulate import simulated
 from repro.paper import theory
-from repro.report import bubble, bubble_figures, bubble_slow, figures
 from repro.report.compare import rows_of
 from repro.report.style import styled
 from repro.report.table import Table
@@ -130,7 +132,7 @@ def test_filling_takes_k_minus_1_forwards(results):
 def test_pictures_are_its_own_and_few(results):
     done = rows_of(results, status="done")
     with styled():
-        found = {name: figure for name, figure, _ in figures._pictures(results, done, "bubble")}
+        found = {name: figure for name, figure, _ in bubble_figures.figures(results, done)}
         assert list(found) == ["curves", "utilisation", "slow_simulated", "slow_emulated"]
         curves: Any = found["curves"]
         panel = next(axes for axes in curves.axes if axes.get_title("left") == "K=4")
@@ -146,4 +148,4 @@ def test_pictures_are_its_own_and_few(results):
 
 def test_nothing_planned_no_tables(nothing):
     assert bubble.tables(nothing) == bubble_slow.tables(nothing) == []
-    assert list(bubble_figures.pictures(nothing, [])) == []
+    assert list(bubble_figures.figures(nothing, [])) == []

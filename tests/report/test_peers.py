@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from recorded import MACHINE
 
+from experiments.peers import report as peers
 from repro.harness.record import Folder, Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report import peers
 from repro.report.table import Table
 from repro.report.tables import all_tables
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from recorded import DRIFT, MACHINE
 
+from experiments.runtime import report as runtime
 from repro.harness import catalog
 from repro.harness.record import Folder, Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import SCALES, Experiment, Group, RunSpec
-from repro.report import figures, runtime
+from repro.report import figures
 from repro.report.compare import rows_of
 from repro.report.style import PARTS, styled
 from repro.report.table import Table

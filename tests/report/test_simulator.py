@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from recorded import MACHINE
 
+from experiments.simulator import report as simulator
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.record import Folder, Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.report import figures, simulator, simulator_figure
+from repro.report import figures
 from repro.report.style import styled
 from repro.report.table import Table
 from repro.report.tables import all_tables
@@ -142,7 +143,7 @@ def test_what_is_missing_has_a_word(tmp_path):
 def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_path):
     rows = [row for row in results.rows.to_dict("records") if row["status"] == "done"]
     with styled():
-        drawn = simulator_figure.figure(results, rows)
+        drawn = simulator.figure(results, rows)
         assert drawn is not None
         (axes,) = drawn.axes
         assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4"]
@@ -159,4 +160,4 @@ def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_pat
 
 def test_without_results_there_is_nothing(nothing):
     assert simulator.tables(nothing) == []
-    assert simulator_figure.figure(nothing, []) is None
+    assert simulator.figure(nothing, []) is None

@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 from recorded import MACHINE
 
+from experiments.table1 import laws
+from experiments.table1 import report as table1
+from experiments.table1.laws import Point
 from repro.harness import catalog
 from repro.harness.record import Folder, Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, RunSpec
 from repro.harness.tasks import fit
 from repro.paper.theory import MEMORY_LAWS
-from repro.report import figures, laws, table1
-from repro.report.laws import Point
+from repro.report import figures
 from repro.report.table import NOT_RUN, Table
 
 SPAN = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")

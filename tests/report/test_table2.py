@@ -9,13 +9,18 @@ from matplotlib.colors import to_hex
 from modelled import ENDS, FIXED, OVERHEAD, batch, costs
 from test_tables import cell
 
+from experiments.table2 import emulated as table2_emulated
+from experiments.table2 import predictions as table2_predictions
+from experiments.table2 import protocols as table2_protocols
+from experiments.table2 import report as table2
+from experiments.table2 import why as table2_why
+from experiments.table2.figures import about_bars, about_protocols, bars, best, protocols, smaller
+from experiments.table2.recorded import SIZES, fixed, protocol
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory
-from repro.report import figures, page, table2, table2_emulated, table2_predictions, table2_protocols, table2_why
+from repro.report import figures, page
 from repro.report.compare import rows_of
 from repro.report.style import FIDELITIES, styled
-from repro.report.table2_figures import bars, best, protocols, smaller
-from repro.report.table2_runs import SIZES, fixed, protocol
 from repro.simulate import simulate
 
 
@@ -199,12 +204,12 @@ def test_pictures_of_another_size_say_so(small):
         words = [text.get_text() for text in figure.legends[0].get_texts()]
         assert words[1] == "emulated, smoke size"
         assert "emulated, smoke size: L=3" in figure.axes[0].get_title(loc="left")
-    for _, caption in figures._TABLE2.values():
+    for caption in (about_bars, about_protocols):
         assert "at smoke size, which shows nothing about the paper" in caption(small)
 
 
 def test_captions_of_the_papers_size(modelled):
-    for _, caption in figures._TABLE2.values():
+    for caption in (about_bars, about_protocols):
         assert "at the paper's size" in caption(modelled)
         assert "shows nothing" not in caption(modelled)
 

@@ -5,11 +5,12 @@ import copy
 import pytest
 from modelled import LATE, costs
 
+from experiments.table2 import report as table2
+from experiments.table2 import sensitivity as table2_sensitivity
+from experiments.table2.recorded import protocol
+from experiments.table2.sensitivity import FIGURES
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.schema import Modelled, damage
-from repro.report import table2, table2_sensitivity
-from repro.report.table2_runs import protocol
-from repro.report.table2_sensitivity import FIGURES
 from repro.simulate import simulate
 
 

@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 from recorded import fill_with, line
 
+from experiments.table3 import links as table3_links
+from experiments.table3 import report
+from experiments.table3 import throughput as table3
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.record import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
-from repro.report import figures, table3, table3_links, tables
+from repro.report import tables
 from repro.report.compare import optimizers, rows_of
 from repro.report.style import styled
 from repro.report.table import Table
@@ -186,7 +189,7 @@ def test_what_the_update_of_each_fidelity_is(results):
 def test_pictures(results):
     done = rows_of(results, status="done")
     with styled():
-        found = {name: figure for name, figure, _ in figures._pictures(results, done, "table3")}
+        found = {name: figure for name, figure, _ in report.figures(results, done)}
         assert list(found) == ["bars", "throttled"]
         bars: Any = found["bars"]
         panel = next(axes for axes in bars.axes if axes.get_title("left").startswith("Transformer\n"))
@@ -203,4 +206,4 @@ def test_pictures(results):
 def test_nothing_planned_no_tables(nothing):
     assert table3.tables(nothing) == []
     with styled():
-        assert all(figure is None for _, figure, _ in figures._OWN["table3"].pictures(nothing, []))
+        assert all(figure is None for _, figure, _ in report.figures(nothing, []))

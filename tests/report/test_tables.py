@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from recorded import fill_with, line, timeline
 
+from experiments.table2 import report as table2
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.record import Measured
 from repro.harness.results import SETTINGS, Results, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
-from repro.report import figures, table2, tables
+from repro.report import figures, tables
 from repro.report.compare import (
     Ratio,
     beside_paper,

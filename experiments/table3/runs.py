@@ -31,7 +31,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     the host over PCI-E, M=32, AmoebaNet-D (18, 128), a Transformer of 24 layers. Not stated: the P100's memory, the
     mini-batch, image size, sequence length, the Transformer's widths.
 
-    Where this departs from it, and why, stands in the report and at the top of experiments/table3.py.
+    Where this departs from it, and why, stands in the report and at the top of experiments/table3/runs.py.
     """
     models = {"amoebanet-d": TABLE3_AMOEBANET[scale], "transformer": TABLE3_TRANSFORMER[scale]}
     simulated = [_modelled(f"{name}-simulated", name, args, KS) for name, args in models.items()]

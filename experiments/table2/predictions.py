@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from repro.paper import theory
-from repro.report import table2_sensitivity, table2_why
-from repro.report.compare import rows_of
-from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number
-from repro.report.table2_runs import (
+from experiments.table2 import sensitivity as table2_sensitivity
+from experiments.table2 import why as table2_why
+from experiments.table2.recorded import (
     MODELS,
     NAME,
     RUNGS,
@@ -25,6 +22,10 @@ from repro.report.table2_runs import (
     quoted,
     warning,
 )
+from repro.paper import theory
+from repro.report.compare import rows_of
+from repro.report.style import model_name
+from repro.report.table import EMPTY, Table, number
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:

@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal
 
+from experiments.bubble import idle, slow
+from experiments.bubble.idle import NAME, TIMED, Points, fits, odd, points
+from experiments.bubble.slow import caption, factor, middle, position, walked
 from repro.gpipe.schedule.timeline import Timeline
 from repro.paper import theory, utilisation
 from repro.report import gantt
-from repro.report.bubble import NAME, TIMED, Points, fits, odd, points
-from repro.report.bubble_slow import caption, factor, middle, position, walked
 from repro.report.compare import Row, beside_paper
 from repro.report.rounds import step_over
 from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, legend, ticks
+from repro.report.table import Table
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
+FOLDED = ("bubble_points*",)
 _FORMS: tuple[tuple[str, Literal["--", ":"]], ...] = (
     ("plain: (K-1)/(M+K-1)", "--"),
     ("ideal: recomputes early", ":"),
@@ -29,7 +32,12 @@ _SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # the larger ones lie
 _ASIDE = {"quoted": 1 / 1.07, "simulated": 1.0, "emulated": 1.07}  # times M, so that none covers another
 
 
-def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def tables(results: "Results") -> list[Table]:
+    """Idle time, utilisation, one slow stage, and how long a pipeline takes to fill."""
+    return [*idle.tables(results), *slow.tables(results)]
+
+
+def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each; of several places the one with the most runs is drawn."""
     done = {row["run"] for row in rows}
     found = max(points(results), key=lambda one: sum(row["run"] in done for row in _all(one)), default=None)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from statistics import median
 
+from experiments.table1.fits import MODELS, Found, M, activations, amount, given, only, searched, short, swapped, unit
 from repro.paper import Size, table1, table1_claims
-from repro.report.fits import MODELS, Found, M, activations, amount, given, only, searched, short, swapped, unit
 from repro.report.style import model_name
 
 Line = dict[str, str]

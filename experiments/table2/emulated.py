@@ -5,12 +5,12 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from experiments.table2.recorded import MODELS, NAME, Protocol, another_size, places, protocol, warning
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL
 from repro.report.style import model_name
 from repro.report.table import Table, number
-from repro.report.table2_runs import MODELS, NAME, Protocol, another_size, places, protocol, warning
 from repro.report.texts import clock
 from repro.simulate import StageCosts, simulate
 

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from repro.harness.spec import ENOUGH
-from repro.paper import table1, torchgpipe
-from repro.report.fits import (
+from experiments.table1.fits import (
     NAME,
     Found,
     activations,
@@ -17,6 +15,8 @@ from repro.report.fits import (
     times,
     variant,
 )
+from repro.harness.spec import ENOUGH
+from repro.paper import table1, torchgpipe
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number, percent
 

@@ -6,12 +6,12 @@ A marker tells the fidelity; lines without markers are a law or a proportion.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from experiments.table1.fits import MODELS, Cut, Found, device_memory, found, unit
+from experiments.table1.laws import axis, constants, points, said
 from repro.harness.spec import ENOUGH
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.compare import Row
-from repro.report.fits import MODELS, Cut, Found, device_memory, found, unit
-from repro.report.laws import axis, constants, points, said
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
 
 if TYPE_CHECKING:
@@ -202,3 +202,13 @@ def _plain_log(axes: "Axes") -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
+
+
+FIGURES = {
+    "kinds": (kinds, "What fills each stage when it is fullest: the paper's sizes, counted."),
+    "laws": (
+        laws,
+        "Peak activations of the fullest stage against M, counted, and the laws with the constants that fit best.",
+    ),
+    "largest": (largest, "The largest model that fits, against K; right: over that of one stage."),
+}

@@ -3,11 +3,12 @@
 The paper's memory cells are sums over all accelerators: 12 bytes a parameter, and peak activations.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from repro.paper import Size, table1, table1_claims
-from repro.report.compare import beside_paper, rows_of
-from repro.report.fits import (
+from experiments.table1.cells import checked, here, runs
+from experiments.table1.figures import FIGURES
+from experiments.table1.fits import (
     BATCH,
     MODELS,
     NAME,
@@ -26,16 +27,21 @@ from repro.report.fits import (
     swapped,
     times,
 )
-from repro.report.laws import laws
+from experiments.table1.laws import laws
+from experiments.table1.why import differences
+from repro.paper import Size, table1, table1_claims
+from repro.report.compare import Row, beside_paper, rows_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
-from repro.report.table1_runs import checked, here, runs
-from repro.report.table1_why import differences
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
     from repro.harness.results import Results
+
+WHY = False
+FOLDED = ("table1_check*", "table1_varied*", "table1_printed*")
 
 
 def tables(results: "Results") -> list[Table]:
@@ -47,6 +53,13 @@ def tables(results: "Results") -> list[Table]:
         return [table for table in made if table is not None]
     made = [main(results), memory(results), why(results), *runs(results), laws(results)]
     return [table for table in made if table is not None]
+
+
+def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+    """What fills memory, the laws, and the largest models; none of a size that is not held against the paper."""
+    if beside_paper(results, NAME):
+        for name, (make, caption) in FIGURES.items():
+            yield name, make(results, rows), caption
 
 
 def main(results: "Results") -> Table:

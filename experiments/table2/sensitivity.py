@@ -6,9 +6,9 @@ would give it. The seconds were recorded with the runs, each with its own best c
 
 from typing import TYPE_CHECKING, Any
 
+from experiments.table2.recorded import MODELS, NAME, Protocol, another_size, protocol, quoted, warning
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, framed, number
-from repro.report.table2_runs import MODELS, NAME, Protocol, another_size, protocol, quoted, warning
 
 if TYPE_CHECKING:
     from repro.harness.results import Results

@@ -21,6 +21,9 @@ from repro.report.texts import IDEAL
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
+NAME = "peers"
+WHY = False
+FOLDED = ("peers_points*",)
 NAMES = {
     "repro": "ours",
     "torch": "torch.distributed.pipelining, ScheduleGPipe",
@@ -29,17 +32,13 @@ NAMES = {
 
 
 def tables(results: "Results") -> list[Table]:
-    """The tables of every experiment in which a peer library took part."""
-    found: list[Table] = []
-    for name in dict.fromkeys(row["experiment"] for row in rows_of(results)):
-        rows = rows_of(results, experiment=name)
-        if any(row["library"] != "repro" for row in rows):
-            checked = [row for row in rows if results.specs[row["run"]].task == "check"]
-            timed = [row for row in rows if results.specs[row["run"]].task == "train"]
-            found += [checks(results, name, checked)] * bool(checked)
-            found += [speed(results, name, f, matching(timed, {"fidelity": f})) for f in fidelities(timed)]
-            found += [noise(results, name, timed)] * any(_twin(results, row) for row in timed)
-    return found
+    """What was checked, what was timed, and what noise alone does."""
+    rows = rows_of(results, experiment=NAME)
+    checked = [row for row in rows if results.specs[row["run"]].task == "check"]
+    timed = [row for row in rows if results.specs[row["run"]].task == "train"]
+    found = [checks(results, NAME, checked)] * bool(checked)
+    found += [speed(results, NAME, f, matching(timed, {"fidelity": f})) for f in fidelities(timed)]
+    return found + [noise(results, NAME, timed)] * any(_twin(results, row) for row in timed)
 
 
 def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:

@@ -7,10 +7,20 @@ the plain ideal of every pipeline at a fixed batch are found by arithmetic; each
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from experiments.table2.recorded import (
+    MODELS,
+    NAME,
+    TOLERANCE,
+    Protocol,
+    another_size,
+    places,
+    protocol,
+    quoted,
+    warning,
+)
 from repro.paper import theory
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number
-from repro.report.table2_runs import MODELS, NAME, TOLERANCE, Protocol, another_size, places, protocol, quoted, warning
 from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     accelerator. Stated: AmoebaNet-D (18, 256), Transformer-48, mini-batch adjusted to memory "if necessary". Not
     stated: the mini-batch of any cell, image size, sequence length, the Transformer's widths, the TPU generation.
 
-    Where this departs from it, and why, stands in the report and at the top of experiments/table2.py.
+    Where this departs from it, and why, stands in the report and at the top of experiments/table2/runs.py.
     """
     small, big = ("amoebanet-d", MODELLED_AMOEBANET[scale]), ("transformer", MODELLED_TRANSFORMER[scale])
     largest = LARGEST[scale]

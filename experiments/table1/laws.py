@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from experiments.table1.fits import MODELS, NAME, Found, found, of_stage
 from repro.harness.spec import ENOUGH
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
-from repro.report.fits import MODELS, NAME, Found, found, of_stage
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, percent
 

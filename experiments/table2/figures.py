@@ -4,11 +4,8 @@ import textwrap
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from repro.paper import theory
-from repro.report.compare import Ratio, Row, over_k2m1, rows_of
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
-from repro.report.table2_protocols import above, of
-from repro.report.table2_runs import (
+from experiments.table2.protocols import above, of
+from experiments.table2.recorded import (
     MODELS,
     NAME,
     Protocol,
@@ -18,6 +15,9 @@ from repro.report.table2_runs import (
     protocol,
     quoted,
 )
+from repro.paper import theory
+from repro.report.compare import Ratio, Row, over_k2m1, rows_of
+from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
 from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:

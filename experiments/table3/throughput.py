@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from experiments.table2.recorded import at_papers_size
+from experiments.table3.links import THROTTLED, throttled
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.harness.spec import canonical
@@ -14,8 +16,6 @@ from repro.report.compare import Ratio, Row, beside_paper, fidelities, ideal_ove
 from repro.report.rounds import costs, parts, schedule_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
-from repro.report.table2_runs import at_papers_size
-from repro.report.table3_links import THROTTLED, throttled
 from repro.report.texts import IDEAL, clock
 from repro.simulate import FREE, simulate
 

@@ -25,7 +25,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     Paper: NeurIPS 2019, section 3.1 and its Table 4, a pie chart: computation 65.6 %, recompute 22.5 %, load imbalance
     3.2 %, bubble 4.1 %, set-up 2.9 %, weight update 1.7 % by subtraction. arXiv v5 has no such table.
 
-    Where this departs from it, and why, stands in the report and at the top of experiments/breakdown.py.
+    Where this departs from it, and why, stands in the report and at the top of experiments/breakdown/runs.py.
     """
     measured = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
     modelled = {"amoebanet-d": MODELLED_AMOEBANET[scale], "transformer": MODELLED_TRANSFORMER[scale]}

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
+from experiments.table3 import throughput
+from experiments.table3.links import COST, THROTTLED, Slowed, sentences, slowed
+from experiments.table3.throughput import KS, NAME, M, Series, ideal, over_k2, quoted, series
 from repro.report.compare import NO_INTERVAL, Row, beside_paper, fidelities, optimizers, speed_name, where
 from repro.report.rounds import parts
 from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, in_pairs, model_colour, model_name, ticks
-from repro.report.table3 import KS, NAME, M, Series, ideal, over_k2, quoted, series
-from repro.report.table3_links import COST, THROTTLED, Slowed, sentences, slowed
+from repro.report.table import Table
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
@@ -18,12 +20,18 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
+FOLDED = ("table3_points*",)
 _ORDER = (*FIDELITIES, "ideal")
 _LINE = 46  # characters that fit the title of half a figure
 _GAP = 4.0  # times the fastest link: where, beyond a break of the axis, the link stands that is not throttled
 
 
-def pictures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def tables(results: "Results") -> list[Table]:
+    """Throughput, the links of the simulated runs, and a link that is throttled."""
+    return throughput.tables(results)
+
+
+def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     updates = [optimizers(results, some, always=True) for some in _split(rows)]
     theirs = "quoted, " if beside_paper(results, NAME) else ""

@@ -25,7 +25,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     Paper: section 2.3 of v5: the bubble takes O((K-1)/(M+K-1)), negligible when M >= 4K; recomputation can be scheduled
     early, without waiting for the gradient. Section 3 and Figure 2(b): with M=1 one stage computes at a time.
 
-    Where this departs from it, and why, stands in the report and at the top of experiments/bubble.py.
+    Where this departs from it, and why, stands in the report and at the top of experiments/bubble/runs.py.
     """
     return Experiment(
         name="bubble",

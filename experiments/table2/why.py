@@ -3,11 +3,21 @@
 from math import isnan
 from typing import TYPE_CHECKING
 
+from experiments.table2.recorded import (
+    MODELS,
+    NAME,
+    RUNGS,
+    TOLERANCE,
+    Protocol,
+    another_size,
+    protocol,
+    quoted,
+    warning,
+)
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory, torchgpipe
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
-from repro.report.table2_runs import MODELS, NAME, RUNGS, TOLERANCE, Protocol, another_size, protocol, quoted, warning
 from repro.report.texts import IDEAL
 from repro.simulate import StageCosts, simulate
 

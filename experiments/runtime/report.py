@@ -5,6 +5,7 @@ Its layers wait for a known time, one layer a stage, so the best possible step i
 """
 
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 NAME = "runtime"
 KNOWN, MESSAGES, NO_OP = "known-durations", "message-size", "no-op"  # groups of the experiment
 SPAN_GOAL = 5  # microseconds
+WHY = False
+FOLDED = ("runtime_points*",)
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
 _COLOURS = {"auto": "#8B5E00", "shm": "#56B4E9", "gloo": "#222222"}  # none of them a part's
 _MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}."
@@ -142,6 +145,11 @@ def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str]
     for (group, name), spread in spreads.items():
         numbers |= spread_numbers(group, name, spread)
     return about | shown, about | numbers
+
+
+def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+    """The one that there is, with its caption."""
+    yield "overhead", figure(results, rows), caption(results, rows)
 
 
 def figure(results: "Results", rows: list[Row]) -> "Figure | None":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from experiments.table2.recorded import at_papers_size
 from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
@@ -15,7 +16,6 @@ from repro.report.compare import Row, beside_paper, fidelities, optimizers, rows
 from repro.report.rounds import parts
 from repro.report.style import PARTS, grid, model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, percent
-from repro.report.table2_runs import at_papers_size
 from repro.report.texts import BUBBLE
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "breakdown"
 K, M = 2, 16
+FOLDED = ("breakdown_points*",)
 CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
 PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
 Column = tuple[str, str]  # (model and where, fidelity), as shown
@@ -188,7 +189,7 @@ def by_m(results: "Results") -> Table:
     return framed("breakdown_by_m", title, note, pairs, NAME, folded=True)
 
 
-def pictures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     hidden = any(parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values())
     pie = ", beside the pie of NeurIPS Table 4: its K is said in the text, its M inferred from its own bubble"

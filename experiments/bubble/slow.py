@@ -3,9 +3,9 @@
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from experiments.bubble.idle import NAME, TIMED, Points, points
 from repro.gpipe.schedule.timeline import Timeline
 from repro.paper import theory
-from repro.report.bubble import NAME, TIMED, Points, points
 from repro.report.compare import NO_INTERVAL, Row, rows_of
 from repro.report.rounds import costs, schedule_of, spread, spread_numbers, step_over
 from repro.report.table import NOT_RUN, Table, framed, number, percent

@@ -3,13 +3,18 @@
 A column holds one fidelity; a cell without a number says why.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from experiments.table2 import emulated, predictions
+from experiments.table2 import protocols as by_protocol
+from experiments.table2.falls import falls
+from experiments.table2.figures import about_bars, about_protocols, bars, protocols
+from experiments.table2.recorded import NAME, Protocol, fixed, protocol, quoted, warning
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
-from repro.report import table2_emulated, table2_predictions, table2_protocols
+from repro.report import figures as generic
 from repro.report.compare import (
     MARKS,
     Ratio,
@@ -26,18 +31,21 @@ from repro.report.compare import (
     settings,
     settled,
 )
-from repro.report.falls import falls
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, memory, number
-from repro.report.table2_runs import NAME, Protocol, fixed, protocol, quoted, warning
 from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from repro.harness.results import Results
 
 Ours = Callable[["Results", Row], Ratio]
 Ideal = Callable[[int, int, str, str], float]
 Line = dict[tuple[str, str], Any]
+FOLDED = ("table2_long*", "table2_points*", "table2_cells", "table2_figure2*_emulated")
+# Of three fidelities those that a generic figure would be too long with.
+HIDDEN = {"memory": ("emulated", "simulated"), "breakdown": ("emulated",), "timelines": ("simulated",)}
 _KEPT = "simulated, over K=1 without recompute"
 
 
@@ -47,8 +55,16 @@ def tables(results: "Results") -> list[Table]:
         return []
     made = [table2(results), table2_speedup(results)]
     if beside_paper(results, NAME):
-        made += [*table2_predictions.tables(results), *table2_protocols.tables(results)]
-    return [*made, *table2_emulated.tables(results), table2_long(results)]
+        made += [*predictions.tables(results), *by_protocol.tables(results)]
+    return [*made, *emulated.tables(results), table2_long(results)]
+
+
+def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+    """Table 2 as bars and under other protocols; then the generic figures of its controlled runs."""
+    if beside_paper(results, NAME):
+        for name, make, about in (("bars", bars, about_bars), ("protocols", protocols, about_protocols)):
+            yield name, make(results, rows), " ".join(filter(None, (about(results), optimizers(results, rows))))
+    yield from generic.figures(results, fixed(rows), HIDDEN)
 
 
 def table2(results: "Results") -> Table:
@@ -103,7 +119,7 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
     details += [f"{model_name(setting.model)}, measured: {setting.details}." for setting in found if setting.details]
     details += [f"{kind.capitalize()}: {_sizes(modelled, kind)}." for kind in kinds]
     if "emulated" in kinds:
-        details.append(table2_emulated.sentence(results))
+        details.append(emulated.sentence(results))
     details += [words for some in modelled.values() if (words := _base(results, some["simulated"]))]
     if ours is over_k2m1:
         whole = settings(results, rows_of(results, experiment=NAME, fidelity="measured"))

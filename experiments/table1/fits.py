@@ -18,7 +18,7 @@ NAME = "table1"
 MODELS = ("amoebanet-d", "transformer")
 _UNITS = {"transformer": ("GiB", 2**30)}  # Table 1's; AmoebaNet's are decimal
 BATCH = {"amoebanet-d": 128, "transformer": 32}  # N of Table 1
-M = 16  # of the counted columns: inferred, see experiments/table1.py
+M = 16  # of the counted columns: inferred, see experiments/table1/runs.py
 LASTING = ("parameters", "gradients", "optimizer")
 
 

@@ -1,0 +1,48 @@
+"""What an experiment declares in its own folder is on the page, and nothing else is imported."""
+
+import sys
+
+import pytest
+from recorded import experiment, fill
+
+import experiments
+from repro.harness.results import load
+from repro.report import declared
+from repro.report.tables import all_tables
+
+REPORT = """
+from pandas import DataFrame
+from repro.report.compare import rows_of
+from repro.report.table import Table
+
+WHY = False
+
+def tables(results):
+    shown = DataFrame([{"runs": len(rows_of(results, experiment="toy"))}])
+    return [Table("toy_runs", "Toy", "", shown, experiment="toy")]
+"""
+
+
+def test_a_folder_is_enough_for_a_table(tmp_path, monkeypatch):
+    (tmp_path / "home/toy").mkdir(parents=True)
+    (tmp_path / "home/toy/report.py").write_text(REPORT)
+    monkeypatch.setattr(declared, "HOME", tmp_path / "home")
+    monkeypatch.setattr(experiments, "__path__", [str(tmp_path / "home")])
+    fill(tmp_path / "results", experiment(name="toy"))
+    try:
+        made = {table.name: table for table in all_tables(load(tmp_path / "results"))}
+    finally:
+        for name in [name for name in sys.modules if name.startswith("experiments.toy")]:
+            del sys.modules[name]
+    assert made["toy_runs"].shown["runs"].tolist() == [6]
+    assert "toy_points" in made
+    assert "toy_why" not in made
+
+
+@pytest.mark.parametrize("name", ["", "mine", "sweep", "..", "table2.why", "table2/../table1"])
+def test_a_recorded_name_without_a_report_of_its_own_imports_nothing(name):
+    assert declared.report_of(name) is None
+
+
+def test_reports_are_found_by_name():
+    assert declared.report_of("table2").__name__ == "experiments.table2.report"
