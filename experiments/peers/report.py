@@ -1,27 +1,28 @@
 """Our pipeline beside other libraries: which trains as one device would, and how their steps compare.
 
-Pure functions of recorded results. A run belongs here if a peer library ran it, or if a peer ran the same point.
+A run belongs here if a peer library ran it, or if a peer ran the same point.
 """
 
-import dataclasses
+from dataclasses import dataclass, replace
 from functools import cache
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from pandas import DataFrame
 
+from experiments.peers.runs import NAME
 from repro.gpipe.schedule.kinds import make_schedule, written_out
 from repro.gpipe.schedule.replay import replay
 from repro.paper.theory import UNIT_COSTS
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, fidelities, matching, over, rows_of, suffix
+from repro.report.grid import Cell, Column, amount, declared, milliseconds, plain, quotient, settings
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number
+from repro.report.table import EMPTY, Table
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
-NAME = "peers"
 WHY = False
 FOLDED = ("peers_points*",)
 NAMES = {
@@ -36,12 +37,13 @@ def tables(results: "Results") -> list[Table]:
     rows = rows_of(results, experiment=NAME)
     checked = [row for row in rows if results.specs[row["run"]].task == "check"]
     timed = [row for row in rows if results.specs[row["run"]].task == "train"]
-    found = [checks(results, NAME, checked)] * bool(checked)
-    found += [speed(results, NAME, f, matching(timed, {"fidelity": f})) for f in fidelities(timed)]
-    return found + [noise(results, NAME, timed)] * any(_twin(results, row) for row in timed)
+    twins = [row for row in timed if results.specs[row["run"]].seed and results.baseline(row, seed=0)]
+    found = [checks(results, checked)] * bool(checked)
+    found += [speed(results, fidelity, matching(timed, {"fidelity": fidelity})) for fidelity in fidelities(timed)]
+    return found + [noise(results, twins)] * bool(twins)
 
 
-def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:
+def checks(results: "Results", rows: list[Row]) -> Table:
     """Library x check: the verdict with the greatest difference from the unsplit model, and the evidence."""
     shown, data = [], []
     for row in rows:
@@ -61,12 +63,12 @@ def checks(results: "Results", experiment: str, rows: list[Row]) -> Table:
         f"more than a multiple of M. {_evidence(data)}"
     )
     return Table(
-        f"{experiment}_checks",
+        "peers_checks",
         "Does each library train as one device would?",
         note,
         DataFrame(shown).fillna(EMPTY),
         DataFrame(data) if data else None,
-        experiment,
+        NAME,
     )
 
 
@@ -83,40 +85,58 @@ def _evidence(data: list[dict[str, Any]]) -> str:
     )
 
 
-def speed(results: "Results", experiment: str, fidelity: str, rows: list[Row]) -> Table:
+@dataclass(frozen=True)
+class Pair:
+    """A peer's point, ours, and throughput of ours over the peer's."""
+
+    peer: Row
+    own: Row | None
+    ratio: Ratio
+
+    def explained(self) -> tuple[Cell, Cell]:
+        """Of stages of known duration: the peer's ideal step over ours, and the measured ratio over that."""
+        if self.peer["library"] != "torch":
+            return Cell(), Cell()
+        ours, theirs = ideal_steps(self.peer["K"], self.peer["M"], self.peer["remat"])
+        ends = {end: getattr(self.ratio, end) * ours / theirs for end in ("value", "low", "high")}
+        return amount(theirs / ours), quotient(replace(self.ratio, **ends))
+
+
+def speed(results: "Results", fidelity: str, rows: list[Row]) -> Table:
     """Step time of ours and of each peer, their ratio, and what of it the schedules explain where stages are equal."""
-    lines = [_pair(results, row) for row in rows if row["library"] != "repro"]
-    known = f" {IDEAL} Here the peer's ideal step over ours." * (fidelity == "emulated")
-    remainder = " Runtime: the measured ratio over that." * (fidelity == "emulated")
+    pairs = []
+    for peer in rows:
+        if peer["library"] != "repro":
+            run = results.baseline(peer, library="repro")
+            own = next(iter(rows_of(results, **{column: peer[column] for column in PLACE}, run=run)), None)
+            ratio = over(results, own, library=peer["library"]) if own else Ratio(nan, nan, nan, 0, "not measured")
+            pairs.append(Pair(peer, own, ratio))
+    columns: list[Column[Pair]] = [
+        Column("peer", lambda pair: plain(pair.peer["library"]), csv="library"),
+        Column("model", lambda pair: Cell(pair.peer["model"], model_name(pair.peer["model"]))),
+        *settings(lambda pair: pair.peer, "scale", "K", "M", "N", "fidelity"),
+        Column("ours (ms)", lambda pair: milliseconds(pair.own["step_s"] if pair.own else nan), csv="ours_s"),
+        Column("peer (ms)", lambda pair: milliseconds(pair.peer["step_s"]), csv="peer_s"),
+        Column(
+            "throughput, ours over peer",
+            lambda pair: quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer["status"]),
+            csv="ratio",
+            ends=("low", "high"),
+        ),
+        Column("", lambda pair: Cell(pair.ratio.rounds), csv="rounds"),
+        Column("verdict", lambda pair: Cell(text=pair.ratio.verdict), csv=""),
+    ]
     note = (
         "Throughput of ours over the peer's at the same model, cut, K, M, N and re-materialization, inside a round; "
         f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1. Steps are medians over "
-        f"rounds, timed alike and without spans.{known}{remainder}"
+        "rounds, timed alike and without spans."
     )
-    shown, data = DataFrame([line[0] for line in lines]), DataFrame([line[1] for line in lines])
+    if fidelity == "emulated":
+        columns.append(Column("ideal, simulated", lambda pair: pair.explained()[0], csv="ideal"))
+        columns.append(Column("runtime, emulated", lambda pair: pair.explained()[1], csv="runtime"))
+        note += f" {IDEAL} Here the peer's ideal step over ours. Runtime: the measured ratio over that."
     title = f"Step time beside other libraries, {fidelity}"
-    return Table(f"{experiment}_speed{suffix(fidelity)}", title, note, shown, data, experiment)
-
-
-def _pair(results: "Results", peer: Row) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One peer's point and ours, as shown and as numbers."""
-    place = {column: peer[column] for column in PLACE}
-    run = results.baseline(peer, library="repro")
-    own = next(iter(rows_of(results, **place, run=run)), None)
-    ratio = over(results, own, library=peer["library"]) if own else Ratio(nan, nan, nan, 0, "not measured")
-    keys = ("scale", "K", "M", "N", "fidelity")
-    data: dict[str, Any] = {"library": peer["library"], "model": peer["model"], **{key: peer[key] for key in keys}}
-    data |= {"ours_s": own["step_s"] if own else nan, "peer_s": peer["step_s"], "ratio": ratio.value}
-    data |= {"low": ratio.low, "high": ratio.high, "rounds": ratio.rounds}
-    shown = {"peer": peer["library"], "model": model_name(peer["model"]), **{key: peer[key] for key in keys}}
-    shown |= {"ours (ms)": number(1e3 * data["ours_s"], 1), "peer (ms)": number(1e3 * peer["step_s"], 1)}
-    shown |= {"throughput, ours over peer": str(ratio) if ratio.rounds else peer["status"], "verdict": ratio.verdict}
-    if peer["fidelity"] == "emulated" and peer["library"] == "torch":
-        ours, theirs = ideal_steps(peer["K"], peer["M"], peer["remat"])
-        data |= {"ideal": theirs / ours, "runtime": ratio.value * ours / theirs}
-        rest = dataclasses.replace(ratio, **{k: getattr(ratio, k) * ours / theirs for k in ("value", "low", "high")})
-        shown |= {"ideal, simulated": number(theirs / ours), f"runtime, {peer['fidelity']}": str(rest)}
-    return shown, data
+    return declared(f"peers_speed{suffix(fidelity)}", title, note, pairs, columns, NAME)
 
 
 @cache
@@ -134,21 +154,19 @@ def ideal_steps(K: int, M: int, remat: str) -> tuple[float, float]:
     return ours, theirs
 
 
-def noise(results: "Results", experiment: str, rows: list[Row]) -> Table:
+def noise(results: "Results", rows: list[Row]) -> Table:
     """The same point measured as two runs, which differ in their seed: a ratio of 1 is to lie in the interval."""
-    lines = []
-    for row in rows:
-        if _twin(results, row):
-            ratio = over(results, row, seed=0)
-            inside = EMPTY if ratio.low != ratio.low else "yes" if ratio.low <= 1 <= ratio.high else "no"
-            keys = ("scale", "K", "M", "N", "fidelity", "rounds")
-            place = {"model": model_name(row["model"]), **{key: row[key] for key in keys}}
-            lines.append({**place, "ratio": str(ratio), "1 is inside": inside})
+
+    def inside(row: Row) -> Cell:
+        ratio = over(results, row, seed=0)
+        return plain(EMPTY if isnan(ratio.low) else "yes" if ratio.low <= 1 <= ratio.high else "no")
+
+    columns: list[Column[Row]] = [
+        Column("model", lambda row: plain(model_name(row["model"]))),
+        *settings(lambda row: row, "scale", "K", "M", "N", "fidelity", "rounds"),
+        Column("ratio", lambda row: plain(over(results, row, seed=0))),
+        Column("1 is inside", inside),
+    ]
     note = f"Throughput with seed 1 over that with seed 0, everything else equal; 95 % interval, {NO_INTERVAL}."
     title = "The same point measured twice: what noise alone does"
-    return Table(f"{experiment}_noise", title, note, DataFrame(lines), experiment=experiment)
-
-
-def _twin(results: "Results", row: Row) -> bool:
-    """Whether this run repeats another one with another seed."""
-    return results.specs[row["run"]].seed != 0 and results.baseline(row, seed=0) is not None
+    return declared("peers_noise", title, note, rows, columns, NAME)

@@ -5,6 +5,7 @@ from typing import Any
 from repro.harness.sizes import AMOEBANET, TRANSFORMER
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
+NAME = "peers"
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
 N: dict[Scale, int] = {"smoke": 8, "laptop": 32, "node": 128, "paper": 128}
 MS: dict[Scale, tuple[int, ...]] = {"smoke": (4,), "laptop": (4, 8, 32), "node": (4, 8, 32), "paper": (4, 8, 32)}
@@ -36,7 +37,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     at M=32 (early recompute, F:R:B = 1:1:2) and the runtimes the rest. A peer that is not installed is skipped.
     """
     return Experiment(
-        name="peers",
+        name=NAME,
         title="Our pipeline beside other libraries",
         question="Does each library train as one device would, and how fast is ours beside them?",
         needs="2 devices; torchgpipe is an optional extra",

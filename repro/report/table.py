@@ -139,7 +139,9 @@ def framed(
     for lines in zip(*pairs, strict=True):
         keys = list(dict.fromkeys(key for line in lines for key in line))
         frames.append(DataFrame([[line.get(key) for key in keys] for line in lines]))
-        frames[-1].columns = MultiIndex.from_tuples(keys)
+        if any(isinstance(key, tuple) for key in keys):
+            keys = MultiIndex.from_tuples([key if isinstance(key, tuple) else ("", key) for key in keys])
+        frames[-1].columns = keys
     shown, data = frames
     return Table(name, title, note, shown.fillna(EMPTY), data, experiment, folded)
 

@@ -93,7 +93,7 @@ def test_ideal_steps_are_the_closed_forms(K: int, M: int):
 
 def test_the_same_point_twice_says_whether_one_is_inside(found: dict[str, Table]):
     (one,) = found["peers_noise"].shown.to_dict("records")
-    assert (one["K"], one["M"], one["1 is inside"]) == (8, 4, "yes")
+    assert (one["K"], one["M"], one["1 is inside"]) == ("8", "4", "yes")
 
 
 def test_results_without_peers_have_no_such_table(nothing: Results, mixed: Results):

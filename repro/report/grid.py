@@ -1,0 +1,112 @@
+"""Tables declared as lines and columns: what a column says of a line is a `Cell`, shown and in the csv file alike."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan, nan
+from typing import Any, Generic, TypeVar
+
+from repro.report.compare import Ratio, Row
+from repro.report.table import EMPTY, Table, framed, number, percent
+
+Line = TypeVar("Line")
+Key = str | tuple[str, str]  # a name, or a group and a name
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands at a line and column: a value for the csv file with the ends of its interval, and the text shown."""
+
+    value: Any = nan
+    text: str = EMPTY
+    low: float = nan
+    high: float = nan
+
+
+@dataclass(frozen=True)
+class Column(Generic[Line]):
+    """A column of a table.
+
+    Attributes:
+        key: its name as shown, or group and name; empty where the csv file alone has it.
+        cell: what it says of a line.
+        csv: its name in the csv file: None for the same, empty where readers alone see it.
+        ends: the csv file's names of the ends of the interval, where it has them.
+    """
+
+    key: Key
+    cell: Callable[[Line], Cell]
+    csv: Key | None = None
+    ends: tuple[Key, Key] | None = None
+
+
+def plain(value: Any) -> Cell:
+    """A text or a whole number, which is shown as it is."""
+    return Cell(value, str(value))
+
+
+def amount(value: float, digits: int = 2) -> Cell:
+    """A number with fixed digits."""
+    return Cell(value, number(value, digits))
+
+
+def share(value: float) -> Cell:
+    """A share in percent."""
+    return Cell(value, percent(value))
+
+
+def milliseconds(seconds: float) -> Cell:
+    """Seconds in the csv file, shown in ms."""
+    return Cell(seconds, number(1e3 * seconds, 1))
+
+
+def quotient(ratio: Ratio) -> Cell:
+    """A ratio of two runs with its interval, ~ where that spans 1."""
+    return Cell(ratio.value, str(ratio), ratio.low, ratio.high)
+
+
+def estimate(found: tuple[float, float, float], form: str = ".2f") -> Cell:
+    """A median and its interval."""
+    middle, low, high = found
+    text = EMPTY if isnan(middle) else format(middle, form)
+    return Cell(middle, text if isnan(low) else f"{text} [{low:{form}}, {high:{form}}]", low, high)
+
+
+def spread(key: tuple[str, str], cell: Callable[[Line], Cell]) -> Column[Line]:
+    """A column with the ends of its interval under their usual names."""
+    group, name = key
+    return Column(key, cell, ends=((group, f"{name}: low"), (group, f"{name}: high")))
+
+
+def settings(row_of: Callable[[Line], Row], *names: str) -> list[Column[Line]]:
+    """Columns of what a run is told by: K, M, its scale."""
+    return [Column(name, partial(_setting, row_of, name)) for name in names]
+
+
+def _setting(row_of: Callable[[Line], Row], name: str, line: Line) -> Cell:
+    return plain(row_of(line)[name])
+
+
+def declared(
+    table: str,
+    title: str,
+    note: str,
+    lines: Iterable[Line],
+    columns: Sequence[Column[Line]],
+    experiment: str,
+    *,
+    folded: bool = False,
+) -> Table:
+    """The table that says these columns of these lines; without lines it says what to run."""
+    pairs = []
+    for line in lines:
+        shown: dict[Key, str] = {}
+        data: dict[Key, Any] = {}
+        for column in columns:
+            cell, name_in_csv = column.cell(line), column.key if column.csv is None else column.csv
+            shown |= {column.key: cell.text} if column.key else {}
+            data |= {name_in_csv: cell.value} if name_in_csv else {}
+            if column.ends:
+                data |= {column.ends[0]: cell.low, column.ends[1]: cell.high}
+        pairs.append((shown, data))
+    return framed(table, title, note, pairs, experiment, folded=folded)
