@@ -7,17 +7,20 @@ Its layers wait for a known time, one layer a stage, so the best possible step i
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+from experiments.runtime.runs import KNOWN_DURATIONS, MESSAGE_SIZE, NAME, NO_OP
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.harness.statistics import interval
 from repro.paper import theory
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where
-from repro.report.rounds import spread_numbers
+from repro.report.grid import Cell, Column, amount, declared, estimate, plain, settings, share, spread
+from repro.report.rounds import Spread, schedule_of
 from repro.report.style import MARKERS, PARTS, grid, ticks
-from repro.report.table import NOT_RUN, Table, framed, number, percent
+from repro.report.table import NOT_RUN, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,15 +28,12 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
-NAME = "runtime"
-KNOWN, MESSAGES, NO_OP = "known-durations", "message-size", "no-op"  # groups of the experiment
 SPAN_GOAL = 5  # microseconds
 WHY = False
 FOLDED = ("runtime_points*",)
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
 _COLOURS = {"auto": "#8B5E00", "shm": "#56B4E9", "gloo": "#222222"}  # none of them a part's
 _MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}."
-Spread = tuple[float, float, float]  # median over rounds and its interval
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,28 @@ def tables(results: "Results") -> list[Table]:
 
 def known_durations(results: "Results") -> Table:
     """Step, overhead, bubble and breakdown of each run of known duration, emulated beside arithmetic."""
-    pairs = [_known(results, row) for row in rows_of(results, experiment=NAME, group=KNOWN)]
+
+    def part_of(row: Row, part: str) -> Cell:
+        return share(interval([line["breakdown"].get(part, nan) for line in results.rounds_of(row)])[0])
+
+    def expected(row: Row, part: str) -> Cell:
+        return share(optimum(results, row).shares[part])
+
+    columns: list[Column[Row]] = [
+        Column("where", lambda row: plain(where(results, row))),
+        *settings(lambda row: row, "K", "M"),
+        Column("F (ms)", lambda row: plain(f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}")),
+        *settings(lambda row: row, "status", "rounds"),
+        Column(("step (ms)", "emulated"), lambda row: amount(1e3 * row["step_s"], 1)),
+        Column(("step (ms)", "arithmetic"), lambda row: amount(1e3 * optimum(results, row).step_s, 1)),
+        Column(("step (ms)", "replay, simulated"), lambda row: amount(1e3 * optimum(results, row).replayed_s, 1)),
+        spread(("overhead (%)", "emulated"), lambda row: estimate(_excess(results, row))),
+        Column(("idle/total", "emulated"), lambda row: share(row["bubble_idle_over_total"])),
+        Column(("idle/total", "arithmetic"), partial(expected, part="bubble")),
+    ]
+    for part in sorted(PARTS, key=lambda part: part not in _EXPECTED):
+        columns.append(Column((part, "emulated"), partial(part_of, part=part)))
+        columns += [Column((part, "arithmetic"), partial(expected, part=part))] * (part in _EXPECTED)
     note = (
         "Arithmetic: (M+K-1)F + M(R+B) + (K-1)B; replay: the schedule on a virtual clock. Overhead: the step over "
         f"arithmetic, minus 1; median over rounds. {_MARKS} The parts are shares of K x step; of update, setup, "
@@ -74,77 +95,65 @@ def known_durations(results: "Results") -> Table:
         "would wait without the runtime."
     )
     title = "Stages of known duration: the runtime against arithmetic"
-    return framed("runtime_known_durations", title, note, pairs, NAME)
+    rows = rows_of(results, experiment=NAME, group=KNOWN_DURATIONS)
+    return declared("runtime_known_durations", title, note, rows, columns, NAME)
 
 
-def _known(results: "Results", row: Row) -> tuple[dict[Any, str], dict[Any, Any]]:
-    """One run as shown and as numbers."""
-    best = optimum(results, row)
-    overhead = _excess(results, row)
-    shares = {
-        part: interval([line["breakdown"].get(part, nan) for line in results.rounds_of(row)])[0] for part in PARTS
-    }
-    about = _about(results, row, "F (ms)", f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}")
-    times = {
-        ("step (ms)", "emulated"): 1e3 * row["step_s"],
-        ("step (ms)", "arithmetic"): 1e3 * best.step_s,
-        ("step (ms)", "replay, simulated"): 1e3 * best.replayed_s,
-    }
-    parts = {
-        ("idle/total", "emulated"): row["bubble_idle_over_total"],
-        ("idle/total", "arithmetic"): best.shares["bubble"],
-    }
-    for part in sorted(PARTS, key=lambda part: part not in _EXPECTED):
-        parts[part, "emulated"] = shares[part]
-        if part in _EXPECTED:
-            parts[part, "arithmetic"] = best.shares[part]
-    shown = {key: number(value, 1) for key, value in times.items()}
-    shown |= {("overhead (%)", "emulated"): _spread(overhead)}
-    shown |= {key: percent(value) for key, value in parts.items()}
-    return about | shown, about | times | spread_numbers("overhead (%)", "emulated", overhead) | parts
+@dataclass(frozen=True)
+class NoOp:
+    """Runs of layers that do nothing at one K and M: microseconds of their steps by round, traced and untraced."""
+
+    row: Row
+    status: str
+    actions: int  # of one stage in a step
+    traced: dict[str, float]
+    untraced: dict[str, float]
+
+    def per_span(self) -> Spread:
+        """The engine adds a span for the set-up and one for the update."""
+        common = sorted(self.traced.keys() & self.untraced.keys())
+        return interval([(self.traced[r] - self.untraced[r]) / (self.actions + 2) for r in common])
 
 
-def engine_overhead(results: "Results") -> Table:
-    """Microseconds per action of layers that do nothing, traced and not, and per span: the difference."""
+def no_op(results: "Results") -> list[NoOp]:
+    """Every K and M of every place."""
     pairs: dict[tuple[Any, ...], dict[bool, Row]] = {}
     for row in rows_of(results, experiment=NAME, group=NO_OP):
         key = (*(row[column] for column in PLACE), row["K"], row["M"])
         pairs.setdefault(key, {})[results.specs[row["run"]].trace] = row
+    made = []
+    for pair in pairs.values():
+        row = next(iter(pair.values()))
+        words = dict.fromkeys(pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False))
+        lines = [results.rounds_of(pair[trace]) if trace in pair else [] for trace in (True, False)]
+        steps = [{line["round"]: 1e6 * line["step_s"] for line in some} for some in lines]
+        made.append(NoOp(row, ", ".join(words), len(schedule_of(results, row).ranks[0]), *steps))
+    return made
+
+
+def engine_overhead(results: "Results") -> Table:
+    """Microseconds per action of layers that do nothing, traced and not, and per span: the difference."""
+
+    def per_action(line: NoOp, steps: dict[str, float]) -> Cell:
+        return estimate(interval([step / line.actions for step in steps.values()]))
+
+    columns: list[Column[NoOp]] = [
+        Column("where", lambda line: plain(where(results, line.row))),
+        *settings(lambda line: line.row, "K", "M"),
+        Column("actions", lambda line: plain(line.actions)),
+        Column("status", lambda line: plain(line.status)),
+        *settings(lambda line: line.row, "rounds"),
+        spread(("per action", "traced, emulated"), lambda line: per_action(line, line.traced)),
+        spread(("per action", "untraced, emulated"), lambda line: per_action(line, line.untraced)),
+        spread(("per span", "emulated"), lambda line: estimate(line.per_span())),
+    ]
     note = (
         "Layers that do nothing; the step over the actions (F, R and B) of one stage. With K > 1 an action also waits "
         "for its message. Per span: what a traced step takes longer than an untraced one of the same round, over the "
         f"spans of one stage; the goal is at most {SPAN_GOAL}. {_MARKS}"
     )
     title = "Engine overhead: microseconds per action and per span"
-    return framed("runtime_engine_overhead", title, note, [_overhead(results, pair) for pair in pairs.values()], NAME)
-
-
-def _overhead(results: "Results", pair: dict[bool, Row]) -> tuple[dict[Any, str], dict[Any, Any]]:
-    """One K and M, traced and untraced, as shown and as numbers."""
-    row = next(iter(pair.values()))
-    spec = results.specs[row["run"]]
-    actions = len(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint).work(0))
-    steps = {
-        trace: {line["round"]: 1e6 * line["step_s"] for line in results.rounds_of(pair[trace])} if trace in pair else {}
-        for trace in (True, False)
-    }
-    common = steps[True].keys() & steps[False].keys()
-    spreads = {
-        ("per action", "traced, emulated"): interval([step / actions for step in steps[True].values()]),
-        ("per action", "untraced, emulated"): interval([step / actions for step in steps[False].values()]),
-        # The engine adds a span for the set-up and one for the update.
-        ("per span", "emulated"): interval(
-            [(steps[True][r] - steps[False][r]) / (actions + 2) for r in sorted(common)]
-        ),
-    }
-    about = _about(results, row, "actions", str(actions))
-    words = dict.fromkeys(pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False))
-    about["", "status"] = ", ".join(words)
-    shown = {key: _spread(spread) for key, spread in spreads.items()}
-    numbers: dict[Any, Any] = {}
-    for (group, name), spread in spreads.items():
-        numbers |= spread_numbers(group, name, spread)
-    return about | shown, about | numbers
+    return declared("runtime_engine_overhead", title, note, no_op(results), columns, NAME)
 
 
 def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
@@ -249,7 +258,7 @@ def _wins(results: "Results", rows: list[Row]) -> str:
 
 def _messages(results: "Results", rows: list[Row]) -> list[Row]:
     """Finished runs of the message sizes, the smallest first."""
-    found = matching(rows, {"experiment": NAME, "group": MESSAGES, "status": "done"})
+    found = matching(rows, {"experiment": NAME, "group": MESSAGE_SIZE, "status": "done"})
     return sorted(found, key=lambda row: (where(results, row), _bytes(results, row), _transport(results, row)))
 
 
@@ -271,15 +280,3 @@ def _transport(results: "Results", row: Row) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 2**20:g} MiB" if count >= 2**20 else f"{count / 2**10:g} KiB"
-
-
-def _about(results: "Results", row: Row, name: str, value: str) -> dict[Any, str]:
-    """What tells a line from the others, `name` among it; the fidelity stands in the other columns' names."""
-    about = {"where": where(results, row), "K": str(row["K"]), "M": str(row["M"]), name: value}
-    about |= {key: str(row[key]) for key in ("status", "rounds")}
-    return {("", key): cell for key, cell in about.items()}
-
-
-def _spread(spread: Spread) -> str:
-    middle, low, high = spread
-    return number(middle) if low != low else f"{middle:.2f} [{low:.2f}, {high:.2f}]"

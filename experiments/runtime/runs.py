@@ -4,6 +4,8 @@ from typing import Any
 
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, Transport
 
+NAME = "runtime"
+KNOWN_DURATIONS, MESSAGE_SIZE, NO_OP = "known-durations", "message-size", "no-op"  # its groups
 KIB, MIB = 2**10, 2**20
 SMALL = 64 * KIB
 # (seconds of F, K, M); B takes twice as long as F. A step of K=8, M=32 at 20 ms takes 3 s, so there is one of these.
@@ -39,7 +41,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     ]
     no_op = [_run(k, 4 if small else 32, 0.0, 4, trace=trace, steps=5) for k in (1, 2) for trace in (True, False)]
     return Experiment(
-        name="runtime",
+        name=NAME,
         title="What the runtime costs",
         question="How far from arithmetic is a step of stages of known duration, and where does the difference go?",
         needs="any machine; stages wait, so K=8 needs no 8 devices",
@@ -47,9 +49,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         minutes={"smoke": 0.3, "laptop": 5},
         rounds=2 if small else 5,
         groups=(
-            Group(name="known-durations", runs=tuple(known)),
-            Group(name="message-size", runs=tuple(sizes)),
-            Group(name="no-op", runs=tuple(no_op)),
+            Group(name=KNOWN_DURATIONS, runs=tuple(known)),
+            Group(name=MESSAGE_SIZE, runs=tuple(sizes)),
+            Group(name=NO_OP, runs=tuple(no_op)),
         ),
     )
 
