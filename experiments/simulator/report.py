@@ -7,15 +7,19 @@ its cut from the run that it is held against; nothing is fitted to a step.
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from experiments.simulator.runs import NAME
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.statistics import interval
+from repro.report import grid as shown
 from repro.report.compare import NO_INTERVAL, PLACE, Row, matching, rows_of, where
+from repro.report.grid import Column, amount, declared, estimate, plain, settings, spread
 from repro.report.style import FIDELITIES, MARKERS, THEORY, in_pairs, model_name, ticks
-from repro.report.table import EMPTY, Table, number
+from repro.report.table import Table
 from repro.simulate import Calibration, settle, simulate
 
 if TYPE_CHECKING:
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
-NAME = "simulator"
 GOAL, GOAL_KNOWN = 7.0, 1.5  # percent: with layers timed here, and with stages of known duration
 WAYS = ("mixed", "together", "alone")  # how the layers' seconds are had; of known durations none
 _PARTS = ("F", "R", "B", "rest")
@@ -146,44 +149,37 @@ def split(real: Timeline, drawn: Timeline) -> dict[str, float]:
 
 def tables(results: "Results") -> list[Table]:
     """The table, with status words where runs are missing; none if the experiment was never planned."""
-    from pandas import DataFrame, MultiIndex
 
+    def rounds(cell: Cell) -> shown.Cell:
+        judged, status = len(cell.errors.get(cell.counts, [])), cell.row["status"]
+        return plain(judged or (status if status != "done" else "no calibration"))
+
+    def step(cell: Cell, name: str) -> shown.Cell:
+        own = cell.row["step_s"] if cell.row["fidelity"] == name else nan
+        return amount(1e3 * (cell.simulated_s if name == "simulated" else own), 1)
+
+    def error(cell: Cell, way: str) -> shown.Cell:
+        return estimate(interval(cell.errors.get(way, [])), "+.1f")
+
+    def part_of(cell: Cell, part: str) -> shown.Cell:
+        return estimate((cell.parts.get(part, nan), nan, nan), "+.1f")
+
+    def model(cell: Cell) -> str:
+        return model_name(cell.row["model"]) if cell.row["fidelity"] == "measured" else "known durations"
+
+    columns: list[Column[Cell]] = [
+        Column("where", lambda cell: plain(where(results, cell.row))),
+        Column("model", lambda cell: plain(model(cell))),
+        *settings(lambda cell: cell.row, "K", "M", "N"),
+        Column("rounds", rounds),
+        *(Column(("step (ms)", name), partial(step, name=name)) for name in ("measured", "emulated", "simulated")),
+        spread(("error over emulated (%)", "known"), partial(error, way="known")),
+        *(spread(("error over measured (%)", way), partial(error, way=way)) for way in WAYS),
+        *(Column(("parts (%)", part), partial(part_of, part=part)) for part in _PARTS),
+    ]
     found = cells(results)
-    if not found:
-        return []
-    pairs = [_line(results, cell) for cell in found]
-    shown, data = (DataFrame([list(line.values()) for line in lines]) for lines in zip(*pairs, strict=True))
-    shown.columns, data.columns = (MultiIndex.from_tuples(list(line)) for line in pairs[0])
     note = _NOTE + " ".join([*_medians(results, found), *_worst(found)])
-    return [Table(NAME, _TITLE, note, shown.fillna(EMPTY), data, NAME)]
-
-
-def _line(results: "Results", cell: Cell) -> tuple[dict[Any, str], dict[Any, Any]]:
-    """One cell as shown and as numbers."""
-    row = cell.row
-    model = model_name(row["model"]) if row["fidelity"] == "measured" else "known durations"
-    about = {"where": where(results, row), "model": model, **{key: str(row[key]) for key in ("K", "M", "N")}}
-    judged = len(cell.errors.get(cell.counts, []))
-    about |= {"rounds": str(judged) if judged else row["status"] if row["status"] != "done" else "no calibration"}
-    texts: dict[Any, str] = {("", key): value for key, value in about.items()}
-    numbers: dict[Any, Any] = dict(texts)
-    for name in ("measured", "emulated", "simulated"):
-        seconds = cell.simulated_s if name == "simulated" else row["step_s"] if row["fidelity"] == name else nan
-        texts["step (ms)", name] = number(1e3 * seconds, 1)
-        numbers["step (ms)", name] = 1e3 * seconds
-    for way in ("known", *WAYS):
-        middle, low, high = interval(cell.errors.get(way, []))
-        column = "error over emulated (%)" if way == "known" else "error over measured (%)"
-        texts[column, way] = _signed(middle) if isnan(low) else f"{middle:+.1f} [{low:+.1f}, {high:+.1f}]"
-        numbers |= {(column, way): middle, (column, f"{way}: low"): low, (column, f"{way}: high"): high}
-    for part in _PARTS:
-        value = cell.parts.get(part, nan)
-        texts["parts (%)", part], numbers["parts (%)", part] = _signed(value), value
-    return texts, numbers
-
-
-def _signed(value: float) -> str:
-    return EMPTY if isnan(value) else f"{value:+.1f}"
+    return [declared(NAME, _TITLE, note, found, columns, NAME)] if found else []
 
 
 def _medians(results: "Results", found: list[Cell]) -> list[str]:

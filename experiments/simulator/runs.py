@@ -5,6 +5,7 @@ from typing import Any
 from repro.harness.sizes import AMOEBANET, TRANSFORMER
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
+NAME = "simulator"
 K = 2
 MS: dict[Scale, tuple[int, ...]] = {"smoke": (1, 4), "laptop": (1, 4, 8, 32), "node": (1, 4, 8, 32)}
 N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128}
@@ -30,7 +31,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     known = {"smoke": (2, 4, 0.002)}.get(scale, (8, 32, 0.02))
     at = scale if scale in N else "laptop"
     return Experiment(
-        name="simulator",
+        name=NAME,
         title="Is the simulator right?",
         question="How far are simulated steps from measured and emulated ones?",
         needs="2 devices",
