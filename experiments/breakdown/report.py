@@ -5,17 +5,21 @@ bubble, so that row is fitted and proves nothing.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
 from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
 from repro.report.compare import Row, beside_paper, fidelities, optimizers, rows_of, where
+from repro.report.grid import Cell, Column, declared, plain, share
 from repro.report.rounds import parts
 from repro.report.style import PARTS, grid, model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, framed, percent
+from repro.report.table import EMPTY, NOT_RUN, Table, percent
 from repro.report.texts import BUBBLE
 
 if TYPE_CHECKING:
@@ -23,12 +27,10 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
-NAME = "breakdown"
-K, M = 2, 16
 FOLDED = ("breakdown_points*",)
 CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
 PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
-Column = tuple[str, str]  # (model and where, fidelity), as shown
+Run = tuple[str, str]  # (model and where, fidelity), as shown
 _ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")  # the pie's, then ours
 
 
@@ -42,11 +44,15 @@ def quoted() -> dict[str, float]:
     return {share.part: share.percent / 100 for share in paper_breakdown()}
 
 
-def columns(results: "Results", micro_batches: int = M) -> dict[Column, Row]:
+PART: Column[str] = Column("part", lambda part: plain(PART_WORDS.get(part, part)))
+PIE: Column[str] = Column(("quoted", "pie"), lambda part: share(quoted().get(part, nan)))
+
+
+def columns(results: "Results", micro_batches: int = M) -> dict[Run, Row]:
     """The runs at K=2 and this M: model and fidelity -> row; the place is named where a pair comes from several."""
     rows = [row for row in rows_of(results, experiment=NAME, K=K) if row["M"] == micro_batches]
     pairs = [(row["model"], row["fidelity"]) for row in rows]
-    found: dict[Column, Row] = {}
+    found: dict[Run, Row] = {}
     for row, pair in zip(rows, pairs, strict=True):
         name = model_name(row["model"]) + (f" ({where(results, row)})" if pairs.count(pair) > 1 else "")
         found[name, row["fidelity"]] = row
@@ -57,7 +63,7 @@ def columns(results: "Results", micro_batches: int = M) -> dict[Column, Row]:
 def main(results: "Results") -> Table:
     """One line a part: quoted, each run's share, and what a simulation at the paper's size says of the quoted."""
     runs = columns(results)
-    shares = {column: parts(results, row) for column, row in runs.items()}
+    shares = {run: parts(results, row) for run, row in runs.items()}
     quoting = beside_paper(results, NAME)
     judged = {
         name: shares[name, fidelity]
@@ -85,35 +91,22 @@ def main(results: "Results") -> Table:
         f"{verdicts if quoting else ''} {BUBBLE} {optimizers(results, runs.values())}"
     ).strip()
     title = "Where the time of a step goes" + " (NeurIPS Table 4, not in v5)" * quoting
-    pairs = [_line(part, runs, shares, judged, quoting) for part in _ORDER]
-    return framed("breakdown", title, note, pairs, NAME)
+    pie = quoted()
 
+    def share_of(part: str, run: Run) -> Cell:
+        word = NOT_RUN if runs[run]["status"] == "planned" else runs[run]["status"]
+        cell = share(shares[run].get(part, nan))
+        return cell if word == "done" else replace(cell, text=word)
 
-def _line(
-    part: str,
-    runs: dict[Column, Row],
-    shares: dict[Column, dict[str, float]],
-    judged: dict[str, dict[str, float]],
-    quoting: bool,
-) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    printed = quoted().get(part, nan)
-    about = {("", "part"): PART_WORDS.get(part, part)}
-    shown: dict[Any, Any] = dict(about)
-    data: dict[Any, Any] = dict(about)
-    if quoting:
-        shown["quoted", "pie"] = percent(printed)
-        data["quoted", "pie"] = printed
-    for (name, fidelity), row in runs.items():
-        value = shares[name, fidelity].get(part, nan)
-        word = NOT_RUN if row["status"] == "planned" else row["status"]
-        shown[fidelity, name] = percent(value) if row["status"] == "done" else word
-        data[fidelity, name] = value
-    for name, found in judged.items():
-        shown["simulated against quoted", name] = verdict(part, found[part], printed)
-        data["simulated against quoted", name] = found[part] - printed
-    if quoting:
-        shown["", "why"] = _why(part, judged)
-    return shown, data
+    def against(part: str, name: str) -> Cell:
+        value, printed = judged[name][part], pie.get(part, nan)
+        return Cell(value - printed, verdict(part, value, printed))
+
+    made: list[Column[str]] = [PART, *[PIE] * quoting]
+    made += [Column((fidelity, name), partial(share_of, run=(name, fidelity))) for name, fidelity in runs]
+    made += [Column(("simulated against quoted", name), partial(against, name=name)) for name in judged]
+    made += [Column("why", lambda part: Cell(text=_why(part, judged)), csv="")] * quoting
+    return declared("breakdown", title, note, _ORDER, made, NAME)
 
 
 def verdict(part: str, share: float, printed: float) -> str:
@@ -172,21 +165,15 @@ def by_m(results: "Results") -> Table:
         if fidelity == "simulated"
     }
     names = dict.fromkeys(name for name, _ in found)
-    pairs = []
-    for part in _ORDER:
-        about = {("", "part"): PART_WORDS.get(part, part)}
-        values = {("quoted", "pie"): quoted().get(part, nan)} if quoting else {}
-        values |= {
-            (f"{name}, simulated", f"M={m}"): found[name, m].get(part, nan)
-            for name in names
-            for m in Ms
-            if (name, m) in found
-        }
-        pairs.append((about | {key: percent(value) for key, value in values.items()}, about | values))
+    made: list[Column[str]] = [PART, *[PIE] * quoting]
+    for name in names:
+        for m in (m for m in Ms if (name, m) in found):
+            shares = found[name, m]
+            made.append(Column((f"{name}, simulated", f"M={m}"), lambda part, at=shares: share(at.get(part, nan))))
     theirs = f"The paper's M is not printed: only the bubble tells M={M} apart. " if quoting else ""
     note = f"Simulated shares of K x step at K={K}. {theirs}{BUBBLE}"
     title = "Where the time of a step goes, simulated, by M"
-    return framed("breakdown_by_m", title, note, pairs, NAME, folded=True)
+    return declared("breakdown_by_m", title, note, _ORDER, made, NAME, folded=True)
 
 
 def figures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":

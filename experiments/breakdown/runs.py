@@ -5,6 +5,7 @@ from typing import Any
 from repro.harness.sizes import AMOEBANET, MODELLED_AMOEBANET, MODELLED_TRANSFORMER, TRANSFORMER
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
+NAME = "breakdown"
 K = 2
 M = 16
 MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
@@ -30,7 +31,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     measured = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
     modelled = {"amoebanet-d": MODELLED_AMOEBANET[scale], "transformer": MODELLED_TRANSFORMER[scale]}
     return Experiment(
-        name="breakdown",
+        name=NAME,
         title="Where the time of a step goes",
         question="What do recompute, bubble, imbalance, set-up and update cost beside the computation?",
         neurips="Table 4",
