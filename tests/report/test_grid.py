@@ -1,0 +1,47 @@
+"""A declared table: one cell of a line and column gives the text that is shown and the numbers of the csv file."""
+
+import io
+from math import nan
+
+import pandas as pd
+
+from repro.report.compare import Ratio
+from repro.report.grid import Cell, Column, amount, declared, estimate, milliseconds, plain, quotient, share, spread
+from repro.report.table import csv_text
+
+COLUMNS: list[Column[int]] = [
+    Column("K", plain),
+    Column(("step", "ms"), lambda K: milliseconds(K / 1000), csv="step_s"),
+    spread(("step", "over"), lambda K: estimate((K, K - 0.5, K + 0.5))),
+    Column("", lambda K: Cell(K * K), csv="rounds"),
+    Column("verdict", lambda K: Cell(text="slower"), csv=""),
+]
+
+
+def test_readers_and_the_csv_file_have_the_same_cells(tmp_path):
+    table = declared("toy", "Toy", "", [1, 2], COLUMNS, "toy")
+    assert table.markdown().splitlines()[2:5:2] == [
+        "| K | step ms | step over | verdict |",
+        "| 1 | 1.0 | 1.00 [0.50, 1.50] | slower |",
+    ]
+    written = pd.read_csv(table.write(tmp_path)[0])
+    assert list(written) == ["K", "step_s", "step over", "step over: low", "step over: high", "rounds"]
+    assert written.iloc[1].tolist() == [2, 0.002, 2, 1.5, 2.5, 4]
+
+
+def test_names_without_a_group_stay_plain():
+    table = declared("toy", "Toy", "", [3], [Column("K", plain), Column("share", lambda K: share(K / 4))], "toy")
+    assert table.shown.to_dict("records") == [{"K": "3", "share": "75.0%"}]
+    assert table.data is not None
+    assert pd.read_csv(io.StringIO(csv_text(table.data))).to_dict("records") == [{"K": 3, "share": 0.75}]
+
+
+def test_what_is_not_known_is_a_dash_and_no_number():
+    assert Cell().text == amount(nan).text == estimate((nan, nan, nan)).text == "-"
+    assert quotient(Ratio(1.5, nan, nan, 3, "K=1")) == Cell(1.5, "1.50", nan, nan)
+
+
+def test_without_lines_it_says_what_to_run():
+    table = declared("toy", "Toy", "", [], COLUMNS, "toy")
+    assert table.missing
+    assert "./run_all.sh toy" in table.shown["status"][0]
