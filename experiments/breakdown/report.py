@@ -105,7 +105,8 @@ def main(results: "Results") -> Table:
     made: list[Column[str]] = [PART, *[PIE] * quoting]
     made += [Column((fidelity, name), partial(share_of, run=(name, fidelity))) for name, fidelity in runs]
     made += [Column(("simulated against quoted", name), partial(against, name=name)) for name in judged]
-    made += [Column("why", lambda part: Cell(text=_why(part, judged)), csv="")] * quoting
+    why: Column[str] = Column("why", lambda part: Cell(text=_why(part, judged)), csv="")
+    made += [why] * quoting
     return declared("breakdown", title, note, _ORDER, made, NAME)
 
 
