@@ -127,7 +127,7 @@ def no_op(results: "Results") -> list[NoOp]:
         words = dict.fromkeys(pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False))
         lines = [results.rounds_of(pair[trace]) if trace in pair else [] for trace in (True, False)]
         steps = [{line["round"]: 1e6 * line["step_s"] for line in some} for some in lines]
-        made.append(NoOp(row, ", ".join(words), len(schedule_of(results, row).ranks[0]), *steps))
+        made.append(NoOp(row, ", ".join(words), len(schedule_of(results, row).work(0)), *steps))
     return made
 
 
