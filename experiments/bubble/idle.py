@@ -75,8 +75,8 @@ def tables(results: "Results") -> list[Table]:
     """Those of idle time; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    slides = [utilised(results)] if beside_paper(results, NAME) else []
-    return [at_4k(results), main(results), *slides]
+    chapter = [utilised(results)] if beside_paper(results, NAME) else []
+    return [at_4k(results), main(results), *chapter]
 
 
 def main(results: "Results") -> Table:
@@ -182,14 +182,14 @@ def _at_4k(one: Points, K: int, several: bool, quoting: bool) -> Pair:
 
 
 def utilised(results: "Results") -> Table:
-    """A lecture's points for K=4 and 8 beside the formula that they are said to be of, and ours."""
+    """A book chapter's points for K=4 and 8 beside the formula that they are said to be of, and ours."""
     found = points(results)
     pairs = [_utilised(one, point, len(found) > 1) for one in found for point in utilisation()]
     note = (
-        "Utilisation: 1 minus idle/total. Quoted: not the paper's, but printed on slides of a lecture on GPipe as "
+        "Utilisation: 1 minus idle/total. Quoted: not the paper's, but printed in a book chapter as "
         f"M/(M+K-1), the plain form. {odd()} {_INCLUDED}"
     )
-    title = "Utilisation against M: points that slides print, the formula they name, and ours"
+    title = "Utilisation against M: points that a book chapter prints, the formula they name, and ours"
     return framed("bubble_utilisation", title, note, pairs, NAME, folded=True)
 
 
@@ -213,12 +213,12 @@ def _utilised(one: Points, point: Utilisation, several: bool) -> Pair:
     K, M = point.K, point.M
     head = ({("", "where"): one.place} if several else {}) | {("", "K"): K, ("", "M"): M}
     values = {
-        ("quoted", "slides"): point.percent / 100,
+        ("quoted", "chapter"): point.percent / 100,
         ("theory", "plain"): 1 - theory.bubble_over_total(K, M),
         ("theory", "early"): 1 - theory.bubble(K, M, "early"),
         **{(fidelity, "1 - idle/total"): 1 - one.idle(fidelity, K, M) for fidelity in TIMED},
     }
-    shown = {key: percent(value) for key, value in values.items()} | {("quoted", "slides"): f"{point.percent:g}%"}
+    shown = {key: percent(value) for key, value in values.items()} | {("quoted", "chapter"): f"{point.percent:g}%"}
     off = point.percent - 100 * values["theory", "plain"]
     told = "its formula" if fits(point) else f"not its formula, {number(off, 1)} points"
     return head | shown | {("quoted", "is"): told}, head | values | {("quoted", "off its formula"): off}

@@ -1,4 +1,4 @@
-"""The bubble as curves, utilisation beside a lecture's points, and one slow stage as a timeline."""
+"""The bubble as curves, utilisation beside a book chapter's points, and one slow stage as a timeline."""
 
 import textwrap
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure 
         f"the runtime too. {IDEAL}",
     )
     if beside_paper(results, NAME):
-        words = "Utilisation, 1 minus idle/total. Quoted: printed on slides of a lecture on GPipe, not in the paper; "
+        words = "Utilisation, 1 minus idle/total. Quoted: printed in a book chapter, not in the paper; "
         words += "ringed where it is not of its own formula. Points stand a little apart sideways."
         yield "utilisation", utilised(found), f"{words} {odd()}"
     for fidelity in TIMED:
@@ -118,7 +118,7 @@ def _markers(axes: "Axes", shares: dict[float, float], fidelity: str) -> None:
 
 
 def utilised(one: Points) -> "Figure | None":
-    """The slides' points for K=4 and 8, the curves they are said to be on, and ours."""
+    """The chapter's points for K=4 and 8, the curves they are said to be on, and ours."""
     figure, (panels,) = grid(1, 2, 3.5)
     Ks = sorted({point.K for point in utilisation()})
     for panel, K in zip(panels, Ks, strict=True):

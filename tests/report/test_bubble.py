@@ -100,7 +100,7 @@ def test_enough_is_the_least_m_with_so_small_a_bubble(K):
     assert theory.bubble(K, M, "early") <= bubble.NEGLIGIBLE < theory.bubble(K, M - 1, "early")
 
 
-def test_the_slides_points_are_held_against_their_own_formula(results):
+def test_the_chapter_s_points_are_held_against_their_own_formula(results):
     table = bubble.utilised(results)
     words = {(one["", "K"], one["", "M"]): one["quoted", "is"] for one in table.shown.to_dict("records")}
     assert {at for at, word in words.items() if word != "its formula"} == {(4, 4), (8, 4)}
