@@ -22,7 +22,8 @@ from repro.harness.spec import TIMED, RunSpec, compared, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
-SETTINGS = ("task", "seed", "warmup", "steps", "trace", "transport", "profile", "memory", "stretch")  # of each spec
+# Of each spec.
+SETTINGS = ("task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory", "stretch")
 COLUMNS = [
     *(
         "experiment",

@@ -101,7 +101,7 @@ def test_errors_that_are_hard_to_tell_are_told(what: str, words: str):
 
 @pytest.mark.parametrize("given", ["abc", "0", "-1", "nan", "inf"])
 def test_a_silence_that_is_no_number_of_seconds_is_one_line(given: str):
-    command = [sys.executable, "-c", "import repro.gpipe"]
+    command = [sys.executable, "-c", "from repro.gpipe import Pipeline"]
     found = subprocess.run(command, env=os.environ | {"GPIPE_SILENCE_S": given}, capture_output=True, text=True)
     assert found.stderr.endswith(
         f"ValueError: GPIPE_SILENCE_S='{given}': must be a number of seconds from 1.0 up; try 7\n"

@@ -79,7 +79,7 @@ def talks_at_exit(width=8):
 
 def leaves_a_process(width=8):
     import subprocess
-    subprocess.Popen(["sleep", "15"])
+    subprocess.Popen(["sleep", "60"])
     return shapes(width)
 
 class Silent(ValueError):
@@ -210,7 +210,7 @@ def test_what_a_model_prints_or_starts_is_no_answer(name: str):
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"layers\[2\] \(Linear\), on a micro-batch of 8: RuntimeError"):
         rehearsal.check([own(name)], "cpu")
-    assert name != "leaves_a_process" or time.monotonic() - began < 14, "nobody waits for the other process"
+    assert name != "leaves_a_process" or time.monotonic() - began < 55, "nobody waits for the other process"
 
 
 def test_what_only_a_file_names_is_not_run_by_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

@@ -185,8 +185,8 @@ def test_trouble_is_one_line_and_never_an_exception(tmp_path: Path, capfd: pytes
 
 def test_disabled_imports_and_writes_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from repro.harness import track\n"
-        f"track.log_run('disabled', 'e', 'r', {{}}, {{}}, [], None, Path({str(tmp_path / 'out')!r}))\n"
+        "import sys; from pathlib import Path; from repro.harness import wandb_mirror\n"
+        f"wandb_mirror.log_run('disabled', 'e', 'r', {{}}, {{}}, [], None, Path({str(tmp_path / 'out')!r}))\n"
         "assert not {'wandb', 'torch', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
