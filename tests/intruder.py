@@ -15,7 +15,8 @@ as_root = pytest.mark.skipif(
     reason="only root can act as another user, and only Linux tells who listens",
 )
 
-# What the other user does. Python itself starts as root, since it may lie where nobody else can read.
+# What the other user does. Python itself starts as root, since it may lie where nobody else can
+# read.
 _ATTEMPTS = """
 import json, os, socket, sys
 os.setgroups([])
@@ -43,7 +44,11 @@ def ports(pid: int) -> set[int]:
             sockets.add(str(path.readlink()))
         except FileNotFoundError:  # closed meanwhile
             continue
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()
+    ]
     listening = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
     return {int(line[1].rpartition(":")[2], 16) for line in listening}
 
@@ -56,7 +61,9 @@ def folders() -> set[str]:
 def reached(*places: tuple[str, int | str]) -> list[list[object]]:
     """Those of ("tcp", port) and ("folder", path) that the other user could open."""
     command = [sys.executable, "-I", "-c", _ATTEMPTS]
-    done = subprocess.run(command, input=json.dumps(places), capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        command, input=json.dumps(places), capture_output=True, text=True, check=True, timeout=60
+    )
     return json.loads(done.stdout)
 
 

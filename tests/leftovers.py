@@ -21,7 +21,10 @@ def processes(mark: str) -> list[int]:
 def segments() -> set[str]:
     """Names of all shared memory; semaphores are left out, for other programs of this machine come and go."""
     files = {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
-    return files | {" ".join(line.split()[:2]) for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+    return files | {
+        " ".join(line.split()[:2])
+        for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    }
 
 
 def none_within(mark: str, seconds: float) -> bool:

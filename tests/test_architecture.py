@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text("utf-8"))
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+        path.read_text("utf-8")
+    )
     for path in sorted([*(ROOT / "repro").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")])
 }
 # A room and the rooms that it may import, besides itself.
@@ -65,13 +67,23 @@ def test_rooms_import_only_what_they_may(module):
 def test_the_report_runs_nothing():
     for module, tree in MODULES.items():
         if module.startswith(("repro.report", "experiments.")):
-            parts = {name.split(".")[2] for name in imported(tree) if name.startswith("repro.harness.")}
+            parts = {
+                name.split(".")[2] for name in imported(tree) if name.startswith("repro.harness.")
+            }
             assert parts <= READERS, module
 
 
 def test_nothing_that_is_read_can_run_code():
     """pickle is left to what passes between processes of one run."""
-    never = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "np.load", "numpy.load"}
+    never = {
+        "eval",
+        "exec",
+        "yaml.load",
+        "yaml.unsafe_load",
+        "yaml.full_load",
+        "np.load",
+        "numpy.load",
+    }
     never |= {"pickle.load", "pd.read_pickle", "pandas.read_pickle", "torch.hub.load"}
     loads, pickles = [], set()
     for module, tree in MODULES.items():
@@ -80,7 +92,9 @@ def test_nothing_that_is_read_can_run_code():
             assert name not in never, f"{module}, line {call.lineno}"
             pickles |= {module.removeprefix("repro.")} if name == "pickle.loads" else set()
             if name == "torch.load":
-                loads.append([ast.unparse(k.value) for k in call.keywords if k.arg == "weights_only"])
+                loads.append(
+                    [ast.unparse(k.value) for k in call.keywords if k.arg == "weights_only"]
+                )
     assert loads == [["True"]]
     assert pickles == {"gpipe.runtime.launch", "gpipe.comm.control_channel", "cli.doctor_check"}
 
@@ -90,11 +104,20 @@ def test_a_model_s_name_that_is_read_passes_the_gate_before_it_is_built():
     readers = set()
     for module, tree in MODULES.items():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        named = {ast.unparse(part) for call in calls if ast.unparse(call.func) == "read" for part in call.args}
+        named = {
+            ast.unparse(part)
+            for call in calls
+            if ast.unparse(call.func) == "read"
+            for part in call.args
+        }
         if named & {"RunSpec", "CalibrationFile"}:
             readers.add(module)
             asks = any(ast.unparse(call.func) == "consent" for call in calls)
-            builds = {"repro.models", "repro.harness.tasks.train", "repro.harness.tasks.emulate"} & imported(tree)
+            builds = {
+                "repro.models",
+                "repro.harness.tasks.train",
+                "repro.harness.tasks.emulate",
+            } & imported(tree)
             assert asks or not builds, module
     assert readers >= {"repro.harness.catalog", "repro.cli.simulate", "repro.cli.why"}
 
@@ -118,16 +141,27 @@ def test_no_circles():
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import repro.gpipe", ["pandas", "pydantic", "timm", "datasets", "wandb", "matplotlib", "scipy"]),
+        (
+            "import repro.gpipe",
+            ["pandas", "pydantic", "timm", "datasets", "wandb", "matplotlib", "scipy"],
+        ),
         ("import repro.harness.tasks.train", ["torchgpipe", "torch.distributed.pipelining"]),
         ("import repro.models, repro.data.images", ["timm", "datasets", "sklearn", "pydantic"]),
-        ("from repro.cli.main import main; main(['--help'])", [*HEAVY, "torch", "tyro", "pydantic", "rich"]),
+        (
+            "from repro.cli.main import main; main(['--help'])",
+            [*HEAVY, "torch", "tyro", "pydantic", "rich"],
+        ),
         ("from repro.cli.main import main; main(['list'])", [*HEAVY, "torch"]),
-        ("from repro.cli.main import main; main(['plan', 'table2', '--results', 'none'])", [*HEAVY, "torch"]),
+        (
+            "from repro.cli.main import main; main(['plan', 'table2', '--results', 'none'])",
+            [*HEAVY, "torch"],
+        ),
         ("import repro.gpipe.schedule.what_if, repro.gpipe.schedule.kinds", ["torch"]),
     ],
 )
 def test_heavy_imports_wait(statement, absent):
     check = f"import sys; {statement}; sys.exit(' '.join(set({absent!r}) & set(sys.modules)) or 0)"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -18,8 +18,29 @@ sys.path.insert(0, str(Path(__file__).parent / "harness"))
 from crew import Crew  # pyright: ignore[reportMissingImports]
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
-TIMED = ["--model", "timed", "--model-args", "L=2", "forward_s=0.01", "backward_s=0.02", "--batch", "8"]
-QUICK = [*TIMED, "--warmup", "0", "--steps", "1", "--rounds", "2", "--wandb", "disabled", "--scale", "smoke"]
+TIMED = [
+    "--model",
+    "timed",
+    "--model-args",
+    "L=2",
+    "forward_s=0.01",
+    "backward_s=0.02",
+    "--batch",
+    "8",
+]
+QUICK = [
+    *TIMED,
+    "--warmup",
+    "0",
+    "--steps",
+    "1",
+    "--rounds",
+    "2",
+    "--wandb",
+    "disabled",
+    "--scale",
+    "smoke",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +49,9 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 2)
 
 
-def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_sweep_from_end_to_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     sweep = ["run", "sweep", "--K", "1", "2", "--M", "4", "--results", str(tmp_path), *QUICK]
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
@@ -56,7 +79,9 @@ def test_a_sweep_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_report_of_nothing_is_refused_in_one_line(made: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_report_of_nothing_is_refused_in_one_line(
+    made: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     results, plots = tmp_path / "results", tmp_path / "plots"
     if made:
         results.mkdir()
@@ -67,7 +92,9 @@ def test_a_report_of_nothing_is_refused_in_one_line(made: bool, tmp_path: Path, 
     assert not plots.exists()
 
 
-def test_a_recorded_run_is_replayed_with_its_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_recorded_run_is_replayed_with_its_baselines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
     results = ["--results", str(tmp_path), *QUICK]
     assert main(["run", "sweep", "--K", "2", "--M", "4", *results]) == 0
@@ -101,7 +128,9 @@ def test_a_spec_from_elsewhere_may_be_yaml_and_runs_no_code_by_itself(
     assert ran.exists()
 
 
-def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_fails_gives_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     crew = Crew(fail={(2, 4): Outcome("failed", "stage 1: RuntimeError: no")})
     monkeypatch.setattr(runner, "workers", lambda *_: crew)
     sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
@@ -116,17 +145,29 @@ def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture
     [
         (["run", "tabel2"], ["experiment = 'tabel2'", "did you mean 'table2'", "repro list"]),
         (["rnu"], ["verb = 'rnu'", "did you mean 'run'"]),
-        (["run", "sweep", "--chekpoint", "never"], ["--chekpoint", "did you mean '--checkpoint'", "--help"]),
+        (
+            ["run", "sweep", "--chekpoint", "never"],
+            ["--chekpoint", "did you mean '--checkpoint'", "--help"],
+        ),
         (["run", "sweep", "--K", "two"], ["--K", "two", "--help"]),
         (["run", "sweep", "--K", "0"], ["K = 0", "1 or more"]),
         (["run", "sweep", "--schedule", "gpip"], ["--schedule", "gpip", "1f1b"]),
         (["run", "sweep", "--M", "32"], ["M = 32", "N = 16", "1 to 16"]),
         (["run", "sweep", "--K", "9", *TIMED], ["K = 9", "L = 2", "1 to 2"]),
-        (["run", "sweep", "--K", "2", "--balance", "1", "2", *TIMED], ["balance = [1, 2]", "L = 2", "add up to 2"]),
-        (["run", "sweep", "--model", "transformr"], ["model='transformr'", "amoebanet-d", "did you mean"]),
+        (
+            ["run", "sweep", "--K", "2", "--balance", "1", "2", *TIMED],
+            ["balance = [1, 2]", "L = 2", "add up to 2"],
+        ),
+        (
+            ["run", "sweep", "--model", "transformr"],
+            ["model='transformr'", "amoebanet-d", "did you mean"],
+        ),
         (["run", "sweep", "--model-args", "Q=3"], ["Q=3", "transformer", "heads"]),
         (["run", "sweep", "--model", "import:no.where:f"], ["import:no.where:f", "no module"]),
-        (["run", "sweep", "--model", "import:os:getcwd"], ["import:os:getcwd", "str", "nn.Sequential"]),
+        (
+            ["run", "sweep", "--model", "import:os:getcwd"],
+            ["import:os:getcwd", "str", "nn.Sequential"],
+        ),
         (["run", "table2", "--only", "K=3"], ["--only K=3", "K is 1, 2, 4, 8"]),
         (["run", "table2", "--rounds", "0"], ["rounds = 0", "1 or more"]),
         (["run", "table2", "--scale", "huge"], ["--scale", "huge", "smoke"]),
@@ -134,7 +175,10 @@ def test_a_run_that_fails_gives_one(tmp_path: Path, capfd: pytest.CaptureFixture
         (["run", "mine.py"], ["mine.py", "no such file"]),
         (["run", "table2", "--spec", "spec.json"], ["--spec spec.json", "table2", "drop one"]),
         (["why"], ["run: name it once", "repro report"]),
-        (["why", "transformer-K2"], ["run = 'transformer-K2'", "no run below results", "repro run NAME"]),
+        (
+            ["why", "transformer-K2"],
+            ["run = 'transformer-K2'", "no run below results", "repro run NAME"],
+        ),
         (["why", "x", "--jsn"], ["--jsn", "did you mean '--json'"]),
         (["list", "--all"], ["--all", "repro list --help"]),
     ],
@@ -157,7 +201,9 @@ def test_a_mistake_is_one_line_and_two(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_one_line_and_two(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_folder_that_cannot_be_written_is_one_line_and_two(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     (tmp_path / "file").write_text("")
     (recorded,) = (Path(__file__).parent.parent / "results/reference").glob("*/laptop/peers")
     for command in (
@@ -187,7 +233,9 @@ def test_a_full_disk_is_one_line_that_names_the_file(
 def test_a_gpu_that_torch_cannot_use_is_loud(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(doctor, "_driver", lambda: doctor.Driver(("NVIDIA H200",), "580.82", "13.0"))
+    monkeypatch.setattr(
+        doctor, "_driver", lambda: doctor.Driver(("NVIDIA H200",), "580.82", "13.0")
+    )
     monkeypatch.setattr(doctor, "_torch", doctor.Torch)
     for scale in ([], ["--scale", "smoke"]):
         assert main(["plan", "table2", "--results", str(tmp_path), *scale]) == 0
@@ -197,14 +245,30 @@ def test_a_gpu_that_torch_cannot_use_is_loud(
 def test_the_issue_s_own_example_is_small_here_and_says_what_it_misses(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    sweep = ["sweep", "--model", "amoebanet-d", "--K", "2", "3", "4", "--M", "1", "12", "64", "--batch", "128"]
+    sweep = [
+        "sweep",
+        "--model",
+        "amoebanet-d",
+        "--K",
+        "2",
+        "3",
+        "4",
+        "--M",
+        "1",
+        "12",
+        "64",
+        "--batch",
+        "128",
+    ]
     assert main(["plan", *sweep, "--scale", "laptop", "--results", str(tmp_path)]) == 0
     told = capfd.readouterr().out
     for words in ("no speedup over K=1", "3 x needs 3 devices", "3 x needs 4 devices"):
         assert words in told
 
 
-def test_the_doctor_looks_at_the_folder_it_is_given(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_the_doctor_looks_at_the_folder_it_is_given(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     main(["doctor", "--results", str(tmp_path)])
     assert "writable" in capfd.readouterr().out
 
@@ -224,8 +288,15 @@ def test_list_has_the_paper_s_numbering_needs_and_minutes(capfd: pytest.CaptureF
         assert words in told
 
 
-def test_plan_counts_estimates_and_names_what_is_skipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    assert main(["plan", "table2", "--scale", "laptop", "--only", "K=2,M=4", "--results", str(tmp_path)]) == 0
+def test_plan_counts_estimates_and_names_what_is_skipped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    assert (
+        main(
+            ["plan", "table2", "--scale", "laptop", "--only", "K=2,M=4", "--results", str(tmp_path)]
+        )
+        == 0
+    )
     told = capfd.readouterr().out
     assert "24 to measure in 5 rounds, about" in told
     assert "added as baselines of the ratios" in told
@@ -234,7 +305,9 @@ def test_plan_counts_estimates_and_names_what_is_skipped(tmp_path: Path, capfd: 
     assert not list(tmp_path.iterdir())
 
 
-def test_everything_leaves_out_what_has_no_time_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_everything_leaves_out_what_has_no_time_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     assert main(["plan", "--scale", "smoke", "--results", str(tmp_path)]) == 0
     told = capfd.readouterr().out
     assert "table2: " in told
@@ -250,10 +323,20 @@ def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
         main(["run", "sweep", "--help"])
     assert stop.value.code == 0
     told = capfd.readouterr().out
-    flags = ("--model-args", "--K", "--only", "--wandb", "--force", "--spec", "--yes", "--allow-nonfinite")
+    flags = (
+        "--model-args",
+        "--K",
+        "--only",
+        "--wandb",
+        "--force",
+        "--spec",
+        "--yes",
+        "--allow-nonfinite",
+    )
     for flag in (*flags, "numbers of stages"):
         assert flag in told
-    assert " ".join(told.replace("│", " ").split()).count("which is code and is run") == 1  # a model's
+    # a model's
+    assert " ".join(told.replace("│", " ").split()).count("which is code and is run") == 1
     for verb, flag in (("simulate", "--link-gbps"), ("calibrate", "--smallest")):
         with pytest.raises(SystemExit):
             main([verb, "--help"])

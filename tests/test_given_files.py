@@ -36,7 +36,10 @@ COMMANDS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "why": ("x.json", lambda path: ["why", path]),
     "why, of a folder": ("spec.json", lambda path: ["why", str(Path(path).parent)]),
     "simulate --calibration": ("x.json", lambda path: ["simulate", "--calibration", path]),
-    "simulate --device": ("x.json", lambda path: ["simulate", "transformer", *SIZES, "--device", path]),
+    "simulate --device": (
+        "x.json",
+        lambda path: ["simulate", "transformer", *SIZES, "--device", path],
+    ),
     "an experiment": ("x.py", lambda path: ["plan", path]),
 }
 
@@ -45,7 +48,11 @@ COMMANDS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.timeout(60)
 def test_a_file_that_cannot_be_used_is_one_line(
-    command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str,
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ):
     name, words = COMMANDS[command]
     monkeypatch.chdir(tmp_path)
@@ -57,11 +64,19 @@ def test_a_file_that_cannot_be_used_is_one_line(
     assert len(error) < 1000
 
 
-@pytest.mark.parametrize("command", [["report", "--plots", "plots"], ["plan", *SWEEP], ["why", "x"], ["doctor"]])
-@pytest.mark.parametrize("kind", ["nothing", "a pipe", "a folder", "a loop of links", "a link to a device", "zeros"])
+@pytest.mark.parametrize(
+    "command", [["report", "--plots", "plots"], ["plan", *SWEEP], ["why", "x"], ["doctor"]]
+)
+@pytest.mark.parametrize(
+    "kind", ["nothing", "a pipe", "a folder", "a loop of links", "a link to a device", "zeros"]
+)
 @pytest.mark.timeout(120)
 def test_a_results_folder_that_is_none_is_one_line_at_most(
-    command: list[str], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: list[str],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
     KINDS[kind](Path("res"))
@@ -70,9 +85,15 @@ def test_a_results_folder_that_is_none_is_one_line_at_most(
 
 
 @pytest.mark.parametrize("path", ["~no_such_user/x.json", f"{'x' * 5000}.json", "x\udcff.json", ""])
-@pytest.mark.parametrize("command", ["run --spec", "why", "simulate --calibration", "simulate --device"])
+@pytest.mark.parametrize(
+    "command", ["run --spec", "why", "simulate --calibration", "simulate --device"]
+)
 def test_a_path_that_cannot_be(
-    command: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str,
+    path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
     assert main(COMMANDS[command][1](path)) == 2

@@ -33,7 +33,9 @@ if __name__ == "__main__":
 
 def test_the_recipes_run(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
-    recipes = [name for block in blocks[1:] for name in re.findall(r"^def (\w+)", block, flags=re.M)]
+    recipes = [
+        name for block in blocks[1:] for name in re.findall(r"^def (\w+)", block, flags=re.M)
+    ]
     assert {call.partition("(")[0] for call in CALLS} == set(recipes)
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks) + MAIN, encoding="utf-8")
@@ -48,10 +50,14 @@ def test_the_recipes_run(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     both = json.loads(done.stdout.splitlines()[-1])
-    assert both[0][:-1] == both[1][:-1], "losses, norms, scales and learning rates are the same on every rank"
+    assert both[0][:-1] == both[1][:-1], (
+        "losses, norms, scales and learning rates are the same on every rank"
+    )
     *results, shown = both[0]
     found = dict(zip(CALLS, results, strict=True))
-    losses = {call: result[0] if isinstance(result, list) else result for call, result in found.items()}
+    losses = {
+        call: result[0] if isinstance(result, list) else result for call, result in found.items()
+    }
     assert all(math.isfinite(loss) and loss < 2 for loss in losses.values()), losses
     assert found["schedule(4)"] == found["schedule(4, 'checkpoint')"] != found["schedule(2)"]
     assert shown in PAGE

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-# A number of ours is followed by a comment that names its cell: <!-- table key=value key=value: column -->
+# A number of ours is followed by a comment that names its cell: <!-- table key=value key=value:
+# column -->
 NUMBER = re.compile(r"<!-- (\w+) ([^:>]+): (.+?) -->")
 
 
@@ -37,7 +38,9 @@ def test_there_are_numbers_to_check():
     assert len(CHECKED) > 30
 
 
-@pytest.mark.parametrize(("before", "table", "keys", "column"), CHECKED, ids=[" ".join(c[1:]) for c in CHECKED])
+@pytest.mark.parametrize(
+    ("before", "table", "keys", "column"), CHECKED, ids=[" ".join(c[1:]) for c in CHECKED]
+)
 def test_a_number_is_that_of_its_table(before, table, keys, column):
     wanted = [pair.replace("_", " ").split("=", 1) for pair in keys.split(" ")]
     (row,) = [row for row in rows(table) if all(row[key] == value for key, value in wanted)]
@@ -49,22 +52,36 @@ def test_a_number_is_that_of_its_table(before, table, keys, column):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files_and_headings(page):
-    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8")):
+    for target, heading in re.findall(
+        r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8")
+    ):
         if target.startswith("https://"):
             continue
         file = page if not target else page.parent / target
         assert file.exists(), target
         if heading:
             titles = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
-            assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], heading
+            assert heading in [
+                re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
+            ], heading
 
 
 def test_only_the_pictures_that_are_shown_are_committed():
     tracked = subprocess.run(
-        ["git", "ls-files", "plots/reference"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "ls-files", "plots/reference"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if tracked.returncode:
         pytest.skip("no git repository here")
-    pictures = {Path(name).name for name in tracked.stdout.split() if name.endswith((".png", ".gif", ".svg"))}
+    pictures = {
+        Path(name).name
+        for name in tracked.stdout.split()
+        if name.endswith((".png", ".gif", ".svg"))
+    }
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert pictures == {Path(name).name for name in re.findall(r"plots/reference/\w+\.(?:png|gif|svg)", text)}
+    assert pictures == {
+        Path(name).name for name in re.findall(r"plots/reference/\w+\.(?:png|gif|svg)", text)
+    }

@@ -34,7 +34,9 @@ def test_the_example_runs(tmp_path):
 def test_its_runs_can_be_planned(arguments, tmp_path, monkeypatch, capsys):
     """Every `repro run` that it shows is accepted, as far as planning can tell."""
     monkeypatch.chdir(tmp_path)
-    for path, source in re.findall(r"(?m)^    # ([\w/]+\.py)\n((?:    .*\n|\n)*?)(?=^\S)", COMMANDS):
+    for path, source in re.findall(
+        r"(?m)^    # ([\w/]+\.py)\n((?:    .*\n|\n)*?)(?=^\S)", COMMANDS
+    ):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(textwrap.dedent(source), encoding="utf-8")
     words = re.sub(r"--wandb \w+|--scale node", "--scale smoke", arguments).split()
@@ -56,7 +58,9 @@ def test_the_first_picture_shows_what_its_caption_says():
     (table2,) = (ROOT / "results/reference").glob("*/laptop/table2")
     timeline, recorded = pictured_step(load(table2))
     assert title == recorded
-    pattern = r"One (\w+) training step of (\S+) at (\w+) scale: K=(\d+) stages, M=(\d+) micro-batches"
+    pattern = (
+        r"One (\w+) training step of (\S+) at (\w+) scale: K=(\d+) stages, M=(\d+) micro-batches"
+    )
     found = re.fullmatch(pattern, title)
     assert found, title
     fidelity, model, scale, K, M = found.groups()
@@ -78,10 +82,16 @@ def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):
         (tmp_path / name).chmod(0o755)
     slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
-    done = subprocess.run(["bash", "-eu", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-eu", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     kill, program, *words = done.stdout.splitlines()
     assert (kill, program) == ("--kill-on-bad-exit=1", ".venv/bin/torchrun")
     parsed = get_args_parser().parse_args(words)
     assert (parsed.nnodes, parsed.nproc_per_node, parsed.rdzv_endpoint) == ("2", "gpu", "n1:29500")
     assert [parsed.training_script, *parsed.training_script_args][:3] == ["repro", "run", "table2"]
-    assert all(re.fullmatch(r"#SBATCH --[\w-]+=\S+( +#.*)?", line) for line in script.splitlines() if "#SBATCH" in line)
+    assert all(
+        re.fullmatch(r"#SBATCH --[\w-]+=\S+( +#.*)?", line)
+        for line in script.splitlines()
+        if "#SBATCH" in line
+    )

@@ -29,7 +29,9 @@ def costs(draw, K):
     def many(length):
         return tuple(draw(st.lists(SECONDS, min_size=length, max_size=length)))
 
-    link = LinkSpeed(draw(st.floats(0, 1)), draw(st.sampled_from([math.inf, 5.0, 0.5])), draw(st.booleans()))
+    link = LinkSpeed(
+        draw(st.floats(0, 1)), draw(st.sampled_from([math.inf, 5.0, 0.5])), draw(st.booleans())
+    )
     return StageCosts(many(K), many(K), many(K), many(K - 1), many(K - 1), link, many(K), many(K))
 
 
@@ -40,13 +42,25 @@ def test_uniform_costs_give_the_closed_forms(K, M, F, R, B):
     plain = simulate(make_schedule("gpipe-late", K, M), uniform)
     assert plain.step_time == pytest.approx(theory.step_time(K, M, "plain", F, R, B), rel=1e-12)
     unrecomputed = simulate(make_schedule("gpipe", K, M, "never"), uniform)
-    assert unrecomputed.step_time == pytest.approx(theory.step_time(K, M, "plain", F, 0, B), rel=1e-12)
+    assert unrecomputed.step_time == pytest.approx(
+        theory.step_time(K, M, "plain", F, 0, B), rel=1e-12
+    )
     early = simulate(make_schedule("gpipe", K, M), StageCosts.uniform(K, F, min(F, B), B))
-    assert early.step_time == pytest.approx(theory.step_time(K, M, "early", F, min(F, B), B), rel=1e-12)
-    assert early.bubble_over_total == pytest.approx(theory.bubble(K, M, "early", F, min(F, B), B), abs=1e-12)
+    assert early.step_time == pytest.approx(
+        theory.step_time(K, M, "early", F, min(F, B), B), rel=1e-12
+    )
+    assert early.bubble_over_total == pytest.approx(
+        theory.bubble(K, M, "early", F, min(F, B), B), abs=1e-12
+    )
 
 
-@given(data=st.data(), K=K, M=M, kind=KINDS, checkpoint=st.sampled_from(["always", "except_last", "never"]))
+@given(
+    data=st.data(),
+    K=K,
+    M=M,
+    kind=KINDS,
+    checkpoint=st.sampled_from(["always", "except_last", "never"]),
+)
 @settings(max_examples=60, deadline=None)
 def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
     schedule = make_schedule(kind, K, M, checkpoint)
@@ -83,7 +97,9 @@ def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
         for kind, seconds in {"F": some.forward, "R": some.recompute, "B": some.backward}.items():
             expected = M * sum(seconds[rank::K])
             assert sum(s.seconds for s in own if s.kind == kind) == pytest.approx(expected)
-        assert sum(s.seconds for s in own if s.kind == "setup") == pytest.approx(sum(some.setup[rank::K]))
+        assert sum(s.seconds for s in own if s.kind == "setup") == pytest.approx(
+            sum(some.setup[rank::K])
+        )
         assert own[-1].seconds == pytest.approx(sum(some.update[rank::K]))
 
 
@@ -91,7 +107,8 @@ def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
 def test_more_micro_batches_of_one_mini_batch_are_never_slower(K, M):
     """Where pieces cost in proportion to their size."""
     steps = [
-        simulate(make_schedule("gpipe", K, m), StageCosts.uniform(K, 1 / m, 1 / m, 2 / m)).step_time for m in (M, 2 * M)
+        simulate(make_schedule("gpipe", K, m), StageCosts.uniform(K, 1 / m, 1 / m, 2 / m)).step_time
+        for m in (M, 2 * M)
     ]
     assert steps[1] <= steps[0] + 1e-9
 
@@ -116,7 +133,9 @@ def test_layers_are_cut_into_stages():
     assert StageCosts.from_plain(found.plain()) == found
     free = StageCosts.uniform(2)
     assert StageCosts.from_plain(free.plain()) == free
-    once, slow = (simulate(make_schedule("gpipe", 2, 4), c).step_time for c in (found, found.scaled(3)))
+    once, slow = (
+        simulate(make_schedule("gpipe", 2, 4), c).step_time for c in (found, found.scaled(3))
+    )
     assert slow == pytest.approx(3 * once)
 
 
@@ -146,7 +165,12 @@ def test_beyond_the_sizes_that_were_timed_no_layer_gets_faster():
 
 
 def test_what_computes_at_the_same_time():
-    spans = (Span("F", 0, 0, 0, 4), Span("F", 1, 0, 3, 5), Span("B", 2, 0, 4, 6), Span("U", 0, -1, 4, 6))
+    spans = (
+        Span("F", 0, 0, 0, 4),
+        Span("F", 1, 0, 3, 5),
+        Span("B", 2, 0, 4, 6),
+        Span("U", 0, -1, 4, 6),
+    )
     found = together(Timeline(spans, 3))
     assert found["F"] == pytest.approx((1 / 4 / 2, 2 / 2 / 2, 0))  # the update does not count
     assert found["B"] == pytest.approx((0, 0, 1 / 2 / 2))
@@ -156,7 +180,9 @@ def test_what_computes_at_the_same_time():
 def test_a_calibration_is_mixed_by_what_computes_at_once():
     both = calibration()
     assert both.stages((1, 1), 1).forward == (2, 4)
-    assert calibration(alone=False).stages((1, 1), 1, together={"F": (0, 0), "R": (0, 0), "B": (0, 0)}).forward == (
+    assert calibration(alone=False).stages(
+        (1, 1), 1, together={"F": (0, 0), "R": (0, 0), "B": (0, 0)}
+    ).forward == (
         2,
         4,
     )
@@ -167,14 +193,18 @@ def test_a_calibration_is_mixed_by_what_computes_at_once():
 
 
 def test_one_stage_alone_takes_what_layers_take_alone():
-    settled = settle(make_schedule("gpipe", 1, 3), lambda t: calibration().stages((2,), 1, together=t))
+    settled = settle(
+        make_schedule("gpipe", 1, 3), lambda t: calibration().stages((2,), 1, together=t)
+    )
     assert (settled.forward, settled.backward) == ((3,), (6,))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "gpipe-late", "1f1b"])
 def test_with_m_1_only_early_recompute_has_company(kind):
     """F and B of two stages follow each other; R of the first overlaps the second's work where it may run early."""
-    settled = settle(make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, together=t))
+    settled = settle(
+        make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, together=t)
+    )
     assert settled.forward[0] == 1
     assert settled.backward[0] == 2
     assert settled.recompute[0] == (1 if kind == "gpipe-late" else 2)
@@ -184,7 +214,9 @@ def test_with_m_1_only_early_recompute_has_company(kind):
 @settings(max_examples=40, deadline=None)
 def test_mixed_lies_between_alone_and_together(slower, M, kind):
     schedule, both = make_schedule(kind, 2, M), calibration(slower)
-    mixed = simulate(schedule, settle(schedule, lambda t: both.stages((1, 1), 1, together=t))).step_time
+    mixed = simulate(
+        schedule, settle(schedule, lambda t: both.stages((1, 1), 1, together=t))
+    ).step_time
     all_ = simulate(schedule, both.stages((1, 1), 1)).step_time
     assert all_ / slower - 1e-9 <= mixed <= all_ + 1e-9
 
@@ -205,7 +237,10 @@ def test_mixed_lies_between_alone_and_together(slower, M, kind):
         (((1, 1), (1, 1), (1, 1e308)), "^backward=.* from 0 to 1e[+]30"),
         ((5, (1,), (1,)), "^forward=5"),
         (((1, 1), (1, 1), (1, 1), ("4",), (4,)), r"^activations=.*must be a list of bytes"),
-        (((1,), (1,), (1,), (), (), 1e9), r"^link=1000000000.0: must be a LinkSpeed; try LinkSpeed\("),
+        (
+            ((1,), (1,), (1,), (), (), 1e9),
+            r"^link=1000000000.0: must be a LinkSpeed; try LinkSpeed\(",
+        ),
         (((1,), (1,), (1,), (), (), FREE, 3.0), "^update=3.0"),
     ],
 )

@@ -1,7 +1,7 @@
 """The breakdown of a step (NeurIPS version of arXiv:1811.06965, Table 4): the paper's pie beside ours, part by part.
 
-The pie bears neither model nor K nor M. The paper's text says two partitions; M=16 is inferred from the pie's own
-bubble, so that row is fitted and proves nothing.
+The pie bears neither model nor K nor M. The paper's text says two partitions; M=16 is inferred from
+the pie's own bubble, so that row is fitted and proves nothing.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,8 @@ FOLDED = ("breakdown_points*",)
 CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
 PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
 Run = tuple[str, str]  # (model and where, fidelity), as shown
-_ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")  # the pie's, then ours
+# the pie's, then ours
+_ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")
 
 
 def tables(results: "Results") -> list[Table]:
@@ -54,7 +55,9 @@ def columns(results: "Results", micro_batches: int = M) -> dict[Run, Row]:
     pairs = [(row["model"], row["fidelity"]) for row in rows]
     found: dict[Run, Row] = {}
     for row, pair in zip(rows, pairs, strict=True):
-        name = model_name(row["model"]) + (f" ({where(results, row)})" if pairs.count(pair) > 1 else "")
+        name = model_name(row["model"]) + (
+            f" ({where(results, row)})" if pairs.count(pair) > 1 else ""
+        )
         found[name, row["fidelity"]] = row
     order = fidelities(rows)
     return dict(sorted(found.items(), key=lambda pair: (order.index(pair[0][1]), pair[0][0])))
@@ -68,7 +71,10 @@ def main(results: "Results") -> Table:
     judged = {
         name: shares[name, fidelity]
         for (name, fidelity), row in runs.items()
-        if quoting and fidelity == "simulated" and at_papers_size(results, row) and shares[name, fidelity]
+        if quoting
+        and fidelity == "simulated"
+        and at_papers_size(results, row)
+        and shares[name, fidelity]
     }
     devices = dict.fromkeys(
         f"{name} on the profile {results.specs[row['run']].profile}, N={row['N']}"
@@ -76,19 +82,21 @@ def main(results: "Results") -> Table:
         if fidelity == "simulated"
     )
     of_the_pie = (
-        f" K is from the text, M={M} from the pie's own bubble, "
-        "so the bubble row is fitted and proves nothing. The model of the pie is not printed either."
+        f" K is from the text, M={M} from the pie's own bubble, so the bubble row is fitted and "
+        "proves nothing. The model of the pie is not printed either."
     )
     verdicts = (
-        " Measured: scaled-down models on this machine, which can show a trend. Consistent: a simulation at the "
-        f"paper's size within {100 * CLOSE:g} points; a slice of at most twice that is too small to tell. Transfer is "
-        "no slice of the pie."
+        " Measured: scaled-down models on this machine, which can show a trend. Consistent: a "
+        f"simulation at the paper's size within {100 * CLOSE:g} points; a slice of at most twice "
+        "that is too small to tell. Transfer is no slice of the pie."
     )
     note = (
         f"Shares of K x step at K={K}, M={M}, median over rounds.{of_the_pie if quoting else ''} "
         + (f"Simulated: {'; '.join(devices)}. " if devices else "")
-        + "Emulated: the same costs, real processes that wait; the runtime's own time is in transfer."
-        f"{verdicts if quoting else ''} {BUBBLE} {optimizers(results, runs.values())}"
+        + (
+            "Emulated: the same costs, real processes that wait; the runtime's own time is in "
+            f"transfer.{verdicts if quoting else ''} {BUBBLE} {optimizers(results, runs.values())}"
+        )
     ).strip()
     title = "Where the time of a step goes" + " (NeurIPS Table 4, not in v5)" * quoting
     pie = quoted()
@@ -103,8 +111,12 @@ def main(results: "Results") -> Table:
         return Cell(value - printed, verdict(part, value, printed))
 
     made: list[Column[str]] = [PART, *[PIE] * quoting]
-    made += [Column((fidelity, name), partial(share_of, run=(name, fidelity))) for name, fidelity in runs]
-    made += [Column(("simulated against quoted", name), partial(against, name=name)) for name in judged]
+    made += [
+        Column((fidelity, name), partial(share_of, run=(name, fidelity))) for name, fidelity in runs
+    ]
+    made += [
+        Column(("simulated against quoted", name), partial(against, name=name)) for name in judged
+    ]
     why: Column[str] = Column("why", lambda part: Cell(text=_why(part, judged)), csv="")
     made += [why] * quoting
     return declared("breakdown", title, note, _ORDER, made, NAME)
@@ -131,17 +143,23 @@ def _why(part: str, judged: dict[str, dict[str, float]]) -> str:
         return EMPTY
     if part in ("computation", "recompute"):
         rest = pie[part] / (1 - pie["setup"])
-        ratio = ", ".join(f"{name} {found['recompute'] / found['computation']:.3f}" for name, found in judged.items())
+        ratio = ", ".join(
+            f"{name} {found['recompute'] / found['computation']:.3f}"
+            for name, found in judged.items()
+        )
         if part == "computation":
             return f"simulated steps have no set-up; without it the pie has {percent(rest)}"
         return (
-            f"recompute over computation: quoted {pie['recompute'] / pie['computation']:.3f}, simulated {ratio}; "
-            "F:R:B = 1:1:2 gives 0.333"
+            f"recompute over computation: quoted {pie['recompute'] / pie['computation']:.3f}, "
+            f"simulated {ratio}; F:R:B = 1:1:2 gives 0.333"
         )
     return {
         "imbalance": "depends on the model and on the cut; the pie's are not printed",
-        "bubble": f"M={M} was chosen to fit: early recompute gives {percent(theory.bubble(K, M, 'early'))} of a "
-        "step without set-up, update and imbalance",
+        "bubble": (
+            f"M={M} was chosen to fit: early recompute gives "
+            f"{percent(theory.bubble(K, M, 'early'))} of a step without set-up, update and "
+            "imbalance"
+        ),
         "setup": "in no profile, so simulated steps have none",
         "update": _times(pie["update"], {name: found["update"] for name, found in judged.items()}),
         "transfer": "no slice of the pie",
@@ -151,7 +169,10 @@ def _why(part: str, judged: dict[str, dict[str, float]]) -> str:
 def _times(printed: float, ours: dict[str, float]) -> str:
     """How far apart small slices are as a factor, which points hide."""
     factors = ", ".join(f"{name} {printed / share:.0f}" for name, share in ours.items() if share)
-    return f"quoted (by subtraction) over simulated: {factors}; of so small a slice a tolerance in points asks little"
+    return (
+        f"quoted (by subtraction) over simulated: {factors}; of so small a slice a tolerance in "
+        "points asks little"
+    )
 
 
 def by_m(results: "Results") -> Table:
@@ -170,7 +191,12 @@ def by_m(results: "Results") -> Table:
     for name in names:
         for m in (m for m in Ms if (name, m) in found):
             shares = found[name, m]
-            made.append(Column((f"{name}, simulated", f"M={m}"), lambda part, at=shares: share(at.get(part, nan))))
+            made.append(
+                Column(
+                    (f"{name}, simulated", f"M={m}"),
+                    lambda part, at=shares: share(at.get(part, nan)),
+                )
+            )
     theirs = f"The paper's M is not printed: only the bubble tells M={M} apart. " if quoting else ""
     note = f"Simulated shares of K x step at K={K}. {theirs}{BUBBLE}"
     title = "Where the time of a step goes, simulated, by M"
@@ -179,11 +205,21 @@ def by_m(results: "Results") -> Table:
 
 def figures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
-    hidden = any(parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values())
-    pie = ", beside the pie of NeurIPS Table 4: its K is said in the text, its M inferred from its own bubble"
-    caption = f"Where a step at K={K}, M={M} goes{pie if beside_paper(results, NAME) else ''}. {BUBBLE}"
+    hidden = any(
+        parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values()
+    )
+    pie = (
+        ", beside the pie of NeurIPS Table 4: its K is said in the text, its M inferred from its "
+        "own bubble"
+    )
+    caption = (
+        f"Where a step at K={K}, M={M} goes{pie if beside_paper(results, NAME) else ''}. {BUBBLE}"
+    )
     updates = optimizers(results, columns(results).values())
-    shortened = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
+    shortened = (
+        " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the "
+        "bubble."
+    )
     yield "parts", figure(results), " ".join(filter(None, (caption + shortened * hidden, updates)))
 
 
@@ -197,7 +233,12 @@ def figure(results: "Results") -> "Figure | None":
         shares = parts(results, row)
         if shares:
             size = "" if at_papers_size(results, row) else f", {row['scale']} size"
-            bars.append((f"{fidelity}{size}: {name}", {part: 100 * share for part, share in drawable(shares).items()}))
+            bars.append(
+                (
+                    f"{fidelity}{size}: {name}",
+                    {part: 100 * share for part, share in drawable(shares).items()},
+                )
+            )
     if len(bars) == first:
         return None
     made, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))

@@ -9,27 +9,37 @@ NAME = "breakdown"
 K = 2
 M = 16
 MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
-MODELLED: dict[str, tuple[str, int, float]] = {"amoebanet-d": ("tpu-v2", 128, 1.0), "transformer": ("tpu-v3", 32, 0.1)}
+MODELLED: dict[str, tuple[str, int, float]] = {
+    "amoebanet-d": ("tpu-v2", 128, 1.0),
+    "transformer": ("tpu-v3", 32, 0.1),
+}
 ROUNDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "node": 5, "paper": 5}
 DEVIATIONS = (
-    "The paper prints neither the model nor K nor M of its pie. Its text speaks of two partitions; M=16 is inferred "
-    "from the pie's own bubble of 4.1 %, which early recompute gives at K=2, M=16 and no other M. So its bubble is "
-    "fitted here and proves nothing; the other parts are not.",
-    "Simulated: the models of Table 2 at the paper's size, on the devices of Table 1, for M = 8, 16 and 32. Emulated: "
-    "the same costs, two real processes that wait. Set-up is in no profile, so simulated steps have none.",
+    "The paper prints neither the model nor K nor M of its pie. Its text speaks of two "
+    "partitions; M=16 is inferred from the pie's own bubble of 4.1 %, which early recompute "
+    "gives at K=2, M=16 and no other M. So its bubble is fitted here and proves nothing; the "
+    "other parts are not.",
+    "Simulated: the models of Table 2 at the paper's size, on the devices of Table 1, for M = 8, "
+    "16 and 32. Emulated: the same costs, two real processes that wait. Set-up is in no profile, "
+    "so simulated steps have none.",
 )
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Computation, recompute, imbalance, bubble, set-up and update of a step at K=2.
 
-    Paper: NeurIPS 2019, section 3.1 and its Table 4, a pie chart: computation 65.6 %, recompute 22.5 %, load imbalance
-    3.2 %, bubble 4.1 %, set-up 2.9 %, weight update 1.7 % by subtraction. arXiv v5 has no such table.
+    Paper: NeurIPS 2019, section 3.1 and its Table 4, a pie chart: computation 65.6 %, recompute
+    22.5 %, load imbalance 3.2 %, bubble 4.1 %, set-up 2.9 %, weight update 1.7 % by subtraction.
+    arXiv v5 has no such table.
 
-    Where this departs from it, and why, stands in the report and at the top of experiments/breakdown/runs.py.
+    Where this departs from it, and why, stands in the report and at the top of
+    experiments/breakdown/runs.py.
     """
     measured = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
-    modelled = {"amoebanet-d": MODELLED_AMOEBANET[scale], "transformer": MODELLED_TRANSFORMER[scale]}
+    modelled = {
+        "amoebanet-d": MODELLED_AMOEBANET[scale],
+        "transformer": MODELLED_TRANSFORMER[scale],
+    }
     return Experiment(
         name=NAME,
         title="Where the time of a step goes",
@@ -43,7 +53,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         groups=(
             *(_measured(name, args, MEASURED_N[scale]) for name, args in measured.items()),
             *(_simulated(name, args) for name, args in modelled.items()),
-            *(_emulated(name, args) for name, args in modelled.items() if scale != "smoke"),  # too small to wait for
+            # too small to wait for
+            *(_emulated(name, args) for name, args in modelled.items() if scale != "smoke"),
         ),
     )
 
@@ -54,15 +65,22 @@ def _measured(model: str, args: dict[str, Any], N: int) -> Group:
 
 def _spec(model: str, args: dict[str, Any], micro_batches: int, **changed: Any) -> RunSpec:
     profile, N, _ = MODELLED[model]
-    given: dict[str, Any] = {"fidelity": "simulated", "profile": profile, "optimizer": "rmsprop"} | changed
+    given: dict[str, Any] = {
+        "fidelity": "simulated",
+        "profile": profile,
+        "optimizer": "rmsprop",
+    } | changed
     return RunSpec(model=model, model_args=args, K=K, M=micro_batches, N=N, **given)
 
 
 def _simulated(model: str, args: dict[str, Any]) -> Group:
     """M=16, and half and twice as many for comparison."""
-    return Group(name=f"{model}-simulated", runs=tuple(_spec(model, args, m) for m in (M // 2, M, 2 * M)))
+    return Group(
+        name=f"{model}-simulated", runs=tuple(_spec(model, args, m) for m in (M // 2, M, 2 * M))
+    )
 
 
 def _emulated(model: str, args: dict[str, Any]) -> Group:
     run = _spec(model, args, M, fidelity="emulated", stretch=MODELLED[model][2], steps=1)
-    return Group(name=f"{model}-emulated", runs=(run,), rounds=1)  # waits hardly differ from round to round
+    # waits hardly differ from round to round
+    return Group(name=f"{model}-emulated", runs=(run,), rounds=1)

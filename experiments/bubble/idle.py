@@ -1,7 +1,8 @@
 """The bubble of arXiv:1811.06965v5, section 2.3: theory in both forms beside what a clock, virtual or real, shows.
 
-Idle/total is 1 minus the time of F, R, B and update over K x step, whoever recorded it. The emulated and measured
-steps so hold set-up and the runtime's own time as idle; the simulated ones of waiting layers have neither.
+Idle/total is 1 minus the time of F, R, B and update over K x step, whoever recorded it. The
+emulated and measured steps so hold set-up and the runtime's own time as idle; the simulated ones of
+waiting layers have neither.
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 NAME = "bubble"
-NEGLIGIBLE = 0.05  # of K x step: our reading of "negligible", which the paper does not put in numbers
+# of K x step: our reading of "negligible", which the paper does not put in numbers
+NEGLIGIBLE = 0.05
 _OWN_FORMULA = 1.0  # points that a printed point may be off its own formula, for rounding
 TIMED = ("simulated", "emulated")
 Pair = tuple[dict[Any, Any], dict[Any, Any]]
 _INCLUDED = (
-    f"{IDLE} Simulated: a virtual clock, equal stages, "
-    "F:R:B = 1:1:2, free messages; it has neither set-up nor update. Emulated: real processes that wait as long, "
-    "messages of 64 KiB; set-up and the runtime's own time count as idle, a wait that lasts too long as work. "
+    f"{IDLE} Simulated: a virtual clock, equal stages, F:R:B = 1:1:2, free messages; it has "
+    "neither set-up nor update. Emulated: real processes that wait as long, messages of 64 KiB; "
+    "set-up and the runtime's own time count as idle, a wait that lasts too long as work. "
     "Measured: the Transformer, whose stages are not quite equal."
 )
 
@@ -84,10 +86,11 @@ def main(results: "Results") -> Table:
     found = points(results)
     pairs = [_line(results, one, K, M, len(found) > 1) for one in found for K, M in _places(one)]
     note = (
-        f"{_INCLUDED} Plain: (K-1)/(M+K-1), the paper's; early: 3(K-1)/(4M+3(K-1)), the ideal's, whose recompute does "
-        "not wait for the gradient. M=1 is naive model parallelism, (K-1)/K in the plain form. Above early: emulated "
-        "minus early, in points. Step over early: the emulated step over (M+K-1)F + M(R+B) + (K-1)B. Both are what "
-        "the runtime, this machine and its jitter add."
+        f"{_INCLUDED} Plain: (K-1)/(M+K-1), the paper's; early: 3(K-1)/(4M+3(K-1)), the ideal's, "
+        "whose recompute does not wait for the gradient. M=1 is naive model parallelism, (K-1)/K "
+        "in the plain form. Above early: emulated minus early, in points. Step over early: the "
+        "emulated step over (M+K-1)F + M(R+B) + (K-1)B. Both are what the runtime, this machine "
+        "and its jitter add."
     )
     title = "Idle/total, the paper's bubble, for K and M (section 2.3)"
     return framed("bubble", title, note, pairs, NAME)
@@ -106,13 +109,18 @@ def _line(results: "Results", one: Points, K: int, M: int, several: bool) -> Pai
         **{(fidelity, "idle/total"): one.idle(fidelity, K, M) for fidelity in (*TIMED, "measured")},
     }
     shown = {key: percent(value) for key, value in values.items()}
-    shown |= {(fidelity, "idle/total"): one.word(fidelity, K, M) for fidelity in (*TIMED, "measured")}
+    shown |= {
+        (fidelity, "idle/total"): one.word(fidelity, K, M) for fidelity in (*TIMED, "measured")
+    }
     above = 100 * (one.idle("emulated", K, M) - values["theory", "early"])
     head = about | {("", "K"): K}
     longer = _longer(results, one.equal.get("emulated", {}).get((K, M)))
     extra = {("emulated", "above early"): above, ("emulated", "step over early"): longer}
     shown |= head | {("", "M"): f"{M}{mark}"}
-    shown |= {("emulated", "above early"): _signed(above), ("emulated", "step over early"): number(longer)}
+    shown |= {
+        ("emulated", "above early"): _signed(above),
+        ("emulated", "step over early"): number(longer),
+    }
     order = [*head, ("", "M"), *values]
     place = order.index(("emulated", "idle/total")) + 1
     order[place:place] = extra
@@ -139,18 +147,22 @@ def at_4k(results: "Results") -> Table:
     several = len(found) > 1
     quoting = beside_paper(results, NAME)
     pairs = [
-        _at_4k(one, K, several, quoting) for one in found for K in sorted({K for K, M in _places(one) if M == 4 * K})
+        _at_4k(one, K, several, quoting)
+        for one in found
+        for K in sorted({K for K, M in _places(one) if M == 4 * K})
     ]
     claim = (
-        " The paper finds the bubble almost negligible at M >= 4K and gives no number; here negligible is "
-        f"at most {NEGLIGIBLE:.0%} of K x step."
+        " The paper finds the bubble almost negligible at M >= 4K and gives no number; here "
+        f"negligible is at most {NEGLIGIBLE:.0%} of K x step."
     )
     verdict = " The verdict is on the early form, which is exact for equal stages."
     note = (
-        f"{_INCLUDED}{claim if quoting else ''} Late: the same schedule when recompute waits for the gradient, which "
-        f"is what the plain form counts.{verdict if quoting else ''}"
+        f"{_INCLUDED}{claim if quoting else ''} Late: the same schedule when recompute waits for "
+        f"the gradient, which is what the plain form counts.{verdict if quoting else ''}"
     )
-    title = "Is the bubble negligible at M = 4K? (section 2.3)" if quoting else "The bubble at M = 4K"
+    title = (
+        "Is the bubble negligible at M = 4K? (section 2.3)" if quoting else "The bubble at M = 4K"
+    )
     return framed("bubble_at_4k", title, note, pairs, NAME)
 
 
@@ -168,7 +180,9 @@ def _at_4k(one: Points, K: int, several: bool, quoting: bool) -> Pair:
         ("theory", "plain"): theory.bubble_over_total(K, M),
         ("theory", "early"): early,
         ("simulated", "early"): one.idle("simulated", K, M),
-        ("simulated", "late"): late["bubble_idle_over_total"] if late and late["status"] == "done" else nan,
+        ("simulated", "late"): late["bubble_idle_over_total"]
+        if late and late["status"] == "done"
+        else nan,
         ("emulated", "early"): one.idle("emulated", K, M),
         ("measured", "early"): one.idle("measured", K, M),
     }
@@ -177,7 +191,10 @@ def _at_4k(one: Points, K: int, several: bool, quoting: bool) -> Pair:
     if not quoting:
         return head | shown, head | values
     word = "yes" if early <= NEGLIGIBLE else "no"
-    told = f"{word}: {percent(early)}; {NEGLIGIBLE:.0%} only from M={enough(K)} on, {enough(K) / K:.1f} K"
+    told = (
+        f"{word}: {percent(early)}; {NEGLIGIBLE:.0%} only from M={enough(K)} on, "
+        f"{enough(K) / K:.1f} K"
+    )
     return head | shown | {("", "negligible?"): told}, head | values | {("", "negligible?"): word}
 
 
@@ -186,16 +203,20 @@ def utilised(results: "Results") -> Table:
     found = points(results)
     pairs = [_utilised(one, point, len(found) > 1) for one in found for point in utilisation()]
     note = (
-        "Utilisation: 1 minus idle/total. Quoted: not the paper's, but printed in a book chapter as "
-        f"M/(M+K-1), the plain form. {odd()} {_INCLUDED}"
+        "Utilisation: 1 minus idle/total. Quoted: not the paper's, but printed in a book chapter "
+        f"as M/(M+K-1), the plain form. {odd()} {_INCLUDED}"
     )
-    title = "Utilisation against M: points that a book chapter prints, the formula they name, and ours"
+    title = (
+        "Utilisation against M: points that a book chapter prints, the formula they name, and ours"
+    )
     return framed("bubble_utilisation", title, note, pairs, NAME, folded=True)
 
 
 def fits(point: Utilisation) -> bool:
     """Whether a printed point is what its formula M/(M+K-1) gives, but for rounding."""
-    return abs(point.percent - 100 * (1 - theory.bubble_over_total(point.K, point.M))) <= _OWN_FORMULA
+    return (
+        abs(point.percent - 100 * (1 - theory.bubble_over_total(point.K, point.M))) <= _OWN_FORMULA
+    )
 
 
 def odd() -> str:
@@ -218,7 +239,11 @@ def _utilised(one: Points, point: Utilisation, several: bool) -> Pair:
         ("theory", "early"): 1 - theory.bubble(K, M, "early"),
         **{(fidelity, "1 - idle/total"): 1 - one.idle(fidelity, K, M) for fidelity in TIMED},
     }
-    shown = {key: percent(value) for key, value in values.items()} | {("quoted", "chapter"): f"{point.percent:g}%"}
+    shown = {key: percent(value) for key, value in values.items()} | {
+        ("quoted", "chapter"): f"{point.percent:g}%"
+    }
     off = point.percent - 100 * values["theory", "plain"]
     told = "its formula" if fits(point) else f"not its formula, {number(off, 1)} points"
-    return head | shown | {("quoted", "is"): told}, head | values | {("quoted", "off its formula"): off}
+    return head | shown | {("quoted", "is"): told}, head | values | {
+        ("quoted", "off its formula"): off
+    }

@@ -29,7 +29,8 @@ _FORMS: tuple[tuple[str, Literal["--", ":"]], ...] = (
     ("ideal: recomputes early", ":"),
 )
 _SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # the larger ones lie beneath
-_ASIDE = {"quoted": 1 / 1.07, "simulated": 1.0, "emulated": 1.07}  # times M, so that none covers another
+# times M, so that none covers another
+_ASIDE = {"quoted": 1 / 1.07, "simulated": 1.0, "emulated": 1.07}
 
 
 def tables(results: "Results") -> list[Table]:
@@ -40,18 +41,22 @@ def tables(results: "Results") -> list[Table]:
 def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each; of several places the one with the most runs is drawn."""
     done = {row["run"] for row in rows}
-    found = max(points(results), key=lambda one: sum(row["run"] in done for row in _all(one)), default=None)
+    found = max(
+        points(results), key=lambda one: sum(row["run"] in done for row in _all(one)), default=None
+    )
     if found is None:
         return
     yield (
         "curves",
         curves(found),
-        "Idle/total against M: the paper's form, that of the ideal, and what clocks show; the vertical line is "
-        "M=4K, where the paper calls the bubble almost negligible. Emulated and measured idle time holds set-up and "
-        f"the runtime too. {IDEAL}",
+        "Idle/total against M: the paper's form, that of the ideal, and what clocks show; the "
+        "vertical line is M=4K, where the paper calls the bubble almost negligible. Emulated and "
+        f"measured idle time holds set-up and the runtime too. {IDEAL}",
     )
     if beside_paper(results, NAME):
-        words = "Utilisation, 1 minus idle/total. Quoted: printed in a book chapter, not in the paper; "
+        words = (
+            "Utilisation, 1 minus idle/total. Quoted: printed in a book chapter, not in the paper; "
+        )
         words += "ringed where it is not of its own formula. Points stand a little apart sideways."
         yield "utilisation", utilised(found), f"{words} {odd()}"
     for fidelity in TIMED:
@@ -89,14 +94,26 @@ def curves(one: Points) -> "Figure | None":
 
 
 def _present(one: Points) -> list[str]:
-    return [name for name, found in one.equal.items() if any(row["status"] == "done" for row in found.values())]
+    return [
+        name
+        for name, found in one.equal.items()
+        if any(row["status"] == "done" for row in found.values())
+    ]
 
 
 def _curve(axes: "Axes", one: Points, K: int) -> None:
     Ms = sorted({M for found in one.equal.values() for k, M in found if k == K})
     dense = _dense(Ms[0], Ms[-1])
-    axes.plot(dense, [100 * theory.bubble_over_total(K, M) for M in dense], "--", color=THEORY, linewidth=1.1)
-    axes.plot(dense, [100 * theory.bubble(K, M, "early") for M in dense], ":", color=THEORY, linewidth=1.4)
+    axes.plot(
+        dense,
+        [100 * theory.bubble_over_total(K, M) for M in dense],
+        "--",
+        color=THEORY,
+        linewidth=1.1,
+    )
+    axes.plot(
+        dense, [100 * theory.bubble(K, M, "early") for M in dense], ":", color=THEORY, linewidth=1.4
+    )
     for fidelity in (*TIMED, "measured"):
         shares = {M: 100 * one.idle(fidelity, K, M) for M in Ms}
         _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity)
@@ -109,11 +126,21 @@ def _curve(axes: "Axes", one: Points, K: int) -> None:
 
 
 def _dense(first: int, last: int) -> list[int]:
-    return sorted({first, last, *(round(2 ** (n / 4)) for n in range(80) if first <= round(2 ** (n / 4)) <= last)})
+    return sorted(
+        {
+            first,
+            last,
+            *(round(2 ** (n / 4)) for n in range(80) if first <= round(2 ** (n / 4)) <= last),
+        }
+    )
 
 
 def _markers(axes: "Axes", shares: dict[float, float], fidelity: str) -> None:
-    look: dict[str, Any] = {"color": FIDELITIES[fidelity], "markersize": _SIZES[fidelity], "linestyle": ""}
+    look: dict[str, Any] = {
+        "color": FIDELITIES[fidelity],
+        "markersize": _SIZES[fidelity],
+        "linestyle": "",
+    }
     axes.plot(list(shares), list(shares.values()), MARKERS[fidelity], **look)
 
 
@@ -124,7 +151,13 @@ def utilised(one: Points) -> "Figure | None":
     for panel, K in zip(panels, Ks, strict=True):
         _utilised(panel, one, K)
     plain = ("plain: M/(M+K-1)", _FORMS[0][1])
-    legend(figure, ["quoted", *(name for name in _present(one) if name in TIMED)], plain, _FORMS[1], coloured=True)
+    legend(
+        figure,
+        ["quoted", *(name for name in _present(one) if name in TIMED)],
+        plain,
+        _FORMS[1],
+        coloured=True,
+    )
     return figure
 
 
@@ -132,13 +165,36 @@ def _utilised(axes: "Axes", one: Points, K: int) -> None:
     printed = [point for point in utilisation() if point.K == K]
     Ms = [point.M for point in printed]
     dense = _dense(Ms[0], Ms[-1])
-    axes.plot(dense, [100 * (1 - theory.bubble_over_total(K, M)) for M in dense], "--", color=THEORY, linewidth=1.1)
-    axes.plot(dense, [100 * (1 - theory.bubble(K, M, "early")) for M in dense], ":", color=THEORY, linewidth=1.4)
+    axes.plot(
+        dense,
+        [100 * (1 - theory.bubble_over_total(K, M)) for M in dense],
+        "--",
+        color=THEORY,
+        linewidth=1.1,
+    )
+    axes.plot(
+        dense,
+        [100 * (1 - theory.bubble(K, M, "early")) for M in dense],
+        ":",
+        color=THEORY,
+        linewidth=1.4,
+    )
     for fidelity in TIMED:
         shares = {M: 100 * (1 - one.idle(fidelity, K, M)) for M in Ms}
-        _markers(axes, {_ASIDE[fidelity] * M: share for M, share in shares.items() if not isnan(share)}, fidelity)
+        _markers(
+            axes,
+            {_ASIDE[fidelity] * M: share for M, share in shares.items() if not isnan(share)},
+            fidelity,
+        )
     aside = [_ASIDE["quoted"] * M for M in Ms]
-    axes.plot(aside, [point.percent for point in printed], MARKERS["quoted"], color=QUOTED, markersize=5, linestyle="")
+    axes.plot(
+        aside,
+        [point.percent for point in printed],
+        MARKERS["quoted"],
+        color=QUOTED,
+        markersize=5,
+        linestyle="",
+    )
     for point in printed:
         if not fits(point):
             at = (_ASIDE["quoted"] * point.M, point.percent)

@@ -25,7 +25,8 @@ def tables(results: "Results") -> list[Table]:
 def filling(timeline: Timeline) -> float:
     """Seconds from the first F on any stage until the last stage begins its first."""
     starts = {
-        j: min((span.start for span in timeline.on(j) if span.kind == "F"), default=nan) for j in range(timeline.stages)
+        j: min((span.start for span in timeline.on(j) if span.kind == "F"), default=nan)
+        for j in range(timeline.stages)
     }
     return starts[timeline.stages - 1] - min(starts.values())
 
@@ -48,9 +49,9 @@ def fill(results: "Results") -> Table:
         for at in sorted({at for fidelity in TIMED for at in one.equal.get(fidelity, {})})
     ]
     note = (
-        "From the first stage's first F until the last stage's, over the step; set-up before it is left out. Theory: "
-        "(K-1)F over the early form's step, F:R:B = 1:1:2. Emulated: the recorded step of median length, with messages "
-        "and processes that take time."
+        "From the first stage's first F until the last stage's, over the step; set-up before it "
+        "is left out. Theory: (K-1)F over the early form's step, F:R:B = 1:1:2. Emulated: the "
+        "recorded step of median length, with messages and processes that take time."
     )
     title = "How long a pipeline takes to fill"
     return framed("bubble_fill", title, note, pairs, NAME, folded=True)
@@ -66,7 +67,9 @@ def _fill(results: "Results", one: Points, at: tuple[int, int], several: bool) -
         seconds = filling(timeline) if timeline else nan
         values[fidelity, "of the step"] = seconds / timeline.step_time if timeline else nan
         values[fidelity, "ms"] = 1e3 * seconds
-    shown = {key: number(value, 1) if key[1] == "ms" else percent(value) for key, value in values.items()}
+    shown = {
+        key: number(value, 1) if key[1] == "ms" else percent(value) for key, value in values.items()
+    }
     return head | shown, head | values
 
 
@@ -85,11 +88,12 @@ def slow(results: "Results") -> Table:
         for at in sorted({at for rows in one.slow.values() for at in rows})
     ]
     note = (
-        "One stage's F, R and B take so many times as long as the others'. Step over the step of equal stages with the "
-        f"same K and M, emulated within rounds; [low, high]: bootstrap 95 % interval, {NO_INTERVAL}, ~ where it spans "
-        "1. Slowest: what a synchronous pipeline, whose stages all wait for the slowest, tends to as M grows; at a "
-        "finite M filling and emptying take the other stages' time too. Mean: the same work cut evenly, what a perfect "
-        "balance would give. Simulated waits are on a virtual clock, emulated ones of real processes."
+        "One stage's F, R and B take so many times as long as the others'. Step over the step of "
+        "equal stages with the same K and M, emulated within rounds; [low, high]: bootstrap 95 % "
+        f"interval, {NO_INTERVAL}, ~ where it spans 1. Slowest: what a synchronous pipeline, whose "
+        "stages all wait for the slowest, tends to as M grows; at a finite M filling and emptying "
+        "take the other stages' time too. Mean: the same work cut evenly, what a perfect balance "
+        "would give. Simulated waits are on a virtual clock, emulated ones of real processes."
     )
     title = "What one slow stage costs"
     return framed("bubble_slow", title, note, pairs, NAME)
@@ -106,7 +110,12 @@ def _slow(results: "Results", one: Points, at: tuple[int, int, int], several: bo
     rows = {fidelity: found[at] for fidelity, found in one.slow.items() if at in found}
     times = factor(results, next(iter(rows.values())))
     head = {("", "where"): one.place} if several else {}
-    head |= {("", "slow stage"): position(K, stage), ("", "K"): K, ("", "M"): M, ("", "times"): f"{times:g}"}
+    head |= {
+        ("", "slow stage"): position(K, stage),
+        ("", "K"): K,
+        ("", "M"): M,
+        ("", "times"): f"{times:g}",
+    }
     bounds = {("bounds", "mean"): (K - 1 + times) / K, ("bounds", "slowest"): times}
     shown: dict[Any, Any] = dict(head)
     data: dict[Any, Any] = dict(head)
@@ -114,11 +123,19 @@ def _slow(results: "Results", one: Points, at: tuple[int, int, int], several: bo
         row, base = rows.get(fidelity), one.equal.get(fidelity, {}).get((K, M))
         over = step_over(results, row, base)
         done = row is not None and row["status"] == "done"
-        word = spread(over) if done else NOT_RUN if row is None or row["status"] == "planned" else row["status"]
+        word = (
+            spread(over)
+            if done
+            else NOT_RUN
+            if row is None or row["status"] == "planned"
+            else row["status"]
+        )
         idle = row["bubble_idle_over_total"] if row is not None and done else nan
         shown |= {(fidelity, "step over step"): word, (fidelity, "idle/total"): percent(idle)}
         if fidelity == "emulated":
-            shown[fidelity, "rounds"] = data[fidelity, "rounds"] = row["rounds"] if row is not None else 0
+            shown[fidelity, "rounds"] = data[fidelity, "rounds"] = (
+                row["rounds"] if row is not None else 0
+            )
         data |= spread_numbers(fidelity, "step over step", over) | {(fidelity, "idle/total"): idle}
     return shown | {key: number(value, 3) for key, value in bounds.items()}, data | bounds
 
@@ -133,5 +150,8 @@ def middle(one: Points, fidelity: str) -> Row | None:
 def caption(results: "Results", row: Row, over: float) -> str:
     """Of the picture of one slow stage."""
     forward = results.specs[row["run"]].model_args["forward_s"]
-    words = f"One stage of {len(forward)} takes {factor(results, row):g} times as long ({row['fidelity']})"
+    words = (
+        f"One stage of {len(forward)} takes {factor(results, row):g} times as long "
+        f"({row['fidelity']})"
+    )
     return words + ("." if isnan(over) else f": the step is {over:.2f} times that of equal stages.")

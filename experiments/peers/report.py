@@ -14,8 +14,27 @@ from experiments.peers.runs import NAME
 from repro.gpipe.schedule.kinds import make_schedule, written_out
 from repro.gpipe.schedule.replay import replay
 from repro.paper.theory import UNIT_COSTS
-from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, fidelities, matching, over, rows_of, suffix
-from repro.report.grid import Cell, Column, amount, declared, milliseconds, plain, quotient, settings
+from repro.report.compare import (
+    NO_INTERVAL,
+    PLACE,
+    Ratio,
+    Row,
+    fidelities,
+    matching,
+    over,
+    rows_of,
+    suffix,
+)
+from repro.report.grid import (
+    Cell,
+    Column,
+    amount,
+    declared,
+    milliseconds,
+    plain,
+    quotient,
+    settings,
+)
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 from repro.report.texts import IDEAL
@@ -37,9 +56,14 @@ def tables(results: "Results") -> list[Table]:
     rows = rows_of(results, experiment=NAME)
     checked = [row for row in rows if results.specs[row["run"]].task == "check"]
     timed = [row for row in rows if results.specs[row["run"]].task == "train"]
-    twins = [row for row in timed if results.specs[row["run"]].seed and results.baseline(row, seed=0)]
+    twins = [
+        row for row in timed if results.specs[row["run"]].seed and results.baseline(row, seed=0)
+    ]
     found = [checks(results, checked)] * bool(checked)
-    found += [speed(results, fidelity, matching(timed, {"fidelity": fidelity})) for fidelity in fidelities(timed)]
+    found += [
+        speed(results, fidelity, matching(timed, {"fidelity": fidelity}))
+        for fidelity in fidelities(timed)
+    ]
     return found + [noise(results, twins)] * bool(twins)
 
 
@@ -48,18 +72,29 @@ def checks(results: "Results", rows: list[Row]) -> Table:
     shown, data = [], []
     for row in rows:
         rounds = results.rounds_of(row)
-        place = {"library": NAMES[row["library"]], "scale": row["scale"], "model": model_name(row["model"])}
+        place = {
+            "library": NAMES[row["library"]],
+            "scale": row["scale"],
+            "model": model_name(row["model"]),
+        }
         if not rounds:
             shown.append({**place, "status": row["status"]})
             continue
         found = rounds[-1]["checks"]
-        shown.append({**place, "status": row["status"], **{name: _verdict(one) for name, one in found.items()}})
+        shown.append(
+            {
+                **place,
+                "status": row["status"],
+                **{name: _verdict(one) for name, one in found.items()},
+            }
+        )
         data += [{**place, "check": name, **one} for name, one in found.items()]
     note = (
-        "Each library against the unsplit model on the same micro-batches, K=2, always recomputed; in brackets the "
-        "greatest difference. Gradients and loss: of the mini-batch mean. Batch norm: running statistics after one "
-        "step are to have moved once, by the mini-batch's mean and unbiased variance. Evaluation: with whatever "
-        "statistics training left. Dropout: gradients with recomputation against those without. Unequal: one example "
+        "Each library against the unsplit model on the same micro-batches, K=2, always "
+        "recomputed; in brackets the greatest difference. Gradients and loss: of the mini-batch "
+        "mean. Batch norm: running statistics after one step are to have moved once, by the "
+        "mini-batch's mean and unbiased variance. Evaluation: with whatever statistics training "
+        "left. Dropout: gradients with recomputation against those without. Unequal: one example "
         f"more than a multiple of M. {_evidence(data)}"
     )
     return Table(
@@ -73,7 +108,9 @@ def checks(results: "Results", rows: list[Row]) -> Table:
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    return found["verdict"] if found["value"] is None else f"{found['verdict']} ({found['value']:.1e})"
+    return (
+        found["verdict"] if found["value"] is None else f"{found['verdict']} ({found['value']:.1e})"
+    )
 
 
 def _evidence(data: list[dict[str, Any]]) -> str:
@@ -108,18 +145,30 @@ def speed(results: "Results", fidelity: str, rows: list[Row]) -> Table:
     for peer in rows:
         if peer["library"] != "repro":
             run = results.baseline(peer, library="repro")
-            own = next(iter(rows_of(results, **{column: peer[column] for column in PLACE}, run=run)), None)
-            ratio = over(results, own, library=peer["library"]) if own else Ratio(nan, nan, nan, 0, "not measured")
+            own = next(
+                iter(rows_of(results, **{column: peer[column] for column in PLACE}, run=run)), None
+            )
+            ratio = (
+                over(results, own, library=peer["library"])
+                if own
+                else Ratio(nan, nan, nan, 0, "not measured")
+            )
             pairs.append(Pair(peer, own, ratio))
     columns: list[Column[Pair]] = [
         Column("peer", lambda pair: plain(pair.peer["library"]), csv="library"),
         Column("model", lambda pair: Cell(pair.peer["model"], model_name(pair.peer["model"]))),
         *settings(lambda pair: pair.peer, "scale", "K", "M", "N", "fidelity"),
-        Column("ours (ms)", lambda pair: milliseconds(pair.own["step_s"] if pair.own else nan), csv="ours_s"),
+        Column(
+            "ours (ms)",
+            lambda pair: milliseconds(pair.own["step_s"] if pair.own else nan),
+            csv="ours_s",
+        ),
         Column("peer (ms)", lambda pair: milliseconds(pair.peer["step_s"]), csv="peer_s"),
         Column(
             "throughput, ours over peer",
-            lambda pair: quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer["status"]),
+            lambda pair: (
+                quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer["status"])
+            ),
             csv="ratio",
             ends=("low", "high"),
         ),
@@ -127,14 +176,17 @@ def speed(results: "Results", fidelity: str, rows: list[Row]) -> Table:
         Column("verdict", lambda pair: Cell(text=pair.ratio.verdict), csv=""),
     ]
     note = (
-        "Throughput of ours over the peer's at the same model, cut, K, M, N and re-materialization, inside a round; "
-        f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1. Steps are medians over "
-        "rounds, timed alike and without spans."
+        "Throughput of ours over the peer's at the same model, cut, K, M, N and "
+        "re-materialization, inside a round; [low, high]: bootstrap 95 % interval over rounds, "
+        f"{NO_INTERVAL}; ~ where it spans 1. Steps are medians over rounds, timed alike and "
+        "without spans."
     )
     if fidelity == "emulated":
         columns.append(Column("ideal, simulated", lambda pair: pair.explained()[0], csv="ideal"))
         columns.append(Column("runtime, emulated", lambda pair: pair.explained()[1], csv="runtime"))
-        note += f" {IDEAL} Here the peer's ideal step over ours. Runtime: the measured ratio over that."
+        note += (
+            f" {IDEAL} Here the peer's ideal step over ours. Runtime: the measured ratio over that."
+        )
     title = f"Step time beside other libraries, {fidelity}"
     return declared(f"peers_speed{suffix(fidelity)}", title, note, pairs, columns, NAME)
 
@@ -143,14 +195,20 @@ def speed(results: "Results", fidelity: str, rows: list[Row]) -> Table:
 def ideal_steps(K: int, M: int, remat: str) -> tuple[float, float]:
     """Steps of our schedule and of the peer's in units of F, stages equal, F:R:B = 1:1:2, messages free.
 
-    The peer recomputes a micro-batch only when its gradient has arrived, and runs backwards in the order of the
-    forwards; paper/theory.py's early and plain form.
+    The peer recomputes a micro-batch only when its gradient has arrived, and runs backwards in the
+    order of the forwards; paper/theory.py's early and plain form.
     """
     early = make_schedule("gpipe", K, M, remat)
     kinds = "RB" if remat == "always" else "B"
-    orders = [[("F", j, i) for i in range(M)] + [(kind, j, i) for i in range(M) for kind in kinds] for j in range(K)]
+    orders = [
+        [("F", j, i) for i in range(M)] + [(kind, j, i) for i in range(M) for kind in kinds]
+        for j in range(K)
+    ]
     late = written_out("forward order, recomputed late", M, remat, orders, late=True)
-    ours, theirs = (replay(schedule, lambda action: UNIT_COSTS[action.kind]).step_time for schedule in (early, late))
+    ours, theirs = (
+        replay(schedule, lambda action: UNIT_COSTS[action.kind]).step_time
+        for schedule in (early, late)
+    )
     return ours, theirs
 
 
@@ -167,6 +225,9 @@ def noise(results: "Results", rows: list[Row]) -> Table:
         Column("ratio", lambda row: plain(over(results, row, seed=0))),
         Column("1 is inside", inside),
     ]
-    note = f"Throughput with seed 1 over that with seed 0, everything else equal; 95 % interval, {NO_INTERVAL}."
+    note = (
+        "Throughput with seed 1 over that with seed 0, everything else equal; 95 % interval, "
+        f"{NO_INTERVAL}."
+    )
     title = "The same point measured twice: what noise alone does"
     return declared("peers_noise", title, note, rows, columns, NAME)

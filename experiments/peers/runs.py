@@ -8,9 +8,15 @@ from repro.harness.spec import Experiment, Group, RunSpec, Scale
 NAME = "peers"
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
 N: dict[Scale, int] = {"smoke": 8, "laptop": 32, "node": 128, "paper": 128}
-MS: dict[Scale, tuple[int, ...]] = {"smoke": (4,), "laptop": (4, 8, 32), "node": (4, 8, 32), "paper": (4, 8, 32)}
+MS: dict[Scale, tuple[int, ...]] = {
+    "smoke": (4,),
+    "laptop": (4, 8, 32),
+    "node": (4, 8, 32),
+    "paper": (4, 8, 32),
+}
 STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "node": 5, "paper": 5}
-# Stages of known duration: F in seconds (B takes twice as long), K, and M with N = M, messages of 64 KiB each way.
+# Stages of known duration: F in seconds (B takes twice as long), K, and M with N = M, messages of
+# 64 KiB each way.
 KNOWN: dict[Scale, tuple[float, int, tuple[int, ...]]] = {
     "smoke": (0.002, 2, (4,)),
     "laptop": (0.01, 8, (4, 32)),
@@ -18,23 +24,27 @@ KNOWN: dict[Scale, tuple[float, int, tuple[int, ...]]] = {
     "paper": (0.01, 8, (4, 32)),
 }
 DEVIATIONS = (
-    "torch.distributed.pipelining (`torch`): ScheduleGPipe in static mode, every stage wrapped in "
-    "torch.utils.checkpoint, the layers cut and initialised as ours. It has no recompute of its own, so that of a "
-    "micro-batch begins when its gradient has arrived, and its backwards come in the order of the forwards.",
-    "torchgpipe 0.0.7 is an oracle of semantics alone: on the CPU all its stages share one thread. Its deferred batch "
-    "norm is on.",
-    "A step is timed alike for both, without spans: from the first stage's start after a barrier to the last stage's "
-    "end; it clears gradients, cuts the mini-batch, runs all forwards and backwards and updates.",
-    "The run with another seed is the same point once more; its ratio to the first shows what noise alone does.",
+    "torch.distributed.pipelining (`torch`): ScheduleGPipe in static mode, every stage wrapped "
+    "in torch.utils.checkpoint, the layers cut and initialised as ours. It has no recompute of "
+    "its own, so that of a micro-batch begins when its gradient has arrived, and its backwards "
+    "come in the order of the forwards.",
+    "torchgpipe 0.0.7 is an oracle of semantics alone: on the CPU all its stages share one "
+    "thread. Its deferred batch norm is on.",
+    "A step is timed alike for both, without spans: from the first stage's start after a barrier "
+    "to the last stage's end; it clears gradients, cuts the mini-batch, runs all forwards and "
+    "backwards and updates.",
+    "The run with another seed is the same point once more; its ratio to the first shows what "
+    "noise alone does.",
 )
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Correctness, then speed, against torch.distributed.pipelining and torchgpipe.
 
-    The paper compares with no other implementation. Ours against a peer is measured at K=2 on both models with real
-    compute, and at K=8 on stages of known duration, where the schedules alone explain a ratio of 1.19 at M=4 and 1.05
-    at M=32 (early recompute, F:R:B = 1:1:2) and the runtimes the rest. A peer that is not installed is skipped.
+    The paper compares with no other implementation. Ours against a peer is measured at K=2 on both
+    models with real compute, and at K=8 on stages of known duration, where the schedules alone
+    explain a ratio of 1.19 at M=4 and 1.05 at M=32 (early recompute, F:R:B = 1:1:2) and the
+    runtimes the rest. A peer that is not installed is skipped.
     """
     return Experiment(
         name=NAME,
@@ -55,15 +65,24 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 def _checks() -> tuple[RunSpec, ...]:
     """Every library on a model with batch norm, dropout and a tuple across the boundary."""
-    common: dict[str, Any] = {"model": "import:repro.methods.probe:probe", "K": 2, "M": 4, "N": 16, "balance": (2, 2)}
+    common: dict[str, Any] = {
+        "model": "import:repro.methods.probe:probe",
+        "K": 2,
+        "M": 4,
+        "N": 16,
+        "balance": (2, 2),
+    }
     return tuple(
-        RunSpec(library=library, task="check", trace=False, **common) for library in ("repro", "torch", "torchgpipe")
+        RunSpec(library=library, task="check", trace=False, **common)
+        for library in ("repro", "torch", "torchgpipe")
     )
 
 
 def _speed(model: str, args: dict[str, Any], scale: Scale) -> tuple[RunSpec, ...]:
     """Real compute at K=2, at one N."""
-    return _pairs([(M, N[scale]) for M in MS[scale]], model=model, model_args=args, K=2, steps=STEPS[scale])
+    return _pairs(
+        [(M, N[scale]) for M in MS[scale]], model=model, model_args=args, K=2, steps=STEPS[scale]
+    )
 
 
 def _known(forward_s: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]:
@@ -83,6 +102,10 @@ def _known(forward_s: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]
 def _pairs(points: list[tuple[int, int]], **common: Any) -> tuple[RunSpec, ...]:
     """Both libraries at every (M, N), and the first point of ours with another seed."""
     common = {"trace": False, **common}
-    runs = [RunSpec(M=M, N=N, library=library, **common) for M, N in points for library in ("repro", "torch")]
+    runs = [
+        RunSpec(M=M, N=N, library=library, **common)
+        for M, N in points
+        for library in ("repro", "torch")
+    ]
     M, N = points[0]
     return (*runs, RunSpec(M=M, N=N, seed=1, **common))

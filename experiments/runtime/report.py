@@ -1,7 +1,8 @@
 """What the runtime costs: the experiment `runtime` against arithmetic, as tables, a figure and a sentence.
 
 Its layers wait for a known time, one layer a stage, so the best possible step is known as well:
-(M+K-1)F + M(R+B) + (K-1)B with early recompute (section 2.3 of arXiv:1811.06965v5). What is above it is overhead.
+(M+K-1)F + M(R+B) + (K-1)B with early recompute (section 2.3 of arXiv:1811.06965v5). What is above
+it is overhead.
 """
 
 import statistics
@@ -17,7 +18,17 @@ from repro.gpipe.schedule.replay import replay
 from repro.harness.statistics import interval
 from repro.paper import theory
 from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where
-from repro.report.grid import Cell, Column, amount, declared, estimate, plain, settings, share, spread
+from repro.report.grid import (
+    Cell,
+    Column,
+    amount,
+    declared,
+    estimate,
+    plain,
+    settings,
+    share,
+    spread,
+)
 from repro.report.rounds import Spread, schedule_of
 from repro.report.style import MARKERS, PARTS, grid, ticks
 from repro.report.table import NOT_RUN, Table
@@ -51,8 +62,14 @@ def optimum(results: "Results", row: Row) -> Optimum:
     K, M = spec.K, spec.M
     F, B = float(spec.model_args["forward_s"]), float(spec.model_args["backward_s"])
     step = theory.step_time(K, M, "early", F, F, B)
-    walked = replay(make_schedule(spec.schedule, K, M, spec.checkpoint), lambda action: B if action.kind == "B" else F)
-    shares = dict.fromkeys(PARTS, 0.0) | {"computation": M * (F + B) / step, "recompute": M * F / step}
+    walked = replay(
+        make_schedule(spec.schedule, K, M, spec.checkpoint),
+        lambda action: B if action.kind == "B" else F,
+    )
+    shares = dict.fromkeys(PARTS, 0.0) | {
+        "computation": M * (F + B) / step,
+        "recompute": M * F / step,
+    }
     shares["bubble"] = theory.bubble(K, M, "early", F, F, B)
     return Optimum(step, walked.step_time, shares)
 
@@ -68,7 +85,9 @@ def known_durations(results: "Results") -> Table:
     """Step, overhead, bubble and breakdown of each run of known duration, emulated beside arithmetic."""
 
     def part_of(row: Row, part: str) -> Cell:
-        return share(interval([line["breakdown"].get(part, nan) for line in results.rounds_of(row)])[0])
+        return share(
+            interval([line["breakdown"].get(part, nan) for line in results.rounds_of(row)])[0]
+        )
 
     def expected(row: Row, part: str) -> Cell:
         return share(optimum(results, row).shares[part])
@@ -76,23 +95,34 @@ def known_durations(results: "Results") -> Table:
     columns: list[Column[Row]] = [
         Column("where", lambda row: plain(where(results, row))),
         *settings(lambda row: row, "K", "M"),
-        Column("F (ms)", lambda row: plain(f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}")),
+        Column(
+            "F (ms)",
+            lambda row: plain(f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}"),
+        ),
         *settings(lambda row: row, "status", "rounds"),
         Column(("step (ms)", "emulated"), lambda row: amount(1e3 * row["step_s"], 1)),
-        Column(("step (ms)", "arithmetic"), lambda row: amount(1e3 * optimum(results, row).step_s, 1)),
-        Column(("step (ms)", "replay, simulated"), lambda row: amount(1e3 * optimum(results, row).replayed_s, 1)),
+        Column(
+            ("step (ms)", "arithmetic"), lambda row: amount(1e3 * optimum(results, row).step_s, 1)
+        ),
+        Column(
+            ("step (ms)", "replay, simulated"),
+            lambda row: amount(1e3 * optimum(results, row).replayed_s, 1),
+        ),
         spread(("overhead (%)", "emulated"), lambda row: estimate(_excess(results, row))),
         Column(("idle/total", "emulated"), lambda row: share(row["bubble_idle_over_total"])),
         Column(("idle/total", "arithmetic"), partial(expected, part="bubble")),
     ]
     for part in sorted(PARTS, key=lambda part: part not in _EXPECTED):
         columns.append(Column((part, "emulated"), partial(part_of, part=part)))
-        columns += [Column((part, "arithmetic"), partial(expected, part=part))] * (part in _EXPECTED)
+        columns += [Column((part, "arithmetic"), partial(expected, part=part))] * (
+            part in _EXPECTED
+        )
     note = (
-        "Arithmetic: (M+K-1)F + M(R+B) + (K-1)B; replay: the schedule on a virtual clock. Overhead: the step over "
-        f"arithmetic, minus 1; median over rounds. {_MARKS} The parts are shares of K x step; of update, setup, "
-        "imbalance and transfer arithmetic has none. Idle/total counts all that is no work, bubble what equal stages "
-        "would wait without the runtime."
+        "Arithmetic: (M+K-1)F + M(R+B) + (K-1)B; replay: the schedule on a virtual clock. "
+        f"Overhead: the step over arithmetic, minus 1; median over rounds. {_MARKS} The parts are "
+        "shares of K x step; of update, setup, imbalance and transfer arithmetic has none. "
+        "Idle/total counts all that is no work, bubble what equal stages would wait without the "
+        "runtime."
     )
     title = "Stages of known duration: the runtime against arithmetic"
     rows = rows_of(results, experiment=NAME, group=KNOWN_DURATIONS)
@@ -124,7 +154,9 @@ def no_op(results: "Results") -> list[NoOp]:
     made = []
     for pair in pairs.values():
         row = next(iter(pair.values()))
-        words = dict.fromkeys(pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False))
+        words = dict.fromkeys(
+            pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False)
+        )
         lines = [results.rounds_of(pair[trace]) if trace in pair else [] for trace in (True, False)]
         steps = [{line["round"]: 1e6 * line["step_s"] for line in some} for some in lines]
         made.append(NoOp(row, ", ".join(words), len(schedule_of(results, row).work(0)), *steps))
@@ -148,9 +180,10 @@ def engine_overhead(results: "Results") -> Table:
         spread(("per span", "emulated"), lambda line: estimate(line.per_span())),
     ]
     note = (
-        "Layers that do nothing; the step over the actions (F, R and B) of one stage. With K > 1 an action also waits "
-        "for its message. Per span: what a traced step takes longer than an untraced one of the same round, over the "
-        f"spans of one stage; the goal is at most {SPAN_GOAL}. {_MARKS}"
+        "Layers that do nothing; the step over the actions (F, R and B) of one stage. With K > 1 "
+        "an action also waits for its message. Per span: what a traced step takes longer than an "
+        "untraced one of the same round, over the spans of one stage; the goal is at most "
+        f"{SPAN_GOAL}. {_MARKS}"
     )
     title = "Engine overhead: microseconds per action and per span"
     return declared("runtime_engine_overhead", title, note, no_op(results), columns, NAME)
@@ -170,13 +203,19 @@ def figure(results: "Results", rows: list[Row]) -> "Figure | None":
     lines = {(where(results, row), _transport(results, row)): None for row in found}
     several = len({place for place, _ in lines}) > 1
     for place, transport in lines:
-        some = [row for row in found if (where(results, row), _transport(results, row)) == (place, transport)]
+        some = [
+            row
+            for row in found
+            if (where(results, row), _transport(results, row)) == (place, transport)
+        ]
         _line(left, results, some, transport, f"{transport}, {place}" if several else transport)
     sizes = sorted({_bytes(results, row) for row in found})
     left.set_xscale("log", base=2)
     ticks(left, sizes, [_size(size) for size in sizes])
     left.set_ylim(bottom=min(0, left.get_ylim()[0]))
-    left.set(xlabel="message", ylabel="overhead (%), emulated", title="step over the optimum, minus 1")
+    left.set(
+        xlabel="message", ylabel="overhead (%), emulated", title="step over the optimum, minus 1"
+    )
     left.legend(loc="upper left")
     _parts(right, results, found)
     drawn.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
@@ -187,9 +226,14 @@ def _line(axes: "Axes", results: "Results", rows: list[Row], transport: str, lab
     """One transport's overhead with intervals; without one where there are few rounds."""
     spreads = [_excess(results, row) for row in rows]
     middles = [middle for middle, _, _ in spreads]
-    errors = [[m - low if low == low else 0 for m, low, _ in spreads], [h - m if h == h else 0 for m, _, h in spreads]]
+    errors = [
+        [m - low if low == low else 0 for m, low, _ in spreads],
+        [h - m if h == h else 0 for m, _, h in spreads],
+    ]
     at = [_bytes(results, row) for row in rows]
-    axes.errorbar(at, middles, errors, marker=MARKERS["emulated"], color=_COLOURS[transport], label=label)
+    axes.errorbar(
+        at, middles, errors, marker=MARKERS["emulated"], color=_COLOURS[transport], label=label
+    )
 
 
 def _parts(axes: "Axes", results: "Results", rows: list[Row]) -> None:
@@ -227,10 +271,19 @@ def caption(results: "Results", rows: list[Row]) -> str:
     """What the figure shows, and what shared memory wins over gloo at the largest message, if it does."""
     found = _messages(results, rows)
     places = dict.fromkeys(where(results, row) for row in found)
-    said = [_wins(results, [row for row in found if where(results, row) == place]) for place in places]
-    named = [f"{place}: {words}" if len(said) > 1 else words for place, words in zip(places, said, strict=True)]
+    said = [
+        _wins(results, [row for row in found if where(results, row) == place]) for place in places
+    ]
+    named = [
+        f"{place}: {words}" if len(said) > 1 else words
+        for place, words in zip(places, said, strict=True)
+    ]
     return " ".join(
-        ["Overhead over the optimum step against message size, and the parts of the step it is in.", *named]
+        [
+            "Overhead over the optimum step against message size, and the parts of the step it "
+            "is in.",
+            *named,
+        ]
     )
 
 
@@ -238,28 +291,46 @@ def _wins(results: "Results", rows: list[Row]) -> str:
     pairs: dict[int, dict[str, Row]] = {}
     for row in rows:
         pairs.setdefault(_bytes(results, row), {})[_transport(results, row)] = row
-    size = max((size for size, pair in pairs.items() if {"shm", "gloo"} <= pair.keys()), default=None)
+    size = max(
+        (size for size, pair in pairs.items() if {"shm", "gloo"} <= pair.keys()), default=None
+    )
     if size is None:
-        return "What shared memory wins over gloo is not known: no message size was measured with both."
+        return (
+            "What shared memory wins over gloo is not known: no message size was measured with "
+            "both."
+        )
     ours, base = pairs[size]["shm"], pairs[size]["gloo"]
     found = Ratio(*results.ratio(ours, base["run"]), baseline="gloo")
     place = f"At {_size(size)} (K={ours['K']}, M={ours['M']})"
-    numbers = f"gloo's step over that of shared memory, within rounds: {str(found).removesuffix(' ~')}"
+    numbers = (
+        f"gloo's step over that of shared memory, within rounds: {str(found).removesuffix(' ~')}"
+    )
     match found.verdict:
         case "faster":
-            return f"{place} shared memory makes the step {100 * (1 - 1 / found.value):.1f} % shorter ({numbers})."
+            return (
+                f"{place} shared memory makes the step {100 * (1 - 1 / found.value):.1f} % shorter "
+                f"({numbers})."
+            )
         case "slower":
-            return f"{place} shared memory makes the step {100 * (1 / found.value - 1):.1f} % longer ({numbers})."
+            return (
+                f"{place} shared memory makes the step {100 * (1 / found.value - 1):.1f} % longer "
+                f"({numbers})."
+            )
         case "no difference shown":
             return f"{place} shared memory shows no difference from gloo ({numbers})."
         case _:
-            return f"{place} the rounds are too few to say whether shared memory wins over gloo ({numbers})."
+            return (
+                f"{place} the rounds are too few to say whether shared memory wins over gloo "
+                f"({numbers})."
+            )
 
 
 def _messages(results: "Results", rows: list[Row]) -> list[Row]:
     """Finished runs of the message sizes, the smallest first."""
     found = matching(rows, {"experiment": NAME, "group": MESSAGE_SIZE, "status": "done"})
-    return sorted(found, key=lambda row: (where(results, row), _bytes(results, row), _transport(results, row)))
+    return sorted(
+        found, key=lambda row: (where(results, row), _bytes(results, row), _transport(results, row))
+    )
 
 
 def _excess(results: "Results", row: Row) -> Spread:

@@ -1,7 +1,7 @@
 """Is the simulator right? Simulated steps over measured and emulated ones of the same rounds: a table and a figure.
 
-A simulated step has its costs from layers that were timed in the same round, alone and on all processes at once, and
-its cut from the run that it is held against; nothing is fitted to a step.
+A simulated step has its costs from layers that were timed in the same round, alone and on all
+processes at once, and its cut from the run that it is held against; nothing is fitted to a step.
 """
 
 import statistics
@@ -34,20 +34,21 @@ WAYS = ("mixed", "together", "alone")  # how the layers' seconds are had; of kno
 _PARTS = ("F", "R", "B", "rest")
 _TITLE = "Is the simulator right? Simulated steps over measured and emulated ones"
 _NOTE = (
-    "Error: the simulated step over the measured, or emulated, one of the same round, minus 1; median over rounds, "
-    f"[low, high]: bootstrap 95 % interval, {NO_INTERVAL}. Simulated: the run's schedule and cut on a virtual clock. "
-    "Its layers take what they took in that round, timed together (on K processes at once), alone (in turn), or mixed: "
-    "between the two by the part of the other stages that computes meanwhile, found on the simulated step itself in "
-    "three iterations. Nothing is fitted to a measured step. Stages that wait have known durations. Parts: the newest "
-    "round's error with its share in work of each kind, simulated minus measured busy time over K x measured step; "
-    "rest: idle time, update and set-up. "
+    "Error: the simulated step over the measured, or emulated, one of the same round, minus 1; "
+    f"median over rounds, [low, high]: bootstrap 95 % interval, {NO_INTERVAL}. Simulated: the "
+    "run's schedule and cut on a virtual clock. Its layers take what they took in that round, "
+    "timed together (on K processes at once), alone (in turn), or mixed: between the two by the "
+    "part of the other stages that computes meanwhile, found on the simulated step itself in "
+    "three iterations. Nothing is fitted to a measured step. Stages that wait have known "
+    "durations. Parts: the newest round's error with its share in work of each kind, simulated "
+    "minus measured busy time over K x measured step; rest: idle time, update and set-up. "
 )
 
 _ASIDE = 0.22  # of a category: the cross stands so far to the right, the rounds so far to the left
 CAPTION = (
-    "Error of the simulated step over the measured one of the same round (simulated): faint dots are single rounds, a "
-    f"triangle is their median with its bootstrap 95 % interval, {NO_INTERVAL}. A cross: the median with layers timed "
-    "on all processes at once only."
+    "Error of the simulated step over the measured one of the same round (simulated): faint dots "
+    "are single rounds, a triangle is their median with its bootstrap 95 % interval, "
+    f"{NO_INTERVAL}. A cross: the median with layers timed on all processes at once only."
 )
 WHY = False
 FOLDED = ("simulator_points*",)
@@ -61,7 +62,8 @@ class Cell:
         row: the run.
         errors: way -> simulated over real minus 1, in percent, of every round that has both.
         simulated_s: the simulated step of the way that counts: median over these rounds.
-        parts: F, R, B, rest -> what it adds to the error of the newest round, in percent; empty without a timeline.
+        parts: F, R, B, rest -> what it adds to the error of the newest round, in percent; empty
+            without a timeline.
     """
 
     row: Row
@@ -93,13 +95,18 @@ def cells(results: "Results") -> list[Cell]:
         for row in rows_of(results, experiment=NAME)
         if results.specs[row["run"]].task == "train" and row["fidelity"] != "simulated"
     ]
-    return sorted(found, key=lambda cell: (cell.row["fidelity"] != "measured", cell.row["model"], cell.row["M"]))
+    return sorted(
+        found,
+        key=lambda cell: (cell.row["fidelity"] != "measured", cell.row["model"], cell.row["M"]),
+    )
 
 
 def _cell(results: "Results", row: Row) -> Cell:
     """One run beside what was timed, or simulated, in its rounds."""
     place = {column: row[column] for column in (*PLACE, "group")}
-    lines = [line for other in matching(results.records, place) for line in results.rounds_of(other)]
+    lines = [
+        line for other in matching(results.records, place) for line in results.rounds_of(other)
+    ]
     spec = results.specs[row["run"]]
     errors: dict[str, list[float]] = {}
     steps: list[float] = []
@@ -123,7 +130,9 @@ def _cell(results: "Results", row: Row) -> Cell:
     return Cell(row, errors, statistics.median(steps) if steps else nan, parts)
 
 
-def simulated(calibration: Calibration, spec: "RunSpec", balance: tuple[int, ...]) -> dict[str, Timeline]:
+def simulated(
+    calibration: Calibration, spec: "RunSpec", balance: tuple[int, ...]
+) -> dict[str, Timeline]:
     """A step with each way to have its costs, the one that counts first; together alone where no other was timed."""
     schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
     examples = spec.N // spec.M
@@ -136,7 +145,11 @@ def simulated(calibration: Calibration, spec: "RunSpec", balance: tuple[int, ...
         F, R, B = calibration.alone
         alone = replace(calibration, forward=F, recompute=R, backward=B, alone=None)
         mixed = settle(schedule, lambda together: costs(calibration, together))
-        found = {"mixed": simulate(schedule, mixed), **found, "alone": simulate(schedule, costs(alone))}
+        found = {
+            "mixed": simulate(schedule, mixed),
+            **found,
+            "alone": simulate(schedule, costs(alone)),
+        }
     return found
 
 
@@ -165,14 +178,21 @@ def tables(results: "Results") -> list[Table]:
         return estimate((cell.parts.get(part, nan), nan, nan), "+.1f")
 
     def model(cell: Cell) -> str:
-        return model_name(cell.row["model"]) if cell.row["fidelity"] == "measured" else "known durations"
+        return (
+            model_name(cell.row["model"])
+            if cell.row["fidelity"] == "measured"
+            else "known durations"
+        )
 
     columns: list[Column[Cell]] = [
         Column("where", lambda cell: plain(where(results, cell.row))),
         Column("model", lambda cell: plain(model(cell))),
         *settings(lambda cell: cell.row, "K", "M", "N"),
         Column("rounds", rounds),
-        *(Column(("step (ms)", name), partial(step, name=name)) for name in ("measured", "emulated", "simulated")),
+        *(
+            Column(("step (ms)", name), partial(step, name=name))
+            for name in ("measured", "emulated", "simulated")
+        ),
         spread(("error over emulated (%)", "known"), partial(error, way="known")),
         *(spread(("error over measured (%)", way), partial(error, way=way)) for way in WAYS),
         *(Column(("parts (%)", part), partial(part_of, part=part)) for part in _PARTS),
@@ -191,22 +211,30 @@ def _medians(results: "Results", found: list[Cell]) -> list[str]:
         prefix = f"{place}: " if len(places) > 1 else ""
         judged = [cell for cell in here if cell.counts not in ("", "known")]
         if judged:
-            ways = [f"{way} {_typical(judged, way):.1f} %" for way in WAYS if not isnan(_typical(judged, way))]
+            ways = [
+                f"{way} {_typical(judged, way):.1f} %"
+                for way in WAYS
+                if not isnan(_typical(judged, way))
+            ]
             typical = statistics.median(abs(cell.error[0]) for cell in judged)
-            single = statistics.median(abs(e) for cell in judged for e in cell.errors[judged[0].counts])
+            single = statistics.median(
+                abs(e) for cell in judged for e in cell.errors[judged[0].counts]
+            )
             verdict = "reached" if max(typical, single) <= GOAL else "reached by medians alone"
             verdict = "missed" if typical > GOAL else verdict
             inside = sum(abs(cell.error[0]) <= GOAL for cell in judged)
             said.append(
-                f"{prefix}Median of |error| over {len(judged)} measured cells: {', '.join(ways)}; the goal of "
-                f"{GOAL:g} % is {verdict} ({judged[0].counts}), {inside} of {len(judged)} cells are within it; in a "
-                f"single round the median is {single:.1f} %, so much do steps of one run differ."
+                f"{prefix}Median of |error| over {len(judged)} measured cells: {', '.join(ways)}; "
+                f"the goal of {GOAL:g} % is {verdict} ({judged[0].counts}), {inside} of "
+                f"{len(judged)} cells are within it; in a single round the median is {single:.1f} "
+                "%, so much do steps of one run differ."
             )
         known = [abs(cell.error[0]) for cell in here if cell.counts == "known"]
         if known:
             verdict = "reached" if max(known) <= GOAL_KNOWN else "missed"
             said.append(
-                f"{prefix}Known durations: |error| {max(known):.2f} %, the goal of {GOAL_KNOWN:g} % is {verdict}."
+                f"{prefix}Known durations: |error| {max(known):.2f} %, the goal of {GOAL_KNOWN:g} "
+                f"% is {verdict}."
             )
     return said
 
@@ -226,8 +254,8 @@ def _worst(found: list[Cell]) -> list[str]:
     part = max(_PARTS, key=lambda part: abs(cell.parts[part]))
     words = "idle time, update and set-up" if part == "rest" else f"the time of {part}"
     return [
-        f"Furthest off: {cell.name}, {cell.error[0]:+.1f} %; in its newest round {sum(cell.parts.values()):+.1f} %, "
-        f"most of it in {words} ({cell.parts[part]:+.1f} %)."
+        f"Furthest off: {cell.name}, {cell.error[0]:+.1f} %; in its newest round "
+        f"{sum(cell.parts.values()):+.1f} %, most of it in {words} ({cell.parts[part]:+.1f} %)."
     ]
 
 
@@ -242,8 +270,13 @@ def figure(results: "Results", rows: list[Row]) -> "Figure | None":
     panels: dict[str, list[Cell]] = {}
     for cell in cells(results):
         row = cell.row
-        if cell.counts not in ("", "known") and (*(row[column] for column in PLACE), row["run"]) in runs:
-            panels.setdefault(f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})", []).append(cell)
+        if (
+            cell.counts not in ("", "known")
+            and (*(row[column] for column in PLACE), row["run"]) in runs
+        ):
+            panels.setdefault(
+                f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})", []
+            ).append(cell)
     if not panels:
         return None
     drawn, every = in_pairs(len(panels), 3.4)
@@ -259,17 +292,44 @@ def figure(results: "Results", rows: list[Row]) -> "Figure | None":
 
 def _panel(axes: "Axes", title: str, some: list[Cell]) -> None:
     colour = FIDELITIES["simulated"]
-    axes.axhspan(-GOAL, GOAL, color="#DDDDDD", alpha=0.6, linewidth=0, label=f"goal: within {GOAL:g} %")
+    axes.axhspan(
+        -GOAL, GOAL, color="#DDDDDD", alpha=0.6, linewidth=0, label=f"goal: within {GOAL:g} %"
+    )
     axes.axhline(0, color=THEORY, linewidth=0.8)
-    rounds = [(at - _ASIDE, error) for at, cell in enumerate(some) for error in cell.errors[cell.counts]]
-    axes.plot(*zip(*rounds, strict=True), "o", ms=4, mec="none", color="#444444", alpha=0.35, label="a round")
+    rounds = [
+        (at - _ASIDE, error) for at, cell in enumerate(some) for error in cell.errors[cell.counts]
+    ]
+    axes.plot(
+        *zip(*rounds, strict=True),
+        "o",
+        ms=4,
+        mec="none",
+        color="#444444",
+        alpha=0.35,
+        label="a round",
+    )
     spreads = [cell.error for cell in some]
-    bars = [[0.0 if isnan(spread[k]) else abs(spread[0] - spread[k]) for spread in spreads] for k in (1, 2)]
+    bars = [
+        [0.0 if isnan(spread[k]) else abs(spread[0] - spread[k]) for spread in spreads]
+        for k in (1, 2)
+    ]
     look = {"fmt": MARKERS["simulated"], "color": colour, "elinewidth": 1.4, "capsize": 3}
-    axes.errorbar(range(len(some)), [spread[0] for spread in spreads], bars, label="median, 95 % interval", **look)
-    before = [(n + _ASIDE, statistics.median(c.errors["together"])) for n, c in enumerate(some) if c.counts == "mixed"]
+    axes.errorbar(
+        range(len(some)),
+        [spread[0] for spread in spreads],
+        bars,
+        label="median, 95 % interval",
+        **look,
+    )
+    before = [
+        (n + _ASIDE, statistics.median(c.errors["together"]))
+        for n, c in enumerate(some)
+        if c.counts == "mixed"
+    ]
     if before:
-        axes.plot(*zip(*before, strict=True), "x", color="#444444", label="layers timed together only")
+        axes.plot(
+            *zip(*before, strict=True), "x", color="#444444", label="layers timed together only"
+        )
     ticks(axes, list(range(len(some))), [str(cell.row["M"]) for cell in some])
     axes.set_xlim(-0.6, len(some) - 0.4)
     axes.grid(axis="x", visible=False)

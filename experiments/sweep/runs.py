@@ -3,7 +3,17 @@
 from typing import Any
 
 from repro.harness.sizes import small
-from repro.harness.spec import BalanceRule, Checkpoint, Experiment, Group, Optimizer, RunSpec, Scale, ScheduleName, slug
+from repro.harness.spec import (
+    BalanceRule,
+    Checkpoint,
+    Experiment,
+    Group,
+    Optimizer,
+    RunSpec,
+    Scale,
+    ScheduleName,
+    slug,
+)
 
 
 def experiment(
@@ -24,17 +34,20 @@ def experiment(
 ) -> Experiment:
     """Every K with every M on one model, all at the same mini-batch.
 
-    Speedups need K=1 in the sweep; a K or M added later is measured in fresh rounds together with its baselines.
+    Speedups need K=1 in the sweep; a K or M added later is measured in fresh rounds together with
+    its baselines.
 
     Args:
-        scale: chooses the devices, CPU cores (smoke, laptop) or GPUs (node, paper), and the model's default size.
-        model: a name that repro.models knows, timm:NAME, or import:package.module:function, which is code and is run.
+        scale: chooses the devices, CPU cores (smoke, laptop) or GPUs (node, paper), and the model's
+            default size.
+        model: a name that repro.models knows, timm:NAME, or import:package.module:function, which
+            is code and is run.
         K: numbers of stages.
         M: numbers of micro-batches.
         batch: mini-batch size N, the same for every run.
-        model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the Transformer and
-            timm's models are small at scale smoke and laptop, and of their builders' own (the paper's) size at node
-            and paper.
+        model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the
+            Transformer and timm's models are small at scale smoke and laptop, and of their
+            builders' own (the paper's) size at node and paper.
         checkpoint: which micro-batches are recomputed in the backward pass.
         schedule: order of forwards and backwards.
         balance: how layers are cut into stages, or one layer count per stage.

@@ -34,26 +34,41 @@ def printed(results: "Results") -> Table | None:
     from pandas import DataFrame
 
     lines = [
-        _printed_line(fit) for fit in found(results, fidelity="counted") if fit.given and fit.spec.memory != ENOUGH
+        _printed_line(fit)
+        for fit in found(results, fidelity="counted")
+        if fit.given and fit.spec.memory != ENOUGH
     ]
     if not lines:
         return None
     theirs = [peer.values["model_memory_gib"] or 0 for peer in torchgpipe("amoebanetd_memory")]
     note = (
-        "Each of the paper's sizes counted at N=128 (AmoebaNet-D) or 32 (Transformer). Peak activations: all stages "
-        "together. torchgpipe's are of its own cell, M=128, cut as it published, from its allocator's cache on Tesla "
-        f"P40s, which keeps more than tensors take; its model memory is {min(theirs):g} to {max(theirs):g} GiB."
+        "Each of the paper's sizes counted at N=128 (AmoebaNet-D) or 32 (Transformer). Peak "
+        "activations: all stages together. torchgpipe's are of its own cell, M=128, cut as it "
+        "published, from its allocator's cache on Tesla P40s, which keeps more than tensors take; "
+        f"its model memory is {min(theirs):g} to {max(theirs):g} GiB."
     )
-    return Table("table1_printed", "The paper's sizes, counted", note, DataFrame(lines), experiment=NAME)
+    return Table(
+        "table1_printed", "The paper's sizes, counted", note, DataFrame(lines), experiment=NAME
+    )
 
 
 def _printed_line(fit: Found) -> dict[str, Any]:
     cut, model = fit.one, fit.spec.model
     size = next((s for s in table1() if (s.model, s.name) == (model, fit.column)), None)
-    peers = {peer.name.split()[0]: peer for peer in torchgpipe("amoebanetd_memory")} if model != "transformer" else {}
+    peers = (
+        {peer.name.split()[0]: peer for peer in torchgpipe("amoebanetd_memory")}
+        if model != "transformer"
+        else {}
+    )
     peer = peers.get(f"pipeline-{fit.spec.K}") if fit.spec.M == fit.spec.N else None
     theirs = peer.values["peak_activation_gib"] if peer else None
-    told = "out of memory" if fit.naive and peers else f"{theirs:g} GiB" if theirs is not None else EMPTY
+    told = (
+        "out of memory"
+        if fit.naive and peers
+        else f"{theirs:g} GiB"
+        if theirs is not None
+        else EMPTY
+    )
     shares = [stage["total"] for stage in cut["stages"]]
     activation = f"{size.peak_activation_gb:g}" if size else EMPTY
     assert fit.spec.memory is not None
@@ -83,10 +98,13 @@ def by_m(results: "Results") -> Table | None:
             lines.setdefault(key, {})[f"K={fit.spec.K}"] = cell
     if not lines:
         return None
-    rows = [{"model": model_name(model), "setting": words, **cells} for (model, words), cells in lines.items()]
+    rows = [
+        {"model": model_name(model), "setting": words, **cells}
+        for (model, words), cells in lines.items()
+    ]
     note = (
-        "Counted on 8 GB (AmoebaNet-D) and 16 GiB (Transformer; decimal: 16 GB) a stage, all but Naive-1 with "
-        "re-materialization."
+        "Counted on 8 GB (AmoebaNet-D) and 16 GiB (Transformer; decimal: 16 GB) a stage, all but "
+        "Naive-1 with re-materialization."
     )
     title = "The largest model against what the paper does not print"
     return Table("table1_varied", title, note, DataFrame(rows).fillna(EMPTY), experiment=NAME)
@@ -102,23 +120,44 @@ def here(results: "Results") -> Table | None:
     naives = {(f.spec.model, f.row["scale"]): f for f in fits if f.naive}
     lines = [_here_line(fit, naives.get((fit.spec.model, fit.row["scale"]))) for fit in fits]
     note = (
-        "Each size was trained for two steps by K processes, each within the limit; the largest one trained, the next "
-        "one ran out of memory on the stage that is named. On a CPU the limit is on bytes of live tensors, on a GPU on "
-        "the allocator. Measured over counted: peak bytes of the fullest stage."
+        "Each size was trained for two steps by K processes, each within the limit; the largest "
+        "one trained, the next one ran out of memory on the stage that is named. On a CPU the "
+        "limit is on bytes of live tensors, on a GPU on the allocator. Measured over counted: "
+        "peak bytes of the fullest stage."
     )
     return Table("table1_here", "Table 1 measured small", note, DataFrame(lines), experiment=NAME)
 
 
 def _here_line(fit: Found, naive: Found | None) -> dict[str, Any]:
     limit = fit.spec.memory or 0
-    line: dict[str, Any] = heading(fit) | {"scale": fit.row["scale"], "limit": f"{limit / 2**20:,.0f} MiB"}
-    line |= {"N": fit.spec.N, "M": fit.spec.M, "counted": fit.size(fit.counted) if fit.counted else "none"}
+    line: dict[str, Any] = heading(fit) | {
+        "scale": fit.row["scale"],
+        "limit": f"{limit / 2**20:,.0f} MiB",
+    }
+    line |= {
+        "N": fit.spec.N,
+        "M": fit.spec.M,
+        "counted": fit.size(fit.counted) if fit.counted else "none",
+    }
     line |= {"measured": found_size(fit), "scale-up": times(fit, naive)}
     ran = next((t for t in fit.tried if fit.best and t["args"] == fit.best["args"]), None)
-    over = next((t for t in fit.tried if t["status"] == "oom" and fit.above and t["args"] == fit.above["args"]), None)
-    line["measured peaks, MiB"] = " ".join(f"{peak / 2**20:.1f}" for peak in ran["peak_bytes"]) if ran else EMPTY
-    line["measured over counted"] = number(max(ran["peak_bytes"]) / max(ran["counted_bytes"]), 3) if ran else EMPTY
-    line["next size"] = f"{fit.size(fit.above)}: {over['reason'].split(':')[0]}" if over and fit.above else EMPTY
+    over = next(
+        (
+            t
+            for t in fit.tried
+            if t["status"] == "oom" and fit.above and t["args"] == fit.above["args"]
+        ),
+        None,
+    )
+    line["measured peaks, MiB"] = (
+        " ".join(f"{peak / 2**20:.1f}" for peak in ran["peak_bytes"]) if ran else EMPTY
+    )
+    line["measured over counted"] = (
+        number(max(ran["peak_bytes"]) / max(ran["counted_bytes"]), 3) if ran else EMPTY
+    )
+    line["next size"] = (
+        f"{fit.size(fit.above)}: {over['reason'].split(':')[0]}" if over and fit.above else EMPTY
+    )
     return line
 
 
@@ -133,17 +172,22 @@ def checked(results: "Results") -> Table | None:
                 zip(tried["counted_bytes"], tried["allocator_bytes"] or [], strict=False)
             ):
                 place = {key: getattr(fit.spec, key) for key in ("K", "M", "checkpoint")}
-                sizes = {"counted": count, "measured": pair[0], "kernels' workspace": pair[1] - pair[0]}
+                sizes = {
+                    "counted": count,
+                    "measured": pair[0],
+                    "kernels' workspace": pair[1] - pair[0],
+                }
                 shown = {f"{name}, KiB": f"{size / 1024:,.1f}" for name, size in sizes.items()}
                 line = {"model": model_name(fit.spec.model), **place, "stage": j, **shown}
                 lines.append(line | {"counted over measured": number(count / pair[0], 4)})
     if not lines:
         return None
     note = (
-        "Small models, N=8, trained by K processes. Measured: peak of the bytes that torch's CPU allocator handed out "
-        "and took back, from torch.profiler's memory events, and of messages in shared memory; what is handed out and "
-        "taken back inside one operator is a kernel's workspace, and is how much higher the peak is with it. Counting "
-        "does not see that. What lay there before the step is added by its size. Measured are also 5 KiB of the user's "
+        "Small models, N=8, trained by K processes. Measured: peak of the bytes that torch's CPU "
+        "allocator handed out and took back, from torch.profiler's memory events, and of messages "
+        "in shared memory; what is handed out and taken back inside one operator is a kernel's "
+        "workspace, and is how much higher the peak is with it. Counting does not see that. What "
+        "lay there before the step is added by its size. Measured are also 5 KiB of the user's "
         "random state, which the engine puts aside during a step, and which are not counted."
     )
     title = "Counted memory against the allocator's events"

@@ -29,7 +29,10 @@ KINDS = {
     "messages": "#CC79A7",
     "buffers": "#009E73",
 }
-_WORDS = {"boundary": "boundary inputs kept", "activations": "inside the micro-batch being differentiated"}
+_WORDS = {
+    "boundary": "boundary inputs kept",
+    "activations": "inside the micro-batch being differentiated",
+}
 _HIGHEST = 2  # times the memory: what stands out further is cut off, with its number
 _LINES = ("--", ":", "-.")
 
@@ -61,7 +64,9 @@ def _stages(cut: Cut) -> list[tuple[str, dict[str, int]]]:
     return [(str(j), stages[j]) for j in shown]
 
 
-def _stacked(axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, dict[str, int]]]]]) -> None:
+def _stacked(
+    axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, dict[str, int]]]]]
+) -> None:
     name, factor = unit(model)
     memory = (bars[0][0].spec.memory or 0) / factor
     at, labels, places = 0.0, list[str](), list[float]()
@@ -81,11 +86,24 @@ def _stacked(axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, d
             bottom = 0.0
             for kind, colour in KINDS.items():
                 height = stage[kind] / factor
-                axes.bar(at, height, 0.85, bottom, color=colour, label="" if places else _WORDS.get(kind, kind))
+                axes.bar(
+                    at,
+                    height,
+                    0.85,
+                    bottom,
+                    color=colour,
+                    label="" if places else _WORDS.get(kind, kind),
+                )
                 bottom += height
             if bottom > _HIGHEST * memory:
                 axes.text(
-                    at, 0.98 * _HIGHEST * memory, f"{bottom:.0f}\n{name}", fontsize=8, ha="center", va="top", color="w"
+                    at,
+                    0.98 * _HIGHEST * memory,
+                    f"{bottom:.0f}\n{name}",
+                    fontsize=8,
+                    ha="center",
+                    va="top",
+                    color="w",
                 )
             places.append(at)
             labels.append(label if len(stages) > 1 else "")
@@ -96,7 +114,10 @@ def _stacked(axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, d
     axes.axhline(memory, color="#222222", linewidth=1, linestyle="--")
     axes.text(at - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
     used = [fit.spec.M for fit, _ in bars if not fit.naive]
-    title = f"{model_name(model)}, the paper's sizes; N={bars[0][0].spec.N}, M={used[0] if used else 1}; stages below"
+    title = (
+        f"{model_name(model)}, the paper's sizes; N={bars[0][0].spec.N}, "
+        f"M={used[0] if used else 1}; stages below"
+    )
     axes.set(title=title, ylabel=f"{name} at the stage's peak, counted")
     axes.grid(axis="x", visible=False)
 
@@ -119,7 +140,13 @@ def _law_panel(axes: "Axes", results: "Results", model: str) -> None:
         some = sorted(axis(points(results, model, checkpoint), "M"), key=lambda point: point.M)
         sizes = [point.size / factor for point in some]
         word = "recomputed" if checkpoint == "always" else "all kept"
-        axes.plot([point.M for point in some], sizes, MARKERS["counted"], color=colour, label=f"counted, {word}")
+        axes.plot(
+            [point.M for point in some],
+            sizes,
+            MARKERS["counted"],
+            color=colour,
+            label=f"counted, {word}",
+        )
         dense = [2 ** (step / 8) for step in range(8 * (some[-1].M.bit_length() - 1) + 1)]
         laws_here = [law for law in MEMORY_LAWS if law.recomputes == (checkpoint == "always")]
         for line, law in zip(_LINES, laws_here, strict=False):
@@ -141,11 +168,19 @@ def largest(results: "Results", _rows: list[Row]) -> "Figure | None":
     figure, axes = grid(len(made), 2, 3.2)
     for (left, right), model in zip(axes, made, strict=True):
         curves = _curves(results, model)
-        _largest_panel(left, model, {words: c for words, c in curves.items() if "small" not in words}, lambda _: 1e9)
+        _largest_panel(
+            left,
+            model,
+            {words: c for words, c in curves.items() if "small" not in words},
+            lambda _: 1e9,
+        )
         _largest_panel(right, model, curves, lambda curve: curve[1])
         left.set(title=model_name(model), ylabel="parameters of the largest model (billion)")
         right.set(title="the same, over Pipeline-1's", ylabel="times Pipeline-1's")
-        ends = [min(K for curve in curves.values() for K in curve), max(K for curve in curves.values() for K in curve)]
+        ends = [
+            min(K for curve in curves.values() for K in curve),
+            max(K for curve in curves.values() for K in curve),
+        ]
         right.plot(ends, ends, ":", color="#444444", linewidth=1.1)
         right.legend(fontsize=7.5)
     present = {"quoted", *(fit.spec.fidelity for fit in found(results) if not fit.given)}
@@ -171,7 +206,10 @@ def _curves(results: "Results", model: str) -> dict[str, dict[int, float]]:
 
 
 def _largest_panel(
-    axes: "Axes", model: str, curves: dict[str, dict[int, float]], over: Callable[[dict[int, float]], float]
+    axes: "Axes",
+    model: str,
+    curves: dict[str, dict[int, float]],
+    over: Callable[[dict[int, float]], float],
 ) -> None:
     for words, curve in curves.items():
         fidelity = words.partition(",")[0]
@@ -208,7 +246,8 @@ FIGURES = {
     "kinds": (kinds, "What fills each stage when it is fullest: the paper's sizes, counted."),
     "laws": (
         laws,
-        "Peak activations of the fullest stage against M, counted, and the laws with the constants that fit best.",
+        "Peak activations of the fullest stage against M, counted, and the laws with the "
+        "constants that fit best.",
     ),
     "largest": (largest, "The largest model that fits, against K; right: over that of one stage."),
 }

@@ -68,20 +68,31 @@ class Found:
     def size(self, cut: Cut) -> str:
         """`(18, 416)`, or `L=13`."""
         args = cut["args"]
-        return f"({args['L']}, {args['D']})" if self.spec.model == "amoebanet-d" else f"L={args['L']}"
+        return (
+            f"({args['L']}, {args['D']})" if self.spec.model == "amoebanet-d" else f"L={args['L']}"
+        )
 
 
 def found(results: "Results", **wanted: Any) -> list[Found]:
     """The fits of Table 1's experiment whose specs have these values, in the order of the plan.
 
-    A count comes out the same everywhere, so it is there once; what was measured, once for each machine and scale.
+    A count comes out the same everywhere, so it is there once; what was measured, once for each
+    machine and scale.
     """
     fits: dict[str, Found] = {}
     for row in rows_of(results, experiment=NAME):
         spec = results.specs[row["run"]]
-        if spec.task == "fit" and row["status"] == "done" and all(getattr(spec, k) == v for k, v in wanted.items()):
+        if (
+            spec.task == "fit"
+            and row["status"] == "done"
+            and all(getattr(spec, k) == v for k, v in wanted.items())
+        ):
             line = results.rounds_of(row)[-1]["fit"]
-            place = "/".join(str(row[column]) for column in PLACE) if spec.fidelity == "measured" else ""
+            place = (
+                "/".join(str(row[column]) for column in PLACE)
+                if spec.fidelity == "measured"
+                else ""
+            )
             fits[f"{place}/{row['run']}"] = Found(
                 row, spec, line["largest"], line["next"], line.get("tried", []), line.get("counted")
             )
@@ -122,13 +133,23 @@ def short(parameters: float) -> str:
 def swapped(size: Size) -> bool:
     """Whether what is printed as activations is 12 bytes a parameter, and what is printed as that is not."""
     twelve = 12 * size.parameters / unit(size.model)[1]
-    return abs(size.peak_activation_gb / twelve - 1) < 0.01 < abs(size.parameter_memory_gb / twelve - 1)
+    return (
+        abs(size.peak_activation_gb / twelve - 1)
+        < 0.01
+        < abs(size.parameter_memory_gb / twelve - 1)
+    )
 
 
 def searched(model: str, fits: list[Found]) -> list[Found]:
     """What was counted of Table 1's columns: at the paper's N and M=16; Naive-1 without micro-batches."""
-    mine = [f for f in fits if f.spec.model == model and f.spec.fidelity == "counted" and not f.given]
-    mine = [f for f in mine if BATCH[model] == f.spec.N and not f.spec.model_args and (f.naive or f.spec.M == M)]
+    mine = [
+        f for f in fits if f.spec.model == model and f.spec.fidelity == "counted" and not f.given
+    ]
+    mine = [
+        f
+        for f in mine
+        if BATCH[model] == f.spec.N and not f.spec.model_args and (f.naive or f.spec.M == M)
+    ]
     return [f for f in mine if f.spec.memory == device_memory(model)]
 
 
@@ -141,7 +162,9 @@ def given(fits: list[Found], size: Size) -> list[Found]:
     """The paper's own size of one column, with each M that was counted."""
     args = {"L": size.L} | ({"D": size.D} if size.D is not None else {})
     wanted = (size.model, size.name, "counted", args)
-    mine = [f for f in fits if (f.spec.model, f.column, f.spec.fidelity, f.spec.model_args) == wanted]
+    mine = [
+        f for f in fits if (f.spec.model, f.column, f.spec.fidelity, f.spec.model_args) == wanted
+    ]
     return [fit for fit in mine if fit.spec.memory != ENOUGH and BATCH[size.model] == fit.spec.N]
 
 
@@ -150,7 +173,11 @@ def variant(fit: Found) -> str:
     attention = fit.spec.model_args.get("attention")
     words = "Naive-1" if fit.naive else f"M={fit.spec.M}"
     decimal = fit.spec.memory != device_memory(fit.spec.model)
-    return f"N={fit.spec.N}, {words}" + f", {attention} attention" * bool(attention) + ", decimal GB" * decimal
+    return (
+        f"N={fit.spec.N}, {words}"
+        + f", {attention} attention" * bool(attention)
+        + ", decimal GB" * decimal
+    )
 
 
 def heading(fit: Found) -> dict[str, str]:
@@ -181,4 +208,6 @@ def as_printed(size: Size | None) -> str:
     """With the digits that the paper prints."""
     if size is None:
         return EMPTY
-    return f"{size.parameters / 1e9:g}B" if size.parameters >= 1e9 else f"{size.parameters / 1e6:g}M"
+    return (
+        f"{size.parameters / 1e9:g}B" if size.parameters >= 1e9 else f"{size.parameters / 1e6:g}M"
+    )

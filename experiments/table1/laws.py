@@ -1,7 +1,8 @@
 """The paper's memory law and its variants, held against counted curves over M, K and N.
 
-A law gives terms without their constants, so constants are fitted, none below 0, to the counted points by relative
-error. What is judged is how far the best of them stays from the counts: over one variable alone, and over all.
+A law gives terms without their constants, so constants are fitted, none below 0, to the counted
+points by relative error. What is judged is how far the best of them stays from the counts: over one
+variable alone, and over all.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from repro.report.table import EMPTY, Table, percent
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
-HOLDS, ROUGHLY = 0.10, 0.30  # fixed before the results: relative errors up to which a law holds, or nearly
+# fixed before the results: relative errors up to which a law holds, or nearly
+HOLDS, ROUGHLY = 0.10, 0.30
 _AXES = ("M", "K", "N")
 
 
@@ -40,7 +42,9 @@ def points(results: "Results", model: str, checkpoint: str) -> list[Point]:
 def curves(results: "Results", model: str, checkpoint: str) -> list[Found]:
     """The fits behind them."""
     sets: dict[str, list[Found]] = {}
-    for fit in found(results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted"):
+    for fit in found(
+        results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted"
+    ):
         sets.setdefault(repr(fit.spec.model_args), []).append(fit)
     return max(sets.values(), key=len, default=[])
 
@@ -50,7 +54,9 @@ def axis(some: list[Point], name: str) -> list[Point]:
     others = [other for other in _AXES if other != name]
 
     def along(base: Point) -> list[Point]:
-        return [p for p in some if all(getattr(p, other) == getattr(base, other) for other in others)]
+        return [
+            p for p in some if all(getattr(p, other) == getattr(base, other) for other in others)
+        ]
 
     return max(map(along, some), key=len, default=[])
 
@@ -88,12 +94,19 @@ def laws(results: "Results") -> Table | None:
     if not lines:
         return None
     note = (
-        "Peak activations of the fullest stage (activations, boundary inputs, messages, buffers), counted. Constants "
-        "are fitted to the points that are judged, over one variable with the others fixed, then over all. A law holds "
-        f"over a variable where it is nowhere off by more than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all "
-        "together, where layers that are no part of L count too, is shown and not judged."
+        "Peak activations of the fullest stage (activations, boundary inputs, messages, buffers), "
+        "counted. Constants are fitted to the points that are judged, over one variable with the "
+        "others fixed, then over all. A law holds over a variable where it is nowhere off by more "
+        f"than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all together, where layers that are "
+        "no part of L count too, is shown and not judged."
     )
-    return Table("table1_laws", "Laws of memory against counts", note, DataFrame(lines).fillna(EMPTY), experiment=NAME)
+    return Table(
+        "table1_laws",
+        "Laws of memory against counts",
+        note,
+        DataFrame(lines).fillna(EMPTY),
+        experiment=NAME,
+    )
 
 
 def _judged(model: str, law: MemoryLaw, some: list[Point]) -> dict[str, str]:
@@ -102,18 +115,24 @@ def _judged(model: str, law: MemoryLaw, some: list[Point]) -> dict[str, str]:
     line = {"model": model_name(model), "law": law.name, "source": law.source}
     for name in _AXES:
         values = sorted(getattr(p, name) for p in off[name])
-        line[f"worst over {name}"] = f"{percent(max(map(abs, off[name].values())))} ({values[0]} to {values[-1]})"
+        line[f"worst over {name}"] = (
+            f"{percent(max(map(abs, off[name].values())))} ({values[0]} to {values[-1]})"
+        )
     worst = max(whole, key=lambda p: abs(whole[p]))
     line["over all, median"] = percent(median(map(abs, whole.values())))
     line["over all, worst"] = f"{100 * whole[worst]:+.0f}% at K={worst.K}, M={worst.M}, N={worst.N}"
-    return line | {"verdict": _verdict({name: max(map(abs, found.values())) for name, found in off.items()})}
+    return line | {
+        "verdict": _verdict({name: max(map(abs, found.values())) for name, found in off.items()})
+    }
 
 
 def _verdict(worst: dict[str, float]) -> str:
     """`holds over M and N, roughly over K`."""
     words = {"holds": [], "holds roughly": [], "does not hold": []}
     for name, error in worst.items():
-        words["holds" if error <= HOLDS else "holds roughly" if error <= ROUGHLY else "does not hold"].append(name)
+        words[
+            "holds" if error <= HOLDS else "holds roughly" if error <= ROUGHLY else "does not hold"
+        ].append(name)
     return "; ".join(f"{word} over {' and '.join(names)}" for word, names in words.items() if names)
 
 
@@ -125,8 +144,9 @@ def _gradients(model: str, some: list[Found]) -> list[dict[str, str]]:
     one = sum(stage["parameters"] for stage in some[0].one["stages"])
     held = max(point.size for point in over)
     words = (
-        f"with M from {min(p.M for p in over)} to {max(p.M for p in over)} at most {held / 2**20:,.0f} MiB are there "
-        f"at the peak, and one gradient for each parameter takes {one / 2**20:,.0f}"
+        f"with M from {min(p.M for p in over)} to {max(p.M for p in over)} at most "
+        f"{held / 2**20:,.0f} MiB are there at the peak, and one gradient for each parameter takes "
+        f"{one / 2**20:,.0f}"
     )
     added = ": those of every micro-batch are added to the same"
     words = f"does not hold: {words}{added}" if held <= one else f"holds: {words}"

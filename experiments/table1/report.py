@@ -66,26 +66,41 @@ def main(results: "Results") -> Table:
     """Table 1, one line a column of the paper's, and those that only the small scale has."""
     fits = found(results)
     note = (
-        "Counted: the real stages and schedule on fake tensors of float32, plain attention, N=128 (AmoebaNet-D) or 32, "
-        f"M={M} (not printed, so inferred; a table below has others), Naive-1 without GPipe; where none fits, the part "
-        "of the memory that the smallest takes. Measured, small: scaled-down models, trained within a limit for each "
-        "stage's process; only their ratios compare. Times: parameters over those of that column; (text) is what the "
-        f"paper says, other quoted ratios are of its cells.{''.join(_naive(model, fits) for model in MODELS)}"
+        "Counted: the real stages and schedule on fake tensors of float32, plain attention, N=128 "
+        f"(AmoebaNet-D) or 32, M={M} (not printed, so inferred; a table below has others), Naive-1 "
+        "without GPipe; where none fits, the part of the memory that the smallest takes. "
+        "Measured, small: scaled-down models, trained within a limit for each stage's process; "
+        "only their ratios compare. Times: parameters over those of that column; (text) is what "
+        "the paper says, other quoted ratios are of its "
+        f"cells.{''.join(_naive(model, fits) for model in MODELS)}"
     )
-    title = "Table 1 (v5 and NeurIPS): the largest model that fits, on 8 GB (AmoebaNet-D) and 16 GiB (Transformer) each"
-    return Table("table1", title, note, _framed([_line(place, fits) for place in _columns(fits)]), experiment=NAME)
+    title = (
+        "Table 1 (v5 and NeurIPS): the largest model that fits, on 8 GB (AmoebaNet-D) and 16 GiB "
+        "(Transformer) each"
+    )
+    return Table(
+        "table1",
+        title,
+        note,
+        _framed([_line(place, fits) for place in _columns(fits)]),
+        experiment=NAME,
+    )
 
 
 def _naive(model: str, fits: list[Found]) -> str:
     """Why the counted factors over Naive-1 are so much larger than the paper's."""
     most = only(searched(model, fits)[::-1], lambda fit: not fit.naive)
-    less = only([fit for fit in fits if fit.spec.model == model], lambda fit: fit.naive and BATCH[model] > fit.spec.N)
+    less = only(
+        [fit for fit in fits if fit.spec.model == model],
+        lambda fit: fit.naive and BATCH[model] > fit.spec.N,
+    )
     if not (most and most.best and less and less.best) or less.spec.fidelity != "counted":
         return ""
     ratio = most.best["parameters"] / less.best["parameters"]
     return (
-        f" Naive-1 of {model_name(model)} hardly fits at N={BATCH[model]} in float32; over one of N={less.spec.N}, "
-        f"{less.size(less.best)}, {most.column} has {ratio:.1f} times the parameters."
+        f" Naive-1 of {model_name(model)} hardly fits at N={BATCH[model]} in float32; over one of "
+        f"N={less.spec.N}, {less.size(less.best)}, {most.column} has {ratio:.1f} times the "
+        "parameters."
     )
 
 
@@ -93,13 +108,16 @@ def memory(results: "Results") -> Table:
     """Table 1's memory cells, of the paper's own sizes."""
     fits = found(results)
     note = (
-        f"The paper's own sizes, M={M}; sums over accelerators. 12 bytes each: weights, gradients and RMSProp's mean "
-        "square of every parameter. Peak activations: everything else at the peak of each stage. Activations / "
-        "parameters: over 12 bytes each. Quoted, corrected: the Transformer's two Naive-1 cells put in each other's "
-        "place."
+        f"The paper's own sizes, M={M}; sums over accelerators. 12 bytes each: weights, gradients "
+        "and RMSProp's mean square of every parameter. Peak activations: everything else at the "
+        "peak of each stage. Activations / parameters: over 12 bytes each. Quoted, corrected: the "
+        "Transformer's two Naive-1 cells put in each other's place."
     )
     lines = [_memory_line(place, fits) for place in _columns(fits) if place[3] is not None]
-    title = "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB (Transformer)"
+    title = (
+        "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB "
+        "(Transformer)"
+    )
     return Table("table1_memory", title, note, _framed(lines), experiment=NAME)
 
 
@@ -123,11 +141,17 @@ def _columns(fits: list[Found]) -> list[tuple[str, str, int, Size | None]]:
     return [(model, name, K, places[model, K, name]) for model, K, name in order]
 
 
-def _line(place: tuple[str, str, int, Size | None], fits: list[Found]) -> dict[tuple[str, str], Any]:
+def _line(
+    place: tuple[str, str, int, Size | None], fits: list[Found]
+) -> dict[tuple[str, str], Any]:
     model, name, _, size = place
     full = searched(model, fits)
     counted = only(full, lambda fit: fit.column == name) if size else None
-    own = [fit for fit in fits if fit.spec.model == model and fit.spec.fidelity == "measured" and not fit.given]
+    own = [
+        fit
+        for fit in fits
+        if fit.spec.model == model and fit.spec.fidelity == "measured" and not fit.given
+    ]
     own = [fit for fit in own if fit.spec.memory != device_memory(model)]
     small = only(own, lambda fit: fit.column == name)
     line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
@@ -135,16 +159,24 @@ def _line(place: tuple[str, str, int, Size | None], fits: list[Found]) -> dict[t
     line["largest", "counted"] = found_size(counted) if size else EMPTY
     line["largest", "measured, small"] = EMPTY if own and small is None else found_size(small)
     line["parameters", "quoted"] = as_printed(size)
-    line["parameters", "counted"] = short(counted.best["parameters"]) if counted and counted.best else EMPTY
+    line["parameters", "counted"] = (
+        short(counted.best["parameters"]) if counted and counted.best else EMPTY
+    )
     for base in ("Naive-1", "Pipeline-1"):
         words = f"times {base}'s"
         line[words, "quoted"] = _claim(size, base)
-        line[words, "counted"] = times(counted, only(full, lambda fit, base=base: fit.column == base))
-        line[words, "measured, small"] = times(small, only(own, lambda fit, base=base: fit.column == base))
+        line[words, "counted"] = times(
+            counted, only(full, lambda fit, base=base: fit.column == base)
+        )
+        line[words, "measured, small"] = times(
+            small, only(own, lambda fit, base=base: fit.column == base)
+        )
     return line
 
 
-def _memory_line(place: tuple[str, str, int, Size | None], fits: list[Found]) -> dict[tuple[str, str], Any]:
+def _memory_line(
+    place: tuple[str, str, int, Size | None], fits: list[Found]
+) -> dict[tuple[str, str], Any]:
     model, name, _, size = place
     assert size is not None
     counted = only(given(fits, size), lambda fit: fit.naive or fit.spec.M == M)
@@ -156,8 +188,12 @@ def _memory_line(place: tuple[str, str, int, Size | None], fits: list[Found]) ->
     line["peak activations", "quoted"] = f"{size.peak_activation_gb:g}"
     line["peak activations", "counted"] = amount(model, activations(cut)) if cut else EMPTY
     line["activations / parameters", "quoted"] = number(ratio)
-    line["activations / parameters", "quoted, corrected"] = number(1 / ratio if swapped(size) else ratio)
-    line["activations / parameters", "counted"] = number(activations(cut) / (12 * cut["parameters"])) if cut else EMPTY
+    line["activations / parameters", "quoted, corrected"] = number(
+        1 / ratio if swapped(size) else ratio
+    )
+    line["activations / parameters", "counted"] = (
+        number(activations(cut) / (12 * cut["parameters"])) if cut else EMPTY
+    )
     return line
 
 
@@ -169,10 +205,16 @@ def _size(size: Size | None) -> str:
 
 def _claim(size: Size | None, base: str) -> str:
     """What the text says, else the ratio of the printed parameters."""
-    under = next((one for one in table1() if size and (one.model, one.name) == (size.model, base)), None)
+    under = next(
+        (one for one in table1() if size and (one.model, one.name) == (size.model, base)), None
+    )
     if size is None or under is None or size.parameters < under.parameters:
         return EMPTY
-    said = [c for c in table1_claims() if (c.model, c.accelerators, c.over) == (size.model, size.accelerators, base)]
+    said = [
+        c
+        for c in table1_claims()
+        if (c.model, c.accelerators, c.over) == (size.model, size.accelerators, base)
+    ]
     if said and size.name != base:
         return f"{said[0].times:g}x (text)"
     return f"{size.parameters / under.parameters:.1f}x"
@@ -185,5 +227,14 @@ def why(results: "Results") -> Table | None:
     lines = differences(found(results))
     if not lines:
         return None
-    note = "One line for each printed cell that counting does not give, or that the paper itself contradicts."
-    return Table("table1_why", "Table 1: where counted differs from quoted", note, DataFrame(lines), experiment=NAME)
+    note = (
+        "One line for each printed cell that counting does not give, or that the paper itself "
+        "contradicts."
+    )
+    return Table(
+        "table1_why",
+        "Table 1: where counted differs from quoted",
+        note,
+        DataFrame(lines),
+        experiment=NAME,
+    )

@@ -3,7 +3,19 @@
 from collections.abc import Iterator
 from statistics import median
 
-from experiments.table1.fits import MODELS, Found, M, activations, amount, given, only, searched, short, swapped, unit
+from experiments.table1.fits import (
+    MODELS,
+    Found,
+    M,
+    activations,
+    amount,
+    given,
+    only,
+    searched,
+    short,
+    swapped,
+    unit,
+)
 from repro.paper import Size, table1, table1_claims
 from repro.report.style import model_name
 
@@ -46,22 +58,28 @@ def _largest(size: Size, own: Found, ours: Found) -> Line:
     cell["counted"] = ours.size(ours.best) if ours.best else "none"
     memory = own.spec.memory or 1
     fullest = own.one["fullest"]
-    takes = f"{own.size(own.one)} takes {amount(size.model, fullest)} on its fullest stage here at M={own.spec.M}"
+    takes = (
+        f"{own.size(own.one)} takes {amount(size.model, fullest)} on its fullest stage here at "
+        f"M={own.spec.M}"
+    )
     if fullest > memory and not own.naive:
         return cell | {"why": f"{takes}, {fullest / memory - 1:.1%} more than there is"}
     if fullest > memory:
         each = activations(own.one) / own.spec.N
         printed = _activations_of(size) * unit(size.model)[1]
         words = (
-            f"{own.size(own.one)} keeps {amount(size.model, activations(own.one))} of activations at N={own.spec.N} in "
-            f"float32, {amount(size.model, each)} an example; the paper's {_activations_of(size):g} is what "
-            f"{printed / each:.0f} examples keep, so it cannot be all {own.spec.N} in float32 at once"
+            f"{own.size(own.one)} keeps {amount(size.model, activations(own.one))} of activations "
+            f"at N={own.spec.N} in float32, {amount(size.model, each)} an example; the paper's "
+            f"{_activations_of(size):g} is what {printed / each:.0f} examples keep, so it cannot "
+            f"be all {own.spec.N} in float32 at once"
         )
         return cell | {"why": words}
-    used = (size.parameter_memory_gb + size.peak_activation_gb) / (size.accelerators * size.device_memory_gb)
+    used = (size.parameter_memory_gb + size.peak_activation_gb) / (
+        size.accelerators * size.device_memory_gb
+    )
     words = (
-        f"{takes}, {fullest / memory:.0%} of the memory, so there is room for a larger one; the paper's own cells come "
-        f"to {used:.0%} of its devices'"
+        f"{takes}, {fullest / memory:.0%} of the memory, so there is room for a larger one; the "
+        f"paper's own cells come to {used:.0%} of its devices'"
     )
     return cell | {"why": words}
 
@@ -69,12 +87,23 @@ def _largest(size: Size, own: Found, ours: Found) -> Line:
 def _decimal(own: Found, ours: Found, fits: list[Found]) -> str:
     """Where the search ends if the same number of GB is meant in the other unit."""
     same = {"memory", "fidelity"}
-    others = [f for f in fits if f.spec.model_dump(exclude=same) == ours.spec.model_dump(exclude=same)]
-    other = only(others, lambda fit: fit.spec.memory != ours.spec.memory and fit.spec.fidelity == "counted")
+    others = [
+        f for f in fits if f.spec.model_dump(exclude=same) == ours.spec.model_dump(exclude=same)
+    ]
+    other = only(
+        others, lambda fit: fit.spec.memory != ours.spec.memory and fit.spec.fidelity == "counted"
+    )
     if other is None or other.best is None:
         return ""
-    end = "there, as the paper's" if other.best["args"] == own.one["args"] else f"at {other.size(other.best)}"
-    return f"; were the unit decimal ({(other.spec.memory or 0) / 1e9:g} GB), the search would end {end}"
+    end = (
+        "there, as the paper's"
+        if other.best["args"] == own.one["args"]
+        else f"at {other.size(other.best)}"
+    )
+    return (
+        f"; were the unit decimal ({(other.spec.memory or 0) / 1e9:g} GB), the search would end "
+        f"{end}"
+    )
 
 
 def _activations_of(size: Size) -> float:
@@ -83,17 +112,29 @@ def _activations_of(size: Size) -> float:
 
 
 def _parameters(size: Size, counted: int) -> Line:
-    words = f"the authors' published code defines {counted:,}, {100 * (counted / size.parameters - 1):+.1f} %"
-    return {"cell": "parameters", "quoted": short(size.parameters), "counted": short(counted), "why": words}
+    words = (
+        f"the authors' published code defines {counted:,}, "
+        f"{100 * (counted / size.parameters - 1):+.1f} %"
+    )
+    return {
+        "cell": "parameters",
+        "quoted": short(size.parameters),
+        "counted": short(counted),
+        "why": words,
+    }
 
 
 def _parameter_memory(size: Size, counted: int, twelve: float, name: str) -> Line:
     """Swapped cells, or bytes a parameter that are not 12."""
-    cell = {"cell": "parameter memory", "quoted": f"{size.parameter_memory_gb:g}", "counted": f"{twelve:.2f} {name}"}
+    cell = {
+        "cell": "parameter memory",
+        "quoted": f"{size.parameter_memory_gb:g}",
+        "counted": f"{twelve:.2f} {name}",
+    }
     if swapped(size):
         words = (
-            f"12 bytes times {counted / 1e6:.1f}M is {twelve:.2f} {name}, the number printed one row lower: the two "
-            "memory cells of this column are swapped"
+            f"12 bytes times {counted / 1e6:.1f}M is {twelve:.2f} {name}, the number printed one "
+            "row lower: the two memory cells of this column are swapped"
         )
     else:
         each = size.parameter_memory_gb * unit(size.model)[1] / size.parameters
@@ -110,12 +151,20 @@ def _activation(size: Size, own: list[Found]) -> Line:
         cell["quoted"] += f" ({_activations_of(size):g})"
     examples = _examples(size, own)
     if own[0].naive:
-        return cell | {"why": f"without micro-batches activations grow with N; printed is what N={examples:.0f} keep"}
+        return cell | {
+            "why": (
+                f"without micro-batches activations grow with N; printed is what N={examples:.0f} "
+                "keep"
+            )
+        }
     words = (
-        f"on the line through both what is printed is reached with {examples:.1f} examples in a micro-batch, "
-        f"M={own[0].spec.N / examples:.0f}"
+        f"on the line through both what is printed is reached with {examples:.1f} examples in a "
+        f"micro-batch, M={own[0].spec.N / examples:.0f}"
         if examples >= 1
-        else "what is printed is less than one example takes: tensors were smaller than float32, or fewer were kept"
+        else (
+            "what is printed is less than one example takes: tensors were smaller than float32, "
+            "or fewer were kept"
+        )
     )
     both = " and ".join(f"{amount(model, activations(fit.one))} at M={fit.spec.M}" for fit in own)
     return cell | {"why": f"counted are {both}; {words}"}
@@ -139,10 +188,15 @@ def _micro_batches(fits: list[Found]) -> Iterator[Line]:
                 found.append(own[0].spec.N / _examples(size, own))
         if found:
             words = (
-                f"the M at which the counted activations of the paper's sizes are the printed ones; their median is "
-                f"{median(found):.0f}. The breakdown of the NeurIPS version fits M=16 at K=2"
+                "the M at which the counted activations of the paper's sizes are the printed "
+                f"ones; their median is {median(found):.0f}. The breakdown of the NeurIPS version "
+                "fits M=16 at K=2"
             )
-            place = {"column": f"{model_name(model)}, all Pipelines", "cell": "M", "quoted": "not printed"}
+            place = {
+                "column": f"{model_name(model)}, all Pipelines",
+                "cell": "M",
+                "quoted": "not printed",
+            }
             yield place | {"counted": ", ".join(f"{M:.0f}" for M in found), "why": words}
 
 
@@ -150,19 +204,30 @@ def _claims(fits: list[Found]) -> Iterator[Line]:
     """The text's scale-ups, from the table's own cells."""
     sizes = {(size.model, size.name): size for size in table1()}
     for claim in table1_claims():
-        size, base = sizes[claim.model, f"Pipeline-{claim.accelerators}"], sizes[claim.model, claim.over]
+        size, base = (
+            sizes[claim.model, f"Pipeline-{claim.accelerators}"],
+            sizes[claim.model, claim.over],
+        )
         times = size.parameters / base.parameters
         words = f"{short(size.parameters)} over {short(base.parameters)} is {times:.1f}"
         by_memory = size.parameter_memory_gb * unit(claim.model)[1] / 12
         if abs(times / claim.times - 1) > 0.05:
             words += (
-                f"; the printed {size.parameter_memory_gb:g} GB are {short(by_memory)} parameters of 12 bytes, and "
-                f"that over {short(base.parameters)} is {by_memory / base.parameters:.1f}: the two cells never agreed"
+                f"; the printed {size.parameter_memory_gb:g} GB are {short(by_memory)} parameters "
+                f"of 12 bytes, and that over {short(base.parameters)} is "
+                f"{by_memory / base.parameters:.1f}: the two cells never agreed"
             )
         place = {"column": f"{model_name(claim.model)}, {size.name}", "cell": "scale-up (text)"}
-        pair = [only(searched(claim.model, fits), lambda f, n=n: f.column == n) for n in (size.name, base.name)]
+        pair = [
+            only(searched(claim.model, fits), lambda f, n=n: f.column == n)
+            for n in (size.name, base.name)
+        ]
         ours, naive = (fit.best if fit else None for fit in pair)
         counted = f"{ours['parameters'] / naive['parameters']:.1f}x" if ours and naive else "-"
         if not naive:
             words += "; counted there is none, since no Naive-1 fits at the paper's N in float32"
-        yield place | {"quoted": f"{claim.times:g}x", "counted": counted, "why": f"from quoted cells: {words}"}
+        yield place | {
+            "quoted": f"{claim.times:g}x",
+            "counted": counted,
+            "why": f"from quoted cells: {words}",
+        }

@@ -5,7 +5,15 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from experiments.table2.recorded import MODELS, NAME, Protocol, another_size, places, protocol, warning
+from experiments.table2.recorded import (
+    MODELS,
+    NAME,
+    Protocol,
+    another_size,
+    places,
+    protocol,
+    warning,
+)
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL
@@ -27,13 +35,15 @@ def tables(results: "Results") -> list[Table]:
     if not lines:
         return []
     note = warning(found) + (
-        "Emulated: K processes of the real engine, schedule and messages, of which each stage waits as long as it is "
-        "modelled to compute, times stretch, and seconds are divided by it again. Simulated: the same stage costs and "
-        f"link laid on a virtual clock. {clock([line['stretch'] for line in lines])} More: emulated over "
-        f"simulated, minus 1, of each round; the median and its bootstrap 95 % interval, {NO_INTERVAL}. All processes "
-        "share the cores of one machine, so at K above their number it also holds what they wait for each other; "
-        "messages are cut down to 64 KiB. What a wait ends late the next one that begins at once makes good, so "
-        f"lateness of timers is not in it, nor all of what waiting for a core adds. More goes {_range(lines)}."
+        "Emulated: K processes of the real engine, schedule and messages, of which each stage "
+        "waits as long as it is modelled to compute, times stretch, and seconds are divided by it "
+        "again. Simulated: the same stage costs and link laid on a virtual clock. "
+        f"{clock([line['stretch'] for line in lines])} More: emulated over simulated, minus 1, of "
+        f"each round; the median and its bootstrap 95 % interval, {NO_INTERVAL}. All processes "
+        "share the cores of one machine, so at K above their number it also holds what they wait "
+        "for each other; messages are cut down to 64 KiB. What a wait ends late the next one that "
+        "begins at once makes good, so lateness of timers is not in it, nor all of what waiting "
+        f"for a core adds. More goes {_range(lines)}."
     )
     shown = DataFrame([_shown(line) for line in lines])
     size = another_size(found)
@@ -47,7 +57,10 @@ def sentence(results: "Results") -> str:
     if not lines:
         return ""
     stretches = [line["stretch"] for line in lines]
-    return f"{clock(stretches)} Emulated steps over the same steps simulated, minus 1: {_range(lines)}."
+    return (
+        f"{clock(stretches)} Emulated steps over the same steps simulated, minus 1: "
+        f"{_range(lines)}."
+    )
 
 
 def _lines(found: Iterable[Protocol]) -> list[dict[str, Any]]:
@@ -57,7 +70,10 @@ def _lines(found: Iterable[Protocol]) -> list[dict[str, Any]]:
 def _range(lines: list[dict[str, Any]]) -> str:
     """The least and the most that the runtime adds to a step, and where."""
     least, worst = (end(lines, key=lambda line: line["more"]) for end in (min, max))
-    return f"from {_percent(least['more'])} % ({_where(least)}) to {_percent(worst['more'])} % ({_where(worst)})"
+    return (
+        f"from {_percent(least['more'])} % ({_where(least)}) to {_percent(worst['more'])} % "
+        f"({_where(worst)})"
+    )
 
 
 def _line(some: Protocol, K: int, M: int) -> dict[str, Any] | None:
@@ -72,9 +88,21 @@ def _line(some: Protocol, K: int, M: int) -> dict[str, Any] | None:
     should = simulate(schedule, StageCosts.from_plain(costs["stages"])).step_time
     steps = some.steps(K, M)
     more, low, high = interval([step / should - 1 for step in steps])
-    line = {"model": some.model, "K": K, "M": M, "N": row["N"], "stretch": stretch, "rounds": len(steps)}
+    line = {
+        "model": some.model,
+        "K": K,
+        "M": M,
+        "N": row["N"],
+        "stretch": stretch,
+        "rounds": len(steps),
+    }
     line |= {"simulated": should, "emulated": median(steps)}
-    return line | {"more": more, "low": low, "high": high, "lost": stretch * (median(steps) - should)}
+    return line | {
+        "more": more,
+        "low": low,
+        "high": high,
+        "lost": stretch * (median(steps) - should),
+    }
 
 
 def _shown(line: dict[str, Any]) -> dict[str, str]:

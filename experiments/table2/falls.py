@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 def falls(results: "Results", setting: Setting, name: str) -> str:
     """Where the most micro-batches are slower than fewer at the same K, and what one stage alone loses there.
 
-    Of several such K the largest; nothing where no interval shows it. `setting` holds the runs of K=1 too.
+    Of several such K the largest; nothing where no interval shows it. `setting` holds the runs of
+    K=1 too.
     """
     rows = matching(setting.rows, {"fidelity": "measured", "status": "done"})
     for K in sorted({row["K"] for row in rows if row["K"] > 1}, reverse=True):
@@ -20,7 +21,10 @@ def falls(results: "Results", setting: Setting, name: str) -> str:
         fewer = max(mine, key=lambda row: row["throughput"])["M"]
         ratio = over(results, most, M=fewer)
         if ratio.verdict == "slower":
-            words = f"{name} at K={K}: M={most['M']} has {_lost(ratio)} % less throughput than M={fewer}"
+            words = (
+                f"{name} at K={K}: M={most['M']} has {_lost(ratio)} % less throughput than "
+                f"M={fewer}"
+            )
             return f"{words}{_alone(results, matching(rows, {'K': 1, 'M': most['M']}), fewer)}."
     return ""
 
@@ -32,8 +36,9 @@ def _alone(results: "Results", runs: list[Row], fewer: int) -> str:
         return ""
     M, N = runs[0]["M"], runs[0]["N"]
     return (
-        f"; one stage alone (K=1) already loses {_lost(ratio)} % from M={fewer} to M={M} at this size: micro-batches "
-        f"of N/M = {N / M:g} are too small. The table of speedup over K=1 takes that out"
+        f"; one stage alone (K=1) already loses {_lost(ratio)} % from M={fewer} to M={M} at this "
+        f"size: micro-batches of N/M = {N / M:g} are too small. The table of speedup over K=1 "
+        "takes that out"
     )
 
 

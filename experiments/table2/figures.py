@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 _WIDTH = 0.21  # of a bar; groups stand 1 apart
-_PLACES = {"quoted": -0.33, "ours": -0.11, "ideal": 0.11, "measured": 0.28}  # of a group's parts, beside its middle
+# of a group's parts, beside its middle
+_PLACES = {"quoted": -0.33, "ours": -0.11, "ideal": 0.11, "measured": 0.28}
 _LINE = 96  # characters that fit a panel's title
 _FORMS: dict[theory.Form, str] = {"plain": "--", "early": "-"}
-_NAMES = {"emulated": "emulated", "simulated": "controlled"}  # fidelity -> its protocol, the most real first
+# fidelity -> its protocol, the most real first
+_NAMES = {"emulated": "emulated", "simulated": "controlled"}
 _PROTOCOLS = {  # all simulated, so of one marker
     "controlled": ("one N", FIDELITIES["simulated"]),
     "by memory": ("largest N that fits", "#D55E00"),
@@ -42,7 +44,10 @@ _PROTOCOLS = {  # all simulated, so of one marker
 def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
     """For every cell: quoted, the best evidence, the ideal; measured ones of another size as dots."""
     found = {model: {at: best(results, model, *at) for at in places(model)} for model in MODELS}
-    small = {model: {at: one for at in places(model) if (one := smaller(results, model, *at))} for model in MODELS}
+    small = {
+        model: {at: one for at in places(model) if (one := smaller(results, model, *at))}
+        for model in MODELS
+    }
     present = _present(results, found)
     scales = dict.fromkeys(scale for cells in small.values() for scale, _ in cells.values())
     if not present and not scales:
@@ -60,7 +65,8 @@ def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
 def best(results: "Results", model: str, K: int, M: int) -> tuple[str, float]:
     """(fidelity, throughput over K=2, M=1) of a cell, the most real first; ("", NaN) for none.
 
-    What is measured counts here at the paper's size alone; what is modelled is of that but at scale smoke.
+    What is measured counts here at the paper's size alone; what is modelled is of that but at scale
+    smoke.
     """
     for row in _measured(results, model, K, M):
         if at_papers_size(results, row):
@@ -88,7 +94,9 @@ def _scale(row: Row) -> int:
     return ("paper", "node", "laptop", "smoke").index(row["scale"])
 
 
-def _about(results: "Results", model: str, cells: dict[tuple[int, int], tuple[str, float]]) -> list[str]:
+def _about(
+    results: "Results", model: str, cells: dict[tuple[int, int], tuple[str, float]]
+) -> list[str]:
     """`emulated L=48, N=32 on tpu-v3`: what our bars are of."""
     kinds = dict.fromkeys(kind for kind, _ in cells.values() if kind in _NAMES)
     return [_sized(kind, protocol(results, model, _NAMES[kind])) for kind in kinds]
@@ -99,7 +107,9 @@ def _sized(kind: str, some: Protocol) -> str:
     return f"{', '.join(filter(None, (kind, another_size([some]))))}: {some.size}"
 
 
-def _present(results: "Results", found: dict[str, dict[tuple[int, int], tuple[str, float]]]) -> dict[str, str]:
+def _present(
+    results: "Results", found: dict[str, dict[tuple[int, int], tuple[str, float]]]
+) -> dict[str, str]:
     """Fidelity of our bars -> the sizes of their models: `the paper's size or smoke size`."""
     sizes: dict[str, dict[str, None]] = {}
     for model, cells in found.items():
@@ -111,22 +121,32 @@ def _present(results: "Results", found: dict[str, dict[tuple[int, int], tuple[st
 
 def about_bars(results: "Results") -> str:
     """The caption of the bars."""
-    size = another_size(protocol(results, model, name) for model in MODELS for name in _NAMES.values())
-    words = f"modelled at {size}, which shows nothing about the paper" if size else "at the paper's size"
+    size = another_size(
+        protocol(results, model, name) for model in MODELS for name in _NAMES.values()
+    )
+    words = (
+        f"modelled at {size}, which shows nothing about the paper"
+        if size
+        else "at the paper's size"
+    )
     return (
-        f"Table 2 as bars, throughput over K=2, M=1: quoted, the best evidence {words} (measured, else emulated, else "
-        "simulated) and the ideal. Dots at a group's right, with their intervals: measured with a smaller model, whose "
-        f"ratios can show a trend. {IDEAL}"
+        f"Table 2 as bars, throughput over K=2, M=1: quoted, the best evidence {words} (measured, "
+        "else emulated, else simulated) and the ideal. Dots at a group's right, with their "
+        f"intervals: measured with a smaller model, whose ratios can show a trend. {IDEAL}"
     )
 
 
 def about_protocols(results: "Results") -> str:
     """The caption of the protocols."""
     size = another_size(some for model in MODELS for some in of(results, model).values())
-    words = f"simulated at {size}, which shows nothing about the paper" if size else "simulated at the paper's size"
+    words = (
+        f"simulated at {size}, which shows nothing about the paper"
+        if size
+        else "simulated at the paper's size"
+    )
     return (
-        f"Table 2 under other protocols, {words}, each over its own K=2, M=1. No pipeline at one mini-batch is above "
-        f"the plain ideal but by recomputing early. {IDEAL} {PLAIN}"
+        f"Table 2 under other protocols, {words}, each over its own K=2, M=1. No pipeline at one "
+        f"mini-batch is above the plain ideal but by recomputing early. {IDEAL} {PLAIN}"
     )
 
 
@@ -139,14 +159,18 @@ def _bars(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, floa
     """Three bars a cell: quoted, ours in its fidelity's colour, and the ideal without filling."""
     label: dict[str, Any] = {"fontsize": 6.5, "padding": 1}
     values = [quoted(model, *at) for at in cells]
-    drawn = axes.bar([x + _PLACES["quoted"] for x in range(len(cells))], values, _WIDTH, color=QUOTED)
+    drawn = axes.bar(
+        [x + _PLACES["quoted"] for x in range(len(cells))], values, _WIDTH, color=QUOTED
+    )
     axes.bar_label(drawn, [f"{value:g}" for value in values], **label)
     for x, (at, (kind, value)) in enumerate(cells.items()):
         if kind:
             bar = axes.bar(x + _PLACES["ours"], value, _WIDTH, color=FIDELITIES[kind])
             axes.bar_label(bar, [f"{value:.2f}"], **label)
         ideal = theory.speedup_over_k2m1(*at, "early")
-        bar = axes.bar(x + _PLACES["ideal"], ideal, _WIDTH, facecolor="none", edgecolor=THEORY, linewidth=0.9)
+        bar = axes.bar(
+            x + _PLACES["ideal"], ideal, _WIDTH, facecolor="none", edgecolor=THEORY, linewidth=0.9
+        )
         axes.bar_label(bar, [f"{ideal:.2f}"], **label)
     for x in range(1, len(cells)):
         axes.axvline(x - 0.5, color="#DDDDDD", linewidth=0.7, zorder=0)
@@ -164,7 +188,15 @@ def _dots(axes: "Axes", model: str, cells: dict[tuple[int, int], tuple[str, Rati
         x = order.index(at) + _PLACES["measured"]
         bounds = [0.0, 0.0] if isnan(one.low) else [one.value - one.low, one.high - one.value]
         errors = [[bounds[0]], [bounds[1]]]
-        axes.errorbar(x, one.value, errors, fmt=MARKERS["measured"], ms=4.5, color=FIDELITIES["measured"], capsize=2)
+        axes.errorbar(
+            x,
+            one.value,
+            errors,
+            fmt=MARKERS["measured"],
+            ms=4.5,
+            color=FIDELITIES["measured"],
+            capsize=2,
+        )
 
 
 def _patches(present: dict[str, str], scales: list[str]) -> list[Any]:
@@ -180,7 +212,11 @@ def _patches(present: dict[str, str], scales: list[str]) -> list[Any]:
     handles.append(Patch(facecolor="none", edgecolor=THEORY, label="ideal"))
     if scales:
         words = f"measured, {' or '.join(scales)} size: a smaller model"
-        look: dict[str, Any] = {"marker": MARKERS["measured"], "color": FIDELITIES["measured"], "linestyle": ""}
+        look: dict[str, Any] = {
+            "marker": MARKERS["measured"],
+            "color": FIDELITIES["measured"],
+            "linestyle": "",
+        }
         handles.append(Line2D([], [], label=words, **look))
     return handles
 
@@ -193,10 +229,16 @@ def protocols(results: "Results", _rows: list[Row]) -> "Figure | None":
     figure, axes = grid(len(MODELS), 1, 3.0)
     for (panel,), (model, some) in zip(axes, found.items(), strict=True):
         _protocols(panel, model, some)
-    handles = [axes[0][0].plot([], [], "D", color=QUOTED, label="quoted (ringed: above the plain ideal)")[0]]
+    handles = [
+        axes[0][0].plot([], [], "D", color=QUOTED, label="quoted (ringed: above the plain ideal)")[
+            0
+        ]
+    ]
     for name, (words, colour) in _PROTOCOLS.items():
         if any(name in some for some in found.values()):
-            handles += axes[0][0].plot([], [], MARKERS["simulated"], color=colour, label=f"simulated: {words}")
+            handles += axes[0][0].plot(
+                [], [], MARKERS["simulated"], color=colour, label=f"simulated: {words}"
+            )
     handles += axes[0][0].plot([], [], "--", color=THEORY, label="plain ideal")
     handles += axes[0][0].plot([], [], "-", color=THEORY, label="ideal")
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
@@ -207,7 +249,14 @@ def _protocols(axes: "Axes", model: str, found: dict[str, Protocol]) -> None:
     at = {place: float(x) for x, place in enumerate(places(model))}
     for place, x in at.items():
         for form, style in _FORMS.items():
-            axes.hlines(theory.speedup_over_k2m1(*place, form), x - 0.4, x + 0.4, color=THEORY, ls=style, lw=1)
+            axes.hlines(
+                theory.speedup_over_k2m1(*place, form),
+                x - 0.4,
+                x + 0.4,
+                color=THEORY,
+                ls=style,
+                lw=1,
+            )
         axes.plot(x - 0.3, quoted(model, *place), "D", color=QUOTED)
     ringed = above(model)
     axes.plot(
@@ -221,7 +270,13 @@ def _protocols(axes: "Axes", model: str, found: dict[str, Protocol]) -> None:
     for index, (name, (_, colour)) in enumerate(_PROTOCOLS.items()):
         if name in found:
             xs = [x - 0.1 + 0.14 * index for x in at.values()]
-            axes.plot(xs, [found[name].ratio(*place) for place in at], MARKERS["simulated"], color=colour, linestyle="")
+            axes.plot(
+                xs,
+                [found[name].ratio(*place) for place in at],
+                MARKERS["simulated"],
+                color=colour,
+                linestyle="",
+            )
     ticks(axes, list(at.values()), [f"K={K}\nM={M}" for K, M in at])
     axes.set(title=_title(model, found), ylabel="throughput over K=2, M=1")
     axes.set_ylim(bottom=0)
@@ -229,6 +284,8 @@ def _protocols(axes: "Axes", model: str, found: dict[str, Protocol]) -> None:
 
 def _title(model: str, found: dict[str, Protocol]) -> str:
     """The model, and the size and device of its simulated runs."""
-    sizes = dict.fromkeys(found[name].size for name in ("controlled", "half widths, by memory") if name in found)
+    sizes = dict.fromkeys(
+        found[name].size for name in ("controlled", "half widths, by memory") if name in found
+    )
     name = ", ".join(filter(None, (model_name(model), another_size(found.values()))))
     return _wrapped("; half widths: ".join([f"{name}: {next(iter(sizes), '')}", *list(sizes)[1:]]))

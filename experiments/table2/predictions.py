@@ -1,7 +1,7 @@
 """Table 2 predicted and held against the paper's: the gap of each cell, cause by cause; of another size no verdict.
 
-Ratios are over K=2, M=1; a cause is the difference that it makes to the ratio, so causes add up from the uniform
-pipeline's closed form to the prediction.
+Ratios are over K=2, M=1; a cause is the difference that it makes to the ratio, so causes add up
+from the uniform pipeline's closed form to the prediction.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 UPDATE = "update"
-NAMED = {"batch": "by memory", "cut by parameters": "by parameters"}  # what may explain the rest -> its protocol
+# what may explain the rest -> its protocol
+NAMED = {"batch": "by memory", "cut by parameters": "by parameters"}
 _HALF = 0.5  # of the gap: what an explanation must close to be named at all
 
 
@@ -45,9 +46,12 @@ class Prediction:
         ideal: of equal layers, recomputing early.
         predicted: simulated, the controlled protocol.
         causes: ideal to predicted, one after the other; their sum is the difference.
-        others: of each explanation in `NAMED`, its ratio minus the predicted; NaN where it was not run or nothing fits.
-        whole: explanations whose protocol could run every cell of the model; no other earns a verdict.
-        papers_size: whether what was simulated is of the paper's size; else its verdict is that it is not.
+        others: of each explanation in `NAMED`, its ratio minus the predicted; NaN where it was not
+            run or nothing fits.
+        whole: explanations whose protocol could run every cell of the model; no other earns a
+            verdict.
+        papers_size: whether what was simulated is of the paper's size; else its verdict is that it
+            is not.
     """
 
     model: str
@@ -86,7 +90,11 @@ class Prediction:
             return "another size"
         if abs(self.gap) <= TOLERANCE:
             return "consistent"
-        known = {name: more for name, more in self.others.items() if name in self.whole and not isnan(more)}
+        known = {
+            name: more
+            for name, more in self.others.items()
+            if name in self.whole and not isnan(more)
+        }
         left = {name: abs(self.quoted - self.predicted - more) for name, more in known.items()}
         gap = abs(self.quoted - self.predicted)
         name = min(left, key=lambda name: left[name], default="")
@@ -103,7 +111,11 @@ def tables(results: "Results") -> list[Table]:
     found = predictions(results)
     if not found:
         return []
-    explained = [*table2_why.tables(results), causes(found, results), *table2_sensitivity.tables(results)]
+    explained = [
+        *table2_why.tables(results),
+        causes(found, results),
+        *table2_sensitivity.tables(results),
+    ]
     return [main(found, results), *explained]
 
 
@@ -113,7 +125,11 @@ def predictions(results: "Results") -> list[Prediction]:
     for model in MODELS:
         own = protocol(results, model, "controlled")
         others = {name: protocol(results, model, group) for name, group in NAMED.items()}
-        made += [_prediction(own, others, *at) for at in places(model) if own and not isnan(own.ratio(*at))]
+        made += [
+            _prediction(own, others, *at)
+            for at in places(model)
+            if own and not isnan(own.ratio(*at))
+        ]
     return made
 
 
@@ -126,16 +142,25 @@ def _prediction(own: Protocol, others: dict[str, Protocol], K: int, M: int) -> P
         so_far = ratio
     steps[UPDATE] = predicted - so_far
     more = {name: some.ratio(K, M) - predicted if some else nan for name, some in others.items()}
-    whole = tuple(name for name, some in others.items() if some and all(some.N(*at) for at in places(own.model)))
+    whole = tuple(
+        name
+        for name, some in others.items()
+        if some and all(some.N(*at) for at in places(own.model))
+    )
     same = all(some.papers_size for some in (own, *others.values()) if some)
-    return Prediction(own.model, K, M, quoted(own.model, K, M), ideal, predicted, steps, more, whole, same)
+    return Prediction(
+        own.model, K, M, quoted(own.model, K, M), ideal, predicted, steps, more, whole, same
+    )
 
 
 def _protocols(found: list[Prediction], results: "Results") -> list[Protocol]:
     """Those that these predictions are of."""
     models = dict.fromkeys(one.model for one in found)
     return [
-        some for model in models for name in ("controlled", *NAMED.values()) if (some := protocol(results, model, name))
+        some
+        for model in models
+        for name in ("controlled", *NAMED.values())
+        if (some := protocol(results, model, name))
     ]
 
 
@@ -146,13 +171,22 @@ def main(found: list[Prediction], results: "Results") -> Table:
     owns = _protocols(found, results)
     abouts = dict.fromkeys(protocol(results, one.model, "controlled").about for one in found)
     note = warning(owns) + (
-        "Throughput over that of K=2, M=1. Predicted: simulated at one N for all cells of a model, stages cut by "
-        f"time, {'; '.join(abouts)}. {IDEAL} Gap: predicted over quoted, minus 1. {_judged(found)}Recorded with the "
-        f"code of {_commits(results)}."
+        "Throughput over that of K=2, M=1. Predicted: simulated at one N for all cells of a "
+        f"model, stages cut by time, {'; '.join(abouts)}. {IDEAL} Gap: predicted over quoted, "
+        f"minus 1. {_judged(found)}Recorded with the code of {_commits(results)}."
     )
     size = another_size(owns) or "at the paper's size"
-    title = f"Table 2 predicted{', ' if another_size(owns) else ' '}{size}: quoted against simulated"
-    return Table("table2_predictions", title, note, DataFrame([_shown(one) for one in found]), _data(found), NAME)
+    title = (
+        f"Table 2 predicted{', ' if another_size(owns) else ' '}{size}: quoted against simulated"
+    )
+    return Table(
+        "table2_predictions",
+        title,
+        note,
+        DataFrame([_shown(one) for one in found]),
+        _data(found),
+        NAME,
+    )
 
 
 def _judged(found: list[Prediction]) -> str:
@@ -161,17 +195,23 @@ def _judged(found: list[Prediction]) -> str:
     if not judged:
         return ""
     said = [one for one in judged if one.verdict == "consistent"]
-    easy = [f"{model_name(one.model)} K={one.K}, M={one.M} ({one.quoted:g})" for one in said if one.easy]
+    easy = [
+        f"{model_name(one.model)} K={one.K}, M={one.M} ({one.quoted:g})" for one in said if one.easy
+    ]
     words = (
-        f"Consistent: within {TOLERANCE:.0%}, one tolerance for all cells, since the "
-        "profiles' attained rates are known no better; a simulation earns no "
-        "better word. Else: the explanation that leaves the least (batch: the largest N that fits each cell; cut by "
-        "parameters), named where it closes half of the gap or more, and only if every cell of the model can be run "
-        "so. A name is of its cell alone: what fits one cell and not its neighbours explains no row, see below. "
-        f"{len(said)} of {len(judged)} cells are consistent. "
+        f"Consistent: within {TOLERANCE:.0%}, one tolerance for all cells, since the profiles' "
+        "attained rates are known no better; a simulation earns no better word. Else: the "
+        "explanation that leaves the least (batch: the largest N that fits each cell; cut by "
+        "parameters), named where it closes half of the gap or more, and only if every cell of "
+        "the model can be run so. A name is of its cell alone: what fits one cell and not its "
+        f"neighbours explains no row, see below. {len(said)} of {len(judged)} cells are "
+        "consistent. "
     )
     if easy:
-        words += f"Of these a prediction of 1.00, that nothing changes, would be so too: {'; '.join(easy)}. "
+        words += (
+            "Of these a prediction of 1.00, that nothing changes, would be so too: "
+            f"{'; '.join(easy)}. "
+        )
     return words
 
 
@@ -208,7 +248,9 @@ def _data(found: list[Prediction]) -> Any:
 
     lines = []
     for one in found:
-        line: dict[str, Any] = {name: getattr(one, name) for name in ("model", "K", "M", "quoted", "ideal")}
+        line: dict[str, Any] = {
+            name: getattr(one, name) for name in ("model", "K", "M", "quoted", "ideal")
+        }
         line |= one.causes | {"predicted": one.predicted, "gap": one.gap} | one.others
         lines.append(line | {"not explained": one.unexplained, "verdict": one.verdict})
     return DataFrame(lines)
@@ -221,25 +263,40 @@ def causes(found: list[Prediction], results: "Results") -> Table:
     lines = [_causes(one) for one in found]
     owns = _protocols(found, results)
     note = warning(owns) + (
-        f"Ratios over K=2, M=1 at one N. {IDEAL} Every cause is what it adds to the ratio when it comes on top of "
-        "those left of it, each time with the best cut for what counts then, so a line adds up: ideal, causes, "
-        "predicted, batch, not explained, quoted. A cause that slows the base more than the cell raises the ratio. "
-        "Imbalance: layers by their matrix operations; softmax and embedding: the model's ends too; memory-bound "
-        "operators: the longer of operations and bytes; launch: a fixed time for each operator; transfer: the link; "
-        "update: the optimizer. Batch: the largest N that fits, minus one N; where nothing fits it is not added. Cut "
-        "by parameters is an alternative and not added. Causes of the gap's size that no model here has stay in not "
-        "explained."
+        f"Ratios over K=2, M=1 at one N. {IDEAL} Every cause is what it adds to the ratio when it "
+        "comes on top of those left of it, each time with the best cut for what counts then, so a "
+        "line adds up: ideal, causes, predicted, batch, not explained, quoted. A cause that slows "
+        "the base more than the cell raises the ratio. Imbalance: layers by their matrix "
+        "operations; softmax and embedding: the model's ends too; memory-bound operators: the "
+        "longer of operations and bytes; launch: a fixed time for each operator; transfer: the "
+        "link; update: the optimizer. Batch: the largest N that fits, minus one N; where nothing "
+        "fits it is not added. Cut by parameters is an alternative and not added. Causes of the "
+        "gap's size that no model here has stay in not explained."
     )
     size = another_size(owns)
     title = (
-        f"Table 2 predicted{', ' * bool(size)}{size}: from the ideal to the quoted ratio, cause by cause (simulated)"
+        f"Table 2 predicted{', ' * bool(size)}{size}: from the ideal to the quoted ratio, cause by "
+        "cause (simulated)"
     )
     return Table("table2_causes", title, note, DataFrame(lines), _data(found), NAME, folded=True)
 
 
 def _causes(one: Prediction) -> dict[str, str]:
-    line = {"model": model_name(one.model), "K": str(one.K), "M": str(one.M), "ideal": number(one.ideal)}
-    line |= {name: f"{more:+.2f}" for name, more in one.causes.items()} | {"predicted": number(one.predicted)}
+    line = {
+        "model": model_name(one.model),
+        "K": str(one.K),
+        "M": str(one.M),
+        "ideal": number(one.ideal),
+    }
+    line |= {name: f"{more:+.2f}" for name, more in one.causes.items()} | {
+        "predicted": number(one.predicted)
+    }
     batch, other = one.others["batch"], one.others["cut by parameters"]
-    line |= {"batch": EMPTY if isnan(batch) else f"{batch:+.2f}", "not explained": f"{one.unexplained:+.2f}"}
-    return line | {"quoted": f"{one.quoted:g}", "or cut by parameters": EMPTY if isnan(other) else f"{other:+.2f}"}
+    line |= {
+        "batch": EMPTY if isnan(batch) else f"{batch:+.2f}",
+        "not explained": f"{one.unexplained:+.2f}",
+    }
+    return line | {
+        "quoted": f"{one.quoted:g}",
+        "or cut by parameters": EMPTY if isnan(other) else f"{other:+.2f}",
+    }

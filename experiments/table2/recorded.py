@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 NAME = "table2"
 MODELS = ("amoebanet-d", "transformer")
-VARIED = ("-by-memory", "-by-parameters")  # groups that change more than K and M from cell to cell, or how to cut
+# groups that change more than K and M from cell to cell, or how to cut
+VARIED = ("-by-memory", "-by-parameters")
 _GROUPS = {
     "controlled": "{}-simulated",
     "by memory": "{}-by-memory",
@@ -35,7 +36,8 @@ RUNGS = {
 }
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
 TOLERANCE = 0.10  # of a quoted ratio: within it a prediction is consistent; one that is not says so
-_SCALES = ("paper", "node", "laptop", "smoke")  # where several simulated it, the first: only smoke has other sizes
+# where several simulated it, the first: only smoke has other sizes
+_SCALES = ("paper", "node", "laptop", "smoke")
 
 
 def at_papers_size(results: "Results", row: Row) -> bool:
@@ -53,7 +55,8 @@ def fixed(rows: Iterable[Row]) -> list[Row]:
 class Protocol:
     """Runs of one model under one protocol, all of one place.
 
-    `rows` has them by (K, M), re-materialization always; `kept` those of one stage that keeps all activations, by M.
+    `rows` has them by (K, M), re-materialization always; `kept` those of one stage that keeps all
+    activations, by M.
     """
 
     results: "Results"
@@ -112,7 +115,9 @@ class Protocol:
     @property
     def stretches(self) -> list[float]:
         """How many times as long as the device each emulated cell's stages really waited."""
-        specs = [self.results.specs[row["run"]] for row in self.rows.values() if row["status"] == "done"]
+        specs = [
+            self.results.specs[row["run"]] for row in self.rows.values() if row["status"] == "done"
+        ]
         return [spec.stretch or 1.0 for spec in specs]
 
     @property
@@ -145,12 +150,20 @@ def protocol(results: "Results", model: str, name: str) -> Protocol:
     if name == "emulated":
         rows = [row for row in rows if row["fidelity"] == "emulated"]
     else:
-        rows = [row for row in rows if row["group"] == _GROUPS[name].format(model) and row["fidelity"] == "simulated"]
+        rows = [
+            row
+            for row in rows
+            if row["group"] == _GROUPS[name].format(model) and row["fidelity"] == "simulated"
+        ]
     places: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         places.setdefault((row["machine"], row["scale"]), []).append(row)
-    tried = {place: sum(row["status"] != "planned" for row in some) for place, some in places.items()}
-    order = sorted(places, key=lambda place: (tried[place] == 0, _SCALES.index(place[1]), -tried[place], place))
+    tried = {
+        place: sum(row["status"] != "planned" for row in some) for place, some in places.items()
+    }
+    order = sorted(
+        places, key=lambda place: (tried[place] == 0, _SCALES.index(place[1]), -tried[place], place)
+    )
     own = places[order[0]] if order else []
     return Protocol(
         results,
@@ -173,8 +186,8 @@ def warning(some: Iterable[Protocol]) -> str:
         return ""
     names = dict.fromkeys(model_name(one.model) for one in others)
     return (
-        f"{' and '.join(names)}: modelled runs are of {another_size(others)}, another than the paper's, and show "
-        "nothing about the paper. "
+        f"{' and '.join(names)}: modelled runs are of {another_size(others)}, another than the "
+        "paper's, and show nothing about the paper. "
     )
 
 

@@ -45,7 +45,11 @@ Ideal = Callable[[int, int, str, str], float]
 Line = dict[tuple[str, str], Any]
 FOLDED = ("table2_long*", "table2_points*", "table2_cells", "table2_figure2*_emulated")
 # Of three fidelities those that a generic figure would be too long with.
-HIDDEN = {"memory": ("emulated", "simulated"), "breakdown": ("emulated",), "timelines": ("simulated",)}
+HIDDEN = {
+    "memory": ("emulated", "simulated"),
+    "breakdown": ("emulated",),
+    "timelines": ("simulated",),
+}
 _KEPT = "simulated, over K=1 without recompute"
 
 
@@ -62,8 +66,15 @@ def tables(results: "Results") -> list[Table]:
 def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Table 2 as bars and under other protocols; then the generic figures of its controlled runs."""
     if beside_paper(results, NAME):
-        for name, make, about in (("bars", bars, about_bars), ("protocols", protocols, about_protocols)):
-            yield name, make(results, rows), " ".join(filter(None, (about(results), optimizers(results, rows))))
+        for name, make, about in (
+            ("bars", bars, about_bars),
+            ("protocols", protocols, about_protocols),
+        ):
+            yield (
+                name,
+                make(results, rows),
+                " ".join(filter(None, (about(results), optimizers(results, rows)))),
+            )
     yield from generic.figures(results, fixed(rows), HIDDEN)
 
 
@@ -72,8 +83,8 @@ def table2(results: "Results") -> Table:
     quoting = beside_paper(results, NAME)
     theirs = "The paper's batch changed from cell to cell and is not printed. " if quoting else ""
     note = (
-        "Throughput over that of K=2, M=1 of the same model and column. Ours: the same N and re-materialization for "
-        f"both. {theirs}{IDEAL} {MARKS}"
+        "Throughput over that of K=2, M=1 of the same model and column. Ours: the same N and "
+        f"re-materialization for both. {theirs}{IDEAL} {MARKS}"
     )
     title = "Table 2 (v5 and NeurIPS): throughput" if quoting else "Throughput"
     title += " normalised to K=2, M=1"
@@ -83,8 +94,8 @@ def table2(results: "Results") -> Table:
 def table2_speedup(results: "Results") -> Table:
     """The controlled view of Table 2: speedup over K=1 at the same M and N; the paper has no K=1."""
     note = (
-        "Speedup over K=1 at the same M, N and re-materialization; the paper prints no K=1 column, so nothing is "
-        f"quoted, and nothing was emulated there. {IDEAL} {MARKS}"
+        "Speedup over K=1 at the same M, N and re-materialization; the paper prints no K=1 "
+        f"column, so nothing is quoted, and nothing was emulated there. {IDEAL} {MARKS}"
     )
     title = "Table 2's runs: speedup over K=1 at the same M"
     return _wide("table2_speedup", title, note, results, over_k1, ideal_over_k1)
@@ -94,11 +105,15 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
     """Rows (model, M), for each K a column of each kind; one model measured in several settings has lines of each."""
     from pandas import DataFrame, MultiIndex
 
-    measured = [row for row in rows_of(results, experiment=NAME, fidelity="measured") if row["K"] > 1]
+    measured = [
+        row for row in rows_of(results, experiment=NAME, fidelity="measured") if row["K"] > 1
+    ]
     found = _settings(results, measured)
     quoting = ours is over_k2m1 and beside_paper(results, NAME)
     modelled = {setting.model: _modelled(results, setting.model, ours) for setting in found}
-    kinds = [kind for kind in ("emulated", "simulated") if any(some[kind] for some in modelled.values())]
+    kinds = [
+        kind for kind in ("emulated", "simulated") if any(some[kind] for some in modelled.values())
+    ]
     Ks = sorted({cell.K for cell in paper_table2()} | {row["K"] for row in measured})
     lines = []
     for setting in found:
@@ -107,7 +122,9 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
             for K in Ks:
                 if quoting:
                     line[f"K={K}", "quoted"] = _printed(quoted(setting.model, K, M))
-                line[f"K={K}", "measured"] = _cell(results, matching(setting.rows, {"K": K, "M": M}), ours)
+                line[f"K={K}", "measured"] = _cell(
+                    results, matching(setting.rows, {"K": K, "M": M}), ours
+                )
                 line |= _beside(results, modelled[setting.model], kinds, (K, M), ours)
                 line[f"K={K}", "ideal"] = number(theirs(K, M, *setting.plan))
             lines.append(line)
@@ -116,14 +133,20 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
     details = [optimizers(results, fixed(rows_of(results, experiment=NAME)))]
-    details += [f"{model_name(setting.model)}, measured: {setting.details}." for setting in found if setting.details]
+    details += [
+        f"{model_name(setting.model)}, measured: {setting.details}."
+        for setting in found
+        if setting.details
+    ]
     details += [f"{kind.capitalize()}: {_sizes(modelled, kind)}." for kind in kinds]
     if "emulated" in kinds:
         details.append(emulated.sentence(results))
     details += [words for some in modelled.values() if (words := _base(results, some["simulated"]))]
     if ours is over_k2m1:
         whole = settings(results, rows_of(results, experiment=NAME, fidelity="measured"))
-        details += filter(None, (falls(results, setting, _short_title(setting, whole)) for setting in whole))
+        details += filter(
+            None, (falls(results, setting, _short_title(setting, whole)) for setting in whole)
+        )
     note = warning(some[kind] for some in modelled.values() for kind in kinds) + note
     return Table(name, title, " ".join(filter(None, [note, *details])), shown, experiment=NAME)
 
@@ -140,21 +163,29 @@ def _base(results: "Results", own: Protocol) -> str:
         return ""
     optimizer = results.specs[row["run"]].optimizer
     return (
-        f"{model_name(row['model'])}, simulated: one N is a comparison, its K=2, M=1 is counted to take "
-        f"{memory(row['peak_gib_max'])} a stage, whatever the device has (optimizer {optimizer})."
+        f"{model_name(row['model'])}, simulated: one N is a comparison, its K=2, M=1 is counted to "
+        f"take {memory(row['peak_gib_max'])} a stage, whatever the device has (optimizer "
+        f"{optimizer})."
     )
 
 
 def _modelled(results: "Results", model: str, ours: Ours) -> dict[str, Protocol]:
     """Runs of the controlled protocol that were emulated, where they have the baseline, and simulated."""
-    found = {"emulated": protocol(results, model, "emulated"), "simulated": protocol(results, model, "controlled")}
+    found = {
+        "emulated": protocol(results, model, "emulated"),
+        "simulated": protocol(results, model, "controlled"),
+    }
     if ours is over_k1 and not any(K == 1 for K, _ in found["emulated"].rows):
         found["emulated"] = Protocol(results, model, {}, {})
     return found
 
 
 def _beside(
-    results: "Results", modelled: dict[str, Protocol], kinds: list[str], at: tuple[int, int], ours: Ours
+    results: "Results",
+    modelled: dict[str, Protocol],
+    kinds: list[str],
+    at: tuple[int, int],
+    ours: Ours,
 ) -> Line:
     """The emulated and the simulated cell; over one stage also against the one that keeps its activations."""
     line: Line = {}
@@ -164,7 +195,9 @@ def _beside(
         line[head, kind] = _cell(results, [row] if row else [], ours)
     if ours is over_k1 and "simulated" in kinds:
         kept = modelled["simulated"].kept.get(at[1])
-        line[head, _KEPT] = number(modelled["simulated"].throughput(*at) / kept["throughput"]) if kept else EMPTY
+        line[head, _KEPT] = (
+            number(modelled["simulated"].throughput(*at) / kept["throughput"]) if kept else EMPTY
+        )
     return line
 
 
@@ -217,15 +250,26 @@ def table2_long(results: "Results") -> Table:
     lines = [_long(results, *pair, quoting) for pair in pairs]
     theirs = " The paper's cell is over K=2, M=1." if quoting else ""
     note = (
-        f"One line a run; each ratio is of throughput and its baseline stands beside it. {IDEAL} That is the early "
-        f"one, 4KM/(4M+3(K-1)) over K=1. {PLAIN} Both over the same baseline as ours.{theirs} Runs at a fixed N. "
+        f"One line a run; each ratio is of throughput and its baseline stands beside it. {IDEAL} "
+        f"That is the early one, 4KM/(4M+3(K-1)) over K=1. {PLAIN} Both over the same baseline as "
+        f"ours.{theirs} Runs at a fixed N. "
         f"{optimizers(results, fixed(rows_of(results, experiment=NAME)))} {MARKS}"
     )
     shown, data = (DataFrame([line[n] for line in lines]) for n in (0, 1))
-    return Table("table2_long", "Table 2, one line a run", note, shown.fillna(EMPTY), data, NAME, missing=not lines)
+    return Table(
+        "table2_long",
+        "Table 2, one line a run",
+        note,
+        shown.fillna(EMPTY),
+        data,
+        NAME,
+        missing=not lines,
+    )
 
 
-def _long(results: "Results", setting: Setting, row: Row, quoting: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _long(
+    results: "Results", setting: Setting, row: Row, quoting: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run as shown and as plain numbers; columns of ours carry their fidelity in their name."""
     K, M, fidelity = row["K"], row["M"], row["fidelity"]
     printed = quoted(row["model"], K, M)
@@ -240,7 +284,11 @@ def _long(results: "Results", setting: Setting, row: Row, quoting: bool) -> tupl
         ("K=1", over_k1(results, row), theory.speedup_over_k1),
     ):
         column = f"{fidelity} over {name}"
-        shown |= {column: str(ratio), f"{column}: baseline": ratio.baseline, f"{column}: verdict": ratio.verdict}
+        shown |= {
+            column: str(ratio),
+            f"{column}: baseline": ratio.baseline,
+            f"{column}: verdict": ratio.verdict,
+        }
         data |= {column: ratio.value, f"{column}: low": ratio.low, f"{column}: high": ratio.high}
         data |= {f"{column}: rounds": ratio.rounds, f"{column}: baseline": ratio.baseline}
         if quoting and name != "K=1":

@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from repro.harness.sizes import AMOEBANET, MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW, TRANSFORMER, stretched
+from repro.harness.sizes import (
+    AMOEBANET,
+    MODELLED_AMOEBANET,
+    MODELLED_TRANSFORMER,
+    NARROW,
+    TRANSFORMER,
+    stretched,
+)
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
 # Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
@@ -10,40 +17,53 @@ AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper
 TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "paper": 32}
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
 STEPS: dict[Scale, int] = {"smoke": 1, "laptop": 1, "node": 10, "paper": 10}
-# Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer stages wait when
-# they are emulated at M=1, so that a step takes two to three seconds.
-TPUS = {"amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.2), "transformer": ("tpu-v3", 16 * 2**30, 32, 0.08)}
-LARGEST: dict[Scale, int] = {"smoke": 64, "laptop": 4096, "node": 4096, "paper": 4096}  # N that may fill a memory
+# Simulated at the paper's size at every scale but smoke: device, its memory, N, and how much longer
+# stages wait when they are emulated at M=1, so that a step takes two to three seconds.
+TPUS = {
+    "amoebanet-d": ("tpu-v2", 8 * 10**9, 128, 1.2),
+    "transformer": ("tpu-v3", 16 * 2**30, 32, 0.08),
+}
+# N that may fill a memory
+LARGEST: dict[Scale, int] = {"smoke": 64, "laptop": 4096, "node": 4096, "paper": 4096}
 KS, MS = (1, 2, 4, 8), (1, 4, 32)
 DEVIATIONS = (
-    "Measured, emulated and first of all simulated: one fixed N for all K and M of a model (the controlled protocol). "
-    "The paper adjusted its batch to memory from cell to cell and does not print it, so its ratios mix the pipeline "
-    "with the batch: seven of its cells beat every pipeline at a fixed batch. A second protocol, simulated, takes the "
-    "largest mini-batch that is counted to fit each cell.",
+    "Measured, emulated and first of all simulated: one fixed N for all K and M of a model (the "
+    "controlled protocol). The paper adjusted its batch to memory from cell to cell and does not "
+    "print it, so its ratios mix the pipeline with the batch: seven of its cells beat every "
+    "pipeline at a fixed batch. A second protocol, simulated, takes the largest mini-batch that "
+    "is counted to fit each cell.",
     "K=1 is a baseline here, with and without recompute; the paper prints none for throughput.",
-    "The paper prints neither the image size nor the Transformer's widths of this table, nor the TPU generation. "
-    "Simulated and at scales node and paper: 224 x 224, Table 1's widths and N, AmoebaNet-D on TPUv2 cores and the "
-    "Transformer on TPUv3 cores, as in Table 1. smoke and laptop shrink what they measure until two CPU cores do a "
-    "step in about a second; their images are scikit-learn's digits, resized, their sentences made up.",
-    "Stages are cut by time, measured on the first micro-batch of each run and kept over all rounds, or modelled; "
-    "the paper does not say how this table's stages were cut. Simulated also: cut by parameters.",
-    "Simulated: every operator takes the longer of its operations and its bytes on that device; nothing is fused, as "
-    "XLA would, so operators without matrices weigh more than on the paper's TPUs. Emulated: the same costs, K real "
-    "processes that wait, messages cut down to 64 KiB over a link slowed down as much; what a wait ends late, by its "
-    "timer or for want of a core, later ones make good.",
+    "The paper prints neither the image size nor the Transformer's widths of this table, nor the "
+    "TPU generation. Simulated and at scales node and paper: 224 x 224, Table 1's widths and N, "
+    "AmoebaNet-D on TPUv2 cores and the Transformer on TPUv3 cores, as in Table 1. smoke and "
+    "laptop shrink what they measure until two CPU cores do a step in about a second; their "
+    "images are scikit-learn's digits, resized, their sentences made up.",
+    "Stages are cut by time, measured on the first micro-batch of each run and kept over all "
+    "rounds, or modelled; the paper does not say how this table's stages were cut. Simulated "
+    "also: cut by parameters.",
+    "Simulated: every operator takes the longer of its operations and its bytes on that device; "
+    "nothing is fused, as XLA would, so operators without matrices weigh more than on the "
+    "paper's TPUs. Emulated: the same costs, K real processes that wait, messages cut down to 64 "
+    "KiB over a link slowed down as much; what a wait ends late, by its timer or for want of a "
+    "core, later ones make good.",
 )
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
     """Throughput for K in {1, 2, 4, 8} and M in {1, 4, 32}.
 
-    Paper: section 3, Table 2 (v5 and NeurIPS), divided by its own K=2, M=1 cell, on Cloud TPUs, one partition per
-    accelerator. Stated: AmoebaNet-D (18, 256), Transformer-48, mini-batch adjusted to memory "if necessary". Not
-    stated: the mini-batch of any cell, image size, sequence length, the Transformer's widths, the TPU generation.
+    Paper: section 3, Table 2 (v5 and NeurIPS), divided by its own K=2, M=1 cell, on Cloud TPUs, one
+    partition per accelerator. Stated: AmoebaNet-D (18, 256), Transformer-48, mini-batch adjusted to
+    memory "if necessary". Not stated: the mini-batch of any cell, image size, sequence length, the
+    Transformer's widths, the TPU generation.
 
-    Where this departs from it, and why, stands in the report and at the top of experiments/table2/runs.py.
+    Where this departs from it, and why, stands in the report and at the top of
+    experiments/table2/runs.py.
     """
-    small, big = ("amoebanet-d", MODELLED_AMOEBANET[scale]), ("transformer", MODELLED_TRANSFORMER[scale])
+    small, big = (
+        ("amoebanet-d", MODELLED_AMOEBANET[scale]),
+        ("transformer", MODELLED_TRANSFORMER[scale]),
+    )
     largest = LARGEST[scale]
     by_memory = [
         _by_memory("amoebanet-d-by-memory", *small, largest),
@@ -53,7 +73,10 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         name="table2",
         title="Training throughput against stages K and micro-batches M",
-        question="How does throughput grow with K and M at a fixed mini-batch, and how near is it to the ideal?",
+        question=(
+            "How does throughput grow with K and M at a fixed mini-batch, and how near is it to "
+            "the ideal?"
+        ),
         paper="Table 2",
         neurips="Table 2",
         needs="any machine; 8 devices to measure every cell",
@@ -89,25 +112,35 @@ def _spec(model: str, args: dict[str, Any], K: int, M: int, **changed: Any) -> R
 def _controlled(name: str, model: str, args: dict[str, Any]) -> Group:
     """Every K with every M, and one stage without recompute, the other base."""
     runs = [_spec(model, args, K, M) for K in KS for M in MS]
-    return Group(name=name, runs=(*runs, *(_spec(model, args, 1, M, checkpoint="never") for M in MS)))
+    return Group(
+        name=name, runs=(*runs, *(_spec(model, args, 1, M, checkpoint="never") for M in MS))
+    )
 
 
 def _modelled(name: str, model: str, args: dict[str, Any], **changed: Any) -> Group:
     """Table 2's own cells, simulated with something changed."""
-    return Group(name=name, runs=tuple(_spec(model, args, K, M, **changed) for K in KS[1:] for M in MS))
+    return Group(
+        name=name, runs=tuple(_spec(model, args, K, M, **changed) for K in KS[1:] for M in MS)
+    )
 
 
 def _emulated(scale: Scale, *models: tuple[str, dict[str, Any]]) -> list[Group]:
     """The controlled protocol with waiting stages; at smoke, where models are tiny, one of them on a slow clock."""
     if scale == "smoke":
         model, args = models[-1]
-        runs = tuple(_spec(model, args, 2, M, fidelity="emulated", stretch=300.0, steps=1) for M in (1, 4))
+        runs = tuple(
+            _spec(model, args, 2, M, fidelity="emulated", stretch=300.0, steps=1) for M in (1, 4)
+        )
         return [Group(name=f"{model}-emulated", runs=runs, rounds=1)]
     found = []
     for model, args in models:
         cells = [(K, M, stretched(TPUS[model][3], K, M)) for K in KS[1:] for M in MS]
-        runs = tuple(_spec(model, args, K, M, fidelity="emulated", stretch=slow, steps=1) for K, M, slow in cells)
-        found.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))  # waits hardly differ from round to round
+        runs = tuple(
+            _spec(model, args, K, M, fidelity="emulated", stretch=slow, steps=1)
+            for K, M, slow in cells
+        )
+        # waits hardly differ from round to round
+        found.append(Group(name=f"{model}-emulated", runs=runs, rounds=1))
     return found
 
 

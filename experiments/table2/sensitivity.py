@@ -1,12 +1,21 @@
 """How much Table 2's predictions depend on each figure of the device: every one halved, then doubled.
 
-A ratio is over K=2, M=1 with the same figure changed alike, as a device that is slower or faster than its profile says
-would give it. The seconds were recorded with the runs, each with its own best cut.
+A ratio is over K=2, M=1 with the same figure changed alike, as a device that is slower or faster
+than its profile says would give it. The seconds were recorded with the runs, each with its own best
+cut.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from experiments.table2.recorded import MODELS, NAME, Protocol, another_size, protocol, quoted, warning
+from experiments.table2.recorded import (
+    MODELS,
+    NAME,
+    Protocol,
+    another_size,
+    protocol,
+    quoted,
+    warning,
+)
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, framed, number
 
@@ -38,19 +47,27 @@ def tables(results: "Results") -> list[Table]:
         return []
     pairs = [pair for own, changed in found for pair in _lines(own, changed)]
     owns = [own for own, _ in found]
-    inside = [_inside(own, changed, cell) for own, changed in found if own.papers_size for cell in CELLS]
-    lie = f"{sum(inside)} of {len(inside)} quoted cells lie within the widest range. " if inside else ""
+    inside = [
+        _inside(own, changed, cell) for own, changed in found if own.papers_size for cell in CELLS
+    ]
+    lie = (
+        f"{sum(inside)} of {len(inside)} quoted cells lie within the widest range. "
+        if inside
+        else ""
+    )
     note = warning(owns) + (
-        "Throughput over that of K=2, M=1, all simulated at one N. Halved / doubled: the same with that figure of the "
-        "device, in the base too, every stage cut anew; of launch and latency half is the faster, of rates double. "
-        "Rests on: by the profile's own source texts; fraction assumed: what the maker promises is sourced, the "
-        "fraction of it that programs attain is not. Widest range: of single figures; two that are wrong together "
+        "Throughput over that of K=2, M=1, all simulated at one N. Halved / doubled: the same "
+        "with that figure of the device, in the base too, every stage cut anew; of launch and "
+        "latency half is the faster, of rates double. Rests on: by the profile's own source "
+        "texts; fraction assumed: what the maker promises is sourced, the fraction of it that "
+        "programs attain is not. Widest range: of single figures; two that are wrong together "
         f"could move more. A factor of two is no error estimate. Nothing is fitted. {lie}About: "
         f"{'; '.join(own.about for own in owns)}."
     )
     size = another_size(owns)
     title = (
-        f"How far Table 2's predictions{', ' * bool(size)}{size}{',' * bool(size)} depend on each figure of the device"
+        f"How far Table 2's predictions{', ' * bool(size)}{size}{',' * bool(size)} depend on each "
+        "figure of the device"
     )
     return [framed("table2_sensitivity", title, note, pairs, NAME)]
 
@@ -60,7 +77,10 @@ def ratios(own: Protocol) -> dict[str, Ratios]:
     steps = {cell: _recorded(own, cell) for cell in (*CELLS, BASE)}
     names = [name for name in FIGURES if all(name in found for found in steps.values())]
     return {
-        name: {cell: {word: steps[BASE][name][word] / steps[cell][name][word] for word in FACTORS} for cell in CELLS}
+        name: {
+            cell: {word: steps[BASE][name][word] / steps[cell][name][word] for word in FACTORS}
+            for cell in CELLS
+        }
         for name in names
     }
 
@@ -69,7 +89,11 @@ def widest(own: Protocol, changed: dict[str, Ratios], cell: Cell) -> tuple[float
     """The lowest and the highest ratio that one figure alone can give, and the figure that moves it most."""
     spans = {name: [own.ratio(*cell), *some[cell].values()] for name, some in changed.items()}
     values = [value for some in spans.values() for value in some]
-    return min(values), max(values), max(spans, key=lambda name: max(spans[name]) - min(spans[name]))
+    return (
+        min(values),
+        max(values),
+        max(spans, key=lambda name: max(spans[name]) - min(spans[name])),
+    )
 
 
 def _recorded(own: Protocol, cell: Cell) -> dict[str, dict[str, Any]]:
@@ -85,20 +109,37 @@ def _inside(own: Protocol, changed: dict[str, Ratios], cell: Cell) -> bool:
 def _lines(own: Protocol, changed: dict[str, Ratios]) -> list[tuple[Line, Line]]:
     """The prediction as it is, one line a figure, and the widest range, each as shown and as numbers."""
     bases = _recorded(own, BASE)
-    lines = [_line(own, "as it is", EMPTY, {cell: {"as it is": own.ratio(*cell)} for cell in CELLS})]
-    lines += [_line(own, FIGURES[name], bases[name]["basis"], some) for name, some in changed.items()]
+    lines = [
+        _line(own, "as it is", EMPTY, {cell: {"as it is": own.ratio(*cell)} for cell in CELLS})
+    ]
+    lines += [
+        _line(own, FIGURES[name], bases[name]["basis"], some) for name, some in changed.items()
+    ]
     ranges = {cell: widest(own, changed, cell) for cell in CELLS}
-    ends: Ratios = {cell: {"lowest": low, "highest": high} for cell, (low, high, _) in ranges.items()}
+    ends: Ratios = {
+        cell: {"lowest": low, "highest": high} for cell, (low, high, _) in ranges.items()
+    }
     shown, data = _line(own, "widest range", EMPTY, ends)
-    words = {cell: f"{number(low)} to {number(high)}: {FIGURES[name]}" for cell, (low, high, name) in ranges.items()}
+    words = {
+        cell: f"{number(low)} to {number(high)}: {FIGURES[name]}"
+        for cell, (low, high, name) in ranges.items()
+    }
     shown |= {("", _name(cell)): text for cell, text in words.items()}
     return [*lines, (shown, data)]
 
 
 def _line(own: Protocol, figure: str, basis: str, values: Ratios) -> tuple[Line, Line]:
-    head: Line = {("", "model"): model_name(own.model), ("", "figure"): figure, ("", "rests on"): basis}
-    shown = {("", _name(cell)): " / ".join(map(number, some.values())) for cell, some in values.items()}
-    data = {(_name(cell), word): value for cell, some in values.items() for word, value in some.items()}
+    head: Line = {
+        ("", "model"): model_name(own.model),
+        ("", "figure"): figure,
+        ("", "rests on"): basis,
+    }
+    shown = {
+        ("", _name(cell)): " / ".join(map(number, some.values())) for cell, some in values.items()
+    }
+    data = {
+        (_name(cell), word): value for cell, some in values.items() for word, value in some.items()
+    }
     return head | shown, head | data
 
 

@@ -43,7 +43,11 @@ def _of_group(results: "Results", rows: list[Row]) -> list[Slowed]:
     made = []
     for row in rows:
         link = results.specs[row["run"]].link
-        ratio = (1.0, nan, nan) if row is base and row["status"] == "done" else step_over(results, row, base)
+        ratio = (
+            (1.0, nan, nan)
+            if row is base and row["status"] == "done"
+            else step_over(results, row, base)
+        )
         made.append(Slowed(row, (link.bytes_per_second or inf) if link else inf, ratio))
     return sorted(made, key=lambda one: -one.speed)
 
@@ -52,27 +56,45 @@ def throttled(results: "Results") -> Table:
     """Step, message and transfer for each speed of the link."""
     found = slowed(results)
     note = (
-        "Measured, scaled-down models on CPU processes: their compute over their messages is not that of the paper's "
-        "models, so this shows a trend. Step over step: of the same round, over that of the link not throttled (shared "
-        f"memory); bootstrap 95 % interval, {NO_INTERVAL}, ~ where it spans 1. Message: one micro-batch's activations; "
-        "not recorded for AmoebaNet, where they depend on the cut. Transfer: share of K x step. "
-        + " ".join([optimizers(results, (one.row for some in found for one in some), always=True), *sentences(results)])
+        "Measured, scaled-down models on CPU processes: their compute over their messages is not "
+        "that of the paper's models, so this shows a trend. Step over step: of the same round, "
+        "over that of the link not throttled (shared memory); bootstrap 95 % interval, "
+        f"{NO_INTERVAL}, ~ where it spans 1. Message: one micro-batch's activations; not recorded "
+        "for AmoebaNet, where they depend on the cut. Transfer: share of K x step. "
+        + " ".join(
+            [
+                optimizers(results, (one.row for some in found for one in some), always=True),
+                *sentences(results),
+            ]
+        )
     )
     title = "Table 3, measured small: K=2 with a link throttled to several speeds"
-    return framed("table3_throttled", title, note, [_line(results, one) for some in found for one in some], NAME)
+    return framed(
+        "table3_throttled",
+        title,
+        note,
+        [_line(results, one) for some in found for one in some],
+        NAME,
+    )
 
 
 def _line(results: "Results", one: Slowed) -> Pair:
     row, spec = one.row, results.specs[one.row["run"]]
     size = message_bytes(spec)
     link = LinkSpeed(bytes_per_second=one.speed)
-    about = {"model": model_name(row["model"]), "where": where(results, row), "link": speed_name(one.speed)}
+    about = {
+        "model": model_name(row["model"]),
+        "where": where(results, row),
+        "link": speed_name(one.speed),
+    }
     about |= {"status": row["status"], "rounds": row["rounds"]}
     found = {
         ("measured", "step (ms)"): 1e3 * row["step_s"],
         ("measured", "transfer"): parts(results, row).get("transfer", nan),
         ("message", "KiB"): size / 1024,
-        ("message", "ms on this link"): 1e3 * link.seconds(int(size)) if size == size and one.speed < inf else nan,
+        ("message", "ms on this link"): 1e3 * link.seconds(int(size))
+        if size == size and one.speed < inf
+        else nan,
     }
     shown = {("", key): value for key, value in about.items()}
     shown |= {("measured", "step (ms)"): number(found["measured", "step (ms)"], 1)}
@@ -80,7 +102,9 @@ def _line(results: "Results", one: Slowed) -> Pair:
     shown |= {("measured", "transfer"): percent(found["measured", "transfer"])}
     shown |= {("message", "KiB"): number(found["message", "KiB"], 0)}
     shown |= {("message", "ms on this link"): number(found["message", "ms on this link"])}
-    data = {("", key): value for key, value in about.items()} | {("", "bytes_per_second"): one.speed}
+    data = {("", key): value for key, value in about.items()} | {
+        ("", "bytes_per_second"): one.speed
+    }
     return shown, data | found | spread_numbers("measured", "step over step", one.ratio)
 
 
@@ -106,12 +130,21 @@ def _sentence(some: list[Slowed], place: str) -> str:
         return ""
     name = model_name(done[0].row["model"]) + (f" ({place})" if place else "")
     if all(one.ratio[1] != one.ratio[1] for one in done):
-        return f"{name}: too few rounds to say from which speed on a link costs {COST:.0%} of the step."
+        return (
+            f"{name}: too few rounds to say from which speed on a link costs {COST:.0%} of the "
+            "step."
+        )
     costly = [one for one in done if one.ratio[0] >= 1 + COST and one.ratio[1] > 1]
     if not costly:
-        return f"{name}: at no speed that was tried is a cost of {COST:.0%} shown; {_told(done[-1])}."
+        return (
+            f"{name}: at no speed that was tried is a cost of {COST:.0%} shown; {_told(done[-1])}."
+        )
     cheap = [one for one in done if one.speed > costly[0].speed and one.ratio[2] < 1 + COST]
-    before = f"less than that at {_told(cheap[-1])}" if cheap else "less is shown at no speed that was tried"
+    before = (
+        f"less than that at {_told(cheap[-1])}"
+        if cheap
+        else "less is shown at no speed that was tried"
+    )
     return f"{name}: a link costs {COST:.0%} of the step or more at {_told(costly[0])}, {before}."
 
 

@@ -8,9 +8,26 @@ from typing import TYPE_CHECKING, Any
 from experiments.table3 import throughput
 from experiments.table3.links import COST, THROTTLED, Slowed, sentences, slowed
 from experiments.table3.throughput import KS, NAME, M, Series, ideal, over_k2, quoted, series
-from repro.report.compare import NO_INTERVAL, Row, beside_paper, fidelities, optimizers, speed_name, where
+from repro.report.compare import (
+    NO_INTERVAL,
+    Row,
+    beside_paper,
+    fidelities,
+    optimizers,
+    speed_name,
+    where,
+)
 from repro.report.rounds import parts
-from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, in_pairs, model_colour, model_name, ticks
+from repro.report.style import (
+    FIDELITIES,
+    MARKERS,
+    THEORY,
+    grid,
+    in_pairs,
+    model_colour,
+    model_name,
+    ticks,
+)
 from repro.report.table import Table
 from repro.report.texts import IDEAL
 
@@ -23,7 +40,8 @@ if TYPE_CHECKING:
 FOLDED = ("table3_points*",)
 _ORDER = (*FIDELITIES, "ideal")
 _LINE = 46  # characters that fit the title of half a figure
-_GAP = 4.0  # times the fastest link: where, beyond a break of the axis, the link stands that is not throttled
+# times the fastest link: where, beyond a break of the axis, the link stands that is not throttled
+_GAP = 4.0
 
 
 def tables(results: "Results") -> list[Table]:
@@ -38,10 +56,14 @@ def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure 
     words = f"Throughput over K=2 at M={M}: {theirs}ours and the ideal. {IDEAL}"
     yield "bars", bars(results), " ".join(filter(None, (words, updates[0])))
     words = (
-        "Measured with scaled-down models: the step over that of the same round whose link is not throttled, which "
-        f"stands apart at the right and is 1; {NO_INTERVAL}."
+        "Measured with scaled-down models: the step over that of the same round whose link is not "
+        f"throttled, which stands apart at the right and is 1; {NO_INTERVAL}."
     )
-    yield "throttled", throttled(results), " ".join(filter(None, [words, updates[1], *sentences(results)]))
+    yield (
+        "throttled",
+        throttled(results),
+        " ".join(filter(None, [words, updates[1], *sentences(results)])),
+    )
 
 
 def _split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
@@ -63,9 +85,13 @@ def bars(results: "Results") -> "Figure | None":
     handles = {}
     for panel, one in zip(panels, found, strict=True):
         _panel(panel, results, one)
-        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+        handles |= {
+            label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
     ordered = [name for name in _ORDER if name in handles]
-    figure.legend([handles[name] for name in ordered], ordered, loc="outside lower center", ncols=len(ordered))
+    figure.legend(
+        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=len(ordered)
+    )
     return figure
 
 
@@ -73,9 +99,13 @@ def _title(results: "Results", one: Series) -> str:
     """The model, and the size and device of its modelled runs."""
     specs = [results.specs[row["run"]] for row in one.rows if row["status"] == "done"]
     spec = next((spec for spec in specs if spec.profile), specs[0])
-    size = ", ".join([*(f"{name}={value}" for name, value in spec.model_args.items()), f"N={spec.N}"])
+    size = ", ".join(
+        [*(f"{name}={value}" for name, value in spec.model_args.items()), f"N={spec.N}"]
+    )
     size += f" on {spec.profile}" if spec.profile else ""
-    return "\n".join(textwrap.fill(words, _LINE, break_on_hyphens=False) for words in (one.title, size))
+    return "\n".join(
+        textwrap.fill(words, _LINE, break_on_hyphens=False) for words in (one.title, size)
+    )
 
 
 def _panel(axes: "Axes", results: "Results", one: Series) -> None:
@@ -83,7 +113,9 @@ def _panel(axes: "Axes", results: "Results", one: Series) -> None:
     quoting = beside_paper(results, NAME)
     heights = {"quoted": {K: quoted(one.model, K) for K in KS}} if quoting else {}
     for fidelity in fidelities(done):
-        heights[fidelity] = {row["K"]: over_k2(results, row).value for row in done if row["fidelity"] == fidelity}
+        heights[fidelity] = {
+            row["K"]: over_k2(results, row).value for row in done if row["fidelity"] == fidelity
+        }
     heights["ideal"] = {K: ideal(K) for K in KS}
     width = 0.84 / len(heights)
     for index, name in enumerate(name for name in _ORDER if name in heights):
@@ -114,16 +146,23 @@ def throttled(results: "Results") -> "Figure | None":
     speeds = sorted({one.speed for some in groups for one in some if one.speed < inf})
     apart = _GAP * speeds[-1]
     for index, some in enumerate(groups):
-        aside = apart * 1.25 ** (index - (len(groups) - 1) / 2)  # all are 1 there, and would cover one another
+        # all are 1 there, and would cover one another
+        aside = apart * 1.25 ** (index - (len(groups) - 1) / 2)
         _line(axes, some, aside, _name(results, some))
     axes.axhline(1, color=THEORY, linewidth=0.8)
     axes.axhline(1 + COST, color="#888888", linewidth=0.8, linestyle="--")
-    axes.text(speeds[0], 1 + COST, f"+{COST:.0%}", va="bottom", ha="left", fontsize=8, color="#555555")
+    axes.text(
+        speeds[0], 1 + COST, f"+{COST:.0%}", va="bottom", ha="left", fontsize=8, color="#555555"
+    )
     axes.set_xscale("log")
     axes.set_xlim(speeds[0] / 1.6, apart * 1.6)
     ticks(axes, [*speeds, apart], [*(speed_name(speed) for speed in speeds), "not\nthrottled"])
     _broken(axes, (speeds[-1] * apart) ** 0.5)
-    axes.set(xlabel="link", ylabel="step over step, measured", title="the step, over that of a link not throttled")
+    axes.set(
+        xlabel="link",
+        ylabel="step over step, measured",
+        title="the step, over that of a link not throttled",
+    )
     axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     _transfers(right, results, groups)
     return figure
@@ -136,12 +175,25 @@ def _name(results: "Results", some: list[Slowed]) -> str:
 
 def _line(axes: "Axes", some: list[Slowed], apart: float, label: str) -> None:
     """One model's points with intervals, none where rounds are few; the link that is not throttled joins no line."""
-    look: dict[str, Any] = {"marker": MARKERS["measured"], "color": model_colour(some[0].row["model"])}
+    look: dict[str, Any] = {
+        "marker": MARKERS["measured"],
+        "color": model_colour(some[0].row["model"]),
+    }
     slow = [one for one in some if one.speed < inf]
     low = [0.0 if isnan(one.ratio[1]) else one.ratio[0] - one.ratio[1] for one in slow]
     high = [0.0 if isnan(one.ratio[2]) else one.ratio[2] - one.ratio[0] for one in slow]
-    axes.errorbar([one.speed for one in slow], [one.ratio[0] for one in slow], [low, high], label=label, **look)
-    axes.plot([apart for one in some if one.speed == inf], [one.ratio[0] for one in some if one.speed == inf], **look)
+    axes.errorbar(
+        [one.speed for one in slow],
+        [one.ratio[0] for one in slow],
+        [low, high],
+        label=label,
+        **look,
+    )
+    axes.plot(
+        [apart for one in some if one.speed == inf],
+        [one.ratio[0] for one in some if one.speed == inf],
+        **look,
+    )
 
 
 def _broken(axes: "Axes", at: float) -> None:
@@ -160,6 +212,14 @@ def _transfers(axes: "Axes", results: "Results", groups: list[list[Slowed]]) -> 
         shares = [100 * parts(results, one.row).get("transfer", 0.0) for one in some]
         drawn = axes.bar(places, shares, width * 0.92, color=model_colour(some[0].row["model"]))
         axes.bar_label(drawn, [f"{share:.0f}" for share in shares], fontsize=8, padding=1)
-    ticks(axes, list(range(len(names))), ["not\nthrottled" if name == inf else speed_name(name) for name in names])
+    ticks(
+        axes,
+        list(range(len(names))),
+        ["not\nthrottled" if name == inf else speed_name(name) for name in names],
+    )
     axes.grid(axis="x", visible=False)
-    axes.set(xlabel="link", ylabel="share of K x step (%), measured", title="transfer's share of that step")
+    axes.set(
+        xlabel="link",
+        ylabel="share of K x step (%), measured",
+        title="transfer's share of that step",
+    )

@@ -12,7 +12,17 @@ from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.harness.spec import canonical
 from repro.paper import Cell, table2
 from repro.paper import table3 as paper_table3
-from repro.report.compare import Ratio, Row, beside_paper, fidelities, ideal_over_k1, optimizers, over, rows_of, where
+from repro.report.compare import (
+    Ratio,
+    Row,
+    beside_paper,
+    fidelities,
+    ideal_over_k1,
+    optimizers,
+    over,
+    rows_of,
+    where,
+)
 from repro.report.rounds import costs, parts, schedule_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
@@ -46,7 +56,9 @@ class Series:
 
     def run(self, fidelity: str, K: int) -> Row | None:
         """The run of this fidelity with K stages."""
-        return next((row for row in self.rows if (row["fidelity"], row["K"]) == (fidelity, K)), None)
+        return next(
+            (row for row in self.rows if (row["fidelity"], row["K"]) == (fidelity, K)), None
+        )
 
 
 def tables(results: "Results") -> list[Table]:
@@ -78,7 +90,9 @@ def quoted(model: str, K: int) -> float:
 
 
 def _printed(cells: list[Cell], model: str, K: int) -> float:
-    return next((cell.value for cell in cells if (cell.model, cell.K, cell.M) == (model, K, M)), nan)
+    return next(
+        (cell.value for cell in cells if (cell.model, cell.K, cell.M) == (model, K, M)), nan
+    )
 
 
 def over_k2(results: "Results", row: Row) -> Ratio:
@@ -110,11 +124,13 @@ def main(results: "Results") -> Table:
     updates = optimizers(results, (row for one in found for row in one.rows), always=True)
     quoting = beside_paper(results, NAME)
     theirs = (
-        f"Against quoted: ours over the paper's, minus 1; within {TOLERANCE:.0%} measured is reproduced and what a "
-        "cost model says is consistent, no more. The paper prints neither N nor widths nor image size. "
+        f"Against quoted: ours over the paper's, minus 1; within {TOLERANCE:.0%} measured is "
+        "reproduced and what a cost model says is consistent, no more. The paper prints neither N "
+        "nor widths nor image size. "
     )
     note = (
-        f"Throughput over that of K=2 at M={M}, the same N and re-materialization. {_what(results, found)} {IDEAL} "
+        f"Throughput over that of K=2 at M={M}, the same N and re-materialization. "
+        f"{_what(results, found)} {IDEAL} "
         f"{theirs if quoting else ''}{' '.join(filter(None, [updates, *_differences(results)]))}"
     )
     title = "Table 3 (v5 and NeurIPS): throughput" if quoting else "Throughput"
@@ -136,7 +152,11 @@ def _line(results: "Results", one: Series, K: int, present: list[str], quoting: 
         found = over_k2(results, row) if row else Ratio(nan, nan, nan, 0, "")
         shown[fidelity, "over K=2"] = _word(row, found)
         told = verdict(fidelity, found.value, printed, papers_size=one.papers_size)
-        data |= {(fidelity, "over K=2"): found.value, (fidelity, "low"): found.low, (fidelity, "high"): found.high}
+        data |= {
+            (fidelity, "over K=2"): found.value,
+            (fidelity, "low"): found.low,
+            (fidelity, "high"): found.high,
+        }
         if quoting:
             shown[fidelity, "against quoted"] = EMPTY if K == 2 else told
             data[fidelity, "over quoted"] = found.value / printed
@@ -158,11 +178,15 @@ def _differences(results: "Results") -> Iterator[str]:
         if not one.papers_size or isnan(value) or abs(value / printed - 1) <= TOLERANCE:
             continue
         shares = parts(results, row)
-        waits = ", ".join(f"{part} {percent(shares.get(part, nan))}" for part in ("imbalance", "bubble", "transfer"))
+        waits = ", ".join(
+            f"{part} {percent(shares.get(part, nan))}"
+            for part in ("imbalance", "bubble", "transfer")
+        )
         cut = ", ".join(str(count) for count in row["balance"])
         yield (
-            f"{model_name(one.model)} at K={K} is not consistent: simulated {value:.2f}, quoted {printed:g}. Its step "
-            f"holds {waits}; layers are cut {cut}. What the paper did otherwise is not known." + _nearer(K, printed)
+            f"{model_name(one.model)} at K={K} is not consistent: simulated {value:.2f}, quoted "
+            f"{printed:g}. Its step holds {waits}; layers are cut {cut}. What the paper did "
+            "otherwise is not known." + _nearer(K, printed)
         )
 
 
@@ -170,20 +194,29 @@ def _nearer(K: int, printed: float) -> str:
     """That equal stages without links are near the quoted cell, of one of which the simulation is not."""
     if abs(ideal(K) / printed - 1) > TOLERANCE:
         return ""
-    return f" The uniform ideal, {ideal(K):.2f}, is within {TOLERANCE:.0%} of quoted there while the simulation is not."
+    return (
+        f" The uniform ideal, {ideal(K):.2f}, is within {TOLERANCE:.0%} of quoted there while the "
+        "simulation is not."
+    )
 
 
 def _what(results: "Results", found: list[Series]) -> str:
     """Which device, link and N the cost model was given, and which clock the emulation ran on."""
-    modelled = [row for one in found for row in one.rows if row["fidelity"] == "simulated" and row["K"] == 2]
+    modelled = [
+        row for one in found for row in one.rows if row["fidelity"] == "simulated" and row["K"] == 2
+    ]
     words = []
     for row in modelled[:1]:
         stages = costs(results, row)
         if stages is not None:
-            speed = f"{stages.link.bytes_per_second / 1e9:.1f} GB/s and {1e6 * stages.link.latency:.0f} us a message"
+            speed = (
+                f"{stages.link.bytes_per_second / 1e9:.1f} GB/s and "
+                f"{1e6 * stages.link.latency:.0f} us a message"
+            )
             words.append(
-                f"Simulated: the cost model of the profile {results.specs[row['run']].profile}, messages to the host "
-                f"and back at {speed}, each direction of each boundary by itself; nothing was computed."
+                f"Simulated: the cost model of the profile {results.specs[row['run']].profile}, "
+                f"messages to the host and back at {speed}, each direction of each boundary by "
+                "itself; nothing was computed."
             )
     batches = dict.fromkeys(f"{model_name(row['model'])} N={row['N']}" for row in modelled)
     if batches:
@@ -192,9 +225,10 @@ def _what(results: "Results", found: list[Series]) -> str:
     stretches = [results.specs[row["run"]].stretch or 1.0 for row in emulated]
     if stretches:
         words.append(
-            f"Emulated: K real processes that wait out the same costs. {clock(stretches)} Each step is longer than "
-            "simulated by the runtime on this machine's cores, not the paper's, the base's and the cell's by different "
-            "parts, so a ratio can come out on either side of the simulated one."
+            f"Emulated: K real processes that wait out the same costs. {clock(stretches)} Each "
+            "step is longer than simulated by the runtime on this machine's cores, not the "
+            "paper's, the base's and the cell's by different parts, so a ratio can come out on "
+            "either side of the simulated one."
         )
     return " ".join(words)
 
@@ -205,11 +239,11 @@ def links(results: "Results") -> Table:
     pairs = [_links(results, one, row, quoting) for one, row in _simulated(results)]
     columns = "quoted and over K=2" if quoting else "over K=2"
     note = (
-        f"Simulated, of the runs of the table before; {columns} as there. Transfer: the share of K x step in "
-        "which a stage waits for a message and would not with free ones. Free link: the same costs, cut and schedule "
-        "with messages that take no time; its step over the step with the link. Message: the largest between two "
-        "stages, its time over F of the slowest stage; below 1 it can hide behind compute. Computed here from what "
-        "the runs recorded."
+        f"Simulated, of the runs of the table before; {columns} as there. Transfer: the share of K "
+        "x step in which a stage waits for a message and would not with free ones. Free link: the "
+        "same costs, cut and schedule with messages that take no time; its step over the step "
+        "with the link. Message: the largest between two stages, its time over F of the slowest "
+        "stage; below 1 it can hide behind compute. Computed here from what the runs recorded."
     )
     title = "Table 3, simulated: how much of the step the slow link is"
     return framed("table3_links", title, note, pairs, NAME)
@@ -261,15 +295,19 @@ def _seconds(link: LinkSpeed, size: float) -> float:
 
 def against_tpus(results: "Results") -> Table:
     """Whether GPUs without fast links scale as TPUs do: Table 3 beside the row M=32 of Table 2."""
-    pairs = [_tpus(results, one.model, K) for one in series(results) if one.papers_size for K in KS[1:]]
+    pairs = [
+        _tpus(results, one.model, K) for one in series(results) if one.papers_size for K in KS[1:]
+    ]
     note = (
-        f"Throughput over that of K=2 at M={M}. TPU: Table 2's row M={M}, divided here by its own K=2; its models are "
-        "twice as large, AmoebaNet-D (18, 256) and 48 layers. Simulated, TPU: Table 2's runs at the same N for every "
-        f"K, cut by time. {_sentence(results)}"
+        f"Throughput over that of K=2 at M={M}. TPU: Table 2's row M={M}, divided here by its own "
+        "K=2; its models are twice as large, AmoebaNet-D (18, 256) and 48 layers. Simulated, TPU: "
+        f"Table 2's runs at the same N for every K, cut by time. {_sentence(results)}"
     )
     title = "Table 3 beside Table 2: do GPUs without NVLink scale as TPUs do?"
     ran = any(row["status"] != "planned" for one in series(results) for row in one.rows)
-    missing = f"{NOT_RUN} at this scale, whose models are of another size than the paper's" if ran else ""
+    missing = (
+        f"{NOT_RUN} at this scale, whose models are of another size than the paper's" if ran else ""
+    )
     unique = list({str(pair[0]): pair for pair in pairs}.values())
     return framed("table3_tpu", title, note, unique, NAME, missing=missing)
 
@@ -299,9 +337,15 @@ def simulated_over_k2(results: "Results", model: str, K: int) -> float:
 
 def tpu_over_k2(results: "Results", model: str, K: int) -> float:
     """The same of Table 2's plain simulated runs: all K at one N, cut by time."""
-    for row in rows_of(results, experiment="table2", model=model, fidelity="simulated", K=K, M=M, remat="always"):
+    for row in rows_of(
+        results, experiment="table2", model=model, fidelity="simulated", K=K, M=M, remat="always"
+    ):
         spec = results.specs[row["run"]]
-        if row["group"] == f"{model}-simulated" and spec.memory is None and at_papers_size(results, row):
+        if (
+            row["group"] == f"{model}-simulated"
+            and spec.memory is None
+            and at_papers_size(results, row)
+        ):
             return over_k2(results, row).value
     return nan
 
@@ -310,14 +354,20 @@ def _sentence(results: "Results") -> str:
     """Whether the simulation has AmoebaNet scale better on P100s at K=4, as the paper's cells do."""
     model = "amoebanet-d"
     ours, theirs = simulated_over_k2(results, model, 4), tpu_over_k2(results, model, 4)
-    printed, renormalised = quoted(model, 4), _printed(table2(), model, 4) / _printed(table2(), model, 2)
-    words = f"Quoted, AmoebaNet at K=4 gains more on P100s ({printed:g}) than on TPUs ({renormalised:.2f})"
+    printed, renormalised = (
+        quoted(model, 4),
+        _printed(table2(), model, 4) / _printed(table2(), model, 2),
+    )
+    words = (
+        f"Quoted, AmoebaNet at K=4 gains more on P100s ({printed:g}) than on TPUs "
+        f"({renormalised:.2f})"
+    )
     if isnan(ours) or isnan(theirs):
         return f"{words}; whether the simulation has that too was not run."
     if ours > theirs:
         times = f"{ours / theirs:.2f} times as much, quoted {printed / renormalised:.2f}"
         return f"{words}, and so it does in the simulation ({ours:.2f} and {theirs:.2f}: {times})."
     return (
-        f"{words}; the simulation has it the other way round ({ours:.2f} and {theirs:.2f}), so as modelled neither the "
-        "devices nor the links explain the paper's order."
+        f"{words}; the simulation has it the other way round ({ours:.2f} and {theirs:.2f}), so as "
+        "modelled neither the devices nor the links explain the paper's order."
     )

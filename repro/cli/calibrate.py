@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 class CalibrateOptions:
     """What this machine attains, or what a model's layers take on it, measured for `repro simulate`.
 
-    Without a [MODEL] micro-benchmarks, about ten seconds, make a device profile. With one its layers are timed, on K
-    processes at once and in turn, in micro-batches of several sizes: transformer, amoebanet-d, timm:NAME, or a function
-    of your own, import:package.module:function, which is code and is run.
+    Without a [MODEL] micro-benchmarks, about ten seconds, make a device profile. With one its
+    layers are timed, on K processes at once and in turn, in micro-batches of several sizes:
+    transformer, amoebanet-d, timm:NAME, or a function of your own, import:package.module:function,
+    which is code and is run.
     """
 
     model: str = ""
@@ -59,8 +60,15 @@ class Here(NamedTuple):
     def words(self) -> str:
         """For people."""
         kind = "one thread each" if self.machine.device == "cpu" else f"{self.machine.count} GPUs"
-        short = f"; only {self.machine.count} devices, so they share them" if self.machine.count < self.K else ""
-        return f"{self.machine.kind}, K={self.K} processes at once, {kind}, float32, torch {self.machine.torch}{short}"
+        short = (
+            f"; only {self.machine.count} devices, so they share them"
+            if self.machine.count < self.K
+            else ""
+        )
+        return (
+            f"{self.machine.kind}, K={self.K} processes at once, {kind}, float32, torch "
+            f"{self.machine.torch}{short}"
+        )
 
 
 def main(arguments: list[str]) -> int:
@@ -72,7 +80,10 @@ def main(arguments: list[str]) -> int:
     if not 2 <= K <= 1024:
         raise ValueError(f"--K {K}: allowed is 2 to 1024, since a link has two ends; leave it out")
     if options.output is not None and options.output.suffix.lower() != ".json":
-        raise ValueError(f"--output {options.output}: allowed is the path of a .json file; try {options.output}.json")
+        raise ValueError(
+            f"--output {options.output}: allowed is the path of a .json file; try "
+            f"{options.output}.json"
+        )
     here = Here(found, K)
     shown = _layers(options, options.model, here) if options.model else _machine(options, here)
     if machine.torchrun_rank() in (None, 0):
@@ -96,8 +107,8 @@ def _machine(options: CalibrateOptions, here: Here) -> list["RenderableType"]:
     if machine.torchrun_rank() in (None, 0):
         device.save(path)
     use = (
-        f"wrote {path}; in a run's spec it is profile={str(path)!r}, and\n"
-        f"`repro simulate transformer --device {path} --K {here.K}` simulates a step on such devices"
+        f"wrote {path}; in a run's spec it is profile={str(path)!r}, and\n`repro simulate "
+        f"transformer --device {path} --K {here.K}` simulates a step on such devices"
     )
     return [f"{here.words}\n", _rates(rates, device), f"\n{use}"]
 
@@ -124,8 +135,13 @@ def profile(rates: "list[Rates]", here: Here, memory: int) -> "Device":
     """The processes' rates as one device: their means, the slowest link."""
     from repro.costs import Device
 
-    mean = {name: fmean(getattr(one, name) for one in rates) for name in ("matmul_flops", "other_flops")}
-    cases = f"matmul: median of {', '.join(rates[0].matmul)}; other: median of {', '.join(rates[0].other)}"
+    mean = {
+        name: fmean(getattr(one, name) for one in rates) for name in ("matmul_flops", "other_flops")
+    }
+    cases = (
+        f"matmul: median of {', '.join(rates[0].matmul)}; other: median of "
+        f"{', '.join(rates[0].other)}"
+    )
     return Device.measured(
         here.machine.slug,
         title=here.words,
@@ -164,9 +180,17 @@ def _rates(rates: "list[Rates]", device: "Device") -> "RenderableType":
         rows.append((title, f"{took / 1e9:,.2f} {unit}", "median of the above"))
     link, gib = device.link, device.memory / 2**30
     rows += [
-        ("memory bandwidth", f"{device.bytes_per_second / 1e9:,.2f} GB/s", "c = a + b beyond caches"),
+        (
+            "memory bandwidth",
+            f"{device.bytes_per_second / 1e9:,.2f} GB/s",
+            "c = a + b beyond caches",
+        ),
         ("launch of an operator", f"{1e6 * device.launch_s:,.2f} us", "x + x of one element"),
-        ("link between stages", f"{link.bytes_per_second / 1e9:,.2f} GB/s", "there and back, 1 MiB"),
+        (
+            "link between stages",
+            f"{link.bytes_per_second / 1e9:,.2f} GB/s",
+            "there and back, 1 MiB",
+        ),
         ("  latency", f"{1e6 * link.latency:,.1f} us", "the same, 4 KiB"),
         ("memory of a stage", f"{gib:,.1f} GiB", ""),
     ]
@@ -184,9 +208,17 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
         if not 1 <= value <= 2**20:
             raise ValueError(f"--{name} {value}: allowed is 1 to {2**20}")
     if options.smallest > options.N:
-        raise ValueError(f"--smallest {options.smallest}: allowed is 1 to N = {options.N}; choose a smaller one")
+        raise ValueError(
+            f"--smallest {options.smallest}: allowed is 1 to N = {options.N}; choose a smaller one"
+        )
     M = options.N // options.smallest
-    common: dict[str, Any] = {"model": model, "model_args": args, "K": here.K, "balance": "uniform", "steps": 2}
+    common: dict[str, Any] = {
+        "model": model,
+        "model_args": args,
+        "K": here.K,
+        "balance": "uniform",
+        "steps": 2,
+    }
     spec = RunSpec(M=M, N=M * options.smallest, task="calibrate", **common)
     suits(spec)
     own = options.results / here.machine.slug / f"calibration-{slug(model)}.json"
@@ -204,7 +236,11 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     trust = " --trust" * model.startswith("import:")  # the file names code
     command = f"repro simulate --calibration {path} --K {here.K}{trust}"
     use = f"wrote {path}; `{command}` simulates steps with these times"
-    return [f"{here.words}\n", *layer_times.tables(spec, found, device_path(options, here)), f"\n{use}"]
+    return [
+        f"{here.words}\n",
+        *layer_times.tables(spec, found, device_path(options, here)),
+        f"\n{use}",
+    ]
 
 
 def time_layers(plain: dict[str, Any], kind: str) -> dict[str, Any]:

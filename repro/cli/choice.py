@@ -20,8 +20,8 @@ from repro.harness.spec import SCALES, Experiment, Scale
 P = TypeVar("P", bound="PlanOptions")
 REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
 _NAMES = (
-    "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own, which is code and is "
-    "run; none means all."
+    "[NAME ...] is an experiment (`repro list`), several, or a path to a .py file of your own, "
+    "which is code and is run; none means all."
 )
 
 
@@ -70,12 +70,17 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
     sources = [catalog.find(name) for name in names]
     extra = sources[0].flags() if len(sources) == 1 else []
-    about = f"{kind.__doc__}\n\n{sources[0].about}" if len(sources) == 1 else f"{kind.__doc__}\n\n{_NAMES}"
+    about = (
+        f"{kind.__doc__}\n\n{sources[0].about}"
+        if len(sources) == 1
+        else f"{kind.__doc__}\n\n{_NAMES}"
+    )
     options, own = parse_with(kind, extra, rest, prog, about)
     if options.spec is not None:
         if names:
             raise ValueError(
-                f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; drop one"
+                f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; "
+                "drop one"
             )
         command = shlex.join(["--spec", str(_place(options.spec))])
         source = catalog.replay(options.spec, trusted=options.trust)
@@ -109,7 +114,10 @@ def plans_of(options: PlanOptions, chosen: list[Chosen]) -> list[Plan]:
     here = machine.detect(scale)
     asked = (scale, here, options.folder, options.only, options.rounds)
     return [
-        make(c.build(scale), *asked, force=options.force, accumulate=c.accumulate, command=c.command) for c in chosen
+        make(
+            c.build(scale), *asked, force=options.force, accumulate=c.accumulate, command=c.command
+        )
+        for c in chosen
     ]
 
 
@@ -117,8 +125,14 @@ def scale_of(options: PlanOptions) -> tuple[Scale, str]:
     """The scale, and a line that says which and why."""
     if options.scale is not None:
         return options.scale, f"scale: {options.scale}, as asked for"
-    if options.spec is not None and (recorded := options.spec.resolve().parts[-4:-3]) and recorded[0] in SCALES:
-        return recorded[0], f"scale: {recorded[0]}, that of the recorded run (--scale chooses another)"
+    if (
+        options.spec is not None
+        and (recorded := options.spec.resolve().parts[-4:-3])
+        and recorded[0] in SCALES
+    ):
+        return recorded[
+            0
+        ], f"scale: {recorded[0]}, that of the recorded run (--scale chooses another)"
     scale, why = machine.default_scale()
     return scale, f"scale: {scale}, because {why} (--scale chooses another)"
 

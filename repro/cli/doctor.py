@@ -1,8 +1,8 @@
 """`repro doctor`: what this machine has, what can be measured on it, and what is in the way.
 
-Facts are gathered in one place (`gather`) and judged by pure functions (`gpu_trouble`, `problems`). A GPU
-that the driver knows and torch cannot use is an error with its reason and its remedy: stages would otherwise
-compute on the CPU and nobody would know why.
+Facts are gathered in one place (`gather`) and judged by pure functions (`gpu_trouble`, `problems`).
+A GPU that the driver knows and torch cannot use is an error with its reason and its remedy: stages
+would otherwise compute on the CPU and nobody would know why.
 """
 
 import os
@@ -50,7 +50,8 @@ class Device:
 class Torch:
     """What torch was built for and what it can use; `cuda` is empty for a CPU build.
 
-    `error` is what torch said when it could not use the GPUs, `compiled` the architectures in it ("sm_90").
+    `error` is what torch said when it could not use the GPUs, `compiled` the architectures in it
+    ("sm_90").
     """
 
     cuda: str = ""
@@ -109,15 +110,17 @@ def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str
     sm = "".join(map(str, old[0].capability))
     return (
         f"{old[0].name} (sm_{sm}) is not among the GPUs this torch is built for "
-        f"({', '.join(torch.compiled)}): install a build for older GPUs, {_REINSTALL}, or an older torch "
-        "(2.11 or later)"
+        f"({', '.join(torch.compiled)}): install a build for older GPUs, {_REINSTALL}, or an older "
+        "torch (2.11 or later)"
     )
 
 
 def trouble_here() -> str:
     """`gpu_trouble` of this machine; torch is asked only where the driver lists a GPU."""
     driver = _driver()
-    return gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES")) if driver.gpus else ""
+    return (
+        gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES")) if driver.gpus else ""
+    )
 
 
 def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
@@ -125,11 +128,15 @@ def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
     if not torch.cuda:
         return f"{found}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
     if visible is not None and visible.strip() in ("", "-1"):
-        return f"{found}: CUDA_VISIBLE_DEVICES={visible!r} hides them; unset it, or name some, such as 0,1"
+        return (
+            f"{found}: CUDA_VISIBLE_DEVICES={visible!r} hides them; unset it, or name some, such "
+            "as 0,1"
+        )
     if driver.cuda and _major(driver.cuda) < _major(torch.cuda):
         return (
-            f"{found}: driver {driver.version} supports CUDA up to {driver.cuda} and this torch is built for "
-            f"{torch.cuda}; update the driver, or install a build that fits it, {_REINSTALL}"
+            f"{found}: driver {driver.version} supports CUDA up to {driver.cuda} and this torch is "
+            f"built for {torch.cuda}; update the driver, or install a build that fits it, "
+            f"{_REINSTALL}"
         )
     reason = torch.error or "torch gives no reason"
     return f"{found}: {reason}; restart the machine or container, then try {_REINSTALL}"
@@ -181,7 +188,9 @@ def gather(results: Path) -> Facts:
     limit = _memory_limit()
     torch = _torch()
     scale, why = machine.default_scale()
-    folder = next(path for path in (results.absolute(), *results.absolute().parents) if path.exists())
+    folder = next(
+        path for path in (results.absolute(), *results.absolute().parents) if path.exists()
+    )
     return Facts(
         python=sys.version.split()[0],
         packages={name: machine.installed(name) for name in _PACKAGES},
@@ -212,11 +221,16 @@ def _torch() -> Torch:
         import torch.distributed as dist
 
         usable = torch.cuda.is_available()
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count() if usable else 0)]
+    found = [
+        torch.cuda.get_device_properties(i)
+        for i in range(torch.cuda.device_count() if usable else 0)
+    ]
     return Torch(
         cuda=torch.version.cuda or "",
         compiled=tuple(torch.cuda.get_arch_list()) if usable else (),
-        devices=tuple(Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory / GIB) for gpu in found),
+        devices=tuple(
+            Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory / GIB) for gpu in found
+        ),
         error=" ".join(str(caught[-1].message).split())[:200] if caught else "",
         threads=torch.get_num_threads(),
         backends={
@@ -233,8 +247,12 @@ def _driver() -> Driver:
         return Driver()
     try:
         query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-        shown = subprocess.run([command], capture_output=True, text=True, timeout=20, check=False).stdout
+        listed = subprocess.run(
+            query, capture_output=True, text=True, timeout=20, check=True
+        ).stdout
+        shown = subprocess.run(
+            [command], capture_output=True, text=True, timeout=20, check=False
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return Driver()
     return parse_driver(listed, shown)
@@ -242,9 +260,13 @@ def _driver() -> Driver:
 
 def parse_driver(listed: str, shown: str) -> Driver:
     """Read what `nvidia-smi` lists (`name,driver_version` as csv without header) and what it shows on top."""
-    rows = [[part.strip() for part in line.split(",")] for line in listed.splitlines() if "," in line]
+    rows = [
+        [part.strip() for part in line.split(",")] for line in listed.splitlines() if "," in line
+    ]
     cuda = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", shown)
-    return Driver(tuple(row[0] for row in rows), rows[0][1] if rows else "", cuda[1] if cuda else "")
+    return Driver(
+        tuple(row[0] for row in rows), rows[0][1] if rows else "", cuda[1] if cuda else ""
+    )
 
 
 def _memory_limit() -> float:
@@ -266,20 +288,33 @@ def _writable(folder: Path) -> bool:
 
 def rows(facts: Facts) -> list[tuple[str, str]]:
     """The report as (topic, text) lines."""
-    packages = ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts.packages.items())
-    gpus = [f"{gpu.name} ({gpu.gib:.0f} GiB, sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.torch.devices]
+    packages = ", ".join(
+        f"{name} {version or 'MISSING'}" for name, version in facts.packages.items()
+    )
+    gpus = [
+        f"{gpu.name} ({gpu.gib:.0f} GiB, sm_{gpu.capability[0]}{gpu.capability[1]})"
+        for gpu in facts.torch.devices
+    ]
     known = [f"{name} (driver {facts.driver.version})" for name in facts.driver.gpus]
-    backends = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in facts.torch.backends.items())
+    backends = ", ".join(
+        f"{name} {'yes' if there else 'no'}" for name, there in facts.torch.backends.items()
+    )
     return [
         ("processor", f"{facts.cpu}: {facts.cores} usable cores of {facts.cores_installed}"),
         ("load", "not known here" if facts.load is None else contention.in_words(facts.load)),
         ("memory", f"{facts.memory_free:.1f} GiB free of {facts.memory:.1f} GiB"),
         ("disk", f"{facts.disk_free:.1f} GiB free at {facts.results}"),
         ("python", f"{facts.python}; {packages}"),
-        ("torch", f"{facts.torch.threads} threads; CUDA build {facts.torch.cuda or 'none'}; {backends}"),
+        (
+            "torch",
+            f"{facts.torch.threads} threads; CUDA build {facts.torch.cuda or 'none'}; {backends}",
+        ),
         ("GPUs, by torch", ", ".join(gpus) or "none"),
         ("GPUs, by driver", ", ".join(known) or "none"),
-        ("W&B", f"offline unless --wandb online; API key {'set' if facts.wandb_key else 'not set'}"),
+        (
+            "W&B",
+            f"offline unless --wandb online; API key {'set' if facts.wandb_key else 'not set'}",
+        ),
         ("results", f"{facts.results}: {'writable' if facts.results_writable else 'NOT WRITABLE'}"),
         *(("" if number else "measures", line) for number, line in enumerate(abilities(facts))),
     ]
@@ -303,11 +338,20 @@ def print_report(results: Path = Path("results")) -> int:
     for line in found:
         console.print(f"ERROR: {line}", style="bold red", markup=False, soft_wrap=True)
     if contention.is_busy(facts.load):
-        told = "this machine is busy, see load: steps measured now would take longer and differ more"
-        console.print(f"WARNING: {told}; end other processes first", style="bold yellow", markup=False, soft_wrap=True)
+        told = (
+            "this machine is busy, see load: steps measured now would take longer and differ more"
+        )
+        console.print(
+            f"WARNING: {told}; end other processes first",
+            style="bold yellow",
+            markup=False,
+            soft_wrap=True,
+        )
     if not found:
         well = "Otherwise all is well" if contention.is_busy(facts.load) else "All is well"
-        console.print(f"{well}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green")
+        console.print(
+            f"{well}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green"
+        )
     return 1 if found else 0
 
 

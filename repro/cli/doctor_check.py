@@ -1,8 +1,8 @@
 """`repro doctor --check`: half a minute of small pipelines on this machine's own devices; says what works.
 
-The stage processes are those of `launch`. They are started twice, since starting costs most: once for
-all that should work and once for the failure. Each check has a deadline: a hang is a result, its processes are ended,
-and fresh ones go on with the next check.
+The stage processes are those of `launch`. They are started twice, since starting costs most: once
+for all that should work and once for the failure. Each check has a deadline: a hang is a result,
+its processes are ended, and fresh ones go on with the next check.
 """
 
 import logging
@@ -58,7 +58,9 @@ class Check:
     seconds: float
 
     def __str__(self) -> str:
-        label = {"ok": f"ok: {self.said}", "failed": f"FAILED: {self.said}"}.get(self.status, f"skipped({self.said})")
+        label = {"ok": f"ok: {self.said}", "failed": f"FAILED: {self.said}"}.get(
+            self.status, f"skipped({self.said})"
+        )
         return f"{self.name}: {label} [{self.seconds:.1f} s]"
 
 
@@ -73,7 +75,11 @@ def place() -> Place:
     stages = min(max(count, 2), MOST)
     kind = gpus[0] if gpus else f"CPU core{'s' * (count > 1)}"
     shared = ", which they share" if count < stages else ""
-    return Place(stages, "cuda" if gpus else "cpu", f"{stages} stages on {min(count, stages)} x {kind}{shared}")
+    return Place(
+        stages,
+        "cuda" if gpus else "cpu",
+        f"{stages} stages on {min(count, stages)} x {kind}{shared}",
+    )
 
 
 class Stages:
@@ -81,7 +87,8 @@ class Stages:
 
     Args:
         where: how many, and where.
-        fn: of `probes`: (queue, stages, ...) -> None; it puts (name, stage, pickled result) into the queue.
+        fn: of `probes`: (queue, stages, ...) -> None; it puts (name, stage, pickled result) into
+            the queue.
         args: further arguments.
     """
 
@@ -91,7 +98,9 @@ class Stages:
         self._queue = multiprocessing.get_context("spawn").Queue()
         self._queue.cancel_join_thread()  # one that was ended may hold its lock for ever
         self._found: dict[str, dict[int, Any]] = defaultdict(dict)
-        self._thread = threading.Thread(target=self._launch, args=(fn, args), name="checked stages", daemon=True)
+        self._thread = threading.Thread(
+            target=self._launch, args=(fn, args), name="checked stages", daemon=True
+        )
         self._thread.start()
 
     def started(self) -> str:
@@ -106,7 +115,9 @@ class Stages:
             try:
                 kind, stage, data = self._queue.get(timeout=max(0.001, end - time.monotonic()))
             except queue.Empty:
-                raise Broken(f"no answer within {deadline:g} s ({_TRY[self._where.device]})") from None
+                raise Broken(
+                    f"no answer within {deadline:g} s ({_TRY[self._where.device]})"
+                ) from None
             if kind == _END:
                 raise Broken(f"{_first_and_last(data)} ({_TRY[self._where.device]})")
             self._found[kind][stage] = pickle.loads(data)
@@ -145,27 +156,41 @@ class Stages:
 
 def tensors(found: list[dict[str, Any]], where: Place) -> str:
     """Tensors arrive bit-equal at every boundary, both ways."""
-    wrong = [f"{', '.join(one['wrong'])} at stage {j}" for j, one in enumerate(found) if one["wrong"]]
+    wrong = [
+        f"{', '.join(one['wrong'])} at stage {j}" for j, one in enumerate(found) if one["wrong"]
+    ]
     if wrong:
         raise Broken(f"arrived changed: {'; '.join(wrong)} ({_TRY[where.device]})")
     rate = min(one["bytes_per_s"] for one in found) / _GIB
     kinds = len(doctor_probes.patterns())
-    return f"{kinds} kinds of tensors and their gradients arrive bit-equal; 8 MiB at about {rate:.1f} GiB/s"
+    return (
+        f"{kinds} kinds of tensors and their gradients arrive bit-equal; 8 MiB at about {rate:.1f} "
+        "GiB/s"
+    )
 
 
-def gradients(found: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]], where: Place) -> str:
+def gradients(
+    found: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]], where: Place
+) -> str:
     """Gradients and running statistics of K stages are those of one: to the bit on the CPU, nearly on GPUs."""
     alone = found[0][1]
     split = {name: tensor for stage, _ in found for name, tensor in stage.items()}
     assert split.keys() == alone.keys()
-    off = {name: _off(split[name], alone[name]) for name in alone if not torch.equal(split[name], alone[name])}
+    off = {
+        name: _off(split[name], alone[name])
+        for name in alone
+        if not torch.equal(split[name], alone[name])
+    }
     against = f"K={where.stages} against K=1, dropout and batch norm included"
     if not off:
         return f"bit-equal, {against}"
     worst = max(off, key=lambda name: off[name])
     allowed = 0.0 if where.device == "cpu" else _RELATIVE
     if not off[worst] <= allowed:
-        raise Broken(f"{worst}: {off[worst]:.0e} off, {against}; allowed is {allowed:g} (try another build of torch)")
+        raise Broken(
+            f"{worst}: {off[worst]:.0e} off, {against}; allowed is {allowed:g} (try another build "
+            "of torch)"
+        )
     return f"within {off[worst]:.0e}, not bit-equal, {against}"
 
 
@@ -185,7 +210,10 @@ def memory(found: list[list[int]], where: Place) -> str:
 def overhead(found: list[tuple[float, float, float]], where: Place) -> str:
     """What the engine costs when layers do nothing (K=1)."""
     traced, bare, span = found[0]
-    return f"{bare:.0f} microseconds an action, {traced:.0f} traced, {span:.1f} a span (K=1, layers that do nothing)"
+    return (
+        f"{bare:.0f} microseconds an action, {traced:.0f} traced, {span:.1f} a span (K=1, layers "
+        "that do nothing)"
+    )
 
 
 def failure(where: Place, deadline: float = DEADLINE) -> str:
@@ -201,9 +229,13 @@ def failure(where: Place, deadline: float = DEADLINE) -> str:
     if injected is None or f"stage {where.stages - 1}" not in said:
         raise Broken(f"told was only: {_first_and_last(said) or 'nothing'} ({_TRY[where.device]})")
     if left:
-        raise Broken(f"{len(left)} processes lived on after a stage had failed ({_TRY[where.device]})")
+        raise Broken(
+            f"{len(left)} processes lived on after a stage had failed ({_TRY[where.device]})"
+        )
     if (seconds := told - float(injected[1])) > _TOLD_WITHIN:
-        raise Broken(f"told after {seconds:.1f} s, allowed are {_TOLD_WITHIN:g} s (end other programs)")
+        raise Broken(
+            f"told after {seconds:.1f} s, allowed are {_TOLD_WITHIN:g} s (end other programs)"
+        )
     return f"told {seconds:.1f} s later with the stage's name and its error; all processes ended"
 
 
@@ -220,9 +252,12 @@ STARTING, FAILING = "start", "a stage that fails"
 def run_all(where: Place, deadline: float = DEADLINE) -> Iterator[Check]:
     """Every check as it ends; skipped where torch has no backend to carry messages."""
     if not (dist.is_available() and dist.is_gloo_available()):
-        yield from _skipped((STARTING, *WORKING, FAILING), "this torch has no gloo to carry messages")
+        yield from _skipped(
+            (STARTING, *WORKING, FAILING), "this torch has no gloo to carry messages"
+        )
         return
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it tells every process that it ends
+    # it tells every process that it ends
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     todo = list(WORKING)
     while todo:
         stages = Stages(where, doctor_probes.serve, [(name, WORKING[name][0]) for name in todo])
@@ -272,7 +307,8 @@ def print_checks() -> int:
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         raise ValueError(
-            f"--check with RANK={os.environ['RANK']}: the checks start processes of their own; run it without torchrun"
+            f"--check with RANK={os.environ['RANK']}: the checks start processes of their own; run "
+            "it without torchrun"
         )
     from rich.console import Console
 

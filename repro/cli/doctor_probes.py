@@ -1,7 +1,7 @@
 """What the stage processes of `repro doctor --check` run: small pipelines that look at themselves.
 
-`serve` and `fail` are started by `launch` in one process for each stage, on the devices that a Pipeline
-takes by itself.
+`serve` and `fail` are started by `launch` in one process for each stage, on the devices that a
+Pipeline takes by itself.
 """
 
 import pickle
@@ -81,7 +81,9 @@ class Watch(nn.Module):
         return {name: self._watched(name, value[name], t) for name, t in expected.items()}
 
     def _watched(self, name: str, found: Tensor, expected: Tensor) -> Tensor:
-        if (found.dtype, found.stride()) != (expected.dtype, expected.stride()) or not torch.equal(found, expected):
+        if (found.dtype, found.stride()) != (expected.dtype, expected.stride()) or not torch.equal(
+            found, expected
+        ):
             self.wrong[name] = None
         if not found.is_floating_point():
             return found
@@ -99,7 +101,9 @@ def weighed(outputs: dict[str, Tensor], _targets: object) -> Tensor:
     """A loss whose gradient of each tensor is its own pattern."""
     first = outputs["float32"]
     floats = {name: p for name, p in patterns(first.device).items() if p.is_floating_point()}
-    return torch.stack([(outputs[name].float() * p.float()).sum() for name, p in floats.items()]).sum()
+    return torch.stack(
+        [(outputs[name].float() * p.float()).sum() for name, p in floats.items()]
+    ).sum()
 
 
 def exchange(stages: int) -> dict[str, Any]:
@@ -108,7 +112,9 @@ def exchange(stages: int) -> dict[str, Any]:
     pipe = Pipeline(layers, stages, M, balance="uniform")
     for _ in range(3):
         pipe.train_step(torch.zeros(M, 1), None, weighed)
-    wrong = [name for layer in pipe.module.children() if isinstance(layer, Watch) for name in layer.wrong]
+    wrong = [
+        name for layer in pipe.module.children() if isinstance(layer, Watch) for name in layer.wrong
+    ]
     pipe.close()
     return {"wrong": wrong, "bytes_per_s": _rate(stages)}
 
@@ -140,7 +146,11 @@ def _trained(stages: int, blocks: int) -> dict[str, Tensor]:
     for _ in range(2):
         inputs, targets = (torch.randn(32, 16, generator=generator) for _ in range(2))
         pipe.train_step(inputs, targets, nn.functional.mse_loss)
-    found = {f"gradient of {name}": p.grad for name, p in pipe.module.named_parameters() if p.grad is not None}
+    found = {
+        f"gradient of {name}": p.grad
+        for name, p in pipe.module.named_parameters()
+        if p.grad is not None
+    }
     found |= dict(pipe.module.named_buffers())
     pipe.close()
     return {name: tensor.detach().cpu() for name, tensor in found.items()}
@@ -148,7 +158,9 @@ def _trained(stages: int, blocks: int) -> dict[str, Tensor]:
 
 def _block() -> nn.Module:
     """Random numbers and running statistics; no bias, whose gradient before a batch norm is rounding alone."""
-    return nn.Sequential(nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Tanh())
+    return nn.Sequential(
+        nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Tanh()
+    )
 
 
 class Failing(nn.Module):
@@ -200,4 +212,5 @@ def overhead(_stages: int, micro_batches: int = 32, steps: int = 30) -> tuple[fl
             found.append(pipe.train_step(inputs, targets, model.loss, trace=trace).seconds)
     pipe.close()
     traced, bare = (1e6 * min(seconds[trace]) for trace in (True, False))
-    return traced / actions, bare / actions, (traced - bare) / (actions + 1)  # the set-up has a span as well
+    # the set-up has a span as well
+    return traced / actions, bare / actions, (traced - bare) / (actions + 1)

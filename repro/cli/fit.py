@@ -22,8 +22,9 @@ BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 
 class FitOptions:
     """The largest model that fits into a given memory per stage, as Table 1: counted, so any size on any machine.
 
-    [MODEL] is transformer (grown in L), amoebanet-d (in D, for L = 18, 36, 72), timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run (grown in the argument that --vary names).
+    [MODEL] is transformer (grown in L), amoebanet-d (in D, for L = 18, 36, 72), timm:NAME, or a
+    function of your own, import:package.module:function, which is code and is run (grown in the
+    argument that --vary names).
     """
 
     memory: str
@@ -54,7 +55,9 @@ class FitOptions:
 
 def main(arguments: list[str]) -> int:
     """The verb."""
-    options = parse_named(FitOptions, arguments, "fit", "model", "try `repro fit amoebanet-d --memory 8GB`")
+    options = parse_named(
+        FitOptions, arguments, "fit", "model", "try `repro fit amoebanet-d --memory 8GB`"
+    )
     model = options.model
     from repro.costs.units import parse_bytes
 
@@ -81,7 +84,9 @@ def _step(options: FitOptions, model: str) -> "Step":
     for name, value, most in limits:
         if not 1 <= value <= most:
             raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
-    optimizer = None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
+    optimizer = (
+        None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
+    )
     M = min(16, batch) if options.micro_batches is None else options.micro_batches
     if not 1 <= M <= batch:
         raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
@@ -96,7 +101,9 @@ def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit"
     if options.vary is not None:
         _check_varied(model, options.vary)
     args = pairs("model_args", options.model_args)
-    return Search(partial(build, model), step, memory).largest(families(model, args, options.vary, options.up_to))
+    return Search(partial(build, model), step, memory).largest(
+        families(model, args, options.vary, options.up_to)
+    )
 
 
 def _check_varied(model: str, name: str) -> None:
@@ -108,9 +115,15 @@ def _check_varied(model: str, name: str) -> None:
         return  # building the model says what it takes
     given = parameter.default
     if isinstance(given, str | bool) or parameter.annotation in (str, bool, "str", "bool"):
-        what = "true or false" if isinstance(given, bool) or parameter.annotation in (bool, "bool") else "text"
+        what = (
+            "true or false"
+            if isinstance(given, bool) or parameter.annotation in (bool, "bool")
+            else "text"
+        )
         shown = "" if given is parameter.empty else f", by default {given!r}"
-        raise ValueError(f"--vary {name}: it is {what}{shown}; allowed is an argument that is a whole number")
+        raise ValueError(
+            f"--vary {name}: it is {what}{shown}; allowed is an argument that is a whole number"
+        )
 
 
 def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
@@ -121,26 +134,41 @@ def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit
     lines = [
         f"{step.stages} stage{'s' * (step.stages > 1)} of {shown(memory)} each; N={step.batch}, "
         f"M={step.micro_batches}, re-materialization {step.checkpoint}, schedule {step.schedule}, "
-        f"optimizer {options.optimizer}; counted: tensors alone, of the types that the model is built with"
+        f"optimizer {options.optimizer}; counted: tensors alone, of the types that the model is "
+        "built with"
     ]
     if (best := found.best) is None:
         lines.append("nothing fits")
     else:
         which = f"any {found.grown}, such as" if found.unchanged else "largest:"
-        lines += [f"{which} {_name(best)}; layers {_counts(best.balance)}", "", *_table(best, unit), ""]
+        lines += [
+            f"{which} {_name(best)}; layers {_counts(best.balance)}",
+            "",
+            *_table(best, unit),
+            "",
+        ]
     if (above := found.above) is not None:
         more = above.fullest / memory - 1
         size = "one size up" if best else "the smallest"
-        share = f"{more:.1%} more than there is" if more < 10 else f"{more + 1:,.0f} times what there is"
+        share = (
+            f"{more:.1%} more than there is"
+            if more < 10
+            else f"{more + 1:,.0f} times what there is"
+        )
         help_ = "more stages" + " or smaller micro-batches" * (step.micro_batches < step.batch)
         lines.append(
-            f"{size}, {_name(above)}, takes {shown(above.fullest)} on its fullest stage: {share}; {help_} would help"
+            f"{size}, {_name(above)}, takes {shown(above.fullest)} on its fullest stage: {share}; "
+            f"{help_} would help"
         )
     elif best is not None:
         lines.append(_limit(found, f"{shown(best.fullest)} of {shown(memory)}"))
     if found.refused:
         first, count = found.refused[0], len(found.refused)
-        were = f"{count} sizes were left out, since the model refuses them" if count > 1 else "one size was left out"
+        were = (
+            f"{count} sizes were left out, since the model refuses them"
+            if count > 1
+            else "one size was left out"
+        )
         lines.append(f"{were}; {assigned(first.args)}: {first.reason}")
     return "\n".join(lines)
 
@@ -149,13 +177,13 @@ def _limit(found: "Fit", used: str) -> str:
     """Why the search ended where nothing larger was found not to fit."""
     if found.grown is None:
         return (
-            f"its fullest stage takes {used}; no argument was left to grow, so this size alone was looked at: "
-            "--vary NAME grows one, or leave one out of --model-args"
+            f"its fullest stage takes {used}; no argument was left to grow, so this size alone was "
+            "looked at: --vary NAME grows one, or leave one out of --model-args"
         )
     if found.unchanged:
         return (
-            f"{found.grown} does not change the model: with every one its fullest stage takes {used}; "
-            "--vary NAME grows another argument"
+            f"{found.grown} does not change the model: with every one its fullest stage takes "
+            f"{used}; --vary NAME grows another argument"
         )
     further = min(2 * found.limit, _FURTHEST)
     more = f"; --up-to {further} looks further" if further > found.limit else ""
@@ -166,7 +194,9 @@ def _limit(found: "Fit", used: str) -> str:
 
 
 def _name(cut: "Cut") -> str:
-    many = f"{cut.parameters / 1e6:,.1f} million" if cut.parameters >= 10**6 else f"{cut.parameters:,}"
+    many = (
+        f"{cut.parameters / 1e6:,.1f} million" if cut.parameters >= 10**6 else f"{cut.parameters:,}"
+    )
     return f"{assigned(cut.args) or 'this size'} ({many} parameters)"
 
 
@@ -197,15 +227,28 @@ def _table(cut: "Cut", unit: str) -> list[str]:
     for first, last in groups:
         stage = cut.stages[first]
         sizes = [*(stage.by_kind[kind] for kind in kinds), stage.total]
-        rows.append([str(first) if first == last else f"{first}-{last}", *(readable(size, unit) for size in sizes)])
-    whole = [*(sum(s.by_kind[kind] for s in cut.stages) for kind in kinds), sum(s.total for s in cut.stages)]
+        rows.append(
+            [
+                str(first) if first == last else f"{first}-{last}",
+                *(readable(size, unit) for size in sizes),
+            ]
+        )
+    whole = [
+        *(sum(s.by_kind[kind] for s in cut.stages) for kind in kinds),
+        sum(s.total for s in cut.stages),
+    ]
     if len(cut.stages) > 1:
         rows.append(["all", *(readable(size, unit) for size in whole)])
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
-def _plain(options: FitOptions, model: str, step: "Step", memory: int, found: "Fit") -> dict[str, Any]:
+def _plain(
+    options: FitOptions, model: str, step: "Step", memory: int, found: "Fit"
+) -> dict[str, Any]:
     """The answer for programs."""
     return {
         "model": model,

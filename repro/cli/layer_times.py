@@ -30,7 +30,9 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
 
     found = line["calibration"]
     sizes = found["sizes"]
-    missing = f"no {profile}: `repro calibrate` alone makes it, and the roofline's limits stand here then"
+    missing = (
+        f"no {profile}: `repro calibrate` alone makes it, and the roofline's limits stand here then"
+    )
     limits = None
     if profile.exists():
         try:
@@ -40,7 +42,12 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
     names = [f"{index}" for index in range(len(found["update"]))]
     parts: list[RenderableType] = []
     for kind in KINDS:
-        columns = ("layer", *(f"n={n}" for n in sizes), f"n={sizes[-1]} alone", *(["over roofline"] if limits else []))
+        columns = (
+            "layer",
+            *(f"n={n}" for n in sizes),
+            f"n={sizes[-1]} alone",
+            *(["over roofline"] if limits else []),
+        )
         rows = []
         for index, name in enumerate([*names, "all"]):
             pick = slice(index, index + 1) if index < len(names) else slice(None)
@@ -50,12 +57,18 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
                 least = sum(getattr(limits, kind)[pick])
                 cells.append(f"{took[-1] / least:.2f}" if least else "-")
             rows.append(tuple(cells))
-        title = f"{LETTERS[kind]} of each layer (ms), micro-batches of n {line['unit'].partition('/')[0]}, measured"
+        title = (
+            f"{LETTERS[kind]} of each layer (ms), micro-batches of n "
+            f"{line['unit'].partition('/')[0]}, measured"
+        )
         parts.append(table_of(columns, rows, ("layer",), title))
     if limits is None:
         parts.append(missing)
     else:
-        parts.append(f"over roofline: over the layer's counted operators on {profile}, simulated, at n={sizes[-1]}")
+        parts.append(
+            f"over roofline: over the layer's counted operators on {profile}, simulated, at "
+            f"n={sizes[-1]}"
+        )
     return parts
 
 
@@ -69,7 +82,9 @@ def roofline(spec: RunSpec, n: int, device: "Device") -> "Profile":
     counter = Counter(model.layers, model.loss)
     inputs, targets = (micro_batch(few, n) for few in model.batch(1, 0))
     return costs.profile(
-        costs.layers(counter, inputs, device), costs.head(counter, inputs, targets, device), recompute=True
+        costs.layers(counter, inputs, device),
+        costs.head(counter, inputs, targets, device),
+        recompute=True,
     )
 
 

@@ -21,12 +21,20 @@ def main(arguments: list[str]) -> int:
     parse(ListOptions, arguments, "repro list")
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in ("name", "v5", "NeurIPS", *SCALES, "needs"):
-        table.add_column(column, justify="right" if column in SCALES else "left", no_wrap=column != "needs")
+        table.add_column(
+            column, justify="right" if column in SCALES else "left", no_wrap=column != "needs"
+        )
     for name in catalog.names():
         built = [catalog.find(name).build(scale) for scale in SCALES]
-        minutes = [f"{e.minutes.get(s, 0):g}'" if s in e.minutes else "-" for s, e in zip(SCALES, built, strict=True)]
+        minutes = [
+            f"{e.minutes.get(s, 0):g}'" if s in e.minutes else "-"
+            for s, e in zip(SCALES, built, strict=True)
+        ]
         about = built[0]
         table.add_row(name, about.paper or "-", about.neurips or "-", *minutes, about.needs)
     console_for().print(table)
-    print("\n9' are 9 minutes. `repro plan NAME` shows an experiment's runs, `repro run NAME` measures them.")
+    print(
+        "\n9' are 9 minutes. `repro plan NAME` shows an experiment's runs, `repro run NAME` "
+        "measures them."
+    )
     return 0

@@ -12,14 +12,18 @@ def main(arguments: list[str]) -> int:
     console = console_for(markup=False)
     say_scale(options)
     plans = plans_of(options, chosen)
-    # Experiments that come with the project, without parameters of the user's, need no torch to be planned.
+    # Experiments that come with the project, without parameters of the user's, need no torch to be
+    # planned.
     known = catalog.names()
     if unknown := [plan for plan in plans if plan.command not in known or plan.accumulate]:
         from repro.harness.rehearsal import check_plans
 
         check_plans(unknown)
     for plan in plans:
-        console.print(f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n", style="bold")
+        console.print(
+            f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n",
+            style="bold",
+        )
         console.print(plan_table(plan))
         console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
     return 0

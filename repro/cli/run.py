@@ -52,7 +52,9 @@ def _measure(arguments: list[str]) -> int:
         raise ValueError(price(plans_of(options, chosen)))
     command = shlex.join(["repro", "run", *arguments])
     story = Story(verbose=options.verbose)
-    session = Session(options.folder, options.wandb, story, picture, command, options.allow_nonfinite)
+    session = Session(
+        options.folder, options.wandb, story, picture, command, options.allow_nonfinite
+    )
     try:
         code = session.execute(partial(plans_of, options, chosen))
     except KeyboardInterrupt:
@@ -62,10 +64,17 @@ def _measure(arguments: list[str]) -> int:
     if options.reference:
         report, page = "repro report --reference", str(REFERENCE_PLOTS / "report.html")
     # run_all.sh writes it anyway.
-    hint = "" if os.environ.get("REPRO_REPORT_FOLLOWS") else f"; `{report}` puts all tables and figures into {page}"
+    hint = (
+        ""
+        if os.environ.get("REPRO_REPORT_FOLLOWS")
+        else f"; `{report}` puts all tables and figures into {page}"
+    )
     session.story.say(f"\nresults: {options.folder}{hint}")
     if session.address:
         session.story.say(f"W&B: {session.address}")
     if session.failed:
-        session.story.say(f"failed: {', '.join(session.failed)}; the same command measures them again, and only them")
+        session.story.say(
+            f"failed: {', '.join(session.failed)}; the same command measures them again, and only "
+            "them"
+        )
     return code

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _ROWS = 16  # stages of which a step is drawn
 _SHORTER = "imbalance below 0: there the unequal cut shortens the wait"
 _NO_ADVICE = (
-    "no K and M is recommended: these layers take as long for a micro-batch of one example as for one of all N, so "
-    "every micro-batch more only adds to the step"
+    "no K and M is recommended: these layers take as long for a micro-batch of one example as for "
+    "one of all N, so every micro-batch more only adds to the step"
 )
 _SMALL = 5e-4  # a share of the step that would be printed as 0.0 %
 
@@ -34,9 +34,10 @@ _SMALL = 5e-4  # a share of the step that would be printed as 0.0 %
 class SimulateOptions:
     """Steps of a model on K devices that are not here: no processes, a schedule and a cost model on a virtual clock.
 
-    [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own, import:package.module:function, which is
-    code and is run. What layers take comes from a device's profile, or from `repro calibrate MODEL`; those of timed say
-    it themselves. The last line names the fastest K and M that fit into the device's memory.
+    [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
+    import:package.module:function, which is code and is run. What layers take comes from a device's
+    profile, or from `repro calibrate MODEL`; those of timed say it themselves. The last line names
+    the fastest K and M that fit into the device's memory.
     """
 
     model: str = ""
@@ -84,7 +85,8 @@ class Source:
         profile: of the device, if it is one.
         calibration: what layers took, if they were timed.
         timed_on: of a calibration, how many processes computed at once.
-        waits: whether its layers take the same time for every micro-batch, however many examples that has.
+        waits: whether its layers take the same time for every micro-batch, however many examples
+            that has.
     """
 
     model: str
@@ -133,22 +135,33 @@ def _source(options: SimulateOptions, model: str) -> Source:
     if waits(built):
         if options.device is not None:
             raise ValueError(
-                f"--device {options.device}: the layers of {model} say themselves what they take; leave it out"
+                f"--device {options.device}: the layers of {model} say themselves what they take; "
+                "leave it out"
             )
-        return Source(model, args, len(built.layers), "layers that wait as long as they say", waits=True)
+        return Source(
+            model, args, len(built.layers), "layers that wait as long as they say", waits=True
+        )
     if options.device is None:
         raise ValueError(
-            "--device, --calibration: neither is given, needed is one: try --device v100, or make a file with "
-            "`repro calibrate MODEL`"
+            "--device, --calibration: neither is given, needed is one: try --device v100, or make "
+            "a file with `repro calibrate MODEL`"
         )
     found = device.load(expanded(options.device))
-    return Source(model, args, len(built.layers), f"{found.title}, {found.precision}", found.memory, options.device)
+    return Source(
+        model,
+        args,
+        len(built.layers),
+        f"{found.title}, {found.precision}",
+        found.memory,
+        options.device,
+    )
 
 
 def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) -> Source:
     """A file of `repro calibrate`: it names its model, which may be named again but not differently.
 
-    Where the model is code it is asked for, also if the user has named it again: the arguments are the file's.
+    Where the model is code it is asked for, also if the user has named it again: the arguments are
+    the file's.
     """
     from repro.harness.outside import LARGE, consent, read
     from repro.harness.schema import CalibrationFile
@@ -160,14 +173,18 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
         raise ValueError(f"--calibration {error}") from None
     for name, given, own in (("model", model, file.model), ("model_args", args, file.model_args)):
         if given and given != own:
-            raise ValueError(f"{name} = {given!r}: {path} is a calibration of {own!r}; leave it out")
+            raise ValueError(
+                f"{name} = {given!r}: {path} is a calibration of {own!r}; leave it out"
+            )
     if notice := consent(f"--calibration {path}", file.model, trusted=trusted):
         print(notice, file=sys.stderr)
     calibration = Calibration.from_plain(file.calibration.model_dump())
     how = "" if calibration.alone is None else " and in turn"
     words = f"layers timed on {file.date}, all processes at once{how}: {file.device}"
     layers = len(calibration.update)
-    return Source(file.model, dict(file.model_args), layers, words, calibration=calibration, timed_on=file.K)
+    return Source(
+        file.model, dict(file.model_args), layers, words, calibration=calibration, timed_on=file.K
+    )
 
 
 def _warnings(options: SimulateOptions, source: Source) -> list[str]:
@@ -175,30 +192,40 @@ def _warnings(options: SimulateOptions, source: Source) -> list[str]:
     timed, told = source.timed_on, []
     if timed is None:
         return told
-    others = [K for K in dict.fromkeys(options.K) if K not in (1, timed)]  # alone it was timed as well
+    # alone it was timed as well
+    others = [K for K in dict.fromkeys(options.K) if K not in (1, timed)]
     if others:
         stages = ", ".join(map(str, others))
-        how = "more" if min(others) > timed else "fewer" if max(others) < timed else "another number"
+        how = (
+            "more" if min(others) > timed else "fewer" if max(others) < timed else "another number"
+        )
         told.append(
-            f"layers were timed with K={timed} processes at once; with K={stages} {how} would share the memory "
-            f"bandwidth: `repro calibrate {source.model} --K {others[0]}` times that"
+            f"layers were timed with K={timed} processes at once; with K={stages} {how} would "
+            f"share the memory bandwidth: `repro calibrate {source.model} --K {others[0]}` times "
+            "that"
         )
     calibration = source.calibration
     odd = [M for M in options.M if calibration and not calibration.covers(options.N // M)]
     if odd and calibration:
         told.append(
-            f"layers were timed for micro-batches of {calibration.sizes[0]} to {calibration.sizes[-1]} examples; with "
-            f"N={options.N}, M={', '.join(map(str, odd))} is beyond that and a guess: calibrate with another --N"
+            f"layers were timed for micro-batches of {calibration.sizes[0]} to "
+            f"{calibration.sizes[-1]} examples; with N={options.N}, M={', '.join(map(str, odd))} "
+            "is beyond that and a guess: calibrate with another --N"
         )
     if options.optimizer != "sgd":
-        told.append(f"updates were timed with sgd; of {options.optimizer} only the memory of its state counts here")
+        told.append(
+            f"updates were timed with sgd; of {options.optimizer} only the memory of its state "
+            "counts here"
+        )
     return told
 
 
 def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
     link = None
     if options.link_gbps is not None:
-        link = Link(latency=1e-6 * options.link_latency_us, bytes_per_second=1e9 / 8 * options.link_gbps)
+        link = Link(
+            latency=1e-6 * options.link_latency_us, bytes_per_second=1e9 / 8 * options.link_gbps
+        )
     return RunSpec(
         model=source.model,
         model_args=source.model_args,
@@ -218,9 +245,13 @@ def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
 def _check_link(options: SimulateOptions) -> None:
     gbps, latency = options.link_gbps, options.link_latency_us
     if gbps is not None and not 1e-6 <= gbps <= 1e6:
-        raise ValueError(f"--link-gbps {gbps:g}: allowed is a number from 1e-06 to 1e+06; try --link-gbps 100")
+        raise ValueError(
+            f"--link-gbps {gbps:g}: allowed is a number from 1e-06 to 1e+06; try --link-gbps 100"
+        )
     if not 0 <= latency <= 1e6:
-        raise ValueError(f"--link-latency-us {latency:g}: allowed is a number from 0 to 1e+06; try 10")
+        raise ValueError(
+            f"--link-latency-us {latency:g}: allowed is a number from 0 to 1e+06; try 10"
+        )
     if gbps is None and latency:
         raise ValueError(f"--link-latency-us {latency:g}: needs --link-gbps; give both")
 
@@ -234,8 +265,12 @@ def _points(options: SimulateOptions, source: Source) -> list[dict[str, Any]]:
     specs = [_spec(options, source, K, M) for K in dict.fromkeys(options.K) for M in Ms]
     for spec in specs:
         spec.fit(source.layers)
-    alone = {M: simulated(_spec(options, source, 1, M), "cpu", source.calibration)["metrics"] for M in Ms}
-    points = [_point(spec, simulated(spec, "cpu", source.calibration), alone[spec.M]) for spec in specs]
+    alone = {
+        M: simulated(_spec(options, source, 1, M), "cpu", source.calibration)["metrics"] for M in Ms
+    }
+    points = [
+        _point(spec, simulated(spec, "cpu", source.calibration), alone[spec.M]) for spec in specs
+    ]
     for point in points:
         point["speedup_vs_first"] = points[0]["step_s"] / point["step_s"]
     return points
@@ -263,7 +298,9 @@ def _point(spec: RunSpec, found: dict[str, Any], alone: dict[str, Any]) -> dict[
     }
 
 
-def _plain(options: SimulateOptions, source: Source, points: list[dict[str, Any]]) -> dict[str, Any]:
+def _plain(
+    options: SimulateOptions, source: Source, points: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The answer for programs."""
     return {
         "fidelity": "simulated",
@@ -271,12 +308,19 @@ def _plain(options: SimulateOptions, source: Source, points: list[dict[str, Any]
         "model_args": source.model_args,
         "on": source.words,
         "memory": source.memory,
-        **{name: getattr(options, name) for name in ("K", "N", "schedule", "checkpoint", "balance", "optimizer")},
-        "points": [{name: value for name, value in point.items() if name != "timeline"} for point in points],
+        **{
+            name: getattr(options, name)
+            for name in ("K", "N", "schedule", "checkpoint", "balance", "optimizer")
+        },
+        "points": [
+            {name: value for name, value in point.items() if name != "timeline"} for point in points
+        ],
     }
 
 
-def story(options: SimulateOptions, source: Source, points: list[dict[str, Any]]) -> list["RenderableType"]:
+def story(
+    options: SimulateOptions, source: Source, points: list[dict[str, Any]]
+) -> list["RenderableType"]:
     """The answer for people; `points` are those of the JSON, with their timelines."""
     first = points[0]
     drawn = points[0] if source.waits else best(points, source.memory)
@@ -287,11 +331,18 @@ def story(options: SimulateOptions, source: Source, points: list[dict[str, Any]]
         f"N={options.N}, schedule {options.schedule}, re-materialization {options.checkpoint}, "
         f"cut by {options.balance}, optimizer {options.optimizer}\n"
     )
-    kinds = [kind for kind in first["breakdown"] if any(abs(one["breakdown"][kind]) > _SMALL for one in points)]
-    shares = [(str(one["K"]), str(one["M"]), *(f"{one['breakdown'][kind]:.1%}" for kind in kinds)) for one in points]
+    kinds = [
+        kind
+        for kind in first["breakdown"]
+        if any(abs(one["breakdown"][kind]) > _SMALL for one in points)
+    ]
+    shares = [
+        (str(one["K"]), str(one["M"]), *(f"{one['breakdown'][kind]:.1%}" for kind in kinds))
+        for one in points
+    ]
     title = (
-        "\nshares of K x step, simulated; idle is bubble (for which equal stages would wait as well), imbalance and "
-        "transfer"
+        "\nshares of K x step, simulated; idle is bubble (for which equal stages would wait as "
+        "well), imbalance and transfer"
     )
     return [
         head,
@@ -318,14 +369,21 @@ def advice(points: list[dict[str, Any]], most: int | None) -> str:
     chosen = best(points, most)
     if _beyond(chosen["peak_bytes"], most):
         return (
-            f"none of these fits into the device's {memory(most or 0)}: the leanest, K={chosen['K']}, M={chosen['M']}, "
-            f"takes {memory(max(chosen['peak_bytes']))} on its fullest stage; try a larger K or M, or a smaller N"
+            f"none of these fits into the device's {memory(most or 0)}: the leanest, "
+            f"K={chosen['K']}, M={chosen['M']}, takes {memory(max(chosen['peak_bytes']))} on its "
+            "fullest stage; try a larger K or M, or a smaller N"
         )
-    which = "fastest that fits" if any(_beyond(one["peak_bytes"], most) for one in points) else "fastest"
+    which = (
+        "fastest that fits"
+        if any(_beyond(one["peak_bytes"], most) for one in points)
+        else "fastest"
+    )
     if chosen["peak_bytes"] is None:
         peak = "its peak is not known"
     else:
-        room = "the device's memory is not known" if most is None else f"the device has {memory(most)}"
+        room = (
+            "the device's memory is not known" if most is None else f"the device has {memory(most)}"
+        )
         peak = f"peak {memory(max(chosen['peak_bytes']))} on the fullest stage ({room})"
     alone = ", which would not fit" if _beyond(chosen["peak_bytes_k1"], most) else ""
     return (
@@ -359,8 +417,8 @@ def _reading(source: Source) -> str:
     """What the columns of the first table are."""
     much = f"; ! is more than the device's {memory(source.memory)}" if source.memory else ""
     return (
-        "over K=1: the step of one stage at the same M and N, with as much memory as it takes, over this one; idle: "
-        f"share of K x step\npeak: tensors of the fullest stage, counted{much}"
+        "over K=1: the step of one stage at the same M and N, with as much memory as it takes, "
+        f"over this one; idle: share of K x step\npeak: tensors of the fullest stage, counted{much}"
     )
 
 

@@ -47,7 +47,9 @@ class WhyOptions:
 
 def main(arguments: list[str]) -> int:
     """The verb."""
-    options = parse_named(WhyOptions, arguments, "why", "run", "`repro report` lists all in its table of runs")
+    options = parse_named(
+        WhyOptions, arguments, "why", "run", "`repro report` lists all in its table of runs"
+    )
     path = find(options.run, options.results)
     spec = _spec(path)
     why = explain(path, spec)
@@ -73,7 +75,9 @@ def find(run: str, results: Path) -> Path:
     if (given / "spec.json").is_file():
         return given / "spec.json"
     unpack(results)
-    own, committed = (sorted(results.glob(f"{inside}*/*/*/*/spec.json")) for inside in ("", "reference/"))
+    own, committed = (
+        sorted(results.glob(f"{inside}*/*/*/*/spec.json")) for inside in ("", "reference/")
+    )
     for paths in (own, committed):
         if found := _named(run, paths):
             return found
@@ -88,9 +92,16 @@ def _unknown(run: str, results: Path, known: list[Path]) -> str:
         return f"is an experiment, give the id of one of its runs; {there}"
     ids = sorted({path.parent.name for path in known})
     if (folder := Path(expanded(run))).is_dir():
-        inside = _some(sorted(_told([path for path in known if folder.absolute() in path.absolute().parents])))
-        return f"is a folder without a spec.json, give that of a run{f'; inside it are {inside}' * bool(inside)}"
-    hint = near(run, ids) or (f"; there is {_some(ids)}" if ids else "; `repro run NAME` records some")
+        inside = _some(
+            sorted(_told([path for path in known if folder.absolute() in path.absolute().parents]))
+        )
+        return (
+            "is a folder without a spec.json, give that of a "
+            f"run{f'; inside it are {inside}' * bool(inside)}"
+        )
+    hint = near(run, ids) or (
+        f"; there is {_some(ids)}" if ids else "; `repro run NAME` records some"
+    )
     return f"no run below {results} has an id that begins so, and no such path{hint}"
 
 
@@ -100,7 +111,9 @@ def _told(paths: list[Path]) -> list[str]:
     for path in sorted(paths, key=lambda path: path.parent.name):
         with suppress(ValueError):
             found[path.parent.name] = read(path, RunSpec).fidelity
-    return [run if fidelity == "measured" else f"{run} ({fidelity})" for run, fidelity in found.items()]
+    return [
+        run if fidelity == "measured" else f"{run} ({fidelity})" for run, fidelity in found.items()
+    ]
 
 
 def _spec(path: Path) -> RunSpec:
@@ -126,7 +139,11 @@ def explain(path: Path, spec: RunSpec) -> "Why":
 
     timeline = _timeline(path, spec)
     try:
-        return Why.of(timeline, make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint), spec.N // spec.D)
+        return Why.of(
+            timeline,
+            make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint),
+            spec.N // spec.D,
+        )
     except ValueError as error:
         raise ValueError(f"{path.parent}: {error}") from None
 
@@ -137,10 +154,15 @@ def _named(run: str, paths: list[Path]) -> Path | None:
     found = found or [path for path in paths if path.parent.name.startswith(run)]
     ids = {path.parent.name for path in found}
     if len(ids) > 1:
-        raise ValueError(f"run = {short(run)}: {len(ids)} ids begin so: {_some(_told(found))}; give more of one")
+        raise ValueError(
+            f"run = {short(run)}: {len(ids)} ids begin so: {_some(_told(found))}; give more of one"
+        )
     if len(found) > 1:
         places = _some([str(path.parent) for path in found])
-        raise ValueError(f"run = {short(run)}: recorded {len(found)} times, as {places}; name one of these folders")
+        raise ValueError(
+            f"run = {short(run)}: recorded {len(found)} times, as {places}; name one of these "
+            "folders"
+        )
     return found[0] if found else None
 
 
@@ -166,10 +188,16 @@ def _timeline(path: Path, spec: RunSpec) -> "Timeline":
     elif not spec.trace or spec.library != "repro":
         reason = "it was timed without spans (trace=false, or another library)"
     else:
-        reason = f"its status is {status['status']}" + (f" ({status['reason']})" if status["reason"] else "")
+        reason = f"its status is {status['status']}" + (
+            f" ({status['reason']})" if status["reason"] else ""
+        )
     others = sorted(path.parent.parent.glob("*/timeline.parquet"))
     other = next((other.parent.name for other in others if _holds_spans(other)), None)
-    hint = f"choose one that has, such as {other}" if other else "`repro run sweep` records runs that have one"
+    hint = (
+        f"choose one that has, such as {other}"
+        if other
+        else "`repro run sweep` records runs that have one"
+    )
     raise ValueError(f"run = {path.parent.name} has no timeline: {reason}; {hint}")
 
 
@@ -189,15 +217,17 @@ def _head(path: Path, spec: RunSpec, why: "Why") -> str:
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
     kept = f", the step whose spans {which} kept" if rounds else ""
     return (
-        f"{path.parent.name} in {path.parent.parent}\n"
-        f"{spec.fidelity}: K={spec.K}, M={spec.M}, N={spec.N}{replicas}, schedule {spec.schedule}, "
-        f"re-materialization {spec.checkpoint}\n"
-        f"step {_ms(why.timeline.step_time)} ms{kept}; idle {why.timeline.bubble_over_total:.1%} of K x step, "
-        f"in theory (K-1)/(M+K-1) = {(spec.K - 1) / (spec.M + spec.K - 1):.1%}"
+        f"{path.parent.name} in {path.parent.parent}\n{spec.fidelity}: K={spec.K}, M={spec.M}, "
+        f"N={spec.N}{replicas}, schedule {spec.schedule}, re-materialization "
+        f"{spec.checkpoint}\nstep {_ms(why.timeline.step_time)} ms{kept}; idle "
+        f"{why.timeline.bubble_over_total:.1%} of K x step, in theory (K-1)/(M+K-1) = "
+        f"{(spec.K - 1) / (spec.M + spec.K - 1):.1%}"
     )
 
 
-def _story(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) -> list["RenderableType"]:
+def _story(
+    path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]
+) -> list["RenderableType"]:
     """The answer for people."""
     from rich.text import Text
 
@@ -216,13 +246,18 @@ def _story(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) 
 
     stages = [cells(f"stage {j}", seconds) for j, seconds in enumerate(by_stage(why.path, spec.K))]
     changes = [[c.name, _ms(c.step_s), f"{c.factor:.2f}x", CHANGES[c.name]] for c in why.changes]
-    base = ["unchanged", _ms(why.base_s), "1.00x", f"replayed: {why.error:+.1%} of the recorded step"]
+    base = [
+        "unchanged",
+        _ms(why.base_s),
+        "1.00x",
+        f"replayed: {why.error:+.1%} of the recorded step",
+    ]
     return [
         Text(_head(path, spec, why)),
         Text("K x step: " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items())),
         Text(
-            "bubble: the part of idle for which equal stages with free messages would wait as well; transfer: the "
-            "waiting that is left, for messages and for the runtime\n"
+            "bubble: the part of idle for which equal stages with free messages would wait as "
+            "well; transfer: the waiting that is left, for messages and for the runtime\n"
         ),
         Text("Critical path: what the end of the step waited for, as shares of the step"),
         table_of(
@@ -247,10 +282,14 @@ def _tried(found: Sequence["Neighbour"]) -> list["RenderableType"]:
     if not found:
         return []
     fidelity = found[0].fidelity
-    rows = [(one.name, "-" if one.predicted is None else f"{one.predicted:.2f}x", one.told, one.run) for one in found]
+    rows = [
+        (one.name, "-" if one.predicted is None else f"{one.predicted:.2f}x", one.told, one.run)
+        for one in found
+    ]
     return [
-        f"\nRecorded runs of the same experiment that differ in one thing: their throughput over this one's, {fidelity}"
-        "\nin the same rounds; [95 % interval] from five rounds on, ~ where it shows no difference",
+        "\nRecorded runs of the same experiment that differ in one thing: their throughput over "
+        f"this one's, {fidelity}\nin the same rounds; [95 % interval] from five rounds on, ~ "
+        "where it shows no difference",
         table_of(("change", "predicted", fidelity, "run"), rows, left=("change", "run")),
     ]
 

@@ -1,7 +1,7 @@
 """What one process attains here while the others do the same: micro-benchmarks of the terms of `repro.costs.roofline`.
 
-Every case runs on all processes at once, since they share caches, memory bandwidth and power; each counts the calls
-that it gets done in a window of time, and the median call is what it reports.
+Every case runs on all processes at once, since they share caches, memory bandwidth and power; each
+counts the calls that it gets done in a window of time, and the median call is what it reports.
 """
 
 import statistics
@@ -60,7 +60,11 @@ def run(kind: str, window: float = WINDOW) -> Rates:
         window: seconds for each case.
     """
     wire = Wire(dist.get_world_size(), dist.get_rank())
-    device = torch.device("cuda", wire.rank % torch.cuda.device_count()) if kind == "cuda" else torch.device("cpu")
+    device = (
+        torch.device("cuda", wire.rank % torch.cuda.device_count())
+        if kind == "cuda"
+        else torch.device("cpu")
+    )
     with torch.no_grad():
         bench = _Bench(wire, device, window)
         found = bench.matmul(), bench.other(), bench.bandwidth(), bench.launch()
@@ -87,9 +91,14 @@ class _Bench:
             (256, 64, 1, 32),
             (512, 128, 1, 16),
         ):
-            x, weight = self._random(batch, channels, side, side), self._random(filters, channels, kernel, kernel)
+            x, weight = (
+                self._random(batch, channels, side, side),
+                self._random(filters, channels, kernel, kernel),
+            )
             work = 2 * batch * side**2 * channels * filters * kernel**2
-            seconds = self._seconds(lambda x=x, w=weight, k=kernel: functional.conv2d(x, w, padding=k // 2))
+            seconds = self._seconds(
+                lambda x=x, w=weight, k=kernel: functional.conv2d(x, w, padding=k // 2)
+            )
             found[f"{kernel}x{kernel} conv, {channels} to {filters}"] = work / seconds
         return found
 

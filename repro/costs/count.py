@@ -1,7 +1,7 @@
 """Memory of every stage at the peak of a step, parameters and operations of every layer: counted, nothing is run.
 
-The layers are traced on fake tensors, each distinct one once; what a stage does with them follows the same schedule
-value that the engine executes.
+The layers are traced on fake tensors, each distinct one once; what a stage does with them follows
+the same schedule value that the engine executes.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,8 @@ def count(
     Args:
         layers: the model, as `Pipeline` takes it.
         loss: (outputs, targets) of a micro-batch -> its mean loss.
-        inputs: a mini-batch of N examples; only shapes and types matter, see `repro.costs.mini_batch`.
+        inputs: a mini-batch of N examples; only shapes and types matter, see
+            `repro.costs.mini_batch`.
         targets: likewise.
         stages: K.
         micro_batches: M.
@@ -66,17 +67,22 @@ def count(
         device: whose operators are counted: "cpu", or "cuda" where there is a GPU.
 
     Raises:
-        ValueError: one line, for any argument out of range, or naming a layer that cannot be counted.
+        ValueError: one line, for any argument out of range, or naming a layer that cannot be
+            counted.
     """
     if balance == "time":
-        raise ValueError("balance='time': nothing is run here, so nothing is timed; try 'parameters' or layer counts")
+        raise ValueError(
+            "balance='time': nothing is run here, so nothing is timed; try 'parameters' or layer "
+            "counts"
+        )
     counter = Counter(layers, loss, optimizer, device=device)
     plan = make_schedule(schedule, stages, micro_batches, checkpoint)
     cut = choose(layers, stages, balance, partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
     ends = [0, *accumulate(cut.counts)]
     under_way = messages or Messages()
     found = [
-        walk(counter, Task(plan, j, range(a, b), inputs, targets, under_way)) for j, (a, b) in enumerate(pairwise(ends))
+        walk(counter, Task(plan, j, range(a, b), inputs, targets, under_way))
+        for j, (a, b) in enumerate(pairwise(ends))
     ]
     part = micro_batch(inputs, sizes(batch_size(inputs), micro_batches)[0])
     costs = [counter.cost(index, part) for index in range(len(counter))]

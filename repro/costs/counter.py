@@ -49,7 +49,8 @@ class Resident:
         buffers: stay.
         optimizer: its state, stays.
         update: what the optimizer takes besides while it updates one of the parameters.
-        updated: what it moves for all of them: parameters and its state read and written, gradients read.
+        updated: what it moves for all of them: parameters and its state read and written, gradients
+            read.
     """
 
     parameters: int
@@ -91,7 +92,8 @@ class Counter:
         self._states: dict[Hashable, tuple[int, int]] = like._states if like else {}
         self._memos: dict[Hashable, dict[Hashable, Any]] = like._memos if like else {}
         self._loss_kind, self._optimizer_kind = self._zoo.same(loss), self._zoo.same(optimizer)
-        self.memo = self._memos.setdefault((self._loss_kind, self._optimizer_kind), {})  # see `stage_memory.walk`
+        # see `stage_memory.walk`
+        self.memo = self._memos.setdefault((self._loss_kind, self._optimizer_kind), {})
         self.kinds = tuple(self._zoo.kinds(layers))
         self._chains: dict[Hashable, list[Boundary]] = {}
 
@@ -126,12 +128,17 @@ class Counter:
                     module = self._zoo.modules[kind]
                     self._passes[key] = trace(module, inputs, graph=graph, counting=counting)
             except Exception as error:
-                raise refusal(f"layers[{index}]", self._layers[index], "cannot be counted", error) from error
+                raise refusal(
+                    f"layers[{index}]", self._layers[index], "cannot be counted", error
+                ) from error
         return self._passes[key]
 
     def _counts(self, kind: int) -> bool:
         """Whether a kind of layer has running statistics."""
-        return any(isinstance(part, BATCH_NORMS + INSTANCE_NORMS) for part in self._zoo.modules[kind].modules())
+        return any(
+            isinstance(part, BATCH_NORMS + INSTANCE_NORMS)
+            for part in self._zoo.modules[kind].modules()
+        )
 
     def head(self, part: Tree, targets: Tree, *, graph: bool) -> Pass:
         """The loss of a micro-batch as one more layer."""
@@ -140,10 +147,14 @@ class Counter:
         if key not in self._passes:
             try:
                 with self._zoo.inside():
-                    fakes = map_leaves(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets))
+                    fakes = map_leaves(
+                        Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), unwrapped(targets)
+                    )
                     call = partial(_called, self._loss, fakes)
                     resident = flatten(fakes)[0]
-                    self._passes[key] = trace(call, outputs, graph=graph, counting=False, resident=resident)
+                    self._passes[key] = trace(
+                        call, outputs, graph=graph, counting=False, resident=resident
+                    )
             except Exception as error:
                 raise refusal("loss", self._loss, "cannot be counted", error) from error
         return self._passes[key]
@@ -156,7 +167,9 @@ class Counter:
             module = self._zoo.modules[kind]
             statistics = Statistics(module)  # which has buffers of its own during a step
             statistics.restore()
-            trained = [p for p in module.parameters() if p.requires_grad and self._optimizer is not None]
+            trained = [
+                p for p in module.parameters() if p.requires_grad and self._optimizer is not None
+            ]
             states = [self._state(p) for p in trained]
             state = sum(held for held, _ in states)
             self._residents[key] = Resident(
@@ -182,7 +195,9 @@ class Counter:
         found = self.layer(index, part, graph=True)
         module = self._zoo.modules[self.kinds[index]]
         parameters = sum(p.numel() for p in module.parameters())
-        return LayerCost(parameters, found.ops, found.ops_backward, found.saved, found.result.nbytes)
+        return LayerCost(
+            parameters, found.ops, found.ops_backward, found.saved, found.result.nbytes
+        )
 
     @property
     def parameters(self) -> int:
@@ -193,7 +208,11 @@ class Counter:
 
 def _kept_copies(module: nn.Module) -> int:
     """Bytes of the copies that a stage keeps of buffers that no forward changes; see `repro.gpipe.exact.buffers`."""
-    named = ((part, name, b) for part in module.modules() for name, b in part.named_buffers(recurse=False))
+    named = (
+        (part, name, b)
+        for part in module.modules()
+        for name, b in part.named_buffers(recurse=False)
+    )
     return sum(b.nbytes for part, name, b in named if not owns(part, name))
 
 

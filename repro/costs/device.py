@@ -1,8 +1,9 @@
 """Devices as data: what each attains, by which file and on whose word; nothing here is fitted to the paper's tables.
 
-A profile is a JSON object. A rate (matrix multiplication, other operators, memory, link) has a peak, the fraction of it
-that programs attain, and a source for each; any other figure has a value and a source. Where nobody has published
-a fraction its source begins with the word "assumption"; what was written down from memory says "not looked up".
+A profile is a JSON object. A rate (matrix multiplication, other operators, memory, link) has a
+peak, the fraction of it that programs attain, and a source for each; any other figure has a value
+and a source. Where nobody has published a fraction its source begins with the word "assumption";
+what was written down from memory says "not looked up".
 """
 
 import json
@@ -12,7 +13,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from repro.costs.sourced_number import AMOUNTS, RANGES, RATES, SWITCHES, TEXTS, Figure, check_figure, check_text
+from repro.costs.sourced_number import (
+    AMOUNTS,
+    RANGES,
+    RATES,
+    SWITCHES,
+    TEXTS,
+    Figure,
+    check_figure,
+    check_text,
+)
 from repro.gpipe.errors import shown
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.io.untrusted import read_text
@@ -80,7 +90,10 @@ class Device:
             "link_bytes_per_second": link.bytes_per_second,
             "link_overlap": link.overlap,
         }
-        figures = {key: Figure(value, source, 1.0, source * (key in RATES)) for key, value in values.items()}
+        figures = {
+            key: Figure(value, source, 1.0, source * (key in RATES))
+            for key, value in values.items()
+        }
         return cls(name, title, precision, date, figures)
 
     @property
@@ -112,7 +125,8 @@ class Device:
     def link(self) -> LinkSpeed:
         """To a neighbouring stage, one way."""
         latency, speed, overlap = (
-            self.figures[key].value for key in ("link_latency_s", "link_bytes_per_second", "link_overlap")
+            self.figures[key].value
+            for key in ("link_latency_s", "link_bytes_per_second", "link_overlap")
         )
         return LinkSpeed(latency, speed, bool(overlap))
 
@@ -162,8 +176,8 @@ def load(name_or_path: str | Path) -> Device:
     else:
         hint = _near(str(path), known) if named else "; try 'v100'"
     raise ValueError(
-        f"device={shown(str(path) if named else name_or_path)}: allowed are {', '.join(known)} and the path of a "
-        f".json file{hint}"
+        f"device={shown(str(path) if named else name_or_path)}: allowed are {', '.join(known)} and "
+        f"the path of a .json file{hint}"
     )
 
 
@@ -182,7 +196,9 @@ def _plain(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"not readable as JSON ({error}); correct it") from None
     except RecursionError:
-        raise ValueError("not readable as JSON (too many lists and objects in each other)") from None
+        raise ValueError(
+            "not readable as JSON (too many lists and objects in each other)"
+        ) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,9 +222,13 @@ def _figure(name: str, value: Any) -> Figure:
     for key in ("peak", "attainable", "value"):
         if key in parts and type(parts[key]) is not kind:
             allowed = "true or false" if kind is bool else "a number"
-            raise ValueError(f"{name}.{key} = {shown(parts[key])}: allowed is {allowed}; correct it")
+            raise ValueError(
+                f"{name}.{key} = {shown(parts[key])}: allowed is {allowed}; correct it"
+            )
     if name in RATES:
-        return Figure(parts["peak"], parts["source"], parts["attainable"], parts["attainable_source"])
+        return Figure(
+            parts["peak"], parts["source"], parts["attainable"], parts["attainable_source"]
+        )
     return Figure(parts["value"], parts["source"])
 
 
@@ -223,7 +243,9 @@ def _written(name: str, figure: Figure) -> dict[str, Any]:
 
 def _fields(where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} holds {shown(value)}: allowed is an object; put its fields into braces")
+        raise ValueError(
+            f"{where} holds {shown(value)}: allowed is an object; put its fields into braces"
+        )
     return value
 
 
@@ -232,7 +254,10 @@ def _check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None
     given, known = list(given), list(known)
     for name in given:
         if name not in known:
-            raise ValueError(f"no field {shown(where + name)}: allowed are {', '.join(known)}{_near(name, known)}")
+            raise ValueError(
+                f"no field {shown(where + name)}: allowed are "
+                f"{', '.join(known)}{_near(name, known)}"
+            )
     for name in known:
         if name not in given:
             raise ValueError(f"the field {where}{name} is missing; add it")

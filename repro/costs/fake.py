@@ -1,7 +1,8 @@
 """Layers without memory: built once for each distinct layer, on fake tensors, which know shapes and no values.
 
-Fake CUDA tensors fail where torch finds no GPU, so they are the CPU's unless a GPU is asked for; bytes and operations
-are the same but for kernels that only one of the two has, such as dropout, which keeps bytes there and floats here.
+Fake CUDA tensors fail where torch finds no GPU, so they are the CPU's unless a GPU is asked for;
+bytes and operations are the same but for kernels that only one of the two has, such as dropout,
+which keeps bytes there and floats here.
 """
 
 import logging
@@ -19,8 +20,21 @@ from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, map_leaves
 from repro.io.untrusted import message
 
-logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what fails is told by `refusal`
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size, torch.device, type)
+# what fails is told by `refusal`
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+_PLAIN = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    torch.dtype,
+    torch.Size,
+    torch.device,
+    type,
+)
 
 
 class UncountableError(ValueError):
@@ -40,11 +54,14 @@ class Zoo:
 
     def __init__(self, device: str = "cpu") -> None:
         if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-            raise ValueError(f"device={device!r}: counting is on 'cpu', or on 'cuda' where torch can use a GPU")
+            raise ValueError(
+                f"device={device!r}: counting is on 'cpu', or on 'cuda' where torch can use a GPU"
+            )
         self.device = device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.modules: list[nn.Module] = []
-        self._made: dict[Hashable, tuple[int, Layer]] = {}  # the layer too, lest its id be used again
+        # the layer too, lest its id be used again
+        self._made: dict[Hashable, tuple[int, Layer]] = {}
         self._known: dict[Hashable, int] = {}
         self._functions: list[Any] = []  # lest an id be used again
 
@@ -87,7 +104,9 @@ class Zoo:
                 }
                 return deepcopy(module, memo)
         except Exception as error:
-            raise refusal(f"layers[{index}]", layer, "cannot be built without memory", error) from error
+            raise refusal(
+                f"layers[{index}]", layer, "cannot be built without memory", error
+            ) from error
 
 
 def _faked(tensor: Tensor, device: str) -> Tensor:
@@ -102,8 +121,13 @@ def refusal(where: str, layer: object, what: str, error: Exception) -> ValueErro
     reason = message(error)[:160]
     kind = type(error).__name__
     told = f"{where} ({name}) {what}: {kind}: {reason}"
-    if kind.startswith(("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")):
-        hint = "counting needs shapes that do not depend on the data, and layers of torch operators alone"
+    if kind.startswith(
+        ("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")
+    ):
+        hint = (
+            "counting needs shapes that do not depend on the data, and layers of torch operators "
+            "alone"
+        )
         return UncountableError(f"{told}; {hint}")
     return ValueError(f"{told}; does it work on a real mini-batch?")
 
@@ -132,10 +156,17 @@ def _recipe(layer: Layer) -> Hashable:
 def _signature(module: nn.Module) -> Hashable:
     """Equal for modules that compute alike; what is not understood counts as different unless it is the same object."""
     tensors = {**module._parameters, **module._buffers}
-    shapes = tuple((n, t is not None and (t.shape, t.dtype, t.requires_grad)) for n, t in tensors.items())
+    shapes = tuple(
+        (n, t is not None and (t.shape, t.dtype, t.requires_grad)) for n, t in tensors.items()
+    )
     skipped = ("_parameters", "_buffers", "_modules")
-    own = tuple((name, _plain(value)) for name, value in vars(module).items() if name not in skipped)
-    parts = tuple((name, _signature(part) if part is not None else None) for name, part in module._modules.items())
+    own = tuple(
+        (name, _plain(value)) for name, value in vars(module).items() if name not in skipped
+    )
+    parts = tuple(
+        (name, _signature(part) if part is not None else None)
+        for name, part in module._modules.items()
+    )
     return (type(module), shapes, own, parts)
 
 

@@ -24,10 +24,12 @@ from repro.io.untrusted import message
 from repro.models import Model
 from repro.models.arguments import UnusableError
 
-_SAMPLES = (8, 15, 25)  # which sizes of a ladder are traced; AmoebaNet-D with D=128 has a cell of its own kind
+# which sizes of a ladder are traced; AmoebaNet-D with D=128 has a cell of its own kind
+_SAMPLES = (8, 15, 25)
 _PATIENCE = 512  # refused sizes that are tried in a row
 _BEYOND = 3  # layers that are looked at behind the first one that does not fit
-Count = Callable[[Mapping[str, Any]], "Tasks"]  # arguments of a model -> the stages that it can be cut into
+# arguments of a model -> the stages that it can be cut into
+Count = Callable[[Mapping[str, Any]], "Tasks"]
 
 
 class RefusedError(ValueError):
@@ -113,8 +115,8 @@ class Fit:
 class Ladder:
     """Sizes of a model from small to large, some of which it may refuse.
 
-    A width that must be a multiple of 8 is such a case: 1 to 7, 9 to 15 and so on are refused, by the user's function,
-    by a layer that cannot be built, or by shapes that do not fit together.
+    A width that must be a multiple of 8 is such a case: 1 to 7, 9 to 15 and so on are refused, by
+    the user's function, by a layer that cannot be built, or by shapes that do not fit together.
     """
 
     def __init__(self, sizes: Sizes, count: Count) -> None:
@@ -146,14 +148,17 @@ class Ladder:
     def near(self, wanted: int, low: int, high: int) -> int | None:
         """The accepted size nearest to `wanted` among those strictly between two; None if there seems to be none.
 
-        Multiples of what all accepted sizes share are tried first, so that few refused ones are built.
+        Multiples of what all accepted sizes share are tried first, so that few refused ones are
+        built.
         """
 
         def key(index: int) -> tuple[bool, int]:
             return (self._grid > 1 and (index + 1) % self._grid != 0, abs(index - wanted))
 
         candidates = sorted(range(low + 1, high), key=key)
-        return next((index for index in candidates[:_PATIENCE] if self.tasks(index) is not None), None)
+        return next(
+            (index for index in candidates[:_PATIENCE] if self.tasks(index) is not None), None
+        )
 
     @property
     def smallest(self) -> int:
@@ -182,14 +187,19 @@ class Search:
         like: another search, whose traces are used.
 
     Raises:
-        ValueError: one line, for any argument out of range, or naming a layer that cannot be counted.
+        ValueError: one line, for any argument out of range, or naming a layer that cannot be
+            counted.
     """
 
-    def __init__(self, build: Callable[..., Model], step: Step, memory: int, like: "Search | None" = None) -> None:
+    def __init__(
+        self, build: Callable[..., Model], step: Step, memory: int, like: "Search | None" = None
+    ) -> None:
         self._build = build
         self._step = step
         self._memory = memory
-        self._schedule = make_schedule(step.schedule, step.stages, step.micro_batches, step.checkpoint)
+        self._schedule = make_schedule(
+            step.schedule, step.stages, step.micro_batches, step.checkpoint
+        )
         self._counter: Counter | None = like._counter if like else None
         self._hint = like._hint if like else 0
 
@@ -210,7 +220,8 @@ class Search:
         """The best of the ladders, looked for with their own ways to count, and then traced.
 
         Raises:
-            RefusedError: one line, if the model refuses every size, or what was found between sizes that were traced.
+            RefusedError: one line, if the model refuses every size, or what was found between sizes
+                that were traced.
             ValueError: one line, if no size has as many layers as there are stages.
         """
         fitting: list[tuple[int, Ladder, int, int]] = []
@@ -225,21 +236,35 @@ class Search:
                 lowest.append(Fit(None, self._traced(ladder, high), ladder.grown, ladder.limit))
             elif tasks is not None:
                 short.append(len(tasks.counter))
-        refused = tuple(ladder.refused[index] for ladder in ladders for index in sorted(ladder.refused))
+        refused = tuple(
+            ladder.refused[index] for ladder in ladders for index in sorted(ladder.refused)
+        )
         if fitting:
             _, ladder, low, high = max(fitting, key=lambda found: found[0])
             above = self._traced(ladder, high) if high < len(ladder) else None
             best = self._traced(ladder, low)
-            return Fit(best, above, ladder.grown, ladder.limit, self._is_unchanged(ladder, best, above), refused)
+            return Fit(
+                best,
+                above,
+                ladder.grown,
+                ladder.limit,
+                self._is_unchanged(ladder, best, above),
+                refused,
+            )
         if lowest:
             nearest = min(lowest, key=lambda fit: fit.above.fullest if fit.above else math.inf)
             return replace(nearest, refused=refused)
         if short:
             most = max(short)
-            raise ValueError(f"stages={self._step.stages}: the model has {most} layers; choose at most {most} stages")
+            raise ValueError(
+                f"stages={self._step.stages}: the model has {most} layers; choose at most {most} "
+                "stages"
+            )
         assert refused, "a ladder has at least one size"
         name = ladders[0].grown
-        others = f"; nor is any other {name} up to {refused[-1].args[name]} accepted" if name else ""
+        others = (
+            f"; nor is any other {name} up to {refused[-1].args[name]} accepted" if name else ""
+        )
         raise RefusedError(refused[0].reason + others)
 
     def _is_unchanged(self, ladder: Ladder, best: Cut | None, above: Cut | None) -> bool:
@@ -247,7 +272,9 @@ class Search:
         if best is None or above is not None or ladder.grown is None:
             return False
         first = self._traced(ladder, ladder.smallest)
-        return first is not None and first.args != best.args and replace(first, args=best.args) == best
+        return (
+            first is not None and first.args != best.args and replace(first, args=best.args) == best
+        )
 
     def _traced(self, ladder: Ladder, index: int) -> Cut | None:
         """The model of a size that was found; RefusedError if only sizes around it were built, and it cannot be."""
@@ -266,7 +293,8 @@ class Search:
     def _top(self, ladder: Ladder) -> tuple[int, int]:
         """The last size that fits, -1 if none does, and the next one that the model accepts, or the ladder's length.
 
-        Gallops up or down from where the last search ended, then bisects: `low` fits, `high` does not.
+        Gallops up or down from where the last search ended, then bisects: `low` fits, `high` does
+        not.
         """
 
         def fits(index: int) -> bool:
@@ -301,19 +329,27 @@ class Search:
         if len(tasks.counter) < self._step.stages:
             return None
         balance = tasks.evenest()
-        found = tuple(tasks.memory(j, range(a, b)) for j, (a, b) in enumerate(pairwise([0, *accumulate(balance)])))
+        found = tuple(
+            tasks.memory(j, range(a, b))
+            for j, (a, b) in enumerate(pairwise([0, *accumulate(balance)]))
+        )
         return Cut(dict(args), tasks.counter.parameters, balance, found)
 
     def _exact(self, args: Mapping[str, Any]) -> "Tasks":
         """A size that is traced.
 
         Raises:
-            ValueError: one line, if the model refuses it, or a layer does on the largest micro-batch.
+            ValueError: one line, if the model refuses it, or a layer does on the largest
+                micro-batch.
         """
         model = self._build(**args)
         inputs, targets = (mini_batch(few, self._step.batch) for few in model.batch(1, 0))
-        self._counter = Counter(model.layers, model.loss, self._step.optimizer, self._counter, self._step.device)
-        self._counter.boundaries(micro_batch(inputs, sizes(self._step.batch, self._step.micro_batches)[0]))
+        self._counter = Counter(
+            model.layers, model.loss, self._step.optimizer, self._counter, self._step.device
+        )
+        self._counter.boundaries(
+            micro_batch(inputs, sizes(self._step.batch, self._step.micro_batches)[0])
+        )
         return Tasks(self._counter, self._schedule, inputs, targets, self._step.messages)
 
     def _between(self, ladder: Sizes) -> Count:
@@ -331,7 +367,15 @@ class Search:
         counters = [tasks.counter for tasks in traced if isinstance(tasks.counter, Counter)]
         if len(set(map(len, counters))) > 1 or len({one.kinds for one in counters}) == 1:
             return self._exact  # more of the same layers, or the same
-        if len({Boundary.of((unwrapped(tasks.inputs), unwrapped(tasks.targets))).key for tasks in traced}) > 1:
+        if (
+            len(
+                {
+                    Boundary.of((unwrapped(tasks.inputs), unwrapped(tasks.targets))).key
+                    for tasks in traced
+                }
+            )
+            > 1
+        ):
             return self._exact  # it is the data that grows
         at = [sample[grown[0]] for sample in samples]
         known: dict[int, Tasks] = {}
@@ -357,12 +401,15 @@ class Tasks:
 
     def memory(self, j: int, layers: range) -> StageMemory:
         """Of stage j, made of these layers."""
-        return walk(self.counter, Task(self.schedule, j, layers, self.inputs, self.targets, self.messages))
+        return walk(
+            self.counter, Task(self.schedule, j, layers, self.inputs, self.targets, self.messages)
+        )
 
     def pack(self, memory: int) -> tuple[int, ...] | None:
         """Fill one stage after the other as far as memory goes; layers of each, None if some are left over.
 
-        A stage of more layers seldom takes less, and then because a narrower tensor crosses behind it: see `_filled`.
+        A stage of more layers seldom takes less, and then because a narrower tensor crosses behind
+        it: see `_filled`.
         """
         K, counts = self.schedule.stages, [1]
         start = 0

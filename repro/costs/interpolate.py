@@ -1,8 +1,8 @@
 """A size between sizes that were traced: every number of a trace as a polynomial of the argument that grows.
 
-Bytes of tensors are products of what a model is built with, so along one argument, such as the filters D of AmoebaNet,
-each is a polynomial; three traces fix one of the second degree. Exact where that holds, and only used to look for a
-size: what is told of the size that was found is traced.
+Bytes of tensors are products of what a model is built with, so along one argument, such as the
+filters D of AmoebaNet, each is a polynomial; three traces fix one of the second degree. Exact where
+that holds, and only used to look for a size: what is told of the size that was found is traced.
 """
 
 import dataclasses
@@ -36,7 +36,9 @@ class Between:
 
     def __init__(self, counters: Sequence[Counter], at: Sequence[int], size: int) -> None:
         self._counters = counters
-        weights = [prod((Fraction(size - b, a - b) for b in at if b != a), start=Fraction(1)) for a in at]
+        weights = [
+            prod((Fraction(size - b, a - b) for b in at if b != a), start=Fraction(1)) for a in at
+        ]
         self._over = lcm(*(weight.denominator for weight in weights))
         self._weights = [int(weight * self._over) for weight in weights]
         self._known: dict[Hashable, Any] = {}
@@ -55,7 +57,9 @@ class Between:
 
     def layer(self, index: int, part: Tree, *, graph: bool, counting: bool = False) -> Pass:
         """As `Counter.layer`."""
-        return self._alike([one.layer(index, part, graph=graph, counting=counting) for one in self._counters])
+        return self._alike(
+            [one.layer(index, part, graph=graph, counting=counting) for one in self._counters]
+        )
 
     def head(self, part: Tree, targets: Tree, *, graph: bool) -> Pass:
         """As `Counter.head`."""
@@ -85,7 +89,9 @@ class Between:
         if len(set(map(type, values))) > 1:
             raise Unlike
         if type(first) is int:
-            total, rest = divmod(sum(w * v for w, v in zip(self._weights, values, strict=True)), self._over)
+            total, rest = divmod(
+                sum(w * v for w, v in zip(self._weights, values, strict=True)), self._over
+            )
             if rest:
                 raise Unlike
             return total
@@ -94,5 +100,7 @@ class Between:
             return type(first)(map(inner, zip(*values, strict=True)))
         if dataclasses.is_dataclass(first):
             fields = [field.name for field in dataclasses.fields(first)]
-            return type(first)(**{name: self._at([getattr(value, name) for value in values]) for name in fields})
+            return type(first)(
+                **{name: self._at([getattr(value, name) for value in values]) for name in fields}
+            )
         raise Unlike

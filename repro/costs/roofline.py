@@ -1,7 +1,8 @@
 """Seconds of every layer on a device, from its counted operators: each takes what its work or its bytes take.
 
-An operator alone is charged max(operations / rate, bytes / bandwidth), and a launch. Left out is what a compiler or
-a cache would save: XLA fuses operators without matrices into their neighbours, so a TPU moves fewer bytes than this.
+An operator alone is charged max(operations / rate, bytes / bandwidth), and a launch. Left out is
+what a compiler or a cache would save: XLA fuses operators without matrices into their neighbours,
+so a TPU moves fewer bytes than this.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,8 +24,10 @@ class Terms:
     """Seconds by cause; they add up.
 
     Attributes:
-        matmul: operations of matrix multiplication, convolution and fused attention at the device's rate.
-        memory: what those take beyond that because of their bytes, and all that other operators take.
+        matmul: operations of matrix multiplication, convolution and fused attention at the device's
+            rate.
+        memory: what those take beyond that because of their bytes, and all that other operators
+            take.
         launch: what the device takes for every operator besides.
     """
 
@@ -49,8 +52,8 @@ class LayerTime:
         activation_bytes: what goes forward behind the layer: all tensors.
         gradient_bytes: what comes back there: gradients of those tensors that require one.
         parameters: how many.
-        end: whether it belongs to the model's ends, which have no like among the layers between: an embedding, the
-            last layer, the loss.
+        end: whether it belongs to the model's ends, which have no like among the layers between: an
+            embedding, the last layer, the loss.
     """
 
     forward: Terms
@@ -88,7 +91,8 @@ def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...
         ValueError: one line, naming a layer that does not work on fake tensors.
     """
     last = len(counter) - 1
-    known = dict[tuple[int, int], tuple[Terms, Terms]]()  # of layers alike, which share the very operators
+    # of layers alike, which share the very operators
+    known = dict[tuple[int, int], tuple[Terms, Terms]]()
     found = []
     for index, (_, behind) in enumerate(pairwise(counter.boundaries(part))):
         cost = counter.cost(index, part)
@@ -98,14 +102,20 @@ def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...
             known[key] = _seconds(cost.forward, device), _seconds(cost.backward, device)
         forward, backward = known[key]
         update = counter.resident(index).updated / device.bytes_per_second
-        found.append(LayerTime(forward, backward, update, behind.nbytes, behind.gradients, cost.parameters, end))
+        found.append(
+            LayerTime(
+                forward, backward, update, behind.nbytes, behind.gradients, cost.parameters, end
+            )
+        )
     return tuple(found)
 
 
 def head(counter: Counter, part: Tree, targets: Tree, device: Device) -> LayerTime:
     """The loss of one micro-batch, as `layers` tells of a layer; behind it nothing is sent."""
     found = counter.head(part, targets, graph=True)
-    return LayerTime(_seconds(found.ops, device), _seconds(found.ops_backward, device), 0.0, 0, 0, 0, end=True)
+    return LayerTime(
+        _seconds(found.ops, device), _seconds(found.ops_backward, device), 0.0, 0, 0, 0, end=True
+    )
 
 
 def profile(
@@ -122,17 +132,24 @@ def profile(
         times: of `layers`.
         head: the loss, of `head`.
         terms: which causes count, of `TERMS`.
-        ends: whether the model's ends, the loss among them, cost anything; if not, they stay as layers of cost 0.
+        ends: whether the model's ends, the loss among them, cost anything; if not, they stay as
+            layers of cost 0.
         recompute: whether R costs what F does, or nothing.
 
     Raises:
         ValueError: an unknown term.
     """
     if unknown := sorted(set(terms) - set(TERMS)):
-        raise ValueError(f"terms: no term {unknown[0]!r}: allowed are {', '.join(TERMS)}; try terms={TERMS!r}")
+        raise ValueError(
+            f"terms: no term {unknown[0]!r}: allowed are {', '.join(TERMS)}; try terms={TERMS!r}"
+        )
 
     def chosen(time: LayerTime, what: Terms) -> float:
-        return sum(getattr(what, term) for term in TERMS if term in terms) if ends or not time.end else 0.0
+        return (
+            sum(getattr(what, term) for term in TERMS if term in terms)
+            if ends or not time.end
+            else 0.0
+        )
 
     forward = [chosen(time, time.forward) for time in times]
     backward = [chosen(time, time.backward) for time in times]
@@ -150,7 +167,9 @@ def profile(
 
 def _seconds(ops: Iterable[Op], device: Device) -> Terms:
     parts = [operator_seconds(op, device) for op in ops]
-    return Terms(sum(p.matmul for p in parts), sum(p.memory for p in parts), sum(p.launch for p in parts))
+    return Terms(
+        sum(p.matmul for p in parts), sum(p.memory for p in parts), sum(p.launch for p in parts)
+    )
 
 
 def _moved(op: Op) -> int:

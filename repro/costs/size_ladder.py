@@ -9,14 +9,16 @@ AMOEBANET_D = 16  # its filters are multiples of this
 _MOST = 4096  # the greatest value that is tried
 
 
-def families(model: str, args: Mapping[str, Any], vary: str | None, up_to: int | None = None) -> list[Sizes]:
+def families(
+    model: str, args: Mapping[str, Any], vary: str | None, up_to: int | None = None
+) -> list[Sizes]:
     """Ladders of sizes, each from small to large; one of a single size where nothing is left to vary.
 
     Args:
         model: as `repro.models.build` takes it.
         args: fixed by the user.
-        vary: the argument to grow from 1 on, instead of L of the Transformer, or of D for L of 18, 36 and 72 of
-            AmoebaNet, as Table 1 of arXiv:1811.06965v5 does.
+        vary: the argument to grow from 1 on, instead of L of the Transformer, or of D for L of 18,
+            36 and 72 of AmoebaNet, as Table 1 of arXiv:1811.06965v5 does.
         up_to: the greatest value that is tried; by default 4096, or D=2048.
 
     Raises:
@@ -25,13 +27,19 @@ def families(model: str, args: Mapping[str, Any], vary: str | None, up_to: int |
     most = up_to or _MOST
     if vary is not None:
         if vary in args:
-            raise ValueError(f"vary = '{vary}': it is fixed by --model-args {vary}={args[vary]}; drop one of the two")
+            raise ValueError(
+                f"vary = '{vary}': it is fixed by --model-args {vary}={args[vary]}; drop one of "
+                "the two"
+            )
         return [_ladder(args, vary, range(1, most + 1))]
     if model == "transformer" and "L" not in args:
         return [_ladder(args, "L", range(1, most + 1))]
     if model.startswith("amoebanet") and "D" not in args:
         filters = range(AMOEBANET_D, (up_to or 128 * AMOEBANET_D) + 1, AMOEBANET_D)
-        return [_ladder({**args, "L": L}, "D", filters) for L in ([args["L"]] if "L" in args else AMOEBANET_L)]
+        return [
+            _ladder({**args, "L": L}, "D", filters)
+            for L in ([args["L"]] if "L" in args else AMOEBANET_L)
+        ]
     if model.startswith("amoebanet") and "L" not in args:
         return [_ladder(args, "L", range(3, most + 1, 3))]
     return [[dict(args)]]
@@ -39,5 +47,7 @@ def families(model: str, args: Mapping[str, Any], vary: str | None, up_to: int |
 
 def _ladder(args: Mapping[str, Any], name: str, values: range) -> Sizes:
     if not values:
-        raise ValueError(f"up_to = {values.stop - 1}: allowed is {values.start} or more, the smallest {name}")
+        raise ValueError(
+            f"up_to = {values.stop - 1}: allowed is {values.start} or more, the smallest {name}"
+        )
     return [{**args, name: value} for value in values]

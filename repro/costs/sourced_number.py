@@ -7,9 +7,11 @@ from repro.gpipe.errors import shown, within
 RATES = ("matmul_flops", "other_flops", "bytes_per_second", "link_bytes_per_second")
 AMOUNTS = ("launch_s", "memory", "link_latency_s")
 SWITCHES = ("link_overlap",)
-BASES = ("sourced", "fraction assumed", "not looked up", "assumption")  # fraction: of a sourced peak
+# fraction: of a sourced peak
+BASES = ("sourced", "fraction assumed", "not looked up", "assumption")
 TEXTS = ("name", "title", "precision", "date")
-# From what is easily calculated by hand to far beyond what will be built; what is made of such numbers stays finite.
+# From what is easily calculated by hand to far beyond what will be built; what is made of such
+# numbers stays finite.
 RANGES = {
     "matmul_flops": (1.0, 1e19),  # operations a second
     "other_flops": (1.0, 1e19),  # elements a second
@@ -56,24 +58,35 @@ class Figure:
 
 def check_text(where: str, text: object) -> None:
     """Raise a one-line ValueError unless it is one line of text."""
-    if not (isinstance(text, str) and text.strip() and text.isprintable() and len(text) <= _LONGEST):
-        raise ValueError(f"{where} = {shown(text)}: allowed is one line of 1 to {_LONGEST} characters; write it so")
+    if not (
+        isinstance(text, str) and text.strip() and text.isprintable() and len(text) <= _LONGEST
+    ):
+        raise ValueError(
+            f"{where} = {shown(text)}: allowed is one line of 1 to {_LONGEST} characters; write it "
+            "so"
+        )
 
 
 def check_figure(name: str, figure: Figure) -> None:
     """Raise a one-line ValueError unless a figure of this name is a number in its range and says where it is from."""
     least, most = RANGES[name]
-    if not (within(figure.peak, least, most) or (name in SWITCHES and isinstance(figure.peak, bool))):
+    if not (
+        within(figure.peak, least, most) or (name in SWITCHES and isinstance(figure.peak, bool))
+    ):
         part = "peak" if name in RATES else "value"
         raise ValueError(
-            f"{name}.{part} = {shown(figure.peak)}: allowed is a finite number from {least:g} to {most:g}; correct it"
+            f"{name}.{part} = {shown(figure.peak)}: allowed is a finite number from {least:g} to "
+            f"{most:g}; correct it"
         )
     if not (within(figure.attainable, 0, 1) and figure.attainable > 0):
-        raise ValueError(f"{name}.attainable = {shown(figure.attainable)}: allowed is a fraction in (0, 1]; try 1.0")
+        raise ValueError(
+            f"{name}.attainable = {shown(figure.attainable)}: allowed is a fraction in (0, 1]; try "
+            "1.0"
+        )
     if figure.value < least:
         raise ValueError(
-            f"{name}.attainable = {figure.attainable}: leaves {figure.value:g} of the peak, allowed is {least:g} or "
-            "more; correct it"
+            f"{name}.attainable = {figure.attainable}: leaves {figure.value:g} of the peak, "
+            f"allowed is {least:g} or more; correct it"
         )
     check_text(f"{name}.source", figure.source)
     if name in RATES:

@@ -1,7 +1,7 @@
 """What F, R and B of one micro-batch do to the memory of one stage, put together from its layers' traces.
 
-Who holds which tensor for how long mirrors `gpipe.core.stage` and `gpipe.core.engine`: inputs from F to B, what the
-graph saves from R to B, outputs and the gradient that arrived until B has ended.
+Who holds which tensor for how long mirrors `gpipe.core.stage` and `gpipe.core.engine`: inputs from
+F to B, what the graph saves from R to B, outputs and the gradient that arrived until B has ended.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,12 @@ class _Ledger:
 
 
 def effects(
-    passes: Sequence[Pass], inputs: Boundary, *, graph: bool, first: bool = False, copies: bool = False
+    passes: Sequence[Pass],
+    inputs: Boundary,
+    *,
+    graph: bool,
+    first: bool = False,
+    copies: bool = False,
 ) -> tuple[Effect, Effect]:
     """What F (without a graph), or R or F (with one), does on a stage, and what B does then.
 
@@ -85,7 +90,8 @@ def effects(
         inputs: what the first of them gets; it lies in memory already.
         graph: whether B follows.
         first: whether the parameters have no gradients yet.
-        copies: whether the layers get copies of the inputs, as on the first stage, where these are the user's own.
+        copies: whether the layers get copies of the inputs, as on the first stage, where these are
+            the user's own.
     """
     ledger = _Ledger()
     kind = ACTIVATIONS if copies else BOUNDARY
@@ -141,7 +147,9 @@ def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, 
     return known, result
 
 
-def _backward(ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, int]], *, first: bool) -> None:
+def _backward(
+    ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, int]], *, first: bool
+) -> None:
     """All layers, the last one first; what arrives is held until the end, and what is made is sent."""
     last = passes[-1]
     sizes = {number: size for number, size in last.backward if size > 0}
@@ -153,7 +161,8 @@ def _backward(ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, i
         given = dict(zip(layer.returned, grads or [None] * len(layer.returned), strict=True))
         known |= {number: mine for number, mine in given.items() if mine is not None}
         made = {number for number in layer.made if number is not None}
-        absent = {number for number, mine in given.items() if mine is None} - made  # nobody has used that output
+        # nobody has used that output
+        absent = {number for number, mine in given.items() if mine is None} - made
         for step in layer.first_backward_steps if first else layer.backward_steps:
             if isinstance(step, Between):
                 ledger.pass_over(step, GRADIENTS)

@@ -30,9 +30,10 @@ class Messages:
     """How many messages occupy memory at an end of a link.
 
     Attributes:
-        posted: receives that are posted ahead, with room for what will come, as over gloo and NCCL; in shared memory
-            there are none.
-        sending: of the last action, still on their way during the next one; 0 where the sender's copy is made at once.
+        posted: receives that are posted ahead, with room for what will come, as over gloo and NCCL;
+            in shared memory there are none.
+        sending: of the last action, still on their way during the next one; 0 where the sender's
+            copy is made at once.
     """
 
     posted: int = 2
@@ -44,8 +45,9 @@ class StageMemory:
     """Bytes of one stage when they are most.
 
     Attributes:
-        kinds: one number for each of `KINDS`. "boundary": inputs kept from F to B, on the first and the last stage the
-            mini-batch itself; "activations": all that begins inside layers; "messages": what arrives and leaves.
+        kinds: one number for each of `KINDS`. "boundary": inputs kept from F to B, on the first and
+            the last stage the mini-batch itself; "activations": all that begins inside layers;
+            "messages": what arrives and leaves.
         at: during which action that is, such as "B31", or "U", the update.
     """
 
@@ -91,7 +93,12 @@ class Task:
         """Equal for tasks whose micro-batches do the same, also of another model of the same kinds of layers."""
         size = sizes(batch_size(self.inputs), self.schedule.micro_batches)[0]
         arriving = counter.boundaries(micro_batch(self.inputs, size))[self.layers.start]
-        return (counter.kinds[self.layers.start : self.layers.stop], arriving.key, self.first, self.last)
+        return (
+            counter.kinds[self.layers.start : self.layers.stop],
+            arriving.key,
+            self.first,
+            self.last,
+        )
 
     @property
     def step(self) -> Hashable:
@@ -126,9 +133,13 @@ def walk(counter: Source, task: Task) -> StageMemory:
     return counter.memo[key]
 
 
-def _walked(counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_Part"]) -> StageMemory:
+def _walked(
+    counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_Part"]
+) -> StageMemory:
     """Go through the actions of the rank that holds a stage."""
-    assert task.schedule.stages_per_rank == 1, "the memory of ranks that hold several stages is not counted yet"
+    assert task.schedule.stages_per_rank == 1, (
+        "the memory of ranks that hold several stages is not counted yet"
+    )
     actions = task.schedule.ranks[task.stage]
     cut = sizes(batch_size(task.inputs), task.schedule.micro_batches)
     now = _at_rest(counter, task)
@@ -145,7 +156,9 @@ def _walked(counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_
         if kind != "Send":  # which is about the same micro-batch as the action before it
             fresh = not differentiated
         if kind == "U":
-            now[OPTIMIZER] += max((counter.resident(index).update for index in task.layers), default=0)
+            now[OPTIMIZER] += max(
+                (counter.resident(index).update for index in task.layers), default=0
+            )
             most = max(most, StageMemory(tuple(now), "U"), key=lambda moment: moment.total)
             continue
         recomputed = i in task.recomputed
@@ -156,14 +169,18 @@ def _walked(counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_
             arrived += part.returning * (action.of == "B")
         elif kind == "Send":
             # With a graph the outputs are kept anyway.
-            sending = task.messages.sending * (part.outputs * recomputed if action.of == "F" else part.returned)
+            sending = task.messages.sending * (
+                part.outputs * recomputed if action.of == "F" else part.returned
+            )
         else:
             if kind == "B":
                 arrived -= part.returning  # counted in the effect of B
                 differentiated = True
             ahead = {of: min(task.messages.posted, count) for of, count in due.items()}
             peak = [a + b for a, b in zip(now, part.effects[kind].peak, strict=True)]
-            peak[MESSAGES] += sending + arrived + ahead["F"] * part.inputs + ahead["B"] * part.returning
+            peak[MESSAGES] += (
+                sending + arrived + ahead["F"] * part.inputs + ahead["B"] * part.returning
+            )
             if sum(peak) > most.total:
                 most = StageMemory(tuple(peak), action.label)
             now = [a + b for a, b in zip(now, part.effects[kind].after, strict=True)]
@@ -184,7 +201,9 @@ def _at_rest(counter: Source, task: Task) -> list[int]:
     return now
 
 
-def _part(counter: Source, task: Task, what: Hashable, size: int, recompute: bool, fresh: bool) -> _Part:
+def _part(
+    counter: Source, task: Task, what: Hashable, size: int, recompute: bool, fresh: bool
+) -> _Part:
     """What a micro-batch of this size does on the stage; `fresh` if no gradients are there yet."""
     key = (what, size, recompute, fresh)
     if key not in counter.memo:
@@ -197,18 +216,26 @@ def _counted(counter: Source, task: Task, size: int, *, recompute: bool, fresh: 
     inputs = counter.boundaries(part)[task.layers.start]
 
     def passes(*, graph: bool, counting: bool) -> list[Pass]:
-        found = [counter.layer(index, part, graph=graph, counting=counting) for index in task.layers]
+        found = [
+            counter.layer(index, part, graph=graph, counting=counting) for index in task.layers
+        ]
         if task.last:
             found.append(counter.head(part, micro_batch(task.targets, size), graph=graph))
         return found
 
     outputs = passes(graph=True, counting=False)[-1].result
     forward, backward = effects(
-        passes(graph=True, counting=not recompute), inputs, graph=True, first=fresh, copies=task.first
+        passes(graph=True, counting=not recompute),
+        inputs,
+        graph=True,
+        first=fresh,
+        copies=task.first,
     )
     again = forward
     if recompute:
-        forward, _ = effects(passes(graph=False, counting=True), inputs, graph=False, copies=task.first)
+        forward, _ = effects(
+            passes(graph=False, counting=True), inputs, graph=False, copies=task.first
+        )
     return _Part(
         {"F": forward, "R": again, "B": backward},
         inputs=0 if task.first else inputs.nbytes,

@@ -1,7 +1,8 @@
 """What F, R and B of one layer do to memory, and what they compute: recorded once, on fake tensors, in isolation.
 
-A layer gets fresh inputs and, for B, fresh gradients of its outputs, and nobody else holds on to any of them. So which
-storages the layer itself keeps between F and B, and when it lets go of each, shows in when they end.
+A layer gets fresh inputs and, for B, fresh gradients of its outputs, and nobody else holds on to
+any of them. So which storages the layer itself keeps between F and B, and when it lets go of each,
+shows in when they end.
 """
 
 from collections.abc import Callable, Iterable
@@ -91,8 +92,8 @@ class Pass:
         backward: what begins and ends while gradients are computed, those of the inputs included.
         returned: storages of the gradients of the outputs, in order, which B is given.
         made: storages of the gradients of the inputs, in order; None where there is none.
-        gradients: storages that are added to the gradients of parameters, which were there; the first time there are
-            none, and these stay in their place.
+        gradients: storages that are added to the gradients of parameters, which were there; the
+            first time there are none, and these stay in their place.
         ops: what F computes.
         ops_backward: what B computes.
         result: what the layer returned.
@@ -131,7 +132,12 @@ class Pass:
     @cached_property
     def _others(self) -> set[int]:
         """Storages that somebody else may hold too."""
-        return {*self.inputs, *self.outputs, *self.returned, *(n for n in self.made if n is not None)}
+        return {
+            *self.inputs,
+            *self.outputs,
+            *self.returned,
+            *(n for n in self.made if n is not None),
+        }
 
     @cached_property
     def saved(self) -> int:
@@ -150,7 +156,9 @@ def _ended(events: Iterable[Event]) -> set[int]:
     return {number for number, size in events if size < 0}
 
 
-def _condensed(events: Iterable[Event], named: set[int], left: set[int]) -> tuple[Event | Between, ...]:
+def _condensed(
+    events: Iterable[Event], named: set[int], left: set[int]
+) -> tuple[Event | Between, ...]:
     steps: list[Event | Between] = []
     most = net = (0, 0)
     for number, size in events:
@@ -200,9 +208,15 @@ class Recorder(LiveBytes):
         if not changes and not written:
             return  # a view
         packet = func._overloadpacket
-        flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+        flops = (
+            flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+        )
         fills = func.name().startswith(("aten::empty", "aten::new_empty"))
-        moved = (0, 0) if fills else (sum(t.nbytes for t in ins), sum(t.nbytes for t in written or outs))
+        moved = (
+            (0, 0)
+            if fills
+            else (sum(t.nbytes for t in ins), sum(t.nbytes for t in written or outs))
+        )
         self.ops.append(Op(func.name().removeprefix("aten::"), int(flops), *moved))
 
 
@@ -233,7 +247,11 @@ def trace(
         statistics.counting = counting
         resident += statistics.tensors
     recorder, added = Recorder(resident), list[int]()
-    hooks = [p.register_hook(lambda g: added.append(recorder.number(g))) for p in parameters if p.requires_grad]
+    hooks = [
+        p.register_hook(lambda g: added.append(recorder.number(g)))
+        for p in parameters
+        if p.requires_grad
+    ]
     try:
         with recorder, torch.enable_grad() if graph else torch.no_grad():
             return _traced(module, inputs, recorder, added, graph=graph)
@@ -245,11 +263,20 @@ def trace(
 
 
 def _traced(
-    module: Callable[[Any], Any], inputs: Boundary, recorder: Recorder, added: list[int], *, graph: bool
+    module: Callable[[Any], Any],
+    inputs: Boundary,
+    recorder: Recorder,
+    added: list[int],
+    *,
+    graph: bool,
 ) -> Pass:
     made: list[int | None] = []
     given: list[int] = []
-    values = _fresh(inputs, graph, lambda grads: made.extend(g if g is None else recorder.number(g) for g in grads))
+    values = _fresh(
+        inputs,
+        graph,
+        lambda grads: made.extend(g if g is None else recorder.number(g) for g in grads),
+    )
     numbers = tuple(recorder.number(t) for t in values)
     start, first_op = len(recorder.events), len(recorder.ops)
     value = module(unflatten(values, inputs.skeleton))
@@ -258,7 +285,9 @@ def _traced(
     ops = tuple(recorder.ops[first_op:])
     result = Boundary.of(value)
     out = tuple(recorder.number(t) for t in outputs)
-    root = _tail(outputs, lambda grads: given.extend(map(recorder.number, grads))) if graph else None
+    root = (
+        _tail(outputs, lambda grads: given.extend(map(recorder.number, grads))) if graph else None
+    )
     before, first_op = len(recorder.events), len(recorder.ops)
     del values, value, outputs
     ended = frozenset(number for number, size in recorder.events[before:] if size < 0)
@@ -269,7 +298,19 @@ def _traced(
     # The first operator made the root's gradient, which is the trace's and not the layer's.
     ops_backward = tuple(recorder.ops[first_op + 1 :])
     gradients = frozenset(added)
-    return Pass(forward, numbers, out, ended, backward, tuple(given), tuple(made), gradients, ops, ops_backward, result)
+    return Pass(
+        forward,
+        numbers,
+        out,
+        ended,
+        backward,
+        tuple(given),
+        tuple(made),
+        gradients,
+        ops,
+        ops_backward,
+        result,
+    )
 
 
 def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:
@@ -291,9 +332,13 @@ def _tail(outputs: list[Tensor], took: Callable[[Any], None]) -> Tensor:
 
 class _Lead(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, _anchor: Tensor, make: Any, trained: list[bool], took: Any) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, _anchor: Tensor, make: Any, trained: list[bool], took: Any
+    ) -> tuple[Tensor, ...]:
         made = make()
-        ctx.mark_non_differentiable(*(t for t, wanted in zip(made, trained, strict=True) if not wanted))
+        ctx.mark_non_differentiable(
+            *(t for t, wanted in zip(made, trained, strict=True) if not wanted)
+        )
         ctx.set_materialize_grads(False)
         ctx.took, ctx.trained = took, trained
         return made

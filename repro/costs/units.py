@@ -19,17 +19,25 @@ def parse_bytes(field: str, text: str) -> tuple[int, str]:
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     known = ", ".join(_FACTORS)
     if not found:
-        raise ValueError(f"{field} = {text!r}: allowed is a number and a unit ({known}); try 8GB or 8GiB")
+        raise ValueError(
+            f"{field} = {text!r}: allowed is a number and a unit ({known}); try 8GB or 8GiB"
+        )
     number, unit = found.groups()
     if unit.lower() not in UNITS:
         what = f"the unit {unit!r} is not known" if unit else "it has no unit"
-        raise ValueError(f"{field} = {text!r}: {what}; allowed are {known}; try {number}GB or {number}GiB")
+        raise ValueError(
+            f"{field} = {text!r}: {what}; allowed are {known}; try {number}GB or {number}GiB"
+        )
     if unit.endswith("b") and unit != unit.lower():
-        raise ValueError(f"{field} = {text!r}: {unit} is bits; allowed are {known}; try {number}{unit[:-1]}B")
+        raise ValueError(
+            f"{field} = {text!r}: {unit} is bits; allowed are {known}; try {number}{unit[:-1]}B"
+        )
     name, factor = UNITS[unit.lower()]
     size = float(number) * factor  # inf, if it must be
     if not 1 <= size < 2**60:
-        raise ValueError(f"{field} = {text!r}: allowed is more than nothing and less than an exbibyte; try 8GB")
+        raise ValueError(
+            f"{field} = {text!r}: allowed is more than nothing and less than an exbibyte; try 8GB"
+        )
     return int(size), name
 
 

@@ -1,6 +1,7 @@
 """Images: scikit-learn's 1797 handwritten digits, which come with the package, resized to what a model asks for.
 
-The paper uses ImageNet; the speed, the memory and the exactness of a pipeline do not depend on what the images show.
+The paper uses ImageNet; the speed, the memory and the exactness of a pipeline do not depend on what
+the images show.
 """
 
 from functools import cache, partial
@@ -52,7 +53,8 @@ def batch(N: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def _transform(size: int, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Normalise, resize and repeat over three channels."""
-    pixels = torch.tensor(rows["image"], dtype=torch.float32).unsqueeze(1)  # [rows, 1, 8, 8], 0 to 16
+    # [rows, 1, 8, 8], 0 to 16
+    pixels = torch.tensor(rows["image"], dtype=torch.float32).unsqueeze(1)
     pixels = (pixels / 16 - _MEAN) / _STD
     pixels = functional.interpolate(pixels, (size, size), mode="bilinear", align_corners=False)
     return {**rows, "image": list(pixels.repeat(1, 3, 1, 1))}

@@ -1,7 +1,8 @@
 """Text: made-up sentences from a seeded grammar, with Zipf's word frequencies and a vocabulary of any size.
 
-The paper trains on data that was never published; the speed, the memory and the exactness of a pipeline do not depend
-on what the words mean. There is still something to learn: which kind of word follows which, and which are frequent.
+The paper trains on data that was never published; the speed, the memory and the exactness of a
+pipeline do not depend on what the words mean. There is still something to learn: which kind of word
+follows which, and which are frequent.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """GPipe for PyTorch: pipeline parallelism with micro-batches and re-materialization (arXiv:1811.06965).
 
-Usable alone: it imports torch and nothing else of this project. Each public name is imported when it is first used, so
-that `repro.gpipe.schedule`, which is pure, can be imported without torch.
+Usable alone: it imports torch and nothing else of this project. Each public name is imported when
+it is first used, so that `repro.gpipe.schedule`, which is pure, can be imported without torch.
 """
 
 from importlib import import_module

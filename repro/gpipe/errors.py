@@ -14,7 +14,10 @@ class LostNeighbourError(ConnectionError):
     """The process at the other end of a connection is gone; `rank` is its rank in the world."""
 
     def __init__(self, rank: int, reason: object) -> None:
-        super().__init__(f"it closed its connection: it ended, or was killed ({' '.join(str(reason).split())[:200]})")
+        super().__init__(
+            "it closed its connection: it ended, or was killed "
+            f"({' '.join(str(reason).split())[:200]})"
+        )
         self.rank = rank
 
 

@@ -1,7 +1,7 @@
 """The measured side of memory: what the CPU allocator itself says, by torch.profiler, and shared memory that arrives.
 
-Independent of the counting meter. Markers only tell where an operator begins and ends: what is allocated and freed
-inside one is its workspace, everything else is a tensor that somebody can see.
+Independent of the counting meter. Markers only tell where an operator begins and ends: what is
+allocated and freed inside one is its workspace, everything else is a tensor that somebody can see.
 """
 
 import gc
@@ -45,7 +45,9 @@ def measure(step: Callable[[], Any]) -> Peak:
     gc.collect()  # else what is left of earlier steps may end in the middle of this one
     with (
         _messages(),
-        profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler,
+        profile(
+            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        ) as profiler,
         _Markers(),
     ):
         step()
@@ -80,7 +82,11 @@ def _mark(size: int) -> None:
 
 def read(events: list[dict[str, Any]]) -> Peak:
     """Peaks from a Chrome trace with memory events."""
-    operators = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e.get("name") == OPERATOR and e["ph"] == "X")
+    operators = sorted(
+        (e["ts"], e["ts"] + e["dur"])
+        for e in events
+        if e.get("name") == OPERATOR and e["ph"] == "X"
+    )
     memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0]
     memory.sort(key=lambda e: e["args"]["Ev Idx"])
     changes = [(e["ts"], e["args"]["Bytes"], e["args"]["Addr"]) for e in memory]
@@ -91,9 +97,15 @@ def read(events: list[dict[str, Any]]) -> Peak:
             begun[address], workspace[n] = n, False
         elif (start := begun.pop(address, None)) is not None:
             inside = _operator(operators, at)
-            workspace[start] = workspace[n] = inside is not None and inside == _operator(operators, changes[start][0])
+            workspace[start] = workspace[n] = inside is not None and inside == _operator(
+                operators, changes[start][0]
+            )
     seen = [(changes[n][0], changes[n][1], hidden) for n, hidden in workspace.items()]
-    seen += [(e["ts"], int(e["name"][len(MESSAGE) :]), False) for e in events if e.get("name", "").startswith(MESSAGE)]
+    seen += [
+        (e["ts"], int(e["name"][len(MESSAGE) :]), False)
+        for e in events
+        if e.get("name", "").startswith(MESSAGE)
+    ]
     seen.sort(key=lambda change: change[0])
     visible = everything = 0
     peak = Peak(0, 0)

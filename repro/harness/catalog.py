@@ -1,7 +1,7 @@
 """Where experiments come from: experiments/<name>/runs.py, a user's own file (code, which is run), a spec.json.
 
-Each module has one function `experiment(scale=..., ...) -> Experiment`; its further parameters become flags of
-`repro run NAME`. Nothing here imports torch.
+Each module has one function `experiment(scale=..., ...) -> Experiment`; its further parameters
+become flags of `repro run NAME`. Nothing here imports torch.
 """
 
 import importlib.util
@@ -41,8 +41,8 @@ class Source:
         experiment = self.function(scale=scale, **values)
         if not isinstance(experiment, Experiment):
             raise ValueError(
-                f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an Experiment; "
-                "see experiments/sweep/runs.py for one"
+                f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an "
+                "Experiment; see experiments/sweep/runs.py for one"
             )
         return experiment
 
@@ -62,7 +62,9 @@ class Source:
             mapping = _is_mapping(p.annotation)
             kind = tuple[str, ...] if mapping else p.annotation
             default = () if mapping else (tyro.MISSING if p.default is p.empty else p.default)
-            about = tyro.conf.arg(help=help_of.get(p.name, ""), metavar="NAME=VALUE ..." if mapping else None)
+            about = tyro.conf.arg(
+                help=help_of.get(p.name, ""), metavar="NAME=VALUE ..." if mapping else None
+            )
             result.append((p.name, Annotated[kind, about], default))
         return result
 
@@ -70,7 +72,9 @@ class Source:
         """Flag values as the function takes them: NAME=VALUE pairs become a dict."""
         maps = {p.name: p.default for p in self.parameters if _is_mapping(p.annotation)}
         return {
-            name: (pairs(name, value) if value or maps[name] is inspect.Parameter.empty else maps[name])
+            name: (
+                pairs(name, value) if value or maps[name] is inspect.Parameter.empty else maps[name]
+            )
             if name in maps
             else value
             for name, value in parsed.items()
@@ -99,7 +103,10 @@ def find(name: str) -> Source:
     if name.endswith(".py"):
         path = Path(name)
         if not path.is_file():
-            raise ValueError(f"experiment = '{name}': no such file; give the path of a Python file with experiment()")
+            raise ValueError(
+                f"experiment = '{name}': no such file; give the path of a Python file with "
+                "experiment()"
+            )
         if (size := path.stat().st_size) > SMALL:
             has = f"has {size} bytes, allowed are {SMALL}"
             raise ValueError(f"experiment = '{name}': {has}; is it the right file?")
@@ -107,8 +114,8 @@ def find(name: str) -> Source:
     known = names()
     if name not in known:
         raise ValueError(
-            f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py file{near(name, known)}"
-            "; `repro list` describes them"
+            f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py "
+            f"file{near(name, known)}; `repro list` describes them"
         )
     return _load(known[name], name)
 
@@ -150,7 +157,10 @@ def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise ValueError(f"{field} = '{text}': allowed is NAME=VALUE; try --{field.replace('_', '-')} L=3 D=16")
+            raise ValueError(
+                f"{field} = '{text}': allowed is NAME=VALUE; try --{field.replace('_', '-')} L=3 "
+                "D=16"
+            )
         try:
             result[name] = from_json(value)
         except ValueError:
@@ -168,23 +178,35 @@ def _load(path: Path, name: str) -> Source:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ValueError(
-            f"{path}: {type(error).__name__}: {message(error)}; the file must import without an error"
+            f"{path}: {type(error).__name__}: {message(error)}; the file must import without an "
+            "error"
         ) from error
     function = getattr(module, "experiment", None)
     if not callable(function):
-        raise ValueError(f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one")
+        raise ValueError(
+            f"{path}: no function experiment(scale) in it; see experiments/sweep/runs.py for one"
+        )
     parameters = inspect.signature(function, eval_str=True).parameters
     if "scale" not in parameters:
-        raise ValueError(f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')")
+        raise ValueError(
+            f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')"
+        )
     return Source(name, function, tuple(p for p in parameters.values() if p.name != "scale"))
 
 
 def _words(value: Any) -> list[str]:
     """A flag's value as the words of a command line."""
     if isinstance(value, dict):
-        return [f"{name}={part if isinstance(part, str) else json.dumps(part)}" for name, part in value.items()]
+        return [
+            f"{name}={part if isinstance(part, str) else json.dumps(part)}"
+            for name, part in value.items()
+        ]
     return [str(part) for part in value] if isinstance(value, tuple | list) else [str(value)]
 
 
 def _is_mapping(annotation: Any) -> bool:
-    return annotation is dict or get_origin(annotation) is dict or any(_is_mapping(a) for a in get_args(annotation))
+    return (
+        annotation is dict
+        or get_origin(annotation) is dict
+        or any(_is_mapping(a) for a in get_args(annotation))
+    )

@@ -1,6 +1,7 @@
 """What `repro run` ends with: a table of what came out, or a line for each exhibit of the paper.
 
-Everything is read back from the records, so a second start, which measures nothing, ends in the same way.
+Everything is read back from the records, so a second start, which measures nothing, ends in the
+same way.
 """
 
 import math
@@ -44,7 +45,9 @@ def closing(plan: Plan) -> list["RenderableType"]:
     return parts
 
 
-def table(group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], results: Results) -> list[Any]:
+def table(
+    group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], results: Results
+) -> list[Any]:
     """The timed runs of a group, one row each, with a line above that says what they have in common.
 
     Args:
@@ -72,7 +75,9 @@ def table(group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], resul
                 terminal.seconds(row["step_s"]),
                 terminal.number(row["throughput"]),
                 speedup(row),
-                f"{row['bubble_idle_over_total']:.0%}" if _known(row["bubble_idle_over_total"]) else "-",
+                f"{row['bubble_idle_over_total']:.0%}"
+                if _known(row["bubble_idle_over_total"])
+                else "-",
                 terminal.size(2**30 * row["peak_gib_max"]) if _known(row["peak_gib_max"]) else "-",
                 _rounds(row, results),
             )
@@ -99,7 +104,8 @@ def best(runs: Sequence[PlannedRun], of: Mapping[str, Row], results: Results) ->
 
     Nothing is said of runs that differ in more than K and M.
     """
-    # A list of layer counts fits one K alone, and the clock of an emulated run is no part of its seconds.
+    # A list of layer counts fits one K alone, and the clock of an emulated run is no part of its
+    # seconds.
     settings = {
         canonical(
             run.spec.model_dump(mode="json", exclude={"K", "M", "stretch"})
@@ -129,11 +135,13 @@ def _fastest(rows: Sequence[Row], results: Results) -> str:
     value, low, high, rounds = ratio(results.rounds.to_dict("records"), first["run"], second["run"])
     if rounds < MIN_ROUNDS:
         return (
-            f"no fastest is shown: that takes {MIN_ROUNDS} rounds together, {_place(first)} and {_place(second)} have "
-            f"{rounds}; the highest median is {told}"
+            f"no fastest is shown: that takes {MIN_ROUNDS} rounds together, {_place(first)} and "
+            f"{_place(second)} have {rounds}; the highest median is {told}"
         )
     if low <= 1 <= high:
-        return f"no difference is shown between the fastest two, {_place(first)} and {_place(second)}"
+        return (
+            f"no difference is shown between the fastest two, {_place(first)} and {_place(second)}"
+        )
     if high < 1:  # the medians of all rounds and of the rounds together disagree
         first, second, value, low, high = second, first, 1 / value, 1 / high, 1 / low
         told = f"{_place(first)} with {terminal.rate(first['throughput'], first['unit'])}"
@@ -143,7 +151,8 @@ def _fastest(rows: Sequence[Row], results: Results) -> str:
 def exhibit(plan: Plan, results: Results, rows: Mapping[str, Row]) -> list[Any]:
     """One line about an experiment of the paper: the key cell of each model, measured, emulated, simulated or counted.
 
-    A key cell is the one of the largest K and M; of a search for the largest model the first one of the largest K.
+    A key cell is the one of the largest K and M; of a search for the largest model the first one of
+    the largest K.
     """
     about = plan.experiment
     name = about.paper or f"NeurIPS {about.neurips}"
@@ -165,7 +174,10 @@ def _key_cell(rows: Sequence[Row], specs: Mapping[str, RunSpec], results: Result
     grown = [row for row in rows if _known(row["parameters"]) and row["size"] != "as given"]
     if grown:
         most = max(grown, key=lambda row: row["K"])
-        return f"K={most['K']} fits {most['size']}, {terminal.number(most['parameters'] / 1e6)} million parameters"
+        return (
+            f"K={most['K']} fits {most['size']}, {terminal.number(most['parameters'] / 1e6)} "
+            "million parameters"
+        )
     timed = [row for row in rows if _is_timed(row)]
     if not timed:
         return ""
@@ -187,7 +199,9 @@ def _varied(specs: Sequence[RunSpec]) -> tuple[str, ...]:
     """Fields in which runs of a group differ besides K and M; of model_args the arguments."""
     names = [name for name in RunSpec.model_fields if name not in _SHOWN and name != "model_args"]
     arguments = dict.fromkeys(name for spec in specs for name in spec.model_args)
-    return tuple(name for name in [*names, *arguments] if len({_field(spec, name) for spec in specs}) > 1)
+    return tuple(
+        name for name in [*names, *arguments] if len({_field(spec, name) for spec in specs}) > 1
+    )
 
 
 def _field(spec: RunSpec, name: str) -> str:
@@ -214,7 +228,10 @@ def _reading(cells: Sequence[tuple[str, ...]]) -> list[str]:
     words = [cell for row in cells for cell in row]
     told = []
     if any("x" in cell and "[" in cell for cell in words):
-        told.append("over K=1: throughput over that of one stage at the same N and M; [95 % interval over rounds]")
+        told.append(
+            "over K=1: throughput over that of one stage at the same N and M; [95 % interval over "
+            "rounds]"
+        )
     if any(cell.endswith(" ~") for cell in words):
         told.append("~: the interval spans 1, no difference is shown")
     if any(cell.endswith(" busy") for cell in words):
@@ -228,7 +245,11 @@ def _reading(cells: Sequence[tuple[str, ...]]) -> list[str]:
 def _missing(rows: Sequence[Row]) -> list[str]:
     """How many runs have no result, for each reason."""
     count = Counter(str(row["status"]) for row in rows if row["status"] != "done")
-    return [f"  not measured: {', '.join(f'{n} x {status}' for status, n in count.items())}"] if count else []
+    return (
+        [f"  not measured: {', '.join(f'{n} x {status}' for status, n in count.items())}"]
+        if count
+        else []
+    )
 
 
 def _is_timed(row: Row) -> bool:

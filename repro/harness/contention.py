@@ -1,7 +1,8 @@
 """How much of this machine's CPU time processes of others take while runs are measured.
 
-The load average would not do: it counts our own workers, and it lags behind by a minute. So CPU seconds are counted:
-those of the whole machine, minus those of this process and of all processes that it started.
+The load average would not do: it counts our own workers, and it lags behind by a minute. So CPU
+seconds are counted: those of the whole machine, minus those of this process and of all processes
+that it started.
 """
 
 import os
@@ -27,14 +28,16 @@ class Watch:
     def share(self) -> float | None:
         """Share of the usable cores, 0 to 1, that other processes took since then, on average.
 
-        None if less than `SHORTEST` seconds have passed, or where the system does not count CPU time.
+        None if less than `SHORTEST` seconds have passed, or where the system does not count CPU
+        time.
         """
         seconds = time.monotonic() - self._began
         if seconds < SHORTEST or not self._machine:
             return None
         own = max(0.0, _own_seconds() - self._own)
         usable = machine.cores()
-        # Where a quota leaves us fewer cores than there are, others may use the rest without disturbing us.
+        # Where a quota leaves us fewer cores than there are, others may use the rest without
+        # disturbing us.
         spare = max(0, len(_cpus()) - usable)
         taken = (_machine_seconds() - self._machine - own) / seconds - spare
         if self._container is not None and (now := _container_seconds()) is not None:
@@ -74,8 +77,8 @@ def _machine_seconds() -> float:
         each = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error, NotImplementedError):
         return 0.0
-    # No interrupts: those are also served for the messages between our own stages. `steal` is another virtual
-    # machine on the same hardware.
+    # No interrupts: those are also served for the messages between our own stages. `steal` is
+    # another virtual machine on the same hardware.
     kinds = ("user", "nice", "system", "steal")
     ours = [times for number, times in enumerate(each) if number in _cpus()]
     return sum(getattr(times, kind, 0.0) for times in ours for kind in kinds)
@@ -86,7 +89,9 @@ def _container_seconds() -> float | None:
     try:
         if Path("/sys/fs/cgroup/cpu.max").read_text().split()[0] == "max":
             return None
-        counts = dict(line.split() for line in Path("/sys/fs/cgroup/cpu.stat").read_text().splitlines())
+        counts = dict(
+            line.split() for line in Path("/sys/fs/cgroup/cpu.stat").read_text().splitlines()
+        )
         return int(counts["usage_usec"]) / 1e6
     except (OSError, ValueError, KeyError, IndexError):
         return None

@@ -17,7 +17,8 @@ class Job:
         memory: whether to read peak memory too.
         device: "cpu" or "cuda".
         allow_nonfinite: record a run whose loss or gradients are inf or nan, instead of failing it.
-        costs: of an emulated run with a device's profile what its stages are to wait, as `StageCosts.plain` gives it.
+        costs: of an emulated run with a device's profile what its stages are to wait, as
+            `StageCosts.plain` gives it.
     """
 
     spec: RunSpec

@@ -17,7 +17,17 @@ from pathlib import Path
 from repro.harness.spec import Scale, slug
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("torch", "torchvision", "timm", "datasets", "numpy", "pandas", "scipy", "pydantic", "wandb")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "datasets",
+    "numpy",
+    "pandas",
+    "scipy",
+    "pydantic",
+    "wandb",
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,8 @@ class Machine:
         device: "cpu" or "cuda".
         kind: what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200".
         count: how many stages can compute at once: usable cores, or GPUs.
-        transport: what carries messages unless a run says otherwise: "shm" (memory shared by the processes of a
-            Linux host), "gloo" or "nccl".
+        transport: what carries messages unless a run says otherwise: "shm" (memory shared by the
+            processes of a Linux host), "gloo" or "nccl".
         torch: version of torch.
     """
 
@@ -81,7 +91,9 @@ def default_scale() -> tuple[Scale, str]:
 
 def cores() -> int:
     """CPU cores that this process may use: its affinity, cut by a container's quota."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return usable if quota == "max" else max(1, min(usable, int(quota) // int(period)))
@@ -92,7 +104,9 @@ def cores() -> int:
 def oom_kills() -> int:
     """How many processes of this container the system has ended for want of memory so far; 0 where it does not say."""
     try:
-        counts = dict(line.split() for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines())
+        counts = dict(
+            line.split() for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
+        )
         return int(counts["oom_kill"])
     except (OSError, ValueError, KeyError):
         return 0
@@ -101,7 +115,11 @@ def oom_kills() -> int:
 @cache
 def gpus() -> tuple[str, ...]:
     """Names of the GPUs that torch can use; torch is asked only where a driver is present."""
-    if not (Path("/proc/driver/nvidia").exists() or Path("/dev/kfd").exists() or shutil.which("nvidia-smi")):
+    if not (
+        Path("/proc/driver/nvidia").exists()
+        or Path("/dev/kfd").exists()
+        or shutil.which("nvidia-smi")
+    ):
         return ()
     import torch
 
@@ -141,7 +159,11 @@ def commit() -> str:
     short = _git("rev-parse", "--short=10", "HEAD")
     if not short:
         return "unknown"
-    return short + ("+dirty" if _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS) else "")
+    return short + (
+        "+dirty"
+        if _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
+        else ""
+    )
 
 
 def environment(machine: Machine) -> dict[str, object]:
@@ -175,7 +197,9 @@ def _limit(here: int) -> int:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=False
+        )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,6 +1,7 @@
 """Recorded runs that differ from one run in a single thing: what that change really gave, beside what is predicted.
 
-`repro why` predicts from the costs of one step. A neighbour was run, so where the two disagree the neighbour is right.
+`repro why` predicts from the costs of one step. A neighbour was run, so where the two disagree the
+neighbour is right.
 """
 
 import math
@@ -68,7 +69,13 @@ class Neighbour:
             return f"{self.gain:.2f}x [{self.low:.2f}, {self.high:.2f}]{' ~' * self.may_be_chance}"
         if self.fidelity not in TIMED:  # comes out the same every time
             return f"{self.gain:.2f}x"
-        how = f"{self.rounds} rounds" if self.rounds > 1 else "1 round" if self.rounds else "other rounds"
+        how = (
+            f"{self.rounds} rounds"
+            if self.rounds > 1
+            else "1 round"
+            if self.rounds
+            else "other rounds"
+        )
         return f"{self.gain:.2f}x ({how})"
 
     @property
@@ -85,7 +92,9 @@ class Neighbour:
     def change(self) -> str | None:
         """The name of the change in `repro.gpipe.schedule.what_if.CHANGES` that this is; None if it is none of them."""
         if self.field == "M":
-            return next((name for name, times in MORE.items() if self.value == times * self.own), None)
+            return next(
+                (name for name, times in MORE.items() if self.value == times * self.own), None
+            )
         values = {"never": NEVER, "except_last": EXCEPT_LAST, "gpipe": EARLY, "1f1b": ORDER}
         return values.get(self.value) if self.field in ("checkpoint", "schedule") else None
 
@@ -113,8 +122,8 @@ def neighbours(path: Path, why: Why) -> list[Neighbour]:
 def disproved(found: Sequence[Neighbour]) -> list[str]:
     """Changes that `why` should not recommend: those that were tried and gave nothing.
 
-    One larger M that gave nothing disproves the prediction for all larger M: it leaves out the fixed cost of a
-    micro-batch, which is what made that one slow.
+    One larger M that gave nothing disproves the prediction for all larger M: it leaves out the
+    fixed cost of a micro-batch, which is what made that one slow.
     """
     names = [one.change for one in found if one.change is not None and not one.helps]
     larger = any(one.field == "M" and one.value > one.own and not one.helps for one in found)
@@ -163,7 +172,9 @@ def _compared(results: "Results", run: str, other: str, field: str, why: Why) ->
     predicted_s = _predicted(results.specs[other], field, why)
     predicted = None if predicted_s is None else why.base_s / predicted_s
     fidelity = results.specs[run].fidelity
-    return Neighbour(other, fidelity, field, value, own, step, gain, low, high, rounds, predicted_s, predicted)
+    return Neighbour(
+        other, fidelity, field, value, own, step, gain, low, high, rounds, predicted_s, predicted
+    )
 
 
 def _predicted(spec: RunSpec, field: str, why: Why) -> float | None:

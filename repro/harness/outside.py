@@ -1,9 +1,9 @@
 """Files from outside, read as plain data: whatever their bytes, a value or one `ValueError` that says what is wrong.
 
-JSON as in `repro.io.untrusted`, YAML without its tags and aliases, and tables in parquet. Nothing is
-constructed but dicts, lists, texts, numbers, true, false and null, so nothing that is read here can
-run code. What is larger, deeper or otherwise more than a file of ours can be is refused before it
-costs memory or time.
+JSON as in `repro.io.untrusted`, YAML without its tags and aliases, and tables in parquet. Nothing
+is constructed but dicts, lists, texts, numbers, true, false and null, so nothing that is read here
+can run code. What is larger, deeper or otherwise more than a file of ours can be is refused before
+it costs memory or time.
 """
 
 import json
@@ -48,7 +48,10 @@ def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
         else:
             value = from_json(read_text(path, limit))
         if not isinstance(value, dict):
-            raise ValueError(f"holds {with_article(value)}, allowed is an object with the fields of {kind.__name__}")
+            raise ValueError(
+                f"holds {with_article(value)}, allowed is an object with the fields of "
+                f"{kind.__name__}"
+            )
         return kind(**value)
     except ValidationError as error:
         raise ValueError(f"{path}: {in_words(error)}; correct it") from None
@@ -59,8 +62,8 @@ def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
 def consent(source: str, model: str, *, trusted: bool) -> str:
     """The one gate for a model's name that comes from a file: call it before anything is built from the name.
 
-    A function of any module that Python finds can be named, with any arguments: `import:os:system` is
-    a program. A name that the user typed, or that stands in an experiment's file, needs no gate.
+    A function of any module that Python finds can be named, with any arguments: `import:os:system`
+    is a program. A name that the user typed, or that stands in an experiment's file, needs no gate.
 
     Args:
         source: of the name, for messages, such as "--spec theirs.json".
@@ -91,7 +94,8 @@ def consent(source: str, model: str, *, trusted: bool) -> str:
 def from_yaml(text: str) -> Any:
     """The value of a YAML text, of the part of YAML that JSON can say; raises ValueError.
 
-    A word without quotes is what JSON takes it for (2, 1e-3, true, null), else text: `no` is a text.
+    A word without quotes is what JSON takes it for (2, 1e-3, true, null), else text: `no` is a
+    text.
     """
     import yaml
 
@@ -102,7 +106,11 @@ def from_yaml(text: str) -> Any:
         raise ValueError(
             f"not readable as YAML (line {line}: {short(error.problem, quote=False)}); correct it"
         ) from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # of a number or a character that does not exist, too
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # of a number or a character that does not exist, too
         raise ValueError(f"not readable as YAML ({short(error, 160, quote=False)})") from None
     check_plain(value)
     return value
@@ -124,7 +132,8 @@ def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
                 return []
             _check_table(file, columns)
         texts = [name for name, kind in columns.items() if kind is str]
-        # Each text once, however often it stands there: so it cannot unfold before it has been looked at.
+        # Each text once, however often it stands there: so it cannot unfold before it has been
+        # looked at.
         with parquet.ParquetFile(BufferReader(raw), read_dictionary=texts) as file:
             table = file.read(columns=list(columns), use_threads=False)
         for name in texts:
@@ -133,13 +142,18 @@ def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
                 raise ValueError(f"{name} holds a text of more than {_WORD} characters")
         return table.to_pylist()
     except Exception as error:  # a damaged file fails in many ways
-        raise ValueError(f"no table that can be read ({' '.join(str(error).split())[:200]})") from None
+        raise ValueError(
+            f"no table that can be read ({' '.join(str(error).split())[:200]})"
+        ) from None
 
 
 def in_words(error: ValidationError) -> str:
     """The first mistake of a pydantic error: where, and what is wrong."""
     first = error.errors(include_url=False)[0]
-    return f"{short('.'.join(str(part) for part in first['loc']), quote=False)}: {first['msg'].lower()}"
+    return (
+        f"{short('.'.join(str(part) for part in first['loc']), quote=False)}: "
+        f"{first['msg'].lower()}"
+    )
 
 
 def _built(events: Iterable[Any]) -> Any:
@@ -148,19 +162,29 @@ def _built(events: Iterable[Any]) -> Any:
 
     open_ = [[]]
     for event in events:
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+        if (
+            isinstance(event, yaml.AliasEvent)
+            or getattr(event, "anchor", None)
+            or getattr(event, "tag", None)
+        ):
             line = event.start_mark.line + 1
-            raise ValueError(f"line {line} has an alias (*), an anchor (&) or a tag (!): write the value itself")
+            raise ValueError(
+                f"line {line} has an alias (*), an anchor (&) or a tag (!): write the value itself"
+            )
         if isinstance(event, yaml.ScalarEvent):
             open_[-1].append(_word(event.value) if event.implicit[0] else event.value)
         elif isinstance(event, yaml.CollectionStartEvent):
             open_.append([])
             if len(open_) > DEPTH + 1:
-                raise ValueError(f"holds more than {DEPTH} lists and objects in each other; make it flatter")
+                raise ValueError(
+                    f"holds more than {DEPTH} lists and objects in each other; make it flatter"
+                )
         elif isinstance(event, yaml.CollectionEndEvent):
             parts = open_.pop()
             is_list = isinstance(event, yaml.SequenceEndEvent)
-            open_[-1].append(parts if is_list else unique(zip(parts[::2], parts[1::2], strict=True)))
+            open_[-1].append(
+                parts if is_list else unique(zip(parts[::2], parts[1::2], strict=True))
+            )
     if len(open_[0]) > 1:
         raise ValueError(f"holds {len(open_[0])} YAML documents, allowed is one")
     return open_[0][0] if open_[0] else None

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from repro.harness.spec import TIMED, Experiment, Scale
 
-UNTIMED = 0.5  # seconds for a run on no clock, simulated or counted; most of it is recording and mirroring
+# seconds for a run on no clock, simulated or counted; most of it is recording and mirroring
+UNTIMED = 0.5
 _START_UP = 5.0  # CPU seconds for one worker to import and to join the others
 _TRUST = 5  # a pace that is known before the start counts as much as this many runs seen since
 _SETTLED = 60.0  # seconds of runs before their own speed counts as much as what was expected
@@ -34,7 +35,8 @@ def of_kinds(
     Args:
         experiment: whose runs they are.
         scale: which of its estimates counts.
-        rounds: run id -> in how many rounds it takes part; without the runs that cannot be measured here.
+        rounds: run id -> in how many rounds it takes part; without the runs that cannot be measured
+            here.
         fidelities: run id -> fidelity, of all runs.
         markers: those of the recorded rounds.
 
@@ -62,11 +64,13 @@ def start_up(workers: int, cores: int) -> float:
 class TimeLeft:
     """Seconds that outstanding measurements will take.
 
-    A cold first run is one among many: what was known before the start keeps its weight, and only what a run has
-    taken itself counts much for its next rounds.
+    A cold first run is one among many: what was known before the start keeps its weight, and only
+    what a run has taken itself counts much for its next rounds.
     """
 
-    def __init__(self, outstanding: Iterable[tuple[Kind, str]], pace: Mapping[Kind, float], start_up: float) -> None:
+    def __init__(
+        self, outstanding: Iterable[tuple[Kind, str]], pace: Mapping[Kind, float], start_up: float
+    ) -> None:
         self._left = Counter(outstanding)
         self._pace = pace
         self._start_up = start_up
@@ -86,7 +90,9 @@ class TimeLeft:
     def seconds(self) -> float:
         """About how many are left."""
         paces = {kind: self._pace_now(kind) for kind, _ in self._left}
-        return self._start_up + sum(count * self._each(place, paces) for place, count in self._left.items())
+        return self._start_up + sum(
+            count * self._each(place, paces) for place, count in self._left.items()
+        )
 
     def _each(self, place: tuple[Kind, str], paces: Mapping[Kind, float]) -> float:
         own = self._took.get(place, [])
@@ -94,7 +100,9 @@ class TimeLeft:
 
     def _pace_now(self, kind: Kind) -> float:
         """For a run of this kind that was not measured yet."""
-        seen = [seconds for (other, _), took in self._took.items() if other == kind for seconds in took]
+        seen = [
+            seconds for (other, _), took in self._took.items() if other == kind for seconds in took
+        ]
         known = self._pace.get(kind, 0.0)
         if not known:
             return statistics.fmean(seen) if seen else 0.0
@@ -103,7 +111,9 @@ class TimeLeft:
 
     def _slower(self) -> float:
         """How much slower timed runs are than was expected."""
-        took = {place: seconds for place, seconds in self._took.items() if place[0].fidelity in TIMED}
+        took = {
+            place: seconds for place, seconds in self._took.items() if place[0].fidelity in TIMED
+        }
         expected = sum(len(took[place]) * self._pace.get(place[0], 0.0) for place in took)
         if not expected:
             return 1.0

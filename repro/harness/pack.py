@@ -1,10 +1,12 @@
 """The files of one experiment's results as two: how the reference results are committed.
 
     results/reference/<machine>/<scale>/<experiment>/
-        records.jsonl         every json and jsonl file, one line each: {"file": ..., "lines": [objects]}
-        timelines.parquet     the spans of all runs; "run" counts the runs that have been measured, in order
+        records.jsonl         every json and jsonl file, one line each: {"file": ..., "lines":
+        [objects]} timelines.parquet     the spans of all runs; "run" counts the runs that have been
+        measured, in order
 
-`pack` writes them. `unpack` writes the files of `repro.harness.record` from them, beside them, which git ignores.
+`pack` writes them. `unpack` writes the files of `repro.harness.record` from them, beside them,
+which git ignores.
 """
 
 import json
@@ -25,14 +27,22 @@ _STAMP = ".unpacked"  # the digest of the two files that were unpacked last
 def pack(folder: Path) -> list[Path]:
     """Write the two files of an experiment's folder from all others in it."""
     records, spans = [], []
-    measured = sorted((path.parent for path in folder.glob("*/env.json")), key=lambda path: path.name)
+    measured = sorted(
+        (path.parent for path in folder.glob("*/env.json")), key=lambda path: path.name
+    )
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         if path.suffix in (".json", ".jsonl") and path.name != RECORDS:
             text = read_text(path, LARGE)
-            lines = [from_json(line) for line in ([text] if path.suffix == ".json" else text.splitlines())]
+            lines = [
+                from_json(line)
+                for line in ([text] if path.suffix == ".json" else text.splitlines())
+            ]
             records.append({"file": path.relative_to(folder).as_posix(), "lines": lines})
         elif path.name == "timeline.parquet":
-            spans += [{"run": measured.index(path.parent), **row} for row in read_table(path, SPAN_COLUMNS)]
+            spans += [
+                {"run": measured.index(path.parent), **row}
+                for row in read_table(path, SPAN_COLUMNS)
+            ]
     write(folder / RECORDS, as_lines(records))
     write(folder / TIMELINES, as_table(spans, ["run", *SPAN_COLUMNS]))
     write(folder / _STAMP, _digest(folder).encode())
@@ -54,7 +64,9 @@ def unpack(results: Path) -> None:
         try:
             _write_files(folder)
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"{records}: not as it was packed ({error}); restore it with git") from None
+            raise ValueError(
+                f"{records}: not as it was packed ({error}); restore it with git"
+            ) from None
         write(stamp, digest.encode())
 
 

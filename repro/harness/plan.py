@@ -13,7 +13,16 @@ from repro.harness.machine import Machine
 from repro.harness.mistakes import near
 from repro.harness.pace import Kind, of_kinds
 from repro.harness.record import Folder
-from repro.harness.spec import TIMED, Experiment, RunSpec, Scale, baseline, differences, digest, run_name
+from repro.harness.spec import (
+    TIMED,
+    Experiment,
+    RunSpec,
+    Scale,
+    baseline,
+    differences,
+    digest,
+    run_name,
+)
 from repro.io.redact import expanded
 from repro.io.untrusted import SMALL, from_json, read_text
 
@@ -25,9 +34,9 @@ _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", 
 class PlannedRun:
     """One run of a plan.
 
-    `status` is a status word with its `reason`; `have` and `missing` count its finished and outstanding rounds, of
-    `wanted`; `added` says that only other runs' ratios need it. `differs_in` are the settings that tell the run from
-    others of its experiment.
+    `status` is a status word with its `reason`; `have` and `missing` count its finished and
+    outstanding rounds, of `wanted`; `added` says that only other runs' ratios need it. `differs_in`
+    are the settings that tell the run from others of its experiment.
     """
 
     id: str
@@ -130,13 +139,16 @@ def make(
         only: filters such as "K=2,M=4"; see `select`.
         rounds: rounds of every group, by default the group's or the experiment's own number.
         force: measure what is done again.
-        accumulate: keep the runs that were recorded with other parameters of the experiment in its table.
+        accumulate: keep the runs that were recorded with other parameters of the experiment in its
+            table.
         command: what a user types after ./run_all.sh to measure this.
 
     Raises ValueError (one line) for a filter that names no field or matches nothing.
     """
     if rounds is not None and rounds < 1:
-        raise ValueError(f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}")
+        raise ValueError(
+            f"rounds = {rounds}: allowed is 1 or more; leave it out for {experiment.rounds}"
+        )
     experiment = _with_figures(experiment)
     folder = Folder.of(results, machine, scale, experiment.name)
     chosen = select(experiment, only)
@@ -153,7 +165,17 @@ def make(
         needed = wanted | {b for name in wanted for b in _bases(name, ids)}
         many = rounds or group.rounds or experiment.rounds
         runs += [
-            _planned(name, group.name, ids, machine, recorded, folder.pictured, many, name not in wanted, force)
+            _planned(
+                name,
+                group.name,
+                ids,
+                machine,
+                recorded,
+                folder.pictured,
+                many,
+                name not in wanted,
+                force,
+            )
             for name in ids
             if name in needed
         ]
@@ -170,18 +192,27 @@ def make(
     fidelities = {name: spec.fidelity for ids in ids_of.values() for name, spec in ids.items()}
     pace = of_kinds(experiment, scale, rounds_of, fidelities, markers.values())
     notes = _notes(runs)
-    return Plan(experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command)
+    return Plan(
+        experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command
+    )
 
 
 def _with_figures(experiment: Experiment) -> Experiment:
     """The same runs; those of a device profile that is a file say which figures it has now."""
-    files = {run.profile for group in experiment.groups for run in group.runs if (run.profile or "").endswith(".json")}
+    files = {
+        run.profile
+        for group in experiment.groups
+        for run in group.runs
+        if (run.profile or "").endswith(".json")
+    }
     if not files:
         return experiment
     figures = {name: _digest_of_figures(name) for name in files if name}
     groups = []
     for group in experiment.groups:
-        runs = [run.model_copy(update={"figures": figures.get(run.profile or "")}) for run in group.runs]
+        runs = [
+            run.model_copy(update={"figures": figures.get(run.profile or "")}) for run in group.runs
+        ]
         groups.append(group.model_copy(update={"runs": tuple(runs)}))
     return experiment.model_copy(update={"groups": tuple(groups)})
 
@@ -213,10 +244,15 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
                         f"--only {field}={value} matches no run of {experiment.name}: "
                         f"{field} is {', '.join(present)} there{near(value, present)}"
                     )
-        found = [r for r in runs if all(str(getattr(r, field)) in values for field, values in wanted.items())]
+        found = [
+            r
+            for r in runs
+            if all(str(getattr(r, field)) in values for field, values in wanted.items())
+        ]
         if not found:
             raise ValueError(
-                f"--only {text} matches no run of {experiment.name}; `repro plan {experiment.name}` lists them"
+                f"--only {text} matches no run of {experiment.name}; `repro plan "
+                f"{experiment.name}` lists them"
             )
         chosen += [run for run in found if run not in chosen]
     return chosen
@@ -226,7 +262,10 @@ def _bases(name: str, ids: Mapping[str, RunSpec]) -> tuple[str, ...]:
     """The runs that `name` is divided by: the same at K=1, at K=2 and M=1, and by our own library; none for K=1."""
     if ids[name].K == 1 or ids[name].task == "fit":
         return ()
-    found = (baseline(ids[name], ids, **other) for other in ({"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}))
+    found = (
+        baseline(ids[name], ids, **other)
+        for other in ({"K": 1}, {"K": 2, "M": 1}, {"library": "repro"})
+    )
     return tuple(dict.fromkeys(base for base in found if base and base != name))
 
 
@@ -246,11 +285,17 @@ def _planned(
     if reason := _obstacle(spec, machine):
         return PlannedRun(name, group, spec, "skipped", reason, added=added)
     # What only accompanies others has bases of its own only where they were asked for.
-    bases = () if added else tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
+    bases = (
+        ()
+        if added
+        else tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
+    )
     have = len(set.intersection(*(recorded(run) for run in (name, *bases))))
     wanted = _wanted(spec, rounds)
     missing = wanted if force and not added else max(0, wanted - have, 0 if pictured(name) else 1)
-    return PlannedRun(name, group, spec, "planned" if missing else "done", "", have, missing, added, bases, wanted)
+    return PlannedRun(
+        name, group, spec, "planned" if missing else "done", "", have, missing, added, bases, wanted
+    )
 
 
 def _wanted(spec: RunSpec, rounds: int) -> int:
@@ -261,7 +306,10 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run, or nothing."""
-    shares = spec.fidelity == "emulated" and not (spec.library == "torch" and machine.device == "cuda")  # a device
+    # a device
+    shares = spec.fidelity == "emulated" and not (
+        spec.library == "torch" and machine.device == "cuda"
+    )
     shares = shares or spec.task == "fit"  # nothing is timed
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares:
         return f"needs {spec.devices} devices"
@@ -278,7 +326,9 @@ def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
         notes.append(f"added as baselines of the ratios: {', '.join(added)}")
     peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
     if not peers and (alone := _without_baseline(runs)):
-        notes.append(f"no speedup over K=1 for {', '.join(alone)}: there is no run with K=1 to divide by")
+        notes.append(
+            f"no speedup over K=1 for {', '.join(alone)}: there is no run with K=1 to divide by"
+        )
     return tuple(notes)
 
 
@@ -289,13 +339,17 @@ def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
         specs = {other.id: other.spec for other in runs if other.group == run.group}
         if not run.added and run.spec.K > 1 and run.spec.task == "train":
             asked.setdefault(run.group, []).append(baseline(run.spec, specs, K=1) is not None)
-    return [f"some of {group}" if any(has) else group for group, has in asked.items() if not all(has)]
+    return [
+        f"some of {group}" if any(has) else group for group, has in asked.items() if not all(has)
+    ]
 
 
 def price(plans: Iterable[Plan]) -> str:
     """What scale paper would take, as the reason not to start it by accident."""
     plans = list(plans)
-    widest = max((run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1)
+    widest = max(
+        (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1
+    )
     hours = sum(plan.seconds for plan in plans) / 3600
     skipped = sum(run.status == "skipped" for plan in plans for run in plan.runs)
     return (
@@ -314,6 +368,9 @@ def _parse(text: str) -> dict[str, list[str]]:
         if not equals or not value:
             raise ValueError(f"--only {text!r}: '{part}' is no FIELD=VALUE; try --only K=2,M=4")
         if field not in _FILTERS:
-            raise ValueError(f"--only {part}: no field '{field}', only {', '.join(_FILTERS)}{near(field, _FILTERS)}")
+            raise ValueError(
+                f"--only {part}: no field '{field}', only "
+                f"{', '.join(_FILTERS)}{near(field, _FILTERS)}"
+            )
         wanted.setdefault(field, []).append(value)
     return wanted

@@ -15,7 +15,8 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.processes import Processes
 from repro.gpipe.runtime.store import PipeClient, PipeStore
 
-# Rank, world, the store that they share with the coordinator, and the one through which they find each other.
+# Rank, world, the store that they share with the coordinator, and the one through which they find
+# each other.
 Work = Callable[[int, int, dist.Store, dist.Store], None]
 
 _POLL = 0.1  # seconds
@@ -69,7 +70,9 @@ class Local:
         self.logs.mkdir(parents=True, exist_ok=True)
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="gpipe-"))
         store = self._open.enter_context(PipeStore(self.count))
-        calls = [(work, rank, self.count, client, folder) for rank, client in enumerate(store.clients)]
+        calls = [
+            (work, rank, self.count, client, folder) for rank, client in enumerate(store.clients)
+        ]
         self.processes = Processes(_enter_local, calls, logs=self.logs)
         store.started()
         return store
@@ -98,7 +101,8 @@ class Torchrun:
     logs: Path | None = None
 
     def __init__(self) -> None:
-        self._rendezvous, self.rank, self.count = next(iter(dist.rendezvous("env://")))  # kept: it may be the server
+        # kept: it may be the server
+        self._rendezvous, self.rank, self.count = next(iter(dist.rendezvous("env://")))
         self.lost = ""
         self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         # The agent's store outlives a restart of its ranks.
@@ -118,7 +122,11 @@ class Torchrun:
         codes = self._own.wait(0) if self._own is not None else {}
         found = {0: codes[0]} if codes else {}
         keys = {rank: f"{self._number}/ended/{rank}" for rank in range(1, self.count)}
-        return found | {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
+        return found | {
+            rank: int(self._store.get(key))
+            for rank, key in keys.items()
+            if self._store.check([key])
+        }
 
     def stop(self) -> None:
         """Have every rank end its worker, and see that it did."""
@@ -126,7 +134,9 @@ class Torchrun:
         self._end()
         keys = {rank: f"{self._number}/stopped/{rank}" for rank in range(1, self.count)}
         end = time.monotonic() + _ANSWER
-        while (missing := [r for r, key in keys.items() if not self._store.check([key])]) and time.monotonic() < end:
+        while (
+            missing := [r for r, key in keys.items() if not self._store.check([key])]
+        ) and time.monotonic() < end:
             time.sleep(_POLL)
         if missing:
             self.lost = f"rank(s) {', '.join(map(str, missing))} of this torchrun job do not answer"
@@ -155,7 +165,14 @@ class Torchrun:
         return self._store.get(key).decode()
 
     def _begin(self, work: Work) -> None:
-        call = (work, self.rank, self.count, self._address, self._port, f"{self._prefix}/team-{self._number}")
+        call = (
+            work,
+            self.rank,
+            self.count,
+            self._address,
+            self._port,
+            f"{self._prefix}/team-{self._number}",
+        )
         self._own = Processes(_enter, [call], local=False)
 
     def _end(self) -> None:

@@ -1,8 +1,8 @@
 """What the terminal shows while runs are measured: the plan, where we are, a small Gantt, what came out.
 
-On a terminal a live line below the story says what runs, what is done and how much time is left. Elsewhere a plain
-line says so when nothing else was printed for half a minute. The live line is drawn once a second, because drawing
-takes time from the cores that are being measured.
+On a terminal a live line below the story says what runs, what is done and how much time is left.
+Elsewhere a plain line says so when nothing else was printed for half a minute. The live line is
+drawn once a second, because drawing takes time from the cores that are being measured.
 """
 
 import threading
@@ -29,7 +29,13 @@ from repro.harness.terminal import rate, seconds, show, size
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-COLOURS = {"F": "bold blue", "R": "bold yellow", "B": "bold green", "U": "bold white", "setup": "dim"}
+COLOURS = {
+    "F": "bold blue",
+    "R": "bold yellow",
+    "B": "bold green",
+    "U": "bold white",
+    "setup": "dim",
+}
 LEGEND = "F forward, R recompute, B backward, U update, s set-up, . idle"
 _WIDTH = 72
 
@@ -40,10 +46,13 @@ class Story:
     Args:
         console: where; by default standard output.
         verbose: draw the median step of every run, instead of one in each group.
-        quiet_s: seconds without a line after which a plain one says what runs, where there is no terminal.
+        quiet_s: seconds without a line after which a plain one says what runs, where there is no
+            terminal.
     """
 
-    def __init__(self, console: Console | None = None, *, verbose: bool = False, quiet_s: float = 30.0) -> None:
+    def __init__(
+        self, console: Console | None = None, *, verbose: bool = False, quiet_s: float = 30.0
+    ) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True, markup=False)
         self.verbose = verbose
         self._left = TimeLeft([], {}, 0.0)
@@ -83,8 +92,8 @@ class Story:
         assert share is not None
         self._said_busy = True
         self.warn(
-            f"this machine is busy: {contention.in_words(share)}, so steps take longer and differ more; "
-            "end them, or measure again later with --force"
+            f"this machine is busy: {contention.in_words(share)}, so steps take longer and differ "
+            "more; end them, or measure again later with --force"
         )
 
     def plan(self, plan: Plan) -> None:
@@ -98,7 +107,9 @@ class Story:
         """Workers are about to be started: say what all of it will take, and start the live line."""
         outstanding = [place for plan in plans for place in plan.outstanding]
         pace = {kind: seconds for plan in plans for kind, seconds in plan.pace.items()}
-        workers = max((run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1)
+        workers = max(
+            (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1
+        )
         self._left = TimeLeft(outstanding, pace, start_up(workers, cores()))
         about = f", {left}" if (left := self._time_left()) else ""
         self.say(f"\n{len(outstanding)} measurements in all{about}; starting {_workers(workers)}")
@@ -121,7 +132,10 @@ class Story:
         """A round begins."""
         self._experiment = plan.experiment.name
         left = self._time_left()
-        self.say(f"[{plan.experiment.name}/{group}] round {number} of {total}" + (f", {left}" if left else ""))
+        self.say(
+            f"[{plan.experiment.name}/{group}] round {number} of {total}"
+            + (f", {left}" if left else "")
+        )
 
     def run(self, run: PlannedRun) -> None:
         """A run begins."""
@@ -133,7 +147,10 @@ class Story:
         if outcome.status != "done":
             self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
-                self.say(f"  its workers' output, as it was printed, private paths and all: {outcome.log}")
+                self.say(
+                    "  its workers' output, as it was printed, private paths and all: "
+                    f"{outcome.log}"
+                )
 
     def closing(self, parts: "Iterable[RenderableType]") -> None:
         """What came out, see `repro.harness.closing`."""
@@ -143,11 +160,17 @@ class Story:
         """A run will not be measured in this round, since it failed before."""
         self._advance(run, None)
 
-    def result(self, run: PlannedRun, row: dict[str, Any], timeline: Timeline | None, *, draw: bool) -> None:
+    def result(
+        self, run: PlannedRun, row: dict[str, Any], timeline: Timeline | None, *, draw: bool
+    ) -> None:
         """A run has all its rounds: its numbers; with `draw` also the picture of its group, a median step."""
         self.say(Text(result_line(row), style="bold"))
         group = (self._experiment, run.group)
-        if timeline is None or row["K"] == 1 or not (self.verbose or (draw and group not in self._drawn)):
+        if (
+            timeline is None
+            or row["K"] == 1
+            or not (self.verbose or (draw and group not in self._drawn))
+        ):
             return
         if not self._drawn:
             self.say(f"    its median step: {LEGEND}")
@@ -169,7 +192,10 @@ class Story:
                 task = self._progress.tasks[self._task]
                 left = f", {left}" if (left := self._time_left()) else ""
                 since = duration(time.monotonic() - self._since)
-                self.say(f"  {self._doing}, for {since}; {task.completed:.0f} of {task.total:.0f} done{left}")
+                self.say(
+                    f"  {self._doing}, for {since}; {task.completed:.0f} of {task.total:.0f} "
+                    f"done{left}"
+                )
 
     def _time_left(self) -> str:
         left = self._left.seconds
@@ -183,14 +209,22 @@ def _workers(count: int) -> str:
 def summary(plan: Plan) -> str:
     """How many runs there are, what is done, what is skipped and why, and about how long the rest takes."""
     count = Counter(run.status for run in plan.runs)
-    parts = [f"{len(plan.runs)} runs at scale {plan.scale} on {plan.machine.slug}", f"{count['done']} done"]
+    parts = [
+        f"{len(plan.runs)} runs at scale {plan.scale} on {plan.machine.slug}",
+        f"{count['done']} done",
+    ]
     if count["skipped"]:
         reasons = Counter(run.reason for run in plan.runs if run.status == "skipped")
-        parts.append(f"{count['skipped']} skipped ({', '.join(f'{n} x {why}' for why, n in reasons.items())})")
+        parts.append(
+            f"{count['skipped']} skipped "
+            f"({', '.join(f'{n} x {why}' for why, n in reasons.items())})"
+        )
     if plan.open:
         rounds = max(len(plan.fresh_rounds(group.name)) for group in plan.experiment.groups)
         about = f", about {duration(plan.seconds)}" if plan.seconds else ""
-        parts.append(f"{count['planned']} to measure in {rounds} round{'s' if rounds > 1 else ''}{about}")
+        parts.append(
+            f"{count['planned']} to measure in {rounds} round{'s' if rounds > 1 else ''}{about}"
+        )
     return "; ".join(parts)
 
 
@@ -201,7 +235,11 @@ def plan_table(plan: Plan) -> Table:
     for name in ("K", "M", "N"):
         table.add_column(name, justify="right", no_wrap=True)
     named = {"recompute": "checkpoint", "fidelity": "fidelity"}
-    varied = [name for name, field in named.items() if len({getattr(run.spec, field) for run in plan.runs}) > 1]
+    varied = [
+        name
+        for name, field in named.items()
+        if len({getattr(run.spec, field) for run in plan.runs}) > 1
+    ]
     different = any(run.differs_in for run in plan.runs)
     for name in (*varied, *(["differs in"] if different else []), "rounds", "status"):
         table.add_column(name, overflow="fold")
@@ -219,7 +257,9 @@ def result_line(row: Mapping[str, Any]) -> str:
     """`transformer-K2-M4-3fa9c1 (d=64): step 512 ms, 62.5 sequences/s, 1.62x [1.58, 1.66] over K=1, idle 21% ...`."""
     if row["size"]:
         return f"  {run_name(row['run'], row['differs_in'])}: {_fitted(row)}"
-    shown = run_name(row["run"], "" if row["fidelity"] == "measured" else row["fidelity"], row["differs_in"])
+    shown = run_name(
+        row["run"], "" if row["fidelity"] == "measured" else row["fidelity"], row["differs_in"]
+    )
     if row["step_s"] != row["step_s"]:
         return f"  {shown}: done; the report shows what came of it"
     text = f"  {shown}: step {seconds(row['step_s'])}, {rate(row['throughput'], row['unit'])}"
@@ -227,7 +267,10 @@ def result_line(row: Mapping[str, Any]) -> str:
         low, high = row["speedup_vs_k1_ci_low"], row["speedup_vs_k1_ci_high"]
         interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""
         interval += " ~ no difference shown" if low <= 1 <= high else ""
-        text += f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and re-materialization"
+        text += (
+            f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and "
+            "re-materialization"
+        )
     if row["K"] > 1 and row["bubble_idle_over_total"] == row["bubble_idle_over_total"]:
         text += f", idle {row['bubble_idle_over_total']:.0%} of K x step"
     return text

@@ -5,9 +5,10 @@
         rounds/<round>.json        commit marker of one finished round of a group, written last
         <run-id>/spec.json  env.json  status.json  metrics.jsonl  timeline.parquet
 
-Every file is written beside its place and renamed into it. A line of metrics.jsonl counts only when its round has a
-marker that names the run and the line's digest: lines without a marker are what a kill left behind, lines that were
-changed since are left out with a warning. `Folder.mend` clears both away when the experiment is measured again.
+Every file is written beside its place and renamed into it. A line of metrics.jsonl counts only when
+its round has a marker that names the run and the line's digest: lines without a marker are what a
+kill left behind, lines that were changed since are left out with a warning. `Folder.mend` clears
+both away when the experiment is measured again.
 """
 
 import io
@@ -59,7 +60,10 @@ class Folder:
 
     def markers(self) -> dict[str, dict[str, Any]]:
         """Every finished round: id -> what `Marker` holds; unreadable ones count as unfinished."""
-        found = {path.stem: read_json(path, Marker) for path in sorted((self.path / "rounds").glob("*.json"))}
+        found = {
+            path.stem: read_json(path, Marker)
+            for path in sorted((self.path / "rounds").glob("*.json"))
+        }
         return {name: marker for name, marker in found.items() if marker is not None}
 
     def lines(self, run: str, markers: Markers | None = None) -> list[dict[str, Any]]:
@@ -68,7 +72,9 @@ class Folder:
         `markers` are those of this folder, where they are known already.
         """
         markers = self.markers() if markers is None else markers
-        wanted = {name: marker["runs"][run] for name, marker in markers.items() if marker["runs"].get(run)}
+        wanted = {
+            name: marker["runs"][run] for name, marker in markers.items() if marker["runs"].get(run)
+        }
         path = self.path / run / "metrics.jsonl"
         try:
             texts = read_text(path, LARGE).split("\n") if wanted else []
@@ -82,7 +88,11 @@ class Folder:
     def status(self, run: str) -> dict[str, Any]:
         """{status, reason, rounds} as last written; a run never started is planned."""
         path = self.path / run / "status.json"
-        return (read_json(path, Status) if path.exists() else None) or {"status": "planned", "reason": "", "rounds": 0}
+        return (read_json(path, Status) if path.exists() else None) or {
+            "status": "planned",
+            "reason": "",
+            "rounds": 0,
+        }
 
     def env(self, run: str) -> dict[str, Any]:
         """Where a run was measured last, `repro.harness.machine.environment`; empty when that is not known."""
@@ -92,7 +102,8 @@ class Folder:
     def pictured(self, run: str) -> bool:
         """Whether what is kept of a run's newest round alone, env.json and timeline.parquet, can be read."""
         try:
-            with open_regular(self.path / run / "timeline.parquet") as file:  # pandas would take a second to load
+            # pandas would take a second to load
+            with open_regular(self.path / run / "timeline.parquet") as file:
                 first, size = file.read(4), file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - 4))
                 whole = size > 12 and first == file.read(4) == b"PAR1"
@@ -115,7 +126,9 @@ class Folder:
                 if data is not None:
                     spec = RunSpec(**data)
                     if mark(data, about["version"], about["identity"]) != run.rpartition("-")[2]:
-                        raise ValueError("it does not give the run's id, so it is not what was measured")
+                        raise ValueError(
+                            "it does not give the run's id, so it is not what was measured"
+                        )
                     found[run] = spec
             except ValueError as error:
                 warn(path, str(error))
@@ -136,8 +149,9 @@ class Folder:
             experiment: as planned.
             runs: run id -> (group, spec).
             identity: the machine's, which their ids depend on.
-            accumulate: keep the commands and the runs that were listed before, of the runs only those which would
-                have the same id today: no ratio is taken with a run of another version, torch or machine.
+            accumulate: keep the commands and the runs that were listed before, of the runs only
+                those which would have the same id today: no ratio is taken with a run of another
+                version, torch or machine.
             command: what a user types to measure these runs.
         """
         before = self.about() if accumulate else {}
@@ -148,7 +162,9 @@ class Folder:
         }
         for run, (_, spec) in runs.items():
             self._write_json(self.path / run / "spec.json", spec.plain())
-        commands = dict.fromkeys([*before.get("commands", []), *([redact(command)] if command else [])])
+        commands = dict.fromkeys(
+            [*before.get("commands", []), *([redact(command)] if command else [])]
+        )
         about = {
             **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
             "identity": dict(identity),
@@ -160,12 +176,15 @@ class Folder:
     def mend(self, runs: Iterable[str]) -> None:
         """Give up what damage has made useless, so that it is measured again: markers, and lines of these runs.
 
-        Only for who holds the lock of the results. Raises OSError for a file that cannot be opened: it may be whole,
-        so nothing is written over it.
+        Only for who holds the lock of the results. Raises OSError for a file that cannot be opened:
+        it may be whole, so nothing is written over it.
         """
         runs = list(runs)
         rounds = sorted((self.path / "rounds").glob("*.json"))
-        others = [self.path / "experiment.json", *(self.path / run / name for run in runs for name in _FILES)]
+        others = [
+            self.path / "experiment.json",
+            *(self.path / run / name for run in runs for name in _FILES),
+        ]
         for path in [*rounds, *others]:
             try:
                 with suppress(FileNotFoundError):
@@ -207,7 +226,8 @@ class Folder:
             measured: run id -> what it brought home; runs that failed are left out.
             machine: where it was measured, for env.json.
             span: when the round started and ended, ISO 8601 in UTC.
-            load: share of the usable cores that other processes took meanwhile; None where it is not known.
+            load: share of the usable cores that other processes took meanwhile; None where it is
+                not known.
         """
         self.restore()
         name, markers = self.next_round(group), self.markers()
@@ -219,7 +239,13 @@ class Folder:
             self._write(folder / "metrics.jsonl", as_lines([*self.lines(run, markers), line]))
             self._write_json(folder / "env.json", environment(machine))
             self._write(folder / "timeline.parquet", as_table(result.timeline))
-        marker = {"group": group, "runs": digests, "commit": commit(), "started": span[0], "ended": span[1]}
+        marker = {
+            "group": group,
+            "runs": digests,
+            "commit": commit(),
+            "started": span[0],
+            "ended": span[1],
+        }
         marker["load"] = load
         self._write_json(self._marker(name), marker)
         return name
@@ -227,7 +253,8 @@ class Folder:
     def forget(self, run: str, rounds: Iterable[str]) -> None:
         """Give up the lines of one run in the given rounds (--force, once fresh ones exist; damaged ones)."""
         markers = self.markers()
-        for name in sorted(markers.keys() & set(rounds)):  # somebody may have deleted a round meanwhile
+        # somebody may have deleted a round meanwhile
+        for name in sorted(markers.keys() & set(rounds)):
             markers[name]["runs"][run] = None
             self._write_json(self._marker(name), markers[name])
         self._write(self.path / run / "metrics.jsonl", as_lines(self.lines(run, markers)))
@@ -239,9 +266,10 @@ class Folder:
             write(path, self._written[path])
         if lost:
             warnings.warn(
-                f"{self.path}: somebody deleted or moved {lost[0].relative_to(self.path)}"
-                f"{f' and {len(lost) - 1} other files' * (len(lost) > 1)} there; all that this command has "
-                "measured is written again, and what earlier ones had measured is not",
+                f"{self.path}: somebody deleted or moved "
+                f"{lost[0].relative_to(self.path)}{f' and {len(lost) - 1} other files' * (len(lost) > 1)} "
+                "there; all that this command has measured is written again, and what earlier "
+                "ones had measured is not",
                 stacklevel=1,
             )
 
@@ -283,7 +311,9 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _counted(run: str, texts: list[str], wanted: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _counted(
+    run: str, texts: list[str], wanted: Mapping[str, str]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The lines of a run's metrics.jsonl with the wanted digests, round -> line, and what is wrong with the others."""
     found: dict[str, dict[str, Any]] = {}
     damaged: dict[str, list[int]] = {}
@@ -293,7 +323,9 @@ def _counted(run: str, texts: list[str], wanted: Mapping[str, str]) -> tuple[dic
             name = str(line.get("round"))
             if name in wanted:
                 reason = damage(Line, line) or misfit(run, line)
-                reason = reason or ("" if digest(line) == wanted[name] else "not as it was recorded")
+                reason = reason or (
+                    "" if digest(line) == wanted[name] else "not as it was recorded"
+                )
                 if reason:
                     raise ValueError(reason)
                 found.setdefault(name, line)

@@ -1,8 +1,9 @@
 """What only the models can tell, before any process is started: their names, arguments, layers and shapes.
 
-Each distinct model that is not our own passes one micro-batch through its layers and its loss, once, on fake tensors:
-these have shapes and no memory, so a model of any size takes a second or two. That happens in a process of its own: a
-layer that hangs, or ends its process, must not do so to the one that starts and watches all others.
+Each distinct model that is not our own passes one micro-batch through its layers and its loss,
+once, on fake tensors: these have shapes and no memory, so a model of any size takes a second or
+two. That happens in a process of its own: a layer that hangs, or ends its process, must not do so
+to the one that starts and watches all others.
 """
 
 import json
@@ -31,20 +32,22 @@ from repro.io.untrusted import message
 from repro.models import BUILDERS, Model, build
 
 _LONGEST = 120.0  # seconds; imports take most of what is usual
-_MARK, _END = "\x1erefused:", "\x1e"  # around the answer: the user's code may print before and after it
+# around the answer: the user's code may print before and after it
+_MARK, _END = "\x1erefused:", "\x1e"
 
 
 def check_plans(plans: Sequence[Plan]) -> None:
     """Raise a one-line ValueError for what only the models can tell, before any process is started.
 
-    What is done was checked when it was measured, what is skipped when it was first said to be: a second start
-    looks at no model.
+    What is done was checked when it was measured, what is skipped when it was first said to be: a
+    second start looks at no model.
     """
     asked = [
         run.spec
         for plan in plans
         for run in plan.runs
-        if run.missing or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped")
+        if run.missing
+        or (run.status == "skipped" and plan.folder.status(run.id)["status"] != "skipped")
     ]
     if asked:
         check(asked, plans[0].machine.device)
@@ -58,8 +61,9 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
         device: "cpu" or "cuda", what measured runs compute on.
 
     Raises:
-        ValueError: one line, for the first run that cannot be: an unknown model, arguments that it does not take, code
-            of the user's that cannot be imported or that fails, too few layers, shapes that do not fit together.
+        ValueError: one line, for the first run that cannot be: an unknown model, arguments that it
+            does not take, code of the user's that cannot be imported or that fails, too few layers,
+            shapes that do not fit together.
     """
     built: dict[str, Model] = {}
     distinct: list[RunSpec] = []
@@ -73,7 +77,8 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
             continue
         model = built[key] = build(spec.model, **spec.arguments)
         suits(spec, model)
-        # Our own models are held against their arguments by their builders, and layers that wait would really wait.
+        # Our own models are held against their arguments by their builders, and layers that wait
+        # would really wait.
         if spec.model not in BUILDERS and not simulate.waits(model):
             distinct.append(spec)
     if distinct and (told := _told_apart(distinct, device)):
@@ -90,23 +95,27 @@ def suits(spec: RunSpec, model: Model | None = None) -> None:
         build(spec.model, **sizes[0][0])
         if len(sizes) > 1 and spec.fidelity == "measured":
             raise ValueError(
-                f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one argument; fix all others, "
-                "such as L"
+                f"model_args = {spec.model_args} of {spec.model}: a measured fit grows one "
+                "argument; fix all others, such as L"
             )
         return
     model = model or build(spec.model, **spec.arguments)
     if spec.task == "calibrate" and simulate.waits(model):
         raise ValueError(
-            f"model = '{spec.model}' with task = 'calibrate': its layers wait as long as they say, so there is nothing "
-            f"to time; `repro simulate {spec.model}` takes what they say"
+            f"model = '{spec.model}' with task = 'calibrate': its layers wait as long as they say, "
+            f"so there is nothing to time; `repro simulate {spec.model}` takes what they say"
         )
     if spec.modelled:
         simulate.check(spec, model)
     elif spec.fidelity not in TIMED:
-        raise ValueError(f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; choose one")
+        raise ValueError(
+            f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; "
+            "choose one"
+        )
     elif (waits := simulate.waits(model)) != (spec.fidelity == "emulated"):
         raise ValueError(
-            f"fidelity = '{spec.fidelity}': the layers of {spec.model} {'wait' if waits else 'compute'}, so allowed is "
+            f"fidelity = '{spec.fidelity}': the layers of {spec.model} "
+            f"{'wait' if waits else 'compute'}, so allowed is "
             f"'{'emulated' if waits else 'measured'}' or 'simulated'; set that"
         )
     spec.fit(len(model.layers))
@@ -126,13 +135,22 @@ def _told_apart(specs: list[RunSpec], device: str) -> str:
     """
     task = {"path": sys.path, "specs": [spec.plain() for spec in specs], "device": device}
     command = [sys.executable, "-m", "repro.harness.rehearsal"]
-    # Files, not pipes: a process that the user's code starts may hold a pipe for as long as it likes.
-    with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+", errors="replace") as answered:
+    # Files, not pipes: a process that the user's code starts may hold a pipe for as long as it
+    # likes.
+    with (
+        tempfile.TemporaryFile("w+") as asked,
+        tempfile.TemporaryFile("w+", errors="replace") as answered,
+    ):
         json.dump(task, asked)
         asked.seek(0)
         try:
             code = subprocess.run(
-                command, stdin=asked, stdout=answered, stderr=subprocess.DEVNULL, timeout=_LONGEST, check=False
+                command,
+                stdin=asked,
+                stdout=answered,
+                stderr=subprocess.DEVNULL,
+                timeout=_LONGEST,
+                check=False,
             ).returncode
             ended = f"the process in which it ran ended with {how(code)}"
         except subprocess.TimeoutExpired:
@@ -141,7 +159,10 @@ def _told_apart(specs: list[RunSpec], device: str) -> str:
         answer = answered.read().rpartition(_MARK)[2].partition(_END)
     if not answer[1]:
         models = ", ".join(dict.fromkeys(short(spec.model) for spec in specs))
-        warnings.warn(f"model = {models}: not tried before the start, since {ended}; the run will tell", stacklevel=1)
+        warnings.warn(
+            f"model = {models}: not tried before the start, since {ended}; the run will tell",
+            stacklevel=1,
+        )
         return ""
     return json.loads(answer[0])
 
@@ -162,7 +183,9 @@ def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Cou
     """One micro-batch through layers and loss; returns the counter, whose traces the next model may use."""
     examples = sizes(spec.N // spec.D, spec.M)[0]
     try:
-        inputs, targets = (micro_batch(mini_batch(few, examples), examples) for few in model.batch(1, 0))
+        inputs, targets = (
+            micro_batch(mini_batch(few, examples), examples) for few in model.batch(1, 0)
+        )
         counter = Counter(model.layers, model.loss, like=like)
         counter.head(inputs, targets, graph=False)
     except Exception as error:
@@ -170,7 +193,8 @@ def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Cou
             told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             told += message(error)
             raise ValueError(f"model = {short(spec.model)}: {told}") from error
-        # Fake tensors have no values, and no layer is obliged to do without: what counts are real ones.
+        # Fake tensors have no values, and no layer is obliged to do without: what counts are real
+        # ones.
         _really(spec, model, device)
         return like
     return counter
@@ -182,7 +206,8 @@ def _really(spec: RunSpec, model: Model, device: str) -> None:
     try:
         with torch.random.fork_rng(), torch.no_grad():
             inputs, targets = (
-                unwrapped(split(split(tree, spec.D)[0], spec.M)[0]) for tree in model.batch(spec.N, spec.seed)
+                unwrapped(split(split(tree, spec.D)[0], spec.M)[0])
+                for tree in model.batch(spec.N, spec.seed)
             )
             value: Any = _moved(inputs, device)
             for index, layer in enumerate(model.layers):
@@ -196,8 +221,9 @@ def _really(spec: RunSpec, model: Model, device: str) -> None:
         return  # of one process here; its stages may have room
     except Exception as error:
         raise ValueError(
-            f"model = {short(spec.model)}, {where}, on a micro-batch of {sizes(spec.N // spec.D, spec.M)[0]}: "
-            f"{type(error).__name__}: {short(message(error), 200, quote=False)}"
+            f"model = {short(spec.model)}, {where}, on a micro-batch of "
+            f"{sizes(spec.N // spec.D, spec.M)[0]}: {type(error).__name__}: "
+            f"{short(message(error), 200, quote=False)}"
         ) from error
 
 

@@ -23,7 +23,18 @@ from repro.harness.statistics import ratio
 
 GIB = 2**30
 # Of each spec.
-SETTINGS = ("task", "seed", "warmup", "steps", "trace", "transport", "profile", "figures", "memory", "stretch")
+SETTINGS = (
+    "task",
+    "seed",
+    "warmup",
+    "steps",
+    "trace",
+    "transport",
+    "profile",
+    "figures",
+    "memory",
+    "stretch",
+)
 COLUMNS = [
     *(
         "experiment",
@@ -43,14 +54,40 @@ COLUMNS = [
     *("fidelity", "device", "status", "step_s", "throughput"),
     *("speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high"),
     *("speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high"),
-    *("bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage", "commit"),
-    *("unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters", "machine", "scale", "group"),
+    *(
+        "bubble_idle_over_total",
+        "bubble_idle_over_work",
+        "peak_gib_max",
+        "peak_gib_per_stage",
+        "commit",
+    ),
+    *(
+        "unit",
+        "rounds",
+        "balance",
+        "cut_by",
+        "labels",
+        "library",
+        "size",
+        "parameters",
+        "machine",
+        "scale",
+        "group",
+    ),
     *SETTINGS,
 ]
 SPEEDUPS = {"speedup_vs_k1": {"K": 1}, "speedup_vs_k2m1": {"K": 2, "M": 1}}
 ROUND_COLUMNS = [
     *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
-    *("bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "checks", "fit"),
+    *(
+        "bubble_idle_over_total",
+        "bubble_idle_over_work",
+        "loss",
+        "setup_s",
+        "breakdown",
+        "checks",
+        "fit",
+    ),
     *("modelled", "calibration", "load"),
 ]
 
@@ -64,14 +101,16 @@ class Results:
     """What a results folder holds.
 
     Attributes:
-        rows: one row per run, columns `COLUMNS`: seconds in step_s (median over rounds), examples per second in
-            throughput, GiB in peak_gib_*; NaN where unknown. differs_in is what tells the run from others of its
-            experiment (`repro.harness.spec.differences`). A name that ends in _ci_low or _ci_high is one end of the
-            bootstrap 95 % interval of the quantity before it. balance is the number of layers of each stage, cut_by
-            the rule that it comes from.
-        rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the round's steps, checks
-            maps the name of a check to {verdict, value, evidence}; load is the share of the usable cores that other
-            processes took during the round, NaN where it was not recorded and for runs on no clock.
+        rows: one row per run, columns `COLUMNS`: seconds in step_s (median over rounds), examples
+            per second in throughput, GiB in peak_gib_*; NaN where unknown. differs_in is what tells
+            the run from others of its experiment (`repro.harness.spec.differences`). A name that
+            ends in _ci_low or _ci_high is one end of the bootstrap 95 % interval of the quantity
+            before it. balance is the number of layers of each stage, cut_by the rule that it comes
+            from.
+        rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the
+            round's steps, checks maps the name of a check to {verdict, value, evidence}; load is
+            the share of the usable cores that other processes took during the round, NaN where it
+            was not recorded and for runs on no clock.
         specs: run id -> spec.
         folders: the experiments found.
     """
@@ -80,7 +119,8 @@ class Results:
     rounds: pd.DataFrame
     specs: dict[str, RunSpec]
     folders: list[Folder]
-    _timelines: dict[Path, Timeline | None] = field(default_factory=dict, repr=False, compare=False)  # read so far
+    # read so far
+    _timelines: dict[Path, Timeline | None] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -100,7 +140,9 @@ class Results:
         """The runs of each place by what they have in common with those that they may be the baseline of."""
         found: dict[Place, dict[Hashable, str]] = {}
         for row in self.records:
-            found.setdefault(_place(row), {}).setdefault(compared(self.specs[row["run"]]), row["run"])
+            found.setdefault(_place(row), {}).setdefault(
+                compared(self.specs[row["run"]]), row["run"]
+            )
         return found
 
     def rounds_of(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -113,7 +155,9 @@ class Results:
 
     def ratio(self, row: Mapping[str, Any], base: str) -> tuple[float, float, float, int]:
         """Throughput of a row's run over that of another run of its place (`statistics.ratio`)."""
-        return ratio([*self.rounds_of(row), *self.rounds_of({**row, "run": base})], row["run"], base)
+        return ratio(
+            [*self.rounds_of(row), *self.rounds_of({**row, "run": base})], row["run"], base
+        )
 
     def timeline(self, row: Mapping[str, Any]) -> Timeline | None:
         """The spans of the median step in the newest round of a row's run; None when none was recorded."""
@@ -153,7 +197,12 @@ def load(results: Path) -> Results:
         rows += own_rows
         lines += own_lines
         specs |= own_specs
-    return Results(pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(lines, columns=ROUND_COLUMNS), specs, folders)
+    return Results(
+        pd.DataFrame(rows, columns=COLUMNS),
+        pd.DataFrame(lines, columns=ROUND_COLUMNS),
+        specs,
+        folders,
+    )
 
 
 def _is_place(path: Path, results: Path) -> bool:
@@ -165,14 +214,20 @@ def _is_place(path: Path, results: Path) -> bool:
     return "reference" not in inside
 
 
-def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
+def _experiment(
+    folder: Folder,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
     """Rows, round lines and specs of one experiment's folder."""
     about = folder.about()
     specs = folder.specs(about)
     markers = folder.markers()
     # Records from before the load was looked at have none.
     loads = {name: marker.get("load") for name, marker in markers.items()}
-    place = {"machine": folder.path.parts[-3], "scale": folder.path.parts[-2], "experiment": folder.path.name}
+    place = {
+        "machine": folder.path.parts[-3],
+        "scale": folder.path.parts[-2],
+        "experiment": folder.path.name,
+    }
     metrics = {run: folder.lines(run, markers) for run in specs}
     lines = [
         {
@@ -193,13 +248,22 @@ def _experiment(folder: Folder) -> tuple[list[dict[str, Any]], list[dict[str, An
     rows = []
     for run in specs:
         here = about["identity"].get("device", "") if metrics[run] else ""
-        # A simulated step is of the device whose profile it has, and of none where layers say what they take.
+        # A simulated step is of the device whose profile it has, and of none where layers say what
+        # they take.
         device = (specs[run].profile or "") if specs[run].fidelity == "simulated" else here
         row = _row(run, specs[run], metrics[run], rounds[run], folder.status(run))
         for name, changed in SPEEDUPS.items():
             base = baselines.get(compared(specs[run], **changed))
             row |= _speedup(name, run, base, [*rounds[run], *rounds[base]] if base else [])
-        rows.append({**row, **place, "differs_in": different[run], "device": device, "group": about["runs"][run]})
+        rows.append(
+            {
+                **row,
+                **place,
+                "differs_in": different[run],
+                "device": device,
+                "group": about["runs"][run],
+            }
+        )
     return rows, lines, specs
 
 
@@ -241,11 +305,24 @@ def _row(
     return {
         "run": run,
         **spec.model_dump(
-            include={"model", "model_args", "K", "M", "N", "D", "schedule", "optimizer", "lr", "fidelity"}
+            include={
+                "model",
+                "model_args",
+                "K",
+                "M",
+                "N",
+                "D",
+                "schedule",
+                "optimizer",
+                "lr",
+                "fidelity",
+            }
         ),
         **spec.model_dump(include=set(SETTINGS)),
         "remat": spec.checkpoint,
-        "status": f"{status['status']}({status['reason']})" if status["reason"] else status["status"],
+        "status": f"{status['status']}({status['reason']})"
+        if status["reason"]
+        else status["status"],
         **{
             name: _median([line[name] for line in rounds])
             for name in ("step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work")
@@ -277,7 +354,9 @@ def _size(spec: RunSpec, fit: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"size": spec.grown(found["args"]), "parameters": found["parameters"]}
 
 
-def _speedup(name: str, run: str, base: str | None, lines: Iterable[dict[str, Any]]) -> dict[str, float]:
+def _speedup(
+    name: str, run: str, base: str | None, lines: Iterable[dict[str, Any]]
+) -> dict[str, float]:
     """A speedup with its interval; a baseline has none over itself."""
     value, low, high = ratio(lines, run, base)[:3] if base else (math.nan,) * 3
     if base == run:

@@ -24,14 +24,16 @@ from repro.harness.workers import Workers
 from repro.io import lock, signals
 from repro.io.files import remove_leftovers
 
-DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}  # seconds for one run
+# seconds for one run
+DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}
 
 
 @dataclass
 class Session:
     """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B, what was typed.
 
-    With `allow_nonfinite` a run whose loss is inf or nan is recorded, with null in its place, and does not fail.
+    With `allow_nonfinite` a run whose loss is inf or nan is recorded, with null in its place, and
+    does not fail.
     """
 
     results: Path
@@ -48,8 +50,8 @@ class Session:
     def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
         """Measure what `plan` gives; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded.
 
-        It is called twice: a mistake is told before anything is written, and until this process has the lock another
-        one may have recorded what the first plan misses.
+        It is called twice: a mistake is told before anything is written, and until this process has
+        the lock another one may have recorded what the first plan misses.
         """
         rehearsal.check_plans(plan())
         with lock.held(self.results, self.command) as own:
@@ -65,7 +67,9 @@ class Session:
             self.story.say("\nnothing left to measure (--force measures again)")
             return 0
         with workers(todo, self.results) as crew:
-            if any(run.missing and run.spec.fidelity in TIMED for plan in todo for run in plan.runs):
+            if any(
+                run.missing and run.spec.fidelity in TIMED for plan in todo for run in plan.runs
+            ):
                 self.story.load(self._watch.share())
             self.story.begin(todo)
             try:
@@ -95,7 +99,9 @@ class Session:
                 measuring.done.clear()
         except (KeyboardInterrupt, OSError) as stop:
             with suppress(Exception):  # nothing may hide why it stops
-                measuring.interrupted(str(stop.strerror) if isinstance(stop, OSError) else "stopped by the user")
+                measuring.interrupted(
+                    str(stop.strerror) if isinstance(stop, OSError) else "stopped by the user"
+                )
                 self._publish(plan, measuring.done)
             raise
         self.failed += measuring.failed
@@ -107,9 +113,14 @@ class Session:
         results = load(plan.folder.path)
         rows = results.rows.set_index("run", drop=False)
         # One picture stands for the group: of the widest run whose step is recorded.
-        pictured = max((run for run in runs if run.spec.trace), key=lambda run: (run.spec.K, run.spec.M), default=None)
+        pictured = max(
+            (run for run in runs if run.spec.trace),
+            key=lambda run: (run.spec.K, run.spec.M),
+            default=None,
+        )
         for run in sorted(runs, key=plan.runs.index):
-            if run.id not in rows.index:  # damaged since it was written, of which there was a warning
+            # damaged since it was written, of which there was a warning
+            if run.id not in rows.index:
                 continue
             row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
             timeline = results.timeline(row)
@@ -201,7 +212,9 @@ class GroupRun:
         load = watch.share()
         if any(run.spec.fidelity in TIMED for run in members):
             self.story.load(load)
-        self.plan.folder.commit_round(self.group, measured, self.plan.machine, (started, _now()), load)
+        self.plan.folder.commit_round(
+            self.group, measured, self.plan.machine, (started, _now()), load
+        )
         for run in members:
             if run.id in measured:
                 self._after(run, last=run.missing <= number)
@@ -210,9 +223,15 @@ class GroupRun:
         signals.check()
         self.plan.folder.restore()  # before any of it is read
         self.story.run(run)
-        known = run.id not in self._old and any(line.get("peak_bytes") for line in self.plan.folder.lines(run.id))
+        known = run.id not in self._old and any(
+            line.get("peak_bytes") for line in self.plan.folder.lines(run.id)
+        )
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
-        device = "cpu" if run.spec.modelled or run.spec.fidelity == "counted" else self.plan.machine.device
+        device = (
+            "cpu"
+            if run.spec.modelled or run.spec.fidelity == "counted"
+            else self.plan.machine.device
+        )
         job = Job(run.spec, cut, not known, device, self.allow_nonfinite)
         self.crew.ready()
         began = time.monotonic()
@@ -222,7 +241,9 @@ class GroupRun:
 
     def _once(self, job: Job, deadline: float) -> Outcome:
         if job.spec.task == "fit" and job.spec.fidelity == "measured":
-            return fit_search.search(self.crew, job, deadline, lambda text: self.story.say(f"  {text}"))
+            return fit_search.search(
+                self.crew, job, deadline, lambda text: self.story.say(f"  {text}")
+            )
         if job.spec.fidelity == "emulated" and job.spec.modelled:
             return emulate(self.crew, job, deadline)
         return self.crew.measure(job, deadline)
@@ -237,10 +258,13 @@ class GroupRun:
             self._open.pop(run.id)
             if len(self.plan.folder.lines(run.id)) < run.wanted:
                 self.failed.append(run.id)
-                self._status(run, "interrupted", "rounds of it were deleted while others were measured")
+                self._status(
+                    run, "interrupted", "rounds of it were deleted while others were measured"
+                )
                 return
             self._status(run, "done")
-            if run.missing:  # a baseline that only accompanied others was told and mirrored when it was done
+            # a baseline that only accompanied others was told and mirrored when it was done
+            if run.missing:
                 self.done.append(run)
 
     def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
@@ -257,11 +281,15 @@ def declare(plan: Plan) -> None:
     """Bring the folder into the plan's state: clear away what kills and damage left, write specs and statuses."""
     experiment, identity = plan.experiment, plan.machine.identity
     runs = {
-        run.run_id(experiment.version, identity): (group.name, run) for group in experiment.groups for run in group.runs
+        run.run_id(experiment.version, identity): (group.name, run)
+        for group in experiment.groups
+        for run in group.runs
     }
     remove_leftovers(plan.folder.path.parents[1])
     plan.folder.mend(runs)
-    plan.folder.declare(experiment, runs, identity, accumulate=plan.accumulate, command=plan.command)
+    plan.folder.declare(
+        experiment, runs, identity, accumulate=plan.accumulate, command=plan.command
+    )
     for run in plan.runs:
         if run.status == "skipped":
             plan.folder.set_status(run.id, "skipped", run.reason)
@@ -275,7 +303,13 @@ def workers(plans: Sequence[Plan], results: Path) -> AbstractContextManager[Meas
     if torchrun_rank() is not None:
         return Workers(pools.torchrun())
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
-    logs = results / machine.slug / plans[0].scale / "logs" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    logs = (
+        results
+        / machine.slug
+        / plans[0].scale
+        / "logs"
+        / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    )
     return Workers(pools.Local(widest, logs))
 
 

@@ -27,14 +27,18 @@ Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
 Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]  # of a run, which is a folder, or a group
-Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]  # shown on the terminal
+# of a run, which is a folder, or a group
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
+# shown on the terminal
+Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
 Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
-Numbers = Annotated[list[float | None], Field(min_length=1)]  # null: not finite when it was measured
+# null: not finite when it was measured
+Numbers = Annotated[list[float | None], Field(min_length=1)]
 
 
 class _Recorded(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # what is read is used as it stands
+    # what is read is used as it stands
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class Finding(_Recorded):
@@ -118,9 +122,15 @@ class Calibration(Tables):
         L = len(self.update)
         both = (self, self.alone) if self.alone else (self,)
         tables = [table for one in both for table in (one.forward, one.recompute, one.backward)]
-        if any(len(table) != len(self.sizes) or any(len(row) != L for row in table) for table in tables):
+        if any(
+            len(table) != len(self.sizes) or any(len(row) != L for row in table) for table in tables
+        ):
             raise ValueError("tables differ in size")
-        if len(self.activations) != L - 1 or len(self.gradients) != L - 1 or self.sizes != sorted(set(self.sizes)):
+        if (
+            len(self.activations) != L - 1
+            or len(self.gradients) != L - 1
+            or self.sizes != sorted(set(self.sizes))
+        ):
             raise ValueError("sizes or boundaries do not fit the layers")
         return self
 
@@ -200,7 +210,12 @@ class Line(_Recorded):
 
     @model_validator(mode="after")
     def _steps(self) -> "Line":
-        untimed = self.checks or self.fit or self.calibration or (self.modelled and not self.modelled.batch)
+        untimed = (
+            self.checks
+            or self.fit
+            or self.calibration
+            or (self.modelled and not self.modelled.batch)
+        )
         if not untimed and not (self.step_s and (self.loss or self.modelled)):
             raise ValueError("step_s or loss is empty")
         return self
@@ -209,7 +224,8 @@ class Line(_Recorded):
 class Marker(_Recorded):
     """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up.
 
-    `load` is the share of the usable cores that other processes took, see `repro.harness.contention`.
+    `load` is the share of the usable cores that other processes took, see
+    `repro.harness.contention`.
     """
 
     group: str
@@ -265,7 +281,9 @@ def misfit(run: str, line: Mapping[str, Any]) -> str:
     modelled = line.get("modelled")
     if K is None or not modelled or len(modelled["stages"]["forward"]) == int(K[1]):
         return ""
-    return f"modelled.stages: of {len(modelled['stages']['forward'])} stages, the run has K = {K[1]}"
+    return (
+        f"modelled.stages: of {len(modelled['stages']['forward'])} stages, the run has K = {K[1]}"
+    )
 
 
 def finite(value: Any) -> Any:

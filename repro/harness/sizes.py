@@ -1,8 +1,8 @@
 """Model arguments per scale that experiments share.
 
-`node` and `paper` have the paper's sizes: AmoebaNet-D (18, 256) at 224 x 224, and Transformer-48, whose widths Table 2
-does not state, at Table 1's (2.548 billion parameters). The others are shrunk until two CPU cores do a step of 32
-(smoke) or 128 (laptop) examples in about a second.
+`node` and `paper` have the paper's sizes: AmoebaNet-D (18, 256) at 224 x 224, and Transformer-48,
+whose widths Table 2 does not state, at Table 1's (2.548 billion parameters). The others are shrunk
+until two CPU cores do a step of 32 (smoke) or 128 (laptop) examples in about a second.
 """
 
 from typing import Any
@@ -30,8 +30,11 @@ def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, 
 
 MODELLED_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], AMOEBANET["paper"])
 MODELLED_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], TRANSFORMER["paper"])
-# Transformer-48 with half of Table 1's widths: at those the weights of half the model alone fill a TPUv3 core.
-NARROW = _at_paper_size({**TRANSFORMER["smoke"], "d": 16, "H": 32}, {"L": 48, "d": 1024, "H": 4096, "heads": 16})
+# Transformer-48 with half of Table 1's widths: at those the weights of half the model alone fill a
+# TPUv3 core.
+NARROW = _at_paper_size(
+    {**TRANSFORMER["smoke"], "d": 16, "H": 32}, {"L": 48, "d": 1024, "H": 4096, "heads": 16}
+)
 # The models of Table 3.
 TABLE3_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], {"L": 18, "D": 128, "image": 224})
 TABLE3_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], {"L": 24})

@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy import ndarray
 
-# The widest interval that resampling can give, least to greatest, holds the median of n values with probability
-# 1 - 2^(1 - n): 75 % of 3, 87.5 % of 4, 93.75 % of 5. Below 5 none comes near the 95 % that it would be labelled.
+# The widest interval that resampling can give, least to greatest, holds the median of n values with
+# probability 1 - 2^(1 - n): 75 % of 3, 87.5 % of 4, 93.75 % of 5. Below 5 none comes near the 95 %
+# that it would be labelled.
 MIN_ROUNDS = 5
 ROUND_KEY = ["machine", "scale", "experiment", "round"]
 
 
-def ratio(rounds: Iterable[Mapping[str, Any]], run: str, baseline: str) -> tuple[float, float, float, int]:
+def ratio(
+    rounds: Iterable[Mapping[str, Any]], run: str, baseline: str
+) -> tuple[float, float, float, int]:
     """How many times the throughput of `baseline` a `run` has: (median, low, high, n).
 
-    At the same N that is baseline step time / run step time. The ratio is taken inside each round that measured both,
-    the median is over those n rounds, and low..high is its 95 % bootstrap interval. Without a common round all three
-    are NaN; with fewer than `MIN_ROUNDS` the interval is NaN.
+    At the same N that is baseline step time / run step time. The ratio is taken inside each round
+    that measured both, the median is over those n rounds, and low..high is its 95 % bootstrap
+    interval. Without a common round all three are NaN; with fewer than `MIN_ROUNDS` the interval is
+    NaN.
 
     Args:
-        rounds: lines of `Results.rounds`, one a run and round, with `throughput` in examples per second.
+        rounds: lines of `Results.rounds`, one a run and round, with `throughput` in examples per
+            second.
         run: id of the run.
         baseline: id of the run that it is divided by.
     """
@@ -57,7 +62,8 @@ def _percentile_bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
     alpha = (1 - 0.95) / 2
     ends = []
     for share in (alpha, 1 - alpha):
-        # Between the two nearest of the sorted medians, as scipy.stats.quantile does to the last bit.
+        # Between the two nearest of the sorted medians, as scipy.stats.quantile does to the last
+        # bit.
         above = (share * len(medians) + (1 - share)) % 1
         first = int(share * len(medians) + (1 - share)) - 1
         ends.append(float((1 - above) * medians[first] + above * medians[first + 1]))

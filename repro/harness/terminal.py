@@ -52,10 +52,17 @@ def table_of(
     from rich.table import Table
 
     table = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left", header_style="bold"
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        title=title,
+        title_justify="left",
+        header_style="bold",
     )
     for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in wrapped)
+        table.add_column(
+            name, justify="left" if name in left else "right", no_wrap=name not in wrapped
+        )
     for row in rows:
         table.add_row(*row)
     return table

@@ -1,9 +1,9 @@
 """Weights & Biases: a mirror of what `record` has already written, one W&B run per measured run.
 
-Offline unless asked otherwise, whether or not an API key exists. Runs are grouped by experiment, their job
-type is the fidelity, their config the spec, their summary the row. Metric names start with `speedup/`,
-`bubble/`, `memory/`, `time/` or `breakdown/`, which W&B shows as one section of panels each. Nothing here may
-fail a run: trouble with W&B is one line on stderr.
+Offline unless asked otherwise, whether or not an API key exists. Runs are grouped by experiment,
+their job type is the fidelity, their config the spec, their summary the row. Metric names start
+with `speedup/`, `bubble/`, `memory/`, `time/` or `breakdown/`, which W&B shows as one section of
+panels each. Nothing here may fail a run: trouble with W&B is one line on stderr.
 """
 
 import math
@@ -52,10 +52,12 @@ def log_run(
     """Mirror one measured run to W&B, under `directory`/wandb.
 
     Args:
-        mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says so.
+        mode: "offline", "online" or "disabled"; without an API key "online" stays offline and says
+            so.
         experiment: the W&B group.
         name: the W&B run's name: the run's id, with what tells it from others of its experiment.
-        spec: the run's resolved spec, the W&B config; as all that follows it is mirrored without what is private.
+        spec: the run's resolved spec, the W&B config; as all that follows it is mirrored without
+            what is private.
         row: the run's row of the results table, the W&B summary.
         rounds: the lines of metrics.jsonl, each one point of the W&B history.
         timeline: spans of one step, logged as a picture; None: no picture.
@@ -74,7 +76,11 @@ def log_run(
         run = _start(mode, experiment, name, spec, directory, tags)
         try:
             with run:
-                drawn = picture(timeline, name, _fidelity(spec)) if picture and timeline is not None else None
+                drawn = (
+                    picture(timeline, name, _fidelity(spec))
+                    if picture and timeline is not None
+                    else None
+                )
                 _fill(run, spec, row, rounds, drawn)
         finally:
             _clean(Path(run.settings.log_dir))
@@ -86,7 +92,9 @@ def log_run(
             return None
         _refused.add(mode)
         _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
-        return log_run("offline", experiment, name, spec, row, rounds, timeline, directory, tags, picture)
+        return log_run(
+            "offline", experiment, name, spec, row, rounds, timeline, directory, tags, picture
+        )
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -116,11 +124,15 @@ def server() -> str:
 def history(spec: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
     """The W&B history: one flat dict per round.
 
-    `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions beside
-    `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of K x step time.
+    `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions
+    beside `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of
+    K x step time.
     """
     theory = (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)
-    return [{"round": number, "bubble/theory": theory} | _point(spec, line) for number, line in enumerate(rounds)]
+    return [
+        {"round": number, "bubble/theory": theory} | _point(spec, line)
+        for number, line in enumerate(rounds)
+    ]
 
 
 def _point(spec: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, float]:
@@ -151,10 +163,16 @@ def _usable(mode: Mode, directory: Path) -> Mode:
 
 
 def _start(
-    mode: Mode, experiment: str, name: str, spec: dict[str, Any], directory: Path, tags: Sequence[str]
+    mode: Mode,
+    experiment: str,
+    name: str,
+    spec: dict[str, Any],
+    directory: Path,
+    tags: Sequence[str],
 ) -> "wandb.Run":
     directory.mkdir(parents=True, exist_ok=True)
-    # Read when wandb starts, once per process: no reports home, no talk, no log files under the user's home.
+    # Read when wandb starts, once per process: no reports home, no talk, no log files under the
+    # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_CACHE_DIR", str(directory.absolute() / "wandb" / "cache"))

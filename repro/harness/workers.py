@@ -1,8 +1,9 @@
 """Worker processes that are started once and measure many runs.
 
-The coordinator posts jobs in a store; every worker takes each job in turn, ranks below K measure, rank 0 posts the
-result. What goes wrong in any of them is told by `gpipe.runtime.health`: that run has failed, and fresh workers are
-started for the next one. Where the workers run is their team's affair.
+The coordinator posts jobs in a store; every worker takes each job in turn, ranks below K measure,
+rank 0 posts the result. What goes wrong in any of them is told by `gpipe.runtime.health`: that run
+has failed, and fresh workers are started for the next one. Where the workers run is their team's
+affair.
 """
 
 import json
@@ -16,7 +17,16 @@ import torch.distributed as dist
 
 from repro.gpipe.core import memory
 from repro.gpipe.runtime import health
-from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, Watch, board, last_seen, post_death, posted, running
+from repro.gpipe.runtime.heartbeats import (
+    INTERVAL,
+    Failure,
+    Watch,
+    board,
+    last_seen,
+    post_death,
+    posted,
+    running,
+)
 from repro.gpipe.runtime.launch import initialise
 from repro.gpipe.runtime.processes import how
 from repro.gpipe.runtime.status import here, named
@@ -69,7 +79,9 @@ class Workers:
         """Have one run measured once; `deadline` in seconds. Never raises for what happens inside a run."""
         self.ready()
         if self._store is None:
-            return Outcome("interrupted", f"{self.team.lost}; start it again, finished runs are kept")
+            return Outcome(
+                "interrupted", f"{self.team.lost}; start it again, finished runs are kept"
+            )
         kills = oom_kills()
         self._store.set(f"job/{self._jobs}", _pack(job))
         outcome = self._wait(deadline, job.spec.devices)
@@ -106,7 +118,8 @@ class Workers:
             return post_death(posts, rank, how(code))
         if time.monotonic() < self._look:
             return None
-        self._look = time.monotonic() + INTERVAL  # they watch over each other, but all of them may stop
+        # they watch over each other, but all of them may stop
+        self._look = time.monotonic() + INTERVAL
         return self._watch.silence(running(posts, self.team.count)) if self._watch else None
 
     def _stop(self) -> None:
@@ -132,14 +145,20 @@ def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:
 def _execute(job: Job, rank: int) -> Outcome | None:
     """Measure on this rank; the outcome on rank 0. An error goes into the log, and on to end all workers."""
     here.who, here.step = _name(job.spec, rank), None
-    here.outside = "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"
+    here.outside = (
+        "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"
+    )
     health.current().beat()
     try:
         found = run(job, rank)
     except Exception:
         traceback.print_exc()
         raise
-    return Outcome("done", metrics=found["metrics"], timeline=found["timeline"]) if found is not None else None
+    return (
+        Outcome("done", metrics=found["metrics"], timeline=found["timeline"])
+        if found is not None
+        else None
+    )
 
 
 def _name(spec: RunSpec, rank: int) -> str:

@@ -87,7 +87,9 @@ def _opened(path: Path) -> IO[bytes]:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise ValueError(f"{path}: it is a link, and the lock must be a file of its own; remove it") from None
+        raise ValueError(
+            f"{path}: it is a link, and the lock must be a file of its own; remove it"
+        ) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ValueError(f"{path}: it is no regular file, as the lock must be; remove it")
@@ -100,7 +102,13 @@ def _me(command: str) -> dict[str, str | int]:
     except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"user": user, "process": os.getpid(), "host": socket.gethostname(), "since": since, "command": command}
+    return {
+        "user": user,
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "since": since,
+        "command": command,
+    }
 
 
 def _owner(file: IO[bytes]) -> str:

@@ -1,7 +1,8 @@
 """What stays on this machine: secrets of the environment, the user's home and name, the host's name.
 
-Free text goes through `redact` before it enters a record or W&B. What cannot be told from an ordinary word stays:
-values of fewer than `_SHORTEST` characters, the names of a user or host that is called like something of ours.
+Free text goes through `redact` before it enters a record or W&B. What cannot be told from an
+ordinary word stays: values of fewer than `_SHORTEST` characters, the names of a user or host that
+is called like something of ours.
 """
 
 import netrc
@@ -40,7 +41,8 @@ def redact(text: str) -> str:
     for name in dict.fromkeys((host, host.partition(".")[0])):
         if _is_telling(name):
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _MARK, text)
-    return text.encode(errors="replace").decode()  # names of files may hold halves of characters; no reader takes them
+    # names of files may hold halves of characters; no reader takes them
+    return text.encode(errors="replace").decode()
 
 
 def redacted(value: Any) -> Any:
@@ -48,33 +50,43 @@ def redacted(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {redact(name) if isinstance(name, str) else name: redacted(part) for name, part in value.items()}
+        return {
+            redact(name) if isinstance(name, str) else name: redacted(part)
+            for name, part in value.items()
+        }
     return [redacted(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def portable(name: str, value: Any) -> Any:
     """A plain value with `~` for the home folder at the start of its texts, as it may be recorded and used elsewhere.
 
-    Raises ValueError, one line, where a text holds a secret, or the home folder elsewhere: that could not be undone.
+    Raises ValueError, one line, where a text holds a secret, or the home folder elsewhere: that
+    could not be undone.
     """
     if isinstance(value, Mapping):
         for key in value:
             if portable(f"a name in {name}", key) != key:
-                raise ValueError(f"a name in {name} holds the path of your home folder, which would be recorded")
+                raise ValueError(
+                    f"a name in {name} holds the path of your home folder, which would be recorded"
+                )
         return {key: portable(f"{name}.{key}", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [portable(name, part) for part in value]
     for where, secret in _secrets():
         if secret in str(value):
             raise ValueError(
-                f"{name} holds {where}, which would be recorded: take it out, and have your code read it there itself"
+                f"{name} holds {where}, which would be recorded: take it out, and have your code "
+                "read it there itself"
             )
     if not isinstance(value, str):
         return value
     for home in _homes():
         value = re.sub(rf"^{re.escape(home)}(?=/|$)", "~", value)
         if re.search(_path(home), value):
-            raise ValueError(f"{name} holds the path of your home folder, which would be recorded: write ~/... instead")
+            raise ValueError(
+                f"{name} holds the path of your home folder, which would be recorded: write ~/... "
+                "instead"
+            )
     return value
 
 
@@ -91,10 +103,18 @@ def expanded(value: Any) -> Any:
 def _secrets() -> Iterator[tuple[str, str]]:
     """Where secrets were found, and what they are, the longest first."""
     here = os.environ.items()
-    found = [(f"the environment variable {name}", value) for name, value in here if _is_secret(name)]
-    found += [(f"the environment variable {name}", part) for name, value in here for part in _IN_ADDRESS.findall(value)]
+    found = [
+        (f"the environment variable {name}", value) for name, value in here if _is_secret(name)
+    ]
+    found += [
+        (f"the environment variable {name}", part)
+        for name, value in here
+        for part in _IN_ADDRESS.findall(value)
+    ]
     found += _stored()
-    yield from sorted(((n, v) for n, v in found if len(v) >= _SHORTEST), key=lambda pair: -len(pair[1]))
+    yield from sorted(
+        ((n, v) for n, v in found if len(v) >= _SHORTEST), key=lambda pair: -len(pair[1])
+    )
 
 
 def _is_secret(variable: str) -> bool:
@@ -109,7 +129,9 @@ def _stored() -> list[tuple[str, str]]:
         path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
         open_regular(path).close()  # a pipe would be waited for
         hosts = netrc.netrc(path).hosts
-        found += [(f"the password for {host} in your .netrc", hosts[host][2] or "") for host in hosts]
+        found += [
+            (f"the password for {host} in your .netrc", hosts[host][2] or "") for host in hosts
+        ]
     cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{cache_home}/huggingface"
     with suppress(ValueError, RuntimeError):
@@ -121,7 +143,9 @@ def _stored() -> list[tuple[str, str]]:
 def _homes() -> list[str]:
     """The home folder as it is named and as it is reached; none where it is the whole disk."""
     home = os.path.expanduser("~")  # noqa: PTH111  (Path.home raises where there is none)
-    return [path for path in dict.fromkeys((home.rstrip("/"), os.path.realpath(home))) if len(path) > 1]
+    return [
+        path for path in dict.fromkeys((home.rstrip("/"), os.path.realpath(home))) if len(path) > 1
+    ]
 
 
 def _path(home: str) -> str:
@@ -136,5 +160,7 @@ def _is_telling(name: str) -> bool:
 
 def _without_start(text: str, secret: str) -> str:
     """A text that may have been cut inside of a secret, without that beginning of it."""
-    cut = next((n for n in range(len(secret) - 1, _SHORTEST // 2, -1) if text.endswith(secret[:n])), 0)
+    cut = next(
+        (n for n in range(len(secret) - 1, _SHORTEST // 2, -1) if text.endswith(secret[:n])), 0
+    )
     return text[: len(text) - cut] + _MARK * (cut > 0)

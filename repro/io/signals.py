@@ -15,7 +15,8 @@ def heed() -> None:
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # what nohup ignores stays ignored
+        # what nohup ignores stays ignored
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             with suppress(ValueError):  # only the main thread may
                 signal.signal(number, stop)
 

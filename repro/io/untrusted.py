@@ -139,7 +139,9 @@ def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 def printable(text: str) -> str:
     """A text as one line, in which what a terminal would act on is escaped, such as a colour."""
     line = " ".join(text.split())
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line
+    )
 
 
 def message(error: BaseException) -> str:

@@ -19,8 +19,8 @@ def make(library: str, setup: Setup) -> Method:
     """
     if library != "repro" and setup.throttle is not None:
         raise ValueError(
-            f"throttle = {setup.throttle} with library {library!r}: only links of library='repro' can be throttled; "
-            "leave it out"
+            f"throttle = {setup.throttle} with library {library!r}: only links of library='repro' "
+            "can be throttled; leave it out"
         )
     return _MAKERS[library](setup)
 
@@ -37,4 +37,8 @@ def _torchgpipe(setup: Setup) -> Method:
     return TorchGPipe(setup)
 
 
-_MAKERS: dict[str, Callable[[Setup], Method]] = {"repro": Own, "torch": _torch, "torchgpipe": _torchgpipe}
+_MAKERS: dict[str, Callable[[Setup], Method]] = {
+    "repro": Own,
+    "torch": _torch,
+    "torchgpipe": _torchgpipe,
+}

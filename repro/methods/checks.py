@@ -1,7 +1,8 @@
 """Does a library train as one device would? Each check is held against the unsplit model on the same micro-batches.
 
-The reference runs the micro-batches one after the other, without recomputation; the mini-batch's loss is their mean
-weighted by size (section 2.3 of arXiv:1811.06965v5: micro-batches change nothing but what batch norm trains on).
+The reference runs the micro-batches one after the other, without recomputation; the mini-batch's
+loss is their mean weighted by size (section 2.3 of arXiv:1811.06965v5: micro-batches change nothing
+but what batch norm trains on).
 """
 
 import time
@@ -25,7 +26,14 @@ Batch = Callable[[int, int], tuple[Any, Any]]
 State = dict[str, Tensor]
 NAMES = ("gradients", "batch norm", "evaluation", "dropout", "unequal micro-batches")
 _NEAR = 1e-5  # of the largest number compared: float32 sums in another order
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,8 @@ class Check:
 class _Reference:
     """One step of the unsplit model.
 
-    `running` holds what batch norm's running statistics should then be: moved once, by the mini-batch's mean and
-    unbiased variance.
+    `running` holds what batch norm's running statistics should then be: moved once, by the
+    mini-batch's mean and unbiased variance.
     """
 
     loss: float
@@ -50,7 +58,9 @@ class _Reference:
     running: State
 
 
-def examine(make: Make, setup: Setup, batch: Batch, N: int, spare: dist.ProcessGroup | None = None) -> dict[str, Check]:
+def examine(
+    make: Make, setup: Setup, batch: Batch, N: int, spare: dist.ProcessGroup | None = None
+) -> dict[str, Check]:
     """All checks, by name; every process of the library calls this and gets the same.
 
     Args:
@@ -60,13 +70,19 @@ def examine(make: Make, setup: Setup, batch: Batch, N: int, spare: dist.ProcessG
         N: mini-batch size, a multiple of M; the unequal one has one example more.
         spare: a group for the check that may leave its group unusable.
     """
-    quiet = replace(setup, layers=[_quiet(layer) for layer in setup.layers], optimizer=None, checkpoint="always")
+    quiet = replace(
+        setup, layers=[_quiet(layer) for layer in setup.layers], optimizer=None, checkpoint="always"
+    )
     inputs, targets = batch(N, setup.seed)
     method = make(quiet)
     try:
         found, trained = _gradients(method, quiet, inputs, targets)
         names = ("batch norm", "evaluation")
-        found |= _after(method, quiet, inputs, targets) if trained else dict.fromkeys(names, found["gradients"])
+        found |= (
+            _after(method, quiet, inputs, targets)
+            if trained
+            else dict.fromkeys(names, found["gradients"])
+        )
     finally:
         method.close()
     found["dropout"] = _dropout(make, setup, inputs, targets)
@@ -79,17 +95,28 @@ def examine(make: Make, setup: Setup, batch: Batch, N: int, spare: dist.ProcessG
     return found | {"unequal micro-batches": unequal["gradients"]}
 
 
-def _gradients(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> tuple[dict[str, Check], bool]:
+def _gradients(
+    method: Method, setup: Setup, inputs: Tree, targets: Tree
+) -> tuple[dict[str, Check], bool]:
     """Loss and gradients of one step, and whether there was one."""
     step, refusal = _tried(method, lambda: method.train_step(inputs, targets))
     if refusal:
         return {"gradients": Check("refused", None, refusal)}, False
     expected = _reference(method, setup, inputs, targets)
-    gradients = _whole(method, {n: p.grad for n, p in method.module.named_parameters() if p.grad is not None})
+    gradients = _whole(
+        method, {n: p.grad for n, p in method.module.named_parameters() if p.grad is not None}
+    )
     sizes = [batch_size(part) for part in method.cut(inputs)]
-    text = f"micro-batches of {', '.join(map(str, sizes))}: loss {step.loss:.6f}, unsplit {expected.loss:.6f}"
+    text = (
+        f"micro-batches of {', '.join(map(str, sizes))}: loss {step.loss:.6f}, unsplit "
+        f"{expected.loss:.6f}"
+    )
     numbers = {**gradients, "loss": torch.tensor(step.loss)}
-    return {"gradients": _compared(numbers, {**expected.gradients, "loss": torch.tensor(expected.loss)}, text)}, True
+    return {
+        "gradients": _compared(
+            numbers, {**expected.gradients, "loss": torch.tensor(expected.loss)}, text
+        )
+    }, True
 
 
 def _after(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> dict[str, Check]:
@@ -107,7 +134,9 @@ def _after(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> dict[st
         return {"batch norm": norm, "evaluation": Check("refused", None, refusal)}
     parts = [part for part in method.gather(result.outputs) if part is not None]
     outputs = {str(n): t.cpu() for n, t in enumerate(flatten(parts[-1])[0])}
-    unsplit = {str(n): t.cpu() for n, t in enumerate(flatten(_evaluated(method, setup, inputs, state))[0])}
+    unsplit = {
+        str(n): t.cpu() for n, t in enumerate(flatten(_evaluated(method, setup, inputs, state))[0])
+    }
     text = "outputs with the statistics that training left"
     return {"batch norm": norm, "evaluation": _compared(outputs, unsplit, text)}
 
@@ -115,7 +144,9 @@ def _after(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> dict[st
 def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
     """Are the same activations dropped when a stage is recomputed? Gradients with recomputation and without."""
     modules = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
-    if not any(isinstance(part, _DROPOUTS) and part.p for module in modules for part in module.modules()):
+    if not any(
+        isinstance(part, _DROPOUTS) and part.p for module in modules for part in module.modules()
+    ):
         return Check("none", None, "the model has no dropout")
     found: dict[str, State] = {}
     for checkpoint in ("always", "never"):
@@ -136,11 +167,17 @@ def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
 def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Reference:
     """The unsplit model on this library's own micro-batches."""
     model = _unsplit(setup)
-    norms: dict[str, Any] = {name: module for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)}
-    before = {name: (norm.running_mean.clone(), norm.running_var.clone()) for name, norm in norms.items()}
+    norms: dict[str, Any] = {
+        name: module for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)
+    }
+    before = {
+        name: (norm.running_mean.clone(), norm.running_var.clone()) for name, norm in norms.items()
+    }
     seen: dict[str, list[Tensor]] = {name: [] for name in norms}
     for name, norm in norms.items():
-        norm.register_forward_pre_hook(lambda _norm, given, name=name: seen[name].append(given[0].detach()))
+        norm.register_forward_pre_hook(
+            lambda _norm, given, name=name: seen[name].append(given[0].detach())
+        )
     total, loss = batch_size(inputs), 0.0
     for part, target in zip(method.cut(inputs), method.cut(targets), strict=True):
         share = setup.loss(model(part), target) * (batch_size(part) / total)
@@ -150,9 +187,13 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Re
     for name, norm in norms.items():
         values = torch.cat(seen[name]).transpose(0, 1).flatten(1)  # [C, values]
         factor = 1.0 if norm.momentum is None else norm.momentum
-        for key, old, new in zip(("mean", "var"), before[name], (values.mean(1), values.var(1)), strict=True):
+        for key, old, new in zip(
+            ("mean", "var"), before[name], (values.mean(1), values.var(1)), strict=True
+        ):
             running[f"{name}.running_{key}"] = old.lerp(new, factor).cpu()
-    return _Reference(loss, {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}, running)
+    return _Reference(
+        loss, {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}, running
+    )
 
 
 def _evaluated(method: Method, setup: Setup, inputs: Tree, state: State) -> Tree:
@@ -165,7 +206,9 @@ def _evaluated(method: Method, setup: Setup, inputs: Tree, state: State) -> Tree
 
 
 def _unsplit(setup: Setup) -> nn.Sequential:
-    return nn.Sequential(*(build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)))
+    return nn.Sequential(
+        *(build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers))
+    )
 
 
 def _quiet(layer: Layer) -> Layer:

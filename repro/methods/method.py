@@ -32,7 +32,8 @@ class Setup:
         checkpoint: which micro-batches are recomputed.
         schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`; ours alone.
         transport: as `repro.gpipe.Pipeline` takes it; ours alone.
-        throttle: of the links between stages, as `repro.gpipe.Pipeline` takes it; ours alone, peers are refused.
+        throttle: of the links between stages, as `repro.gpipe.Pipeline` takes it; ours alone, peers
+            are refused.
         seed: of initial weights, and of what is random inside layers.
         optimizer: makes it for this process's parameters; None leaves gradients where they are.
         group: the K processes, for a library that wants a process group.
@@ -67,7 +68,9 @@ class Setup:
         Raises:
             ValueError: for balance "time", which a peer takes from our own measurement.
         """
-        return choose(as_layers(self.layers), self.stages, self.balance, "smallest-largest", _no_profile).counts
+        return choose(
+            as_layers(self.layers), self.stages, self.balance, "smallest-largest", _no_profile
+        ).counts
 
 
 class Method(Protocol):
@@ -117,6 +120,6 @@ class Method(Protocol):
 
 def _no_profile() -> Any:
     raise ValueError(
-        "balance = 'time' with a peer library: it gets the cut of the run with library='repro', which is missing here; "
-        "plan that run beside it, or set balance='parameters'"
+        "balance = 'time' with a peer library: it gets the cut of the run with library='repro', "
+        "which is missing here; plan that run beside it, or set balance='parameters'"
     )

@@ -42,7 +42,9 @@ class Own:
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """One step; see `Method`."""
-        return self._pipe.train_step(inputs, targets, self._setup.loss, self._optimizer, trace=trace)
+        return self._pipe.train_step(
+            inputs, targets, self._setup.loss, self._optimizer, trace=trace
+        )
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
         """Forward only; see `Method`."""
@@ -65,7 +67,9 @@ class Own:
     def resident(self, inputs: Tree, targets: Tree) -> int:
         """Bytes that are there before a step, gradients aside: weights, buffers, optimizer state, the mini-batch."""
         gradients = sum(p.grad.nbytes for p in self.module.parameters() if p.grad is not None)
-        return sum(t.nbytes for t in self._pipe.resident(inputs, targets, self._optimizer)) - gradients
+        return (
+            sum(t.nbytes for t in self._pipe.resident(inputs, targets, self._optimizer)) - gradients
+        )
 
     def close(self) -> None:
         """See `Method`."""

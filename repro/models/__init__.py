@@ -66,7 +66,9 @@ def _builder(name: str) -> Callable[..., Model]:
         return partial(PREFIXES[prefix], rest)
     if name in BUILDERS:
         return BUILDERS[name]
-    near = [f"import:{name}"] if colon and prefix and rest else get_close_matches(name, BUILDERS, n=1)
+    near = (
+        [f"import:{name}"] if colon and prefix and rest else get_close_matches(name, BUILDERS, n=1)
+    )
     if not near and is_timm_model(name):
         near = [f"timm:{name}"]
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -1,14 +1,15 @@
 """AmoebaNet-B and -D as a sequence of layers: GPipe's image models (Tables 1 to 5).
 
-The original definition, that of the authors' TensorFlow code: a stem of 32 filters, stem reduction cells of D/4
-and D/2 filters, 1001 classes, no auxiliary head unless asked for. Parameters of D as (L, D): (18, 208) 81,140,766;
-(18, 416) 317,548,353; (18, 544) 540,204,945; (36, 544) 1,053,302,481, within 1.1 % of Table 1's 82M, 318M, 542M,
-1.05B; B (18, 512) 557.3M, printed as 557M.
+The original definition, that of the authors' TensorFlow code: a stem of 32 filters, stem reduction
+cells of D/4 and D/2 filters, 1001 classes, no auxiliary head unless asked for. Parameters of D as
+(L, D): (18, 208) 81,140,766; (18, 416) 317,548,353; (18, 544) 540,204,945; (36, 544) 1,053,302,481,
+within 1.1 % of Table 1's 82M, 318M, 542M, 1.05B; B (18, 512) 557.3M, printed as 557M.
 
-L + 6 layers: stem, two reduction cells, L/3 normal cells, reduction cell, L/3, reduction cell, L/3, head; with the
-auxiliary head one more, after the second run of normal cells. Between any two layers travels (output, skip): the
-skip is the input of the layer that made the output. Behind an auxiliary head it is (output, skip, auxiliary logits):
-they ride to the last stage, where the loss is, so that the pipeline may be cut anywhere.
+L + 6 layers: stem, two reduction cells, L/3 normal cells, reduction cell, L/3, reduction cell, L/3,
+head; with the auxiliary head one more, after the second run of normal cells. Between any two layers
+travels (output, skip): the skip is the input of the layer that made the output. Behind an auxiliary
+head it is (output, skip, auxiliary logits): they ride to the last stage, where the loss is, so that
+the pipeline may be cut anywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,8 +58,8 @@ class Cell(nn.Module):
         channels: of x and of the skip.
         filters: F, the channels of each inner state.
         stride: 2 in a reduction cell.
-        skip_stride: 2 if the skip is twice as high and wide as x, as behind a reduction cell; None in the first
-            cell, whose skip is its own input, which the authors leave as it is.
+        skip_stride: 2 if the skip is twice as high and wide as x, as behind a reduction cell; None
+            in the first cell, whose skip is its own input, which the authors leave as it is.
         momentum: of batch norm's running statistics.
     """
 
@@ -76,8 +77,12 @@ class Cell(nn.Module):
         self.input = conv(channels[0], filters)
         self.skip = _match(channels[1], filters, skip_stride)
         widths = (filters, channels[1] if skip_stride is None else filters)
-        self.left = nn.ModuleList(_operation(p.left, p.left_state, widths, filters, stride) for p in cell.pairs)
-        self.right = nn.ModuleList(_operation(p.right, p.right_state, widths, filters, stride) for p in cell.pairs)
+        self.left = nn.ModuleList(
+            _operation(p.left, p.left_state, widths, filters, stride) for p in cell.pairs
+        )
+        self.right = nn.ModuleList(
+            _operation(p.right, p.right_state, widths, filters, stride) for p in cell.pairs
+        )
         _initialise(self, momentum)
 
     def forward(self, value: Boundary) -> Boundary:
@@ -166,20 +171,33 @@ def amoebanet(
         variant: which genotype.
         L: normal cells, a multiple of 3.
         D: filters of the first stack, a multiple of 4 from 16 up.
-        image: height and width of the images, from 32 up. At 32 the last cells see a single pixel, and batch norm
-            then needs two examples in a micro-batch (so does the auxiliary head, at any size).
+        image: height and width of the images, from 32 up. At 32 the last cells see a single pixel,
+            and batch norm then needs two examples in a micro-batch (so does the auxiliary head, at
+            any size).
         num_classes: at least the digits' 10; 1001 is ImageNet's 1000 and a background class.
         aux_head: whether there is an auxiliary head.
         dropout: before the classifier.
-        bn_momentum: of the running statistics; 0.0003 is the authors' (TensorFlow's decay 0.9997), which takes
-            thousands of steps to forget its start.
+        bn_momentum: of the running statistics; 0.0003 is the authors' (TensorFlow's decay 0.9997),
+            which takes thousands of steps to forget its start.
     """
-    require(L > 0 and L % 3 == 0, "L", L, "a multiple of 3 (three stacks of L/3 cells)", f"L={max(L // 3, 1) * 3}")
-    require(D >= 16 and D % 4 == 0, "D", D, "a multiple of 4 from 16 up", f"D={max(D // 4 * 4, 16)}")
+    require(
+        L > 0 and L % 3 == 0,
+        "L",
+        L,
+        "a multiple of 3 (three stacks of L/3 cells)",
+        f"L={max(L // 3, 1) * 3}",
+    )
+    require(
+        D >= 16 and D % 4 == 0, "D", D, "a multiple of 4 from 16 up", f"D={max(D // 4 * 4, 16)}"
+    )
     require(image >= 32, "image", image, "a height and width from 32 up", "image=32")
-    require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
+    require(
+        num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10"
+    )
     require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.5")
-    require(0 < bn_momentum <= 1, "bn_momentum", bn_momentum, "a number in (0, 1]", "bn_momentum=0.1")
+    require(
+        0 < bn_momentum <= 1, "bn_momentum", bn_momentum, "a number in (0, 1]", "bn_momentum=0.1"
+    )
     layers = _layers(GENOTYPES[variant], L, D, image, num_classes, aux_head, dropout, bn_momentum)
     return Model(
         name=f"amoebanet-{variant}",
@@ -192,7 +210,14 @@ def amoebanet(
 
 
 def _layers(
-    genotype: Genotype, L: int, D: int, image: int, classes: int, aux_head: bool, dropout: float, momentum: float
+    genotype: Genotype,
+    L: int,
+    D: int,
+    image: int,
+    classes: int,
+    aux_head: bool,
+    dropout: float,
+    momentum: float,
 ) -> Iterator[Factory]:
     """One factory per layer, in order; follows the channels and sizes from cell to cell."""
     yield partial(Stem, momentum)
@@ -226,16 +251,23 @@ def _match(channels: int, filters: int, stride: int | None) -> nn.Module:
     return nn.Identity() if stride is None or channels == filters else conv(channels, filters)
 
 
-def _operation(name: str, state: int, widths: tuple[int, int], filters: int, stride: int) -> nn.Module:
+def _operation(
+    name: str, state: int, widths: tuple[int, int], filters: int, stride: int
+) -> nn.Module:
     """An operation on a state; it strides only if it reads one of the cell's two inputs."""
-    return OPERATIONS[name](widths[state], filters, stride) if state < 2 else OPERATIONS[name](filters, filters, 1)
+    return (
+        OPERATIONS[name](widths[state], filters, stride)
+        if state < 2
+        else OPERATIONS[name](filters, filters, 1)
+    )
 
 
 def _initialise(layer: nn.Module, momentum: float) -> None:
     """Initial weights, and batch norm's momentum.
 
-    Convolutions as the authors': variance scaling by fan-out. They do so in the classifiers too, which with 10
-    classes instead of 1001 gives a first loss of 14 where guessing costs 2.3; those are scaled by fan-in here.
+    Convolutions as the authors': variance scaling by fan-out. They do so in the classifiers too,
+    which with 10 classes instead of 1001 gives a first loss of 14 where guessing costs 2.3; those
+    are scaled by fan-in here.
     """
     for module in layer.modules():
         if isinstance(module, nn.Conv2d):

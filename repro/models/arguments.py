@@ -11,7 +11,10 @@ class UnusableError(ValueError):
 
 
 def check_names(
-    model: str, builder: Callable[..., Any], arguments: Mapping[str, Any], also: tuple[str, ...] = ()
+    model: str,
+    builder: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    also: tuple[str, ...] = (),
 ) -> None:
     """Raise an UnusableError if an argument has no parameter, or one that is needed is missing.
 
@@ -29,7 +32,9 @@ def check_names(
         near = get_close_matches(name, named, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         allowed = ", ".join(dict.fromkeys((*named, *also))) or "none"
-        raise UnusableError(f"{name}={arguments[name]!r}: {model} has no such argument; allowed are {allowed}{hint}")
+        raise UnusableError(
+            f"{name}={arguments[name]!r}: {model} has no such argument; allowed are {allowed}{hint}"
+        )
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in arguments:
             raise UnusableError(f"{name}: {model} needs this argument; try {name}=...")
@@ -38,7 +43,8 @@ def check_names(
 def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Raise a ValueError if an argument is not what its annotation says.
 
-    Strict, as pydantic has it: an int will do for a float, but no bool for an int and no "6" for a 6.
+    Strict, as pydantic has it: an int will do for a float, but no bool for an int and no "6" for a
+    6.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -48,6 +54,8 @@ def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> No
         try:
             TypeAdapter(parameter.annotation).validate_python(arguments[name], strict=True)
         except ValidationError as error:
-            wants = " or ".join(dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors()))
+            wants = " or ".join(
+                dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors())
+            )
             tip = f"{name}={parameter.default!r}, the default"
             raise ValueError(f"{name}={arguments[name]!r}: {wants}; try {tip}") from None

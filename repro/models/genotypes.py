@@ -1,7 +1,7 @@
 """The cells of AmoebaNet-B and AmoebaNet-D (Real et al., arXiv:1802.01548), as tables.
 
-A cell has two input states, 0 (the previous cell's output) and 1 (the output of the cell before that), and
-adds five: state 2 to 6 is each the sum of two operations, each on an earlier state.
+A cell has two input states, 0 (the previous cell's output) and 1 (the output of the cell before
+that), and adds five: state 2 to 6 is each the sum of two operations, each on an earlier state.
 """
 
 from typing import NamedTuple
@@ -30,8 +30,8 @@ class Genotype(NamedTuple):
     reduction: Cell
 
 
-# The concatenated states of the normal cells follow the authors' TensorFlow code, not the drawing in Real
-# et al. (4, 5, 6). Table 1 decides: D (18, 208) then has 81.1M parameters, printed as 82M.
+# The concatenated states of the normal cells follow the authors' TensorFlow code, not the drawing
+# in Real et al. (4, 5, 6). Table 1 decides: D (18, 208) then has 81.1M parameters, printed as 82M.
 _NORMAL_CONCAT = (0, 3, 4, 6)
 
 AMOEBANET_D = Genotype(
@@ -57,7 +57,8 @@ AMOEBANET_D = Genotype(
     ),
 )
 
-# State 4 of the reduction cell: the authors call it a dilated separable 5x5, but their code does not dilate.
+# State 4 of the reduction cell: the authors call it a dilated separable 5x5, but their code does
+# not dilate.
 AMOEBANET_B = Genotype(
     normal=Cell(
         pairs=(

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 class Model:
     """A sequence of layers, with what is needed to train on it.
 
-    name: as given to `build`.
-    layers: one zero-argument factory per layer (or, from a user, a ready-made module); a layer maps one value (a
-        tensor or a nested tuple of tensors) to one value. Called under `torch.device("meta")`, a factory allocates
-        nothing.
+    name: as given to `build`. layers: one zero-argument factory per layer (or, from a user, a
+    ready-made module); a layer maps one value (a
+        tensor or a nested tuple of tensors) to one value. Called under `torch.device("meta")`, a
+        factory allocates nothing.
     batch: (N, seed) -> (inputs, targets), small real data, each with leading dimension N.
     loss: (output of the last layer, targets) -> scalar, the mean over examples (tokens).
     unit: of the throughput, "images/s" or "sequences/s".

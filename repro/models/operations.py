@@ -1,7 +1,7 @@
 """The operations of AmoebaNet's cells, padded as TensorFlow's SAME does.
 
-SAME gives ceil(size / stride) outputs; an odd pixel of padding goes to the right and the bottom, so with
-stride 2 on an even size the padding is lopsided, which torch's own `padding=` cannot express.
+SAME gives ceil(size / stride) outputs; an odd pixel of padding goes to the right and the bottom, so
+with stride 2 on an even size the padding is lopsided, which torch's own `padding=` cannot express.
 Nothing here works in place: a cell's input is also the next cell's skip.
 """
 
@@ -39,7 +39,12 @@ class SameConv(nn.Conv2d):
     """A convolution without bias: [N, C, H, W] -> [N, F, ceil(H / stride), ceil(W / stride)]."""
 
     def __init__(
-        self, channels: int, filters: int, kernel: tuple[int, int], stride: tuple[int, int], groups: int = 1
+        self,
+        channels: int,
+        filters: int,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+        groups: int = 1,
     ) -> None:
         super().__init__(channels, filters, kernel, stride, groups=groups, bias=False)
 
@@ -58,14 +63,17 @@ class SameMaxPool(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Pad with -inf (as torch does by itself) and pool."""
-        input, padding = _pad(input, (self.kernel, self.kernel), (self.stride, self.stride), -math.inf)
+        input, padding = _pad(
+            input, (self.kernel, self.kernel), (self.stride, self.stride), -math.inf
+        )
         return functional.max_pool2d(input, self.kernel, self.stride, padding)
 
 
 class FactorizedReduction(nn.Module):
     """Halve a skip and bring it to F channels: [N, C, H, W] -> [N, F, ceil(H / 2), ceil(W / 2)].
 
-    Half of the filters see the even pixels, the other half the odd ones (the image shifted by one pixel).
+    Half of the filters see the even pixels, the other half the odd ones (the image shifted by one
+    pixel).
     """
 
     def __init__(self, channels: int, filters: int) -> None:
@@ -95,7 +103,11 @@ def _conv1x1(channels: int, filters: int, stride: int) -> nn.Module:
 
 def _conv3x3(channels: int, filters: int, stride: int) -> nn.Module:
     narrow = filters // 4
-    return nn.Sequential(conv(channels, narrow), conv(narrow, narrow, (3, 3), (stride, stride)), conv(narrow, filters))
+    return nn.Sequential(
+        conv(channels, narrow),
+        conv(narrow, narrow, (3, 3), (stride, stride)),
+        conv(narrow, filters),
+    )
 
 
 def _conv1x7_7x1(channels: int, filters: int, stride: int) -> nn.Module:
@@ -123,7 +135,9 @@ def _separable(size: int) -> Operation:
 
 
 def _identity(channels: int, filters: int, stride: int) -> nn.Module:
-    return nn.Identity() if (channels, stride) == (filters, 1) else _conv1x1(channels, filters, stride)
+    return (
+        nn.Identity() if (channels, stride) == (filters, 1) else _conv1x1(channels, filters, stride)
+    )
 
 
 def _max_pool(size: int) -> Operation:
@@ -134,7 +148,9 @@ def _max_pool(size: int) -> Operation:
 
 
 def _average3x3(channels: int, filters: int, stride: int) -> nn.Module:
-    assert stride == 1, "no genotype strides an average pool; symmetric padding is SAME only without stride"
+    assert stride == 1, (
+        "no genotype strides an average pool; symmetric padding is SAME only without stride"
+    )
     pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
     return _to_filters(pool, channels, filters)
 

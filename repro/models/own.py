@@ -1,9 +1,9 @@
 """A user's own model: `import:package.module:function`.
 
-The function is called with the model's arguments and returns a sequence of layers (nn.Sequential, or a list or tuple of
-nn.Modules or zero-argument factories), which is then trained on the digits; or a `Model`, which brings its own data and
-loss. Modules are found as Python finds them, with the current directory first. To let a rank make only its own layers,
-return factories.
+The function is called with the model's arguments and returns a sequence of layers (nn.Sequential,
+or a list or tuple of nn.Modules or zero-argument factories), which is then trained on the digits;
+or a `Model`, which brings its own data and loss. Modules are found as Python finds them, with the
+current directory first. To let a rank make only its own layers, return factories.
 """
 
 import importlib
@@ -32,7 +32,8 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
 
     Args:
         path: package.module:function.
-        image: height and width of the digits; given to the function if it has a parameter of this name.
+        image: height and width of the digits; given to the function if it has a parameter of this
+            name.
         num_classes: at least the digits' 10; given to the function likewise.
         arguments: for the function.
     """
@@ -41,7 +42,9 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
     offered = {"image": image, "num_classes": num_classes}
     arguments |= {name: value for name, value in offered.items() if name in taken}
     check_names(f"import:{path}", function, arguments, also=tuple(offered))
-    require(num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10")
+    require(
+        num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10"
+    )
     require(image >= 1, "image", image, "a height and width from 1 up", "image=32")
     # The weights of layers that come ready-made must be the same in every process.
     with torch.random.fork_rng(devices=[]):
@@ -70,8 +73,8 @@ def _function(path: str) -> Callable[..., Any]:
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name) or module_name.startswith("."):
         raise UnusableError(
-            f"{wrong}: write {FORM}, with a colon before the function and the module's name in full; "
-            "try import:mymodel:layers"
+            f"{wrong}: write {FORM}, with a colon before the function and the module's name in "
+            "full; try import:mymodel:layers"
         )
     module = _module(wrong, module_name)
     if not hasattr(module, name):
@@ -82,7 +85,9 @@ def _function(path: str) -> Callable[..., Any]:
     function = getattr(module, name)
     if not callable(function):
         kind = type(function).__name__
-        raise UnusableError(f"{wrong}: {name} is {_article(kind)}, not a function; write a function that returns it")
+        raise UnusableError(
+            f"{wrong}: {name} is {_article(kind)}, not a function; write a function that returns it"
+        )
     return function
 
 
@@ -98,7 +103,8 @@ def _module(wrong: str, name: str) -> Any:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise UnusableError(f"{wrong}: importing {name} raised {_what(error)}") from error
         raise UnusableError(
-            f"{wrong}: no module {error.name} in {here} nor installed; start in the directory that holds it"
+            f"{wrong}: no module {error.name} in {here} nor installed; start in the directory that "
+            "holds it"
         ) from None
     except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
         raise UnusableError(f"{wrong}: importing {name} raised {_what(error)}") from error
@@ -108,7 +114,8 @@ def _called(path: str, function: Callable[..., Any], arguments: dict[str, Any]) 
     """What the user's function returns.
 
     Raises:
-        ValueError: its own; and for the other errors by which functions and torch's own layers refuse sizes.
+        ValueError: its own; and for the other errors by which functions and torch's own layers
+            refuse sizes.
         UnusableError: for anything else.
     """
     values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
@@ -140,13 +147,19 @@ def _layers(path: str, returned: object) -> list[Any]:
     allowed = "nn.Sequential, or a list of nn.Modules or zero-argument factories"
     if not isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
         kind = _article(type(returned).__name__)
-        raise ValueError(f"{wrong} returned {kind}; allowed is {allowed}; try wrapping its parts in nn.Sequential")
+        raise ValueError(
+            f"{wrong} returned {kind}; allowed is {allowed}; try wrapping its parts in "
+            "nn.Sequential"
+        )
     if len(returned) == 0:
-        raise ValueError(f"{wrong} returned no layers; allowed is {allowed}; try two layers or more")
+        raise ValueError(
+            f"{wrong} returned no layers; allowed is {allowed}; try two layers or more"
+        )
     for index, layer in enumerate(returned):
         if not callable(layer):
             raise ValueError(
-                f"{wrong} returned {_article(type(layer).__name__)} as layer {index}; allowed is {allowed}"
+                f"{wrong} returned {_article(type(layer).__name__)} as layer {index}; allowed is "
+                f"{allowed}"
             )
     return list(returned)
 

@@ -1,7 +1,7 @@
 """Layers of known duration: they wait where a real layer computes.
 
-An ordinary sequence of layers, so any engine can run it, with real messages: it shows what the engine itself costs, at
-numbers of stages for which a machine has no devices (fidelity "emulated").
+An ordinary sequence of layers, so any engine can run it, with real messages: it shows what the
+engine itself costs, at numbers of stages for which a machine has no devices (fidelity "emulated").
 """
 
 import time
@@ -20,17 +20,20 @@ from repro.models.model import Model, require
 class _Wait(Function):
     """x and its gradient, or zeros where the width changes, each finished not before its time; nothing else takes any.
 
-    Whatever is made is made before the wait, so that it takes no time of its own. Waits that follow one another end on
-    time together, though each alone ends a little late.
+    Whatever is made is made before the wait, so that it takes no time of its own. Waits that follow
+    one another end on time together, though each alone ends a little late.
     """
 
     waits = Waits()
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, elements: int, forward_s: float, backward_s: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, elements: int, forward_s: float, backward_s: float
+    ) -> Tensor:
         deadline = _Wait.waits.after(forward_s)
         ctx.backward_s = backward_s
-        ctx.save_for_backward(x)  # as layers that compute do: some libraries recompute when it is asked for
+        # as layers that compute do: some libraries recompute when it is asked for
+        ctx.save_for_backward(x)
         ctx.weight = weight.shape
         output = x.view_as(x) if x.shape[1] == elements else x.new_zeros(len(x), elements)
         _Wait.waits.until(deadline)
@@ -41,7 +44,8 @@ class _Wait(Function):
         (x,) = ctx.saved_tensors  # asked for before B's own time begins
         deadline = _Wait.waits.after(ctx.backward_s)
         (gradient,) = gradients
-        # A view of it is nobody else's: autograd would copy the gradient itself, and B would end that much later.
+        # A view of it is nobody else's: autograd would copy the gradient itself, and B would end
+        # that much later.
         returned = gradient.view_as(x) if gradient.shape == x.shape else gradient.new_zeros(x.shape)
         nothing = gradient.new_zeros(ctx.weight)
         _Wait.waits.until(deadline)
@@ -51,11 +55,14 @@ class _Wait(Function):
 class TimedLayer(nn.Module):
     """[N, any] -> [N, elements], whose F takes forward_s seconds and whose B takes backward_s.
 
-    Passes on what it gets if that is as wide, else zeros. One parameter, so that optimizers have something to do; it
-    changes nothing, and its gradient is 0. `TimedSGD` takes update_s to update it.
+    Passes on what it gets if that is as wide, else zeros. One parameter, so that optimizers have
+    something to do; it changes nothing, and its gradient is 0. `TimedSGD` takes update_s to update
+    it.
     """
 
-    def __init__(self, forward_s: float, backward_s: float, elements: int, update_s: float = 0.0) -> None:
+    def __init__(
+        self, forward_s: float, backward_s: float, elements: int, update_s: float = 0.0
+    ) -> None:
         super().__init__()
         self.forward_s, self.backward_s, self.elements = forward_s, backward_s, elements
         self.weight = nn.Parameter(torch.zeros(1))
@@ -72,7 +79,9 @@ class TimedSGD(torch.optim.SGD):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update; wait."""
         deadline = time.perf_counter()
-        deadline += sum(getattr(p, "update_s", 0.0) for group in self.param_groups for p in group["params"])
+        deadline += sum(
+            getattr(p, "update_s", 0.0) for group in self.param_groups for p in group["params"]
+        )
         loss = super().step(closure)
         wait_until(deadline)
         return loss
@@ -89,11 +98,11 @@ def timed(
 
     Args:
         L: layers.
-        forward_s: seconds that F (and R) of one micro-batch takes in a layer, whatever the micro-batch's size; or L
-            of them, one per layer.
+        forward_s: seconds that F (and R) of one micro-batch takes in a layer, whatever the
+            micro-batch's size; or L of them, one per layer.
         backward_s: the same for B.
-        elements: float32 numbers per example in the message that a layer sends on, so each boundary may have its own;
-            the model's inputs are as wide as the first layer's message.
+        elements: float32 numbers per example in the message that a layer sends on, so each boundary
+            may have its own; the model's inputs are as wide as the first layer's message.
         update_s: seconds of each layer's part of an update; for the optimizer `TimedSGD` alone.
     """
     require(L >= 1, "L", L, "1 or more", "L=8")
@@ -125,7 +134,13 @@ def _loss(output: Tensor, targets: Tensor) -> Tensor:
 def _per_layer(name: str, given: Any, L: int) -> Sequence[Any]:
     """One number per layer."""
     many = [given] * L if isinstance(given, int | float) else given
-    require(len(many) == L, name, given, f"a number or a list of L={L} numbers", f"L={len(many)} with this list")
+    require(
+        len(many) == L,
+        name,
+        given,
+        f"a number or a list of L={L} numbers",
+        f"L={len(many)} with this list",
+    )
     return many
 
 

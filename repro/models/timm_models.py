@@ -1,8 +1,9 @@
 """timm's image models as sequences of layers, block by block: `timm:resnet50`, `timm:vit_base_patch16_224`.
 
-The model is built once on the meta device (about 0.1 s, no memory). A layer is a copy of it, stripped to what that
-layer runs; its factory gives the parameters real memory and timm's own initial weights. So a rank never holds more than
-its own layers, and a layer's state-dict keys are timm's: together the layers have the whole model's state dict.
+The model is built once on the meta device (about 0.1 s, no memory). A layer is a copy of it,
+stripped to what that layer runs; its factory gives the parameters real memory and timm's own
+initial weights. So a rank never holds more than its own layers, and a layer's state-dict keys are
+timm's: together the layers have the whole model's state dict.
 """
 
 import copy
@@ -19,7 +20,10 @@ from torch.nn import functional
 from repro.data import images
 from repro.models.model import Model, require
 
-SUPPORTED = "ResNet (resnet*, resnext*, seresnet*, wide_resnet*) and VisionTransformer (vit_*, deit_* undistilled)"
+SUPPORTED = (
+    "ResNet (resnet*, resnext*, seresnet*, wide_resnet*) and VisionTransformer (vit_*, deit_* "
+    "undistilled)"
+)
 
 
 class Part(NamedTuple):
@@ -37,8 +41,20 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
         image: height and width of the images; by default the variant's own.
         num_classes: at least the digits' 10.
     """
-    require(10 <= num_classes <= 2**24, "num_classes", num_classes, "10 (the digits) to 2^24", "num_classes=10")
-    require(image is None or 32 <= image <= 2**14, "image", image, "a height and width of 32 to 16384", "image=32")
+    require(
+        10 <= num_classes <= 2**24,
+        "num_classes",
+        num_classes,
+        "10 (the digits) to 2^24",
+        "num_classes=10",
+    )
+    require(
+        image is None or 32 <= image <= 2**14,
+        "image",
+        image,
+        "a height and width of 32 to 16384",
+        "image=32",
+    )
     whole = _on_meta(variant, image, num_classes)
     size = image or whole.default_cfg["input_size"][-1]
     return Model(
@@ -66,12 +82,16 @@ def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
     if not is_timm_model(variant):
         near = get_close_matches(variant, timm.list_models(), n=1)
         hint = f"; did you mean 'timm:{near[0]}'?" if near else ""
-        raise ValueError(f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}")
+        raise ValueError(
+            f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}"
+        )
     with torch.device("meta"):
         try:
             whole = timm.create_model(variant, num_classes=num_classes)
         except RuntimeError as error:  # of a tag that the model does not have
-            raise ValueError(f"model='timm:{variant}': {error}; try 'timm:{variant.partition('.')[0]}'") from None
+            raise ValueError(
+                f"model='timm:{variant}': {error}; try 'timm:{variant.partition('.')[0]}'"
+            ) from None
         if image is not None and isinstance(whole, VisionTransformer):
             whole = timm.create_model(variant, num_classes=num_classes, img_size=image)
     return whole
@@ -86,23 +106,38 @@ def _parts(variant: str, whole: nn.Module) -> list[Part]:
     split = families.get(type(whole))
     if split is None or not _can_initialise(whole):
         kind = type(whole).__name__
-        raise ValueError(f"model='timm:{variant}': a {kind} that cannot be cut; supported are {SUPPORTED}")
+        raise ValueError(
+            f"model='timm:{variant}': a {kind} that cannot be cut; supported are {SUPPORTED}"
+        )
     return list(split(whole))
 
 
 def _resnet(whole: Any) -> Iterator[Part]:
-    yield Part(("conv1", "bn1", "act1", "maxpool"), lambda m, x: m.maxpool(m.act1(m.bn1(m.conv1(x)))))
+    yield Part(
+        ("conv1", "bn1", "act1", "maxpool"), lambda m, x: m.maxpool(m.act1(m.bn1(m.conv1(x))))
+    )
     for stage in ("layer1", "layer2", "layer3", "layer4"):
         yield from _blocks(stage, len(whole.get_submodule(stage)))
     yield Part(("global_pool", "fc"), lambda m, x: m.forward_head(x))
 
 
 def _vision_transformer(whole: Any) -> Iterator[Part]:
-    embedding = ("patch_embed", "cls_token", "reg_token", "pos_embed", "pos_drop", "patch_drop", "norm_pre")
+    embedding = (
+        "patch_embed",
+        "cls_token",
+        "reg_token",
+        "pos_embed",
+        "pos_drop",
+        "patch_drop",
+        "norm_pre",
+    )
     # _pos_embed is timm's private name for adding positions and tokens; a test compares outputs.
     yield Part(embedding, lambda m, x: m.norm_pre(m.patch_drop(m._pos_embed(m.patch_embed(x)))))
     yield from _blocks("blocks", len(whole.blocks))
-    yield Part(("norm", "attn_pool", "fc_norm", "head_drop", "head"), lambda m, x: m.forward_head(m.norm(x)))
+    yield Part(
+        ("norm", "attn_pool", "fc_norm", "head_drop", "head"),
+        lambda m, x: m.forward_head(m.norm(x)),
+    )
 
 
 def _blocks(container: str, count: int) -> Iterator[Part]:
@@ -114,7 +149,9 @@ def _blocks(container: str, count: int) -> Iterator[Part]:
 def _can_initialise(whole: nn.Module) -> bool:
     """Whether each tensor below the top can be made anew by its own module (the top has init_weights)."""
     owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
-    return all(hasattr(m, "reset_parameters") for m in owners) and not getattr(whole, "fix_init", False)
+    return all(hasattr(m, "reset_parameters") for m in owners) and not getattr(
+        whole, "fix_init", False
+    )
 
 
 def _layer(whole: nn.Module, part: Part) -> nn.Module:

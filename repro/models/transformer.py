@@ -1,11 +1,12 @@
 """Transformer-L of Tables 1 to 3: a decoder-only language model as L + 2 layers.
 
-The text calls it a sequence-to-sequence model, but Table 1's counts are 131,104,000 + 50,358,272 L to the digit: an
-embedding and a softmax (with bias) of their own, and per layer four d x d attention matrices, two feed-forward ones,
-all with biases, and two layer norms. So there is no cross attention, no final layer norm and no learned position.
+The text calls it a sequence-to-sequence model, but Table 1's counts are 131,104,000 + 50,358,272 L
+to the digit: an embedding and a softmax (with bias) of their own, and per layer four d x d
+attention matrices, two feed-forward ones, all with biases, and two layer norms. So there is no
+cross attention, no final layer norm and no learned position.
 
-What the counts do not fix follows the authors' Lingvo: layer norm before each branch, ReLU, and embeddings scaled by
-sqrt(d) under sinusoidal positions.
+What the counts do not fix follows the authors' Lingvo: layer norm before each branch, ReLU, and
+embeddings scaled by sqrt(d) under sinusoidal positions.
 """
 
 import math
@@ -60,7 +61,8 @@ class Block(nn.Module):
     def _attention(self, x: Tensor) -> Tensor:
         """[N, T, d] -> [N, T, d]; in between, heads are [N, heads, T, d / heads]."""
         q, k, v = (
-            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for project in (self.query, self.key, self.value)
+            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
         )
         return self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
 
@@ -90,17 +92,28 @@ def transformer(
         V: vocabulary.
         T: tokens in a sequence.
         dropout: not stated in the paper; 0.1 is that of Vaswani et al. for their base model.
-        attention: "plain" matrix products and softmax, as in the paper's time, which hold [N, heads, T, T] weights;
-            or "fused", torch's scaled_dot_product_attention, which does not. The numbers are the same.
+        attention: "plain" matrix products and softmax, as in the paper's time, which hold [N,
+            heads, T, T] weights; or "fused", torch's scaled_dot_product_attention, which does not.
+            The numbers are the same.
     """
     for name, value in {"L": L, "H": H, "heads": heads, "T": T}.items():
         require(value >= 1, name, value, "1 or more", f"{name}=1")
     multiple = math.lcm(2, heads)  # even: sine and cosine halves of the positions
     nearest = max(round(d / multiple), 1) * multiple
     require(
-        d > 0 and d % multiple == 0, "d", d, f"a multiple of {multiple} (even, shared by {heads} heads)", f"d={nearest}"
+        d > 0 and d % multiple == 0,
+        "d",
+        d,
+        f"a multiple of {multiple} (even, shared by {heads} heads)",
+        f"d={nearest}",
     )
-    require(text.MIN_VOCABULARY <= V, "V", V, f"{text.MIN_VOCABULARY} words or more", f"V={text.MIN_VOCABULARY}")
+    require(
+        text.MIN_VOCABULARY <= V,
+        "V",
+        V,
+        f"{text.MIN_VOCABULARY} words or more",
+        f"V={text.MIN_VOCABULARY}",
+    )
     require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.1")
     block = partial(Block, d, H, heads, dropout, attention)
     return Model(

@@ -27,7 +27,9 @@ class Source:
     reading: Reading
 
     def __str__(self) -> str:
-        places = [f"v5 {self.v5}"] * bool(self.v5) + [f"NeurIPS {self.neurips}"] * bool(self.neurips)
+        places = [f"v5 {self.v5}"] * bool(self.v5) + [f"NeurIPS {self.neurips}"] * bool(
+            self.neurips
+        )
         return ", ".join([self.work, *places])
 
 
@@ -162,7 +164,9 @@ def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
     entry = _numbers()[table]
     rows = []
     for row in entry["rows"]:
-        cells = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        cells = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
         reading = cells.pop("reading", entry["source"]["reading"])
         rows.append(kind(source=Source(**entry["source"] | {"reading": reading}), **cells))
     return rows

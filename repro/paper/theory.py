@@ -1,13 +1,14 @@
 """Closed forms of an ideal pipeline: equal stages, free transfers, no imbalance (sections 2.3 and 3).
 
-Two forms of the step, both for K stages and M micro-batches with costs F, R, B per stage and micro-batch:
+Two forms of the step, both for K stages and M micro-batches with costs F, R, B per stage and
+micro-batch:
 
     plain   (M+K-1)(F+R+B)                       the paper's O((K-1)/(M+K-1)) bubble
     early   (M+K-1)F + M(R+B) + (K-1)B           a stage recomputes while it waits for the gradient
 
-The paper writes the first and says that it does the second; with F:R:B = 1:1:2 only the second fits its
-Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble).  Without re-materialization
-R = 0 and the two are the same.
+The paper writes the first and says that it does the second; with F:R:B = 1:1:2 only the second fits
+its Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble).  Without
+re-materialization R = 0 and the two are the same.
 """
 
 from collections.abc import Callable
@@ -44,12 +45,16 @@ def bubble(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float 
     return 1 - M * (F + R + B) / step_time(K, M, form, F, R, B)
 
 
-def speedup_over_k1(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
+def speedup_over_k1(
+    K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0
+) -> float:
     """Speedup over one stage at the same N and M: K M/(M+K-1), or 4KM/(4M+3(K-1)) early at 1:1:2."""
     return K * M * (F + R + B) / step_time(K, M, form, F, R, B)
 
 
-def speedup_over_k2m1(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
+def speedup_over_k2m1(
+    K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0
+) -> float:
     """Table 2's normalisation at one fixed N: throughput over that of K=2, M=1."""
     return speedup_over_k1(K, M, form, F, R, B) / speedup_over_k1(2, 1, form, F, R, B)
 
@@ -73,8 +78,18 @@ class MemoryLaw:
 
 MEMORY_LAWS = (
     MemoryLaw("N + (L/K)(N/M)", "the paper, section 2.3", True, lambda K, M, N: (N, N / (K * M))),
-    MemoryLaw("(L/K)(N/M)", "without the term O(N), as some summaries have it", True, lambda K, M, N: (N / (K * M),)),
-    MemoryLaw("N L/K", "without re-materialization; the paper's O(N L) at K=1", False, lambda K, M, N: (N / K,)),
+    MemoryLaw(
+        "(L/K)(N/M)",
+        "without the term O(N), as some summaries have it",
+        True,
+        lambda K, M, N: (N / (K * M),),
+    ),
+    MemoryLaw(
+        "N L/K",
+        "without re-materialization; the paper's O(N L) at K=1",
+        False,
+        lambda K, M, N: (N / K,),
+    ),
 )
 
 

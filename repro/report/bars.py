@@ -52,7 +52,9 @@ def _memory_panel(axes: "Axes", points: list[Row]) -> None:
 
 def _stage_names(K: int) -> list[str]:
     """A name for every bar, or for the first and the last where there are many."""
-    return [f"stage {j}" if K <= 2 else f"s{j}" if K <= 4 or j in (0, K - 1) else "" for j in range(K)]
+    return [
+        f"stage {j}" if K <= 2 else f"s{j}" if K <= 4 or j in (0, K - 1) else "" for j in range(K)
+    ]
 
 
 def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
@@ -60,7 +62,9 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
     panels = []
     if has_pie(results, rows):
         paper = {share.part: share.percent for share in paper_breakdown()}
-        panels = [("NeurIPS 2019, Table 4: share of the step", [("quoted: K=2, M not printed", paper)])]
+        panels = [
+            ("NeurIPS 2019, Table 4: share of the step", [("quoted: K=2, M not printed", paper)])
+        ]
     first = len(panels)
     for setting in settings(results, [row for row in rows if row["K"] > 1]):
         bars = []
@@ -80,7 +84,9 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
         stack(panel, bars)
         panel.set_title(title)
     axes[-1][0].set_xlabel("share of K x step time (%)")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS)
+    )
     return figure
 
 
@@ -119,7 +125,12 @@ def stack(axes: "Axes", bars: list[tuple[str, dict[str, float]]]) -> None:
     for part, colour in PARTS.items():
         shares = [parts.get(part, 0.0) for _, parts in bars]
         drawn = axes.barh(
-            range(len(bars)), shares, left=left, color=colour, label=PART_NAMES.get(part, part), height=0.72
+            range(len(bars)),
+            shares,
+            left=left,
+            color=colour,
+            label=PART_NAMES.get(part, part),
+            height=0.72,
         )
         words = [f"{share:.0f}" if share >= 4 else "" for share in shares]
         axes.bar_label(drawn, words, label_type="center", fontsize=8)

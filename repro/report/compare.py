@@ -37,10 +37,14 @@ _WHERE_SEVERAL = (
 )  # named only where the settings differ in them
 _UPDATES = {"sgd": "SGD", "rmsprop": "RMSProp", "adam": "Adam", "adamw": "AdamW"}
 _RUNNING = ("stretch", "steps", "warmup", "trace", "transport")
-_FED = ("data", "compute", "device")  # labels of what only a run with real layers has, or that is named otherwise
+# labels of what only a run with real layers has, or that is named otherwise
+_FED = ("data", "compute", "device")
 ITSELF = "itself"
 NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
-MARKS = f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no difference shown."
+MARKS = (
+    f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no "
+    "difference shown."
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,9 @@ def over_k2m1(results: "Results", row: Row) -> Ratio:
 
 def over(results: "Results", row: Row, **changed: Any) -> Ratio:
     """Throughput over the same run with another K, M, library or seed, in common rounds of its own place."""
-    name = ", ".join(f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items())
+    name = ", ".join(
+        f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items()
+    )
     name += f", {_batch(results, row)}, re-materialization {row['remat']}"
     base = results.baseline(row, **changed)
     if base is None or row["status"] != "done":
@@ -121,7 +127,9 @@ def without_smoke(results: "Results") -> "Results":
     """The results without smoke runs of the paper's experiments that are done at another scale too."""
     larger = {name for name in of_paper(results) if beside_paper(results, name)}
     rows = results.rows
-    return replace(results, rows=rows[(rows["scale"] != "smoke") | ~rows["experiment"].isin(list(larger))])
+    return replace(
+        results, rows=rows[(rows["scale"] != "smoke") | ~rows["experiment"].isin(list(larger))]
+    )
 
 
 def of_paper(results: "Results") -> set[str]:
@@ -156,7 +164,9 @@ class Setting:
     @property
     def title(self) -> str:
         """`Transformer (laptop, N=32, remat always, attention plain)`."""
-        return f"{model_name(self.model)} ({self.details})" if self.details else model_name(self.model)
+        return (
+            f"{model_name(self.model)} ({self.details})" if self.details else model_name(self.model)
+        )
 
     @property
     def wide(self) -> str:
@@ -166,7 +176,9 @@ class Setting:
     @property
     def narrow(self) -> str:
         """The same on lines that fit half a figure."""
-        return f"{model_name(self.model)}\n{textwrap.fill(self.details, 46, break_on_hyphens=False)}"
+        return (
+            f"{model_name(self.model)}\n{textwrap.fill(self.details, 46, break_on_hyphens=False)}"
+        )
 
 
 def settings(results: "Results", rows: list[Row]) -> list[Setting]:
@@ -174,13 +186,22 @@ def settings(results: "Results", rows: list[Row]) -> list[Setting]:
     split: dict[str, list[Row]] = {}
     for row in rows:
         split.setdefault(_key(results, row), []).append(row)
-    also = [field for field in _WHERE_SEVERAL if len({getattr(results.specs[row["run"]], field) for row in rows}) > 1]
+    also = [
+        field
+        for field in _WHERE_SEVERAL
+        if len({getattr(results.specs[row["run"]], field) for row in rows}) > 1
+    ]
     if len({link_name(results.specs[row["run"]]) for row in rows if _real(results, row)}) > 1:
         also.append("link")
     if len({where(results, row) for row in rows if not _real(results, row)}) > 1:
         also.append("where")
     return [
-        Setting(some[0]["model"], (some[0]["schedule"], some[0]["remat"]), _details(results, some, also), some)
+        Setting(
+            some[0]["model"],
+            (some[0]["schedule"], some[0]["remat"]),
+            _details(results, some, also),
+            some,
+        )
         for some in split.values()
     ]
 
@@ -192,7 +213,8 @@ def settled(results: "Results", rows: list[Row]) -> list[tuple[Setting, Row]]:
 
 def _key(results: "Results", row: Row) -> str:
     spec = results.specs[row["run"]].model_dump(mode="json", exclude={"K", "M", "fidelity"})
-    if spec["profile"]:  # how an emulation is run changes nothing of what it and its simulation model
+    # how an emulation is run changes nothing of what it and its simulation model
+    if spec["profile"]:
         spec |= dict.fromkeys(_RUNNING)
     spec["balance"] = spec["balance"] if isinstance(spec["balance"], str) else "given"
     return canonical({"spec": spec, **{column: row[column] for column in PLACE}})
@@ -201,25 +223,37 @@ def _key(results: "Results", row: Row) -> str:
 def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
     """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time.
 
-    Of modelled devices the profile stands instead of the scale: they are of the size and device that they model,
-    whatever machine worked it out and whatever data it has.
+    Of modelled devices the profile stands instead of the scale: they are of the size and device
+    that they model, whatever machine worked it out and whatever data it has.
     """
     row, real = rows[0], _real(results, rows[0])
     labels = next((row["labels"] for row in rows if row["labels"]), {})
     spec = results.specs[row["run"]]
     parts = [where(results, row)] * (real or "where" in also)
     parts += [f"{name}={value}" for name, value in spec.model_args.items()]
-    parts += [_batch(results, row)] + [f"device profile {spec.profile}"] * (not real) + [f"remat {row['remat']}"]
-    parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (row["D"] > 1)
-    parts += [f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"] * (
-        spec.balance != "time"
+    parts += (
+        [_batch(results, row)]
+        + [f"device profile {spec.profile}"] * (not real)
+        + [f"remat {row['remat']}"]
     )
+    parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (
+        row["D"] > 1
+    )
+    parts += [
+        f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"
+    ] * (spec.balance != "time")
     parts += [f"link {link_name(spec)}"] * (real and "link" in also)
-    fields = [field for field in also if field not in ("link", "where") and (real or field not in _RUNNING)]
+    fields = [
+        field
+        for field in also
+        if field not in ("link", "where") and (real or field not in _RUNNING)
+    ]
     parts += [f"{field} {getattr(spec, field)}" for field in fields]
     labels = {name: value for name, value in labels.items() if real or name not in _FED}
     new = {name: value for name, value in labels.items() if spec.model_args.get(name) != value}
-    return ", ".join([*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())])
+    return ", ".join(
+        [*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())]
+    )
 
 
 def _real(results: "Results", row: Row) -> bool:
@@ -270,7 +304,8 @@ def where(results: "Results", row: Row) -> str:
 def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
     """This schedule with F:R:B = 1:1:2, equal stages, free transfers (`simulated`); None if it is not one of ours.
 
-    For "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never, the plain one.
+    For "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never,
+    the plain one.
     """
     if schedule not in SCHEDULES:
         return None

@@ -1,7 +1,7 @@
 """Curves: speedup against K and M, Table 2's cells, bubble fraction; each over its ideal.
 
-A line without markers is theory; a marker tells the fidelity; K has one colour and M another, and where
-neither has one a colour tells the fidelity.
+A line without markers is theory; a marker tells the fidelity; K has one colour and M another, and
+where neither has one a colour tells the fidelity.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,18 @@ from repro.report.compare import (
     over_k2m1,
     settings,
 )
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, k_colour, legend, m_colour, ticks
+from repro.report.style import (
+    FIDELITIES,
+    MARKERS,
+    QUOTED,
+    THEORY,
+    grid,
+    in_pairs,
+    k_colour,
+    legend,
+    m_colour,
+    ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +43,8 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
-_ASIDE = {"measured": 0.0, "emulated": 0.07, "simulated": 0.2}  # of a cell, so that none covers another
+# of a cell, so that none covers another
+_ASIDE = {"measured": 0.0, "emulated": 0.07, "simulated": 0.2}
 _STRETCH = {"measured": 1.0, "emulated": 0.94, "simulated": 1.06}  # the same on a logarithmic axis
 Point = tuple[Row, Ratio]
 
@@ -53,7 +65,9 @@ def speedup(results: "Results", rows: list[Row]) -> "Figure | None":
         ticks(left, _values(points, "K"))
         ticks(right, _values(points, "M"))
     plain = ("plain ideal: K M/(M+K-1)", "--")
-    legend(figure, fidelities(row for _, points in made for row, _ in points), plain, ("ideal", ":"))
+    legend(
+        figure, fidelities(row for _, points in made for row, _ in points), plain, ("ideal", ":")
+    )
     return figure
 
 
@@ -64,7 +78,12 @@ def _ratios(results: "Results", rows: list[Row]) -> list[Point]:
 
 
 def _against(
-    axes: "Axes", points: list[Point], setting: Setting, x: str, line: str, colour: Callable[[int], Any]
+    axes: "Axes",
+    points: list[Point],
+    setting: Setting,
+    x: str,
+    line: str,
+    colour: Callable[[int], Any],
 ) -> None:
     """Our points of every value of `line` over `x`, and both ideals in the same colour."""
     xs = _values(points, x)
@@ -78,15 +97,35 @@ def _against(
         axes.plot(xs, plain, "--", color=colour(value), linewidth=1.1)
         axes.plot(xs, own, ":", color=colour(value), linewidth=1.3)
         for fidelity in fidelities(row for row, _ in points):
-            some = [point for point in points if (point[0][line], point[0]["fidelity"]) == (value, fidelity)]
-            _line(axes, sorted(some, key=lambda point: point[0][x]), x, fidelity, colour(value), f"{line}={value}")
+            some = [
+                point
+                for point in points
+                if (point[0][line], point[0]["fidelity"]) == (value, fidelity)
+            ]
+            _line(
+                axes,
+                sorted(some, key=lambda point: point[0][x]),
+                x,
+                fidelity,
+                colour(value),
+                f"{line}={value}",
+            )
     axes.legend(loc="upper left", handlelength=1.2)
     axes.set_ylim(bottom=0)
 
 
-def _line(axes: "Axes", points: list[Point], x: str, fidelity: str, colour: Any, label: str) -> None:
+def _line(
+    axes: "Axes", points: list[Point], x: str, fidelity: str, colour: Any, label: str
+) -> None:
     xs, ys = [row[x] for row, _ in points], [ratio.value for _, ratio in points]
-    axes.errorbar(xs, ys, _errors(points), marker=MARKERS[fidelity], color=colour, label=_words(label, fidelity))
+    axes.errorbar(
+        xs,
+        ys,
+        _errors(points),
+        marker=MARKERS[fidelity],
+        color=colour,
+        label=_words(label, fidelity),
+    )
 
 
 def _words(label: str, fidelity: str) -> str:
@@ -97,20 +136,26 @@ def _errors(points: list[Point]) -> list[list[float]] | None:
     """Distances down and up from each value to its interval, 0 where there is none; None where none has one."""
     if all(isnan(ratio.low) or ratio.baseline == ITSELF for _, ratio in points):
         return None
-    intervals = [(r.value, r.value, r.value) if isnan(r.low) else (r.low, r.value, r.high) for _, r in points]
+    intervals = [
+        (r.value, r.value, r.value) if isnan(r.low) else (r.low, r.value, r.high) for _, r in points
+    ]
     return [[mid - low for low, mid, _ in intervals], [high - mid for _, mid, high in intervals]]
 
 
 def cells(results: "Results", rows: list[Row]) -> "Figure | None":
     """Table 2 as dots: quoted, ours and ideal for every (K, M), all over K=2, M=1; one panel a model."""
-    found = settings(results, [row for row in rows if row["experiment"] == "table2" and row["K"] > 1])
+    found = settings(
+        results, [row for row in rows if row["experiment"] == "table2" and row["K"] > 1]
+    )
     if not found:
         return None
     quoting = beside_paper(results, "table2")
     figure, axes = grid(len(found), 1, 2.9)
     for (panel,), setting in zip(axes, found, strict=True):
         _cells_panel(panel, results, setting, quoting)
-    legend(figure, {*(["quoted"] if quoting else []), *fidelities(rows)}, ("ideal", "-"), coloured=True)
+    legend(
+        figure, {*(["quoted"] if quoting else []), *fidelities(rows)}, ("ideal", "-"), coloured=True
+    )
     return figure
 
 
@@ -120,13 +165,23 @@ def _cells_panel(axes: "Axes", results: "Results", setting: Setting, quoting: bo
     places = sorted({*quoted, *((row["K"], row["M"]) for row in setting.rows)})
     at = {place: float(index) for index, place in enumerate(places)}
     for place, x in at.items():
-        axes.hlines(ideal_over_k2m1(*place, *setting.plan), x - 0.32, x + 0.32, color=THEORY, linewidth=1.3)
-    axes.plot([at[place] - 0.14 for place in quoted], list(quoted.values()), MARKERS["quoted"], color=QUOTED)
+        axes.hlines(
+            ideal_over_k2m1(*place, *setting.plan), x - 0.32, x + 0.32, color=THEORY, linewidth=1.3
+        )
+    axes.plot(
+        [at[place] - 0.14 for place in quoted],
+        list(quoted.values()),
+        MARKERS["quoted"],
+        color=QUOTED,
+    )
     for row in setting.rows:
         point = (row, over_k2m1(results, row))
         if not isnan(point[1].value):
             x = at[row["K"], row["M"]] + _ASIDE[row["fidelity"]]
-            look: dict[str, Any] = {"marker": MARKERS[row["fidelity"]], "color": FIDELITIES[row["fidelity"]]}
+            look: dict[str, Any] = {
+                "marker": MARKERS[row["fidelity"]],
+                "color": FIDELITIES[row["fidelity"]],
+            }
             axes.errorbar(x, point[1].value, _errors([point]), **look)
     ticks(axes, list(at.values()), [f"K={K}\nM={M}" for K, M in places])
     axes.set(title=setting.wide, ylabel="throughput over K=2, M=1")
@@ -135,7 +190,9 @@ def _cells_panel(axes: "Axes", results: "Results", setting: Setting, quoting: bo
 
 def bubble(results: "Results", rows: list[Row]) -> "Figure | None":
     """Bubble fraction (idle/total) against M for every K, over (K-1)/(M+K-1) and this schedule's own ideal."""
-    found = settings(results, [row for row in rows if row["K"] > 1 and row["bubble_idle_over_total"] >= 0])
+    found = settings(
+        results, [row for row in rows if row["K"] > 1 and row["bubble_idle_over_total"] >= 0]
+    )
     if not found:
         return None
     figure, panels = in_pairs(len(found), 3.4)
@@ -152,7 +209,13 @@ def _bubble_panel(axes: "Axes", setting: Setting) -> None:
     dense = [*range(Ms[0], min(last, 16)), *range(max(Ms[0], 16), last, 4), last]
     for K in sorted({row["K"] for row in setting.rows}):
         colour = k_colour(K)
-        axes.plot(dense, [100 * theory.bubble_over_total(K, M) for M in dense], "--", color=colour, linewidth=1.1)
+        axes.plot(
+            dense,
+            [100 * theory.bubble_over_total(K, M) for M in dense],
+            "--",
+            color=colour,
+            linewidth=1.1,
+        )
         own = [100 * one.bubble_over_total for M in dense if (one := ideal(K, M, *setting.plan))]
         axes.plot(dense[: len(own)], own, ":", color=colour, linewidth=1.3)
         for fidelity in fidelities(setting.rows):

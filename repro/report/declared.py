@@ -1,9 +1,9 @@
 """What experiments declare to be shown: `experiments/<name>/report.py`, found by the name of a recorded experiment.
 
-Such a file may have `tables(results)`, whose tables stand before the generic ones; `figures(results, rows)`, whose
-figures stand instead of the generic ones; `FOLDED`, the names of
-tables and figures that the page shows only when they are asked for (with * as in file names); and `WHY = False`, where
-no table is to say why runs are slow.
+Such a file may have `tables(results)`, whose tables stand before the generic ones;
+`figures(results, rows)`, whose figures stand instead of the generic ones; `FOLDED`, the names of
+tables and figures that the page shows only when they are asked for (with * as in file names); and
+`WHY = False`, where no table is to say why runs are slow.
 """
 
 from importlib import import_module

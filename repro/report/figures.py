@@ -43,13 +43,13 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     ),
     "speedup": (
         curves.speedup,
-        f"Speedup over K=1 at the same M, N and re-materialization, against K and against M; {NO_INTERVAL}. "
-        f"{texts.IDEAL} {texts.PLAIN}",
+        "Speedup over K=1 at the same M, N and re-materialization, against K and against M; "
+        f"{NO_INTERVAL}. {texts.IDEAL} {texts.PLAIN}",
     ),
     "bubble": (
         curves.bubble,
-        f"Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal; emulated and simulated points stand "
-        f"a little apart sideways. {texts.IDLE} {texts.IDEAL}",
+        "Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal; emulated and simulated "
+        f"points stand a little apart sideways. {texts.IDLE} {texts.IDEAL}",
     ),
     "memory": (bars.memory, "Peak memory of each stage"),  # `_caption` says how it is known
     "breakdown": (
@@ -58,7 +58,10 @@ _PICTURES: dict[str, tuple[Make, str]] = {
     ),
 }
 _PIE = " The bar on top is the paper's pie (NeurIPS Table 4; section 3.1)."
-_SHORTENED = " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the bubble."
+_SHORTENED = (
+    " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the "
+    "bubble."
+)
 _TRACED = "One traced step, the one of median length, on the clock that the stages share."
 _SIMULATED = "One simulated step, on a virtual clock."
 
@@ -90,11 +93,20 @@ def draw_all(results: "Results", directory: Path) -> list[Drawn]:
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     save(figure, stem)
-                    drawn.append(Drawn(stem, experiment, caption, any(fnmatch(stem.name, one) for one in folded)))
+                    drawn.append(
+                        Drawn(
+                            stem,
+                            experiment,
+                            caption,
+                            any(fnmatch(stem.name, one) for one in folded),
+                        )
+                    )
     return drawn
 
 
-def figures(results: "Results", rows: list[Row], hidden: Hidden = MappingProxyType({})) -> Iterator[Picture]:
+def figures(
+    results: "Results", rows: list[Row], hidden: Hidden = MappingProxyType({})
+) -> Iterator[Picture]:
     """The generic figures of an experiment: name, figure and caption of each; none where other libraries took part.
 
     `hidden` names the fidelities that a figure leaves out.
@@ -104,7 +116,9 @@ def figures(results: "Results", rows: list[Row], hidden: Hidden = MappingProxyTy
     for name, (make, _) in _PICTURES.items():
         shown = [row for row in rows if row["fidelity"] not in hidden.get(name, ())]
         yield name, make(results, shown), _caption(results, shown, name)
-    yield from timelines(results, [row for row in rows if row["fidelity"] not in hidden.get("timelines", ())])
+    yield from timelines(
+        results, [row for row in rows if row["fidelity"] not in hidden.get("timelines", ())]
+    )
 
 
 def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figure", str]]:
@@ -117,7 +131,9 @@ def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figur
             stem = _stem(setting, fidelity, found)
             for letter in "bc":
                 some = (row for row in runs if (row["M"] == 1) == (letter == "b"))
-                pair = next(((row, t) for row in some if (t := results.timeline(row)) is not None), None)
+                pair = next(
+                    ((row, t) for row in some if (t := results.timeline(row)) is not None), None
+                )
                 if pair is not None:
                     yield (
                         f"figure2{letter}_{stem}",
@@ -128,9 +144,17 @@ def timelines(results: "Results", rows: list[Row]) -> Iterator[tuple[str, "Figur
 
 def _stem(setting: Setting, fidelity: str, found: list[Setting]) -> str:
     """`transformer_emulated`, and where several settings of a model have this fidelity what tells them apart."""
-    alike = [one for one in found if one.model == setting.model and matching(one.rows, {"fidelity": fidelity})]
+    alike = [
+        one
+        for one in found
+        if one.model == setting.model and matching(one.rows, {"fidelity": fidelity})
+    ]
     others = {part for one in alike if one is not setting for part in one.details.split(", ")}
-    own = [part for part in setting.details.split(", ") if part not in others] if len(alike) > 1 else []
+    own = (
+        [part for part in setting.details.split(", ") if part not in others]
+        if len(alike) > 1
+        else []
+    )
     number = [str(alike.index(setting) + 1)] * (len(alike) > 1 and not own)
     return slug(" ".join([setting.model, *own, *number])) + suffix(fidelity)
 
@@ -139,7 +163,11 @@ def _how_known(fidelities: set[str]) -> str:
     """Where peaks of memory of these fidelities come from."""
     if fidelities == {"simulated"}:
         return ", counted."
-    return ", read in a step of its own" + "; simulated ones are counted" * ("simulated" in fidelities) + "."
+    return (
+        ", read in a step of its own"
+        + "; simulated ones are counted" * ("simulated" in fidelities)
+        + "."
+    )
 
 
 def _caption(results: "Results", rows: list[Row], name: str) -> str:
@@ -162,14 +190,23 @@ def traces(results: "Results", directory: Path) -> dict[str, Path]:
             events += timeline.to_chrome(name, pid=len(events))["traceEvents"]
     paths = {experiment: directory / f"{experiment}.trace.json" for experiment in found}
     for experiment, path in paths.items():
-        path.write_text(json.dumps({"traceEvents": found[experiment], "displayTimeUnit": "ms"}), encoding="utf-8")
+        path.write_text(
+            json.dumps({"traceEvents": found[experiment], "displayTimeUnit": "ms"}),
+            encoding="utf-8",
+        )
     return paths
 
 
-def _timeline(row: Row, timeline: Timeline, letter: str, setting: Setting, stretch: float | None) -> "Figure":
+def _timeline(
+    row: Row, timeline: Timeline, letter: str, setting: Setting, stretch: float | None
+) -> "Figure":
     """One measured step over the ideal of the same schedule, titled with what it is of."""
     K, M = row["K"], row["M"]
     words = f"As Figure 2({letter}), {row['fidelity']}: {model_name(setting.model)}, K={K}, M={M}"
-    waited = f", times are the device's, stages waited {stretch:g} times as long" if stretch and stretch != 1 else ""
+    waited = (
+        f", times are the device's, stages waited {stretch:g} times as long"
+        if stretch and stretch != 1
+        else ""
+    )
     details = textwrap.fill(setting.details + waited, 84)
     return gantt.draw(timeline, f"{words}\n{details}", row["fidelity"], ideal(K, M, *setting.plan))

@@ -1,6 +1,7 @@
 """Timelines as pictures: the paper's Figure 2(b) and 2(c) from measured spans, and the same as an animation.
 
-Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j at M=1).
+Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j
+at M=1).
 """
 
 import io
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 _HEIGHT = 0.78  # of a row
 
 
-def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None = None) -> "Figure":
+def draw(
+    timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None = None
+) -> "Figure":
     """A timeline in ms, and beneath it the ideal one of the same schedule in units of one forward.
 
     The first line of `title` heads the figure, a second one the timeline.
@@ -38,7 +41,10 @@ def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None
     axes[0][0].set(xlabel="time (ms)", title="\n".join(filter(None, (details, words))))
     if beneath is not None:
         boxes(axes[1][0], beneath, 1.0)
-        words = f"simulated, ideal (unit costs, F:R:B = 1:1:2): {beneath.bubble_over_total:.1%} idle (idle/total)"
+        words = (
+            f"simulated, ideal (unit costs, F:R:B = 1:1:2): {beneath.bubble_over_total:.1%} idle "
+            "(idle/total)"
+        )
         axes[1][0].xaxis.get_major_locator().set_params(integer=True)
         axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=words)
     _legend(figure, timeline)
@@ -54,7 +60,9 @@ def picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
         return Image.open(buffer).copy()
 
 
-def boxes(axes: "Axes", timeline: Timeline, scale: float) -> list[tuple[Span, "Rectangle", "Text | None"]]:
+def boxes(
+    axes: "Axes", timeline: Timeline, scale: float
+) -> list[tuple[Span, "Rectangle", "Text | None"]]:
     """Draw the spans, times multiplied by `scale`; returns (span, box, label) in order of their start."""
     from matplotlib.patches import Rectangle
 
@@ -65,7 +73,9 @@ def boxes(axes: "Axes", timeline: Timeline, scale: float) -> list[tuple[Span, "R
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     for j in range(timeline.stages):  # what stays visible of this band is idle
-        axes.add_patch(Rectangle((0, j - _HEIGHT / 2), whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none"))
+        axes.add_patch(
+            Rectangle((0, j - _HEIGHT / 2), whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none")
+        )
     labels = _labels(axes, timeline)
     drawn = []
     for span in sorted(timeline.spans, key=lambda s: (s.start, s.stage)):
@@ -81,7 +91,9 @@ def boxes(axes: "Axes", timeline: Timeline, scale: float) -> list[tuple[Span, "R
         words = form.format(span.kind, span.stage, span.micro_batch)
         colour = "white" if span.kind in "BU" else "#111111"
         place = {"ha": "center", "va": "center_baseline", "color": colour, "fontsize": size}
-        drawn.append((span, box, axes.text(left + width / 2, span.stage, words, **place) if words else None))
+        drawn.append(
+            (span, box, axes.text(left + width / 2, span.stage, words, **place) if words else None)
+        )
     return drawn
 
 
@@ -96,7 +108,11 @@ def _labels(axes: "Axes", timeline: Timeline) -> dict[str, tuple[str, float]]:
         lengths = sorted(span.seconds for span in timeline.spans if span.kind == kind)
         room = lengths[len(lengths) // 4] * points
         whole = one or kind == "U"
-        forms = [("${}_{{{}}}$", 9.5, 16)] if whole else [("${}_{{{},{}}}$", 9.5, 22), ("{2}", 8, 7 * last)]
+        forms = (
+            [("${}_{{{}}}$", 9.5, 16)]
+            if whole
+            else [("${}_{{{},{}}}$", 9.5, 22), ("{2}", 8, 7 * last)]
+        )
         fits = [(form, size) for form, size, width in forms if width < room and kind in "FRBU"]
         chosen[kind] = fits[0] if fits else ("", 8)
     return chosen
@@ -106,23 +122,29 @@ def _legend(figure: "Figure", timeline: Timeline) -> None:
     from matplotlib.patches import Patch
 
     present = {span.kind for span in timeline.spans}
-    handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in KINDS if kind in present]
+    handles = [
+        Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in KINDS if kind in present
+    ]
     handles.append(Patch(facecolor="#F1F1F1", edgecolor="#BBBBBB", label="idle"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
-def gantt_gif(timeline: Timeline, path: Path, title: str = "", frames: int = 60, limit: int = 400_000) -> Path:
+def gantt_gif(
+    timeline: Timeline, path: Path, title: str = "", frames: int = 60, limit: int = 400_000
+) -> Path:
     """An animated gif of one measured step: boxes appear as time sweeps over them, then the picture rests.
 
-    Frames are left out until the file is no larger than `limit` bytes. The file's comment is the title, so that what
-    the picture shows can be read without looking at it.
+    Frames are left out until the file is no larger than `limit` bytes. The file's comment is the
+    title, so that what the picture shows can be read without looking at it.
     """
     with styled():
         images = _sweep(timeline, title, frames)
     path.parent.mkdir(parents=True, exist_ok=True)
     palette = images[len(images) // 2].quantize(64)  # has every colour, the line's too
     for every in (1, 2, 3, 4, 6):
-        shown = [image.quantize(palette=palette, dither=0) for image in [*images[:-1:every], images[-1]]]
+        shown = [
+            image.quantize(palette=palette, dither=0) for image in [*images[:-1:every], images[-1]]
+        ]
         wait = [80 * every] * (len(shown) - 1) + [2500]
         animated = {"save_all": True, "append_images": shown[1:], "duration": wait, "loop": 0}
         shown[0].save(path, **animated, optimize=False, comment=title.encode())
@@ -158,7 +180,11 @@ def _sweep(timeline: Timeline, title: str, frames: int) -> list:
 def _until(drawn: Sequence[tuple[Span, "Rectangle", "Text | None"]], time: float) -> None:
     """Show of every box the part before `time`, and its label once it is complete."""
     for span, box, label in drawn:
-        done = min(1.0, max(0.0, (time - span.start) / span.seconds)) if span.seconds else float(time >= span.start)
+        done = (
+            min(1.0, max(0.0, (time - span.start) / span.seconds))
+            if span.seconds
+            else float(time >= span.start)
+        )
         box.set_width(1e3 * span.seconds * done)
         box.set_visible(done > 0)
         if label is not None:

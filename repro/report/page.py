@@ -1,7 +1,8 @@
 """One self-contained page from recorded results: report.html, with its tables and figures as files beside it.
 
-For each experiment in this order: question, command, ours against the paper, figures, what the metrics mean,
-deviations, what was skipped and why; then the environment.  The same results give the same bytes.
+For each experiment in this order: question, command, ours against the paper, figures, what the
+metrics mean, deviations, what was skipped and why; then the environment.  The same results give the
+same bytes.
 """
 
 import re
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 class Section:
     """One experiment on the page; tables and figures are finished HTML.
 
-    `of_paper` says whether the paper has a number for it, so that there is something to deviate from.
+    `of_paper` says whether the paper has a number for it, so that there is something to deviate
+    from.
     """
 
     name: str
@@ -58,8 +60,8 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     results = load(results_dir)
     if results.rows.empty:
         raise ValueError(
-            f"results = '{results_dir}': nothing is recorded there; measure something first, "
-            f"such as: repro run table2 --scale smoke --results {results_dir}{_committed(results_dir)}"
+            f"results = '{results_dir}': nothing is recorded there; measure something first, such "
+            f"as: repro run table2 --scale smoke --results {results_dir}{_committed(results_dir)}"
         )
     tables = write_tables(results, plots_dir)
     drawn = figures.draw_all(results, plots_dir)
@@ -67,14 +69,20 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
     loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     page = environment.get_template("template.html.j2").render(
         sections=_sections(results, tables, drawn, traces),
         rest=[_shown(table) for table in tables if not table.experiment],
         banner=_banner(results),
         quoting=quoting,
-        fidelities={word: text for word, text in texts.FIDELITIES.items() if quoting or word != "quoted"},
-        metrics={name: text for name, text in texts.METRICS.items() if papers or name != texts.AS_TABLE2},
+        fidelities={
+            word: text for word, text in texts.FIDELITIES.items() if quoting or word != "quoted"
+        },
+        metrics={
+            name: text for name, text in texts.METRICS.items() if papers or name != texts.AS_TABLE2
+        },
         environments=_environments(results),
         counts=_counts(rows_of(results)),
         commits=_commits(rows_of(results)),
@@ -124,8 +132,8 @@ def _banner(results: "Results") -> list[str]:
     hidden = {row["experiment"] for row in rows if (row["experiment"], row["scale"]) not in places}
     if hidden:
         lines.append(
-            f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in the tables and "
-            "figures that hold the other runs against the paper."
+            f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
+            "the tables and figures that hold the other runs against the paper."
         )
     return lines
 
@@ -167,16 +175,21 @@ def pictured_step(results: "Results") -> tuple[Timeline, str]:
     )
 
 
-def _sections(results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]) -> list[Section]:
+def _sections(
+    results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
+) -> list[Section]:
     """One section for every experiment with results, the paper's tables first."""
     about = {folder.path.name: folder.about() for folder in results.folders}
     names = dict.fromkeys(row["experiment"] for row in rows_of(results))
-    ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")  # the others as they were
+    # the others as they were
+    ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")
     sections = [_section(results, name, about[name], tables, drawn) for name in ordered]
     return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
 
 
-def _section(results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]) -> Section:
+def _section(
+    results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]
+) -> Section:
     rows = rows_of(results, experiment=name)
     general = texts.DEVIATIONS if name in of_paper(results) else []
     places = [("arXiv v5", about.get("paper")), ("NeurIPS 2019", about.get("neurips"))]
@@ -199,7 +212,9 @@ def _shown(table: Table) -> dict[str, Any]:
     from markupsafe import Markup
 
     patterns = getattr(report_of(table.experiment), "FOLDED", ())
-    folded = table.folded or not table.experiment or any(fnmatch(table.name, one) for one in patterns)
+    folded = (
+        table.folded or not table.experiment or any(fnmatch(table.name, one) for one in patterns)
+    )
     return {
         "name": table.name,
         "title": table.title,
@@ -216,7 +231,12 @@ def _picture(drawn: Drawn) -> dict[str, Any]:
     text = drawn.stem.parent.joinpath(f"{drawn.stem.name}.svg").read_text(encoding="utf-8")
     svg = text[text.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawn.stem.name}-", svg)
-    return {"name": drawn.stem.name, "caption": drawn.caption, "svg": Markup(svg), "folded": drawn.folded}
+    return {
+        "name": drawn.stem.name,
+        "caption": drawn.caption,
+        "svg": Markup(svg),
+        "folded": drawn.folded,
+    }
 
 
 def _commands(results: "Results", name: str) -> list[str]:
@@ -236,9 +256,13 @@ def _sizes(results: "Results", rows: list[Row]) -> list[str]:
     found = []
     for model in dict.fromkeys(row["model"] for row in rows):
         specs = [results.specs[row["run"]] for row in rows if row["model"] == model]
-        sizes = dict.fromkeys(f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs)
+        sizes = dict.fromkeys(
+            f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
+        )
         found.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
-    devices = dict.fromkeys(row["device"] for row in rows if row["device"] and row["fidelity"] != "simulated")
+    devices = dict.fromkeys(
+        row["device"] for row in rows if row["device"] and row["fidelity"] != "simulated"
+    )
     if devices:
         found.append(f"Devices here: {', '.join(devices)}.")
     return found
@@ -249,8 +273,13 @@ def _missing(rows: list[Row]) -> list[str]:
     points: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] != "done":
-            points.setdefault((model_name(row["model"]), row["status"]), []).append(f"K={row['K']} M={row['M']}")
-    return [f"{model}: {status}: {', '.join(dict.fromkeys(where))}" for (model, status), where in points.items()]
+            points.setdefault((model_name(row["model"]), row["status"]), []).append(
+                f"K={row['K']} M={row['M']}"
+            )
+    return [
+        f"{model}: {status}: {', '.join(dict.fromkeys(where))}"
+        for (model, status), where in points.items()
+    ]
 
 
 def _environments(results: "Results") -> list[dict[str, Any]]:
@@ -259,7 +288,10 @@ def _environments(results: "Results") -> list[dict[str, Any]]:
     for folder in results.folders:
         for path in sorted(folder.path.glob("*/env.json")):
             if env := folder.env(path.parent.name):
-                lines = {"machine": folder.path.parts[-3], **{key: _words(value) for key, value in env.items()}}
+                lines = {
+                    "machine": folder.path.parts[-3],
+                    **{key: _words(value) for key, value in env.items()},
+                }
                 found.setdefault(str(lines), {"lines": lines, "runs": 0})["runs"] += 1
     return list(found.values())
 

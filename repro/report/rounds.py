@@ -26,7 +26,9 @@ def parts(results: "Results", row: Row | None) -> dict[str, float]:
 
 def costs(results: "Results", row: Row) -> StageCosts | None:
     """What a cost model said of the stages of a simulated or emulated run, in the newest round."""
-    found = [line["modelled"] for line in results.rounds_of(row) if isinstance(line["modelled"], dict)]
+    found = [
+        line["modelled"] for line in results.rounds_of(row) if isinstance(line["modelled"], dict)
+    ]
     return StageCosts.from_plain(found[-1]["stages"]) if found else None
 
 
@@ -46,7 +48,11 @@ def step_over(results: "Results", row: Row | None, base: Row | None) -> Spread:
 def spread(found: Spread) -> str:
     """A ratio as `1.43 [1.41, 1.45]`, with ` ~` where the interval spans 1, or the number alone."""
     middle, low, high = found
-    return number(middle) if low != low else f"{middle:.2f} [{low:.2f}, {high:.2f}]{' ~' * (low <= 1 <= high)}"
+    return (
+        number(middle)
+        if low != low
+        else f"{middle:.2f} [{low:.2f}, {high:.2f}]{' ~' * (low <= 1 <= high)}"
+    )
 
 
 def spread_numbers(group: str, name: str, found: Spread) -> dict[Any, float]:

@@ -33,7 +33,9 @@ def _digest(results_dir: Path) -> str:
     digest = blake2b(os.fsencode(os.path.realpath(results_dir)), digest_size=16)
     for path in _files(results_dir):
         about = path.stat()
-        digest.update(f"{path}\n{about.st_size}\n{about.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        digest.update(
+            f"{path}\n{about.st_size}\n{about.st_mtime_ns}\n".encode(errors="surrogateescape")
+        )
     return digest.hexdigest()
 
 

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: distinguishable with every common kind of colour blindness.
 KINDS = {"F": "#56B4E9", "R": "#F0C04A", "B": "#009E73", "U": "#6E6E6E", "setup": "#CFCFCF"}
-KIND_WORDS = {"F": "F forward", "R": "R recompute", "B": "B backward", "U": "U update", "setup": "set-up"}
+KIND_WORDS = {
+    "F": "F forward",
+    "R": "R recompute",
+    "B": "B backward",
+    "U": "U update",
+    "setup": "set-up",
+}
 PARTS = {
     "computation": "#009E73",
     "recompute": "#F0C04A",
@@ -26,7 +32,15 @@ PART_NAMES = {"setup": "set-up"}  # in legends; the others are called what they 
 MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
 MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
 
-_K = {1: "#6E6E6E", 2: "#0072B2", 3: "#56B4E9", 4: "#D55E00", 6: "#CC79A7", 8: "#009E73", 16: "#8B5E00"}
+_K = {
+    1: "#6E6E6E",
+    2: "#0072B2",
+    3: "#56B4E9",
+    4: "#D55E00",
+    6: "#CC79A7",
+    8: "#009E73",
+    16: "#8B5E00",
+}
 # Where a colour tells the fidelity, and not K or M, it is this; each has its marker everywhere.
 FIDELITIES = {
     "quoted": "#CC79A7",
@@ -37,7 +51,8 @@ FIDELITIES = {
 }
 QUOTED = FIDELITIES["quoted"]
 THEORY = "#222222"  # the ideal, nobody's run: lines, and bars that are not filled
-_MODEL = {"amoebanet-d": "#D55E00", "amoebanet-b": "#8B5E00", "transformer": "#009E73"}  # none of them a fidelity's
+# none of them a fidelity's
+_MODEL = {"amoebanet-d": "#D55E00", "amoebanet-b": "#8B5E00", "transformer": "#009E73"}
 FORMATS = ("png", "svg")
 
 
@@ -106,7 +121,10 @@ def legend(
     for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
         colour = FIDELITIES[name] if coloured or name == "quoted" else grey
         handles.append(Line2D([], [], linestyle="", marker=MARKERS[name], label=name, color=colour))
-    handles += [Line2D([], [], linewidth=1.1, linestyle=style, label=words, color=grey) for words, style in theory]
+    handles += [
+        Line2D([], [], linewidth=1.1, linestyle=style, label=words, color=grey)
+        for words, style in theory
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 

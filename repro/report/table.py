@@ -50,8 +50,17 @@ class Table:
     def latex(self) -> str:
         """A booktabs table, all text escaped."""
         head = _flat(self.shown)
-        lines = [" & ".join(map(_tex, cells)) + r" \\" for cells in [head, *self.shown.itertuples(index=False)]]
-        body = [f"\\begin{{tabular}}{{{'l' * len(head)}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
+        lines = [
+            " & ".join(map(_tex, cells)) + r" \\"
+            for cells in [head, *self.shown.itertuples(index=False)]
+        ]
+        body = [
+            f"\\begin{{tabular}}{{{'l' * len(head)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+        ]
         body += [r"\bottomrule", r"\end{tabular}"]
         caption = f"\\caption{{{_tex(self.title)}. {_tex(self.note)}}}"
         return "\n".join([r"\begin{table}", r"\centering", *body, caption, r"\end{table}", ""])
@@ -63,10 +72,11 @@ class Table:
         shown = self.shown.fillna(EMPTY)
         with option_context("display.max_colwidth", None):
             markup = shown.to_html(index=False, border=0, escape=True, classes=self.name)
-        markup = re.sub(r"<td>(-?[\d.]+) (\[.*?\])( ~)?</td>", r"<td><b>\1</b>\3 <small>\2</small></td>", markup)
-        missing = (
-            rf"<td>({EMPTY}|(?:{NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*?)</td>"
+        markup = re.sub(
+            r"<td>(-?[\d.]+) (\[.*?\])( ~)?</td>", r"<td><b>\1</b>\3 <small>\2</small></td>", markup
         )
+        statuses = "skipped|oom|timeout|failed|interrupted|planned|running"
+        missing = rf"<td>({EMPTY}|(?:{NOT_RUN}|baseline not|{statuses}).*?)</td>"
         markup = re.sub(missing, r'<td class="missing">\1</td>', markup)
         return re.sub(rf"<td>(.{{{_SENTENCE},}})</td>", r'<td class="words">\1</td>', markup)
 
@@ -102,7 +112,9 @@ def csv_text(frame: "DataFrame") -> str:
         mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
         keys = dict.fromkeys(key for mapping in mappings for key in mapping)
         if keys:
-            columns |= {f"{name}.{key}": [_cell(mapping.get(key)) for mapping in mappings] for key in keys}
+            columns |= {
+                f"{name}.{key}": [_cell(mapping.get(key)) for mapping in mappings] for key in keys
+            }
         elif not any(isinstance(cell, Mapping) for cell in cells):
             columns[str(name)] = [_cell(cell) for cell in cells]
     # As objects, or whole numbers would become fractions in columns with empty cells.
@@ -128,19 +140,24 @@ def framed(
 ) -> Table:
     """The table of these lines, (as shown, as numbers), keyed by (group, name).
 
-    Without any it says what is `missing`; by default it says what to run, and the report leaves it out.
+    Without any it says what is `missing`; by default it says what to run, and the report leaves it
+    out.
     """
     from pandas import DataFrame, MultiIndex
 
     if not pairs:
-        shown = DataFrame([{"run": "none", "status": missing or f"{NOT_RUN}: ./run_all.sh {experiment}"}])
+        shown = DataFrame(
+            [{"run": "none", "status": missing or f"{NOT_RUN}: ./run_all.sh {experiment}"}]
+        )
         return Table(name, title, note, shown, experiment=experiment, missing=not missing)
     frames = []
     for lines in zip(*pairs, strict=True):
         keys = list(dict.fromkeys(key for line in lines for key in line))
         frames.append(DataFrame([[line.get(key) for key in keys] for line in lines]))
         if any(isinstance(key, tuple) for key in keys):
-            keys = MultiIndex.from_tuples([key if isinstance(key, tuple) else ("", key) for key in keys])
+            keys = MultiIndex.from_tuples(
+                [key if isinstance(key, tuple) else ("", key) for key in keys]
+            )
         frames[-1].columns = keys
     shown, data = frames
     return Table(name, title, note, shown.fillna(EMPTY), data, experiment, folded)

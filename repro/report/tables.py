@@ -40,9 +40,15 @@ def all_tables(results: "Results") -> list[Table]:
     rows = rows_of(results)
     names = dict.fromkeys(row["experiment"] for row in rows)
     compared = without_smoke(results)
-    tables = [table for name in names if (report := report_of(name)) for table in report.tables(compared)]
+    tables = [
+        table for name in names if (report := report_of(name)) for table in report.tables(compared)
+    ]
     rows = [row for row in rows if results.specs[row["run"]].task == "train"]
-    tables += [points(results, name, f) for name in names for f in fidelities(matching(rows, {"experiment": name}))]
+    tables += [
+        points(results, name, f)
+        for name in names
+        for f in fidelities(matching(rows, {"experiment": name}))
+    ]
     tables += why.tables(results)
     with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"])
     tables += [*(memory(results, fidelity) for fidelity in with_memory), runs(results)]
@@ -56,11 +62,16 @@ def points(results: "Results", experiment: str, fidelity: str = "measured") -> T
     from pandas import DataFrame
 
     rows = rows_of(results, experiment=experiment, fidelity=fidelity)
-    rows = [row for row in rows if row["library"] == "repro" and results.specs[row["run"]].task == "train"]
+    rows = [
+        row
+        for row in rows
+        if row["library"] == "repro" and results.specs[row["run"]].task == "train"
+    ]
     rows = [row for row in rows if row["N"]]  # where nothing fits, nothing was timed
     note = (
-        f"Speedup over K=1: same M, N and re-materialization. {IDLE} Its theory is (K-1)/(M+K-1); others print "
-        f"idle/work, theory (K-1)/M. {IDEAL} Peak memory: of the fullest stage. {_USUAL} {MARKS}"
+        f"Speedup over K=1: same M, N and re-materialization. {IDLE} Its theory is (K-1)/(M+K-1); "
+        f"others print idle/work, theory (K-1)/M. {IDEAL} Peak memory: of the fullest stage. "
+        f"{_USUAL} {MARKS}"
     )
     pairs = settled(results, rows)
     shown = DataFrame([_point(results, row, setting) for setting, row in pairs])
@@ -95,7 +106,11 @@ def memory(results: "Results", fidelity: str = "measured") -> Table:
     """Peak memory of every stage of every finished run of one fidelity, in GiB."""
     from pandas import DataFrame
 
-    rows = [row for row in rows_of(results, status="done", fidelity=fidelity) if row["peak_gib_per_stage"]]
+    rows = [
+        row
+        for row in rows_of(results, status="done", fidelity=fidelity)
+        if row["peak_gib_per_stage"]
+    ]
     rows = [row for row in rows if results.specs[row["run"]].task == "train"]
     stages = range(max((len(row["peak_gib_per_stage"]) for row in rows), default=0))
     lines = []
@@ -104,10 +119,17 @@ def memory(results: "Results", fidelity: str = "measured") -> Table:
         cells = {key: str(row[key]) for key in ("K", "M", "fidelity", "device")}
         cells |= {f"stage {j}": number(1024 * peaks[j], 1) if j in peaks else "" for j in stages}
         model = model_name(setting.model)
-        lines.append({"experiment": row["experiment"], "model": model, **cells, "setting": setting.details})
+        lines.append(
+            {"experiment": row["experiment"], "model": model, **cells, "setting": setting.details}
+        )
     read = "read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU"
     note = f"Peak MiB of each stage, {'counted' if fidelity == 'simulated' else read}. {_USUAL}"
-    return Table(f"memory{suffix(fidelity)}", f"Peak memory of each stage, {fidelity}", note, DataFrame(lines))
+    return Table(
+        f"memory{suffix(fidelity)}",
+        f"Peak memory of each stage, {fidelity}",
+        note,
+        DataFrame(lines),
+    )
 
 
 def runs(results: "Results") -> Table:
@@ -116,12 +138,14 @@ def runs(results: "Results") -> Table:
 
     rows = [{**row, "labels": _labels(results, row)} for row in rows_of(results)]
     # Settings that hardly ever differ are in runs.csv alone, and in differs_in where they do.
-    shown = DataFrame([{key: _short(value) for key, value in row.items() if key not in SETTINGS} for row in rows])
+    shown = DataFrame(
+        [{key: _short(value) for key, value in row.items() if key not in SETTINGS} for row in rows]
+    )
     note = (
-        "One line a run; differs_in is what tells it from others of its experiment. step_s is in seconds, memory in "
-        "GiB. _ci_low and _ci_high are the ends of the bootstrap 95 % interval of the column before them. balance is "
-        "the number of layers of each stage. Labels name a link that was throttled. rounds.csv has each round of "
-        "each run."
+        "One line a run; differs_in is what tells it from others of its experiment. step_s is in "
+        "seconds, memory in GiB. _ci_low and _ci_high are the ends of the bootstrap 95 % interval "
+        "of the column before them. balance is the number of layers of each stage. Labels name a "
+        "link that was throttled. rounds.csv has each round of each run."
     )
     return Table("runs", "All runs", note, shown, DataFrame(rows))
 
@@ -129,7 +153,8 @@ def runs(results: "Results") -> Table:
 def rounds(results: "Results") -> "DataFrame":
     """One line for each run and round, as plain numbers: rounds.csv.
 
-    The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and run.
+    The settings of a run are in runs.csv, on the line with the same machine, scale, experiment and
+    run.
     """
     lines = results.rounds.drop(columns=[name for name in _NESTED if name in results.rounds])
     runs = results.rows[[*_PLACE, "model", "K", "M", "N", "fidelity"]]

@@ -3,47 +3,74 @@
 from collections.abc import Collection
 
 IDEAL = (
-    "Ideal (simulated): the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and free messages; "
-    "GPipe's recomputes early in it, while it waits for gradients."
+    "Ideal (simulated): the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and "
+    "free messages; GPipe's recomputes early in it, while it waits for gradients."
 )
-PLAIN = "Plain ideal: the paper's K M/(M+K-1) over one stage, in which recompute waits for the gradient too."
+PLAIN = (
+    "Plain ideal: the paper's K M/(M+K-1) over one stage, in which recompute waits for the "
+    "gradient too."
+)
 IDLE = "Idle/total: all of K x step in which a stage is neither in F, R, B nor in the update."
 BUBBLE = (
-    "Bubble, as a part of the step: only what equal stages and free messages would wait; idle/total has imbalance, "
-    "transfer and set-up as well."
+    "Bubble, as a part of the step: only what equal stages and free messages would wait; "
+    "idle/total has imbalance, transfer and set-up as well."
 )
 
 FIDELITIES = {
     "quoted": "printed in the paper, or published by another project",
     "measured": "real devices computed, messages crossed, a clock and a memory meter were read",
-    "emulated": "real processes, messages and schedule; each stage's compute is a timed wait of the modelled length",
+    "emulated": (
+        "real processes, messages and schedule; each stage's compute is a timed wait of the "
+        "modelled length"
+    ),
     "simulated": "no processes: the same schedule object and a cost model on a virtual clock",
     "counted": "parameters, FLOPs and peak bytes read off the real model run on fake tensors",
 }
 
 AS_TABLE2 = "throughput over K=2, M=1"  # a metric that only the paper's experiments need
 METRICS = {
-    "step": "Seconds of one optimizer step over a mini-batch of N, from a barrier until the slowest stage has "
-    "finished: the median of a round's timed steps, then the median over rounds. Warm-up steps do not count.",
+    "step": (
+        "Seconds of one optimizer step over a mini-batch of N, from a barrier until the slowest "
+        "stage has finished: the median of a round's timed steps, then the median over rounds. "
+        "Warm-up steps do not count."
+    ),
     "throughput": "N divided by the step.",
-    "speedup over K=1": "Throughput over that of one stage with everything else equal: M, N, re-materialization, "
-    "device. Taken inside a round, median over rounds, bootstrap 95 % interval. The controlled view.",
+    "speedup over K=1": (
+        "Throughput over that of one stage with everything else equal: M, N, re-materialization, "
+        "device. Taken inside a round, median over rounds, bootstrap 95 % interval. The "
+        "controlled view."
+    ),
     AS_TABLE2: "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
-    "ideal": f"{IDEAL} Its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form's is (M+K-1)(F+R+B). {PLAIN}",
-    "idle/total": f"{IDLE} What the paper calls bubble; in theory (K-1)/(M+K-1). Measured idle time also holds "
-    "imbalance, transfers, set-up and the runtime itself.",
+    "ideal": (
+        f"{IDEAL} Its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form's is (M+K-1)(F+R+B). "
+        f"{PLAIN}"
+    ),
+    "idle/total": (
+        f"{IDLE} What the paper calls bubble; in theory (K-1)/(M+K-1). Measured idle time also "
+        "holds imbalance, transfers, set-up and the runtime itself."
+    ),
     "idle/work": "The same idle time over the busy time; in theory (K-1)/M. Others print this one.",
-    "peak memory": "Of each stage, read in a step of its own that is not timed: the allocator's peak on a GPU, "
-    "live tensor bytes on a CPU. Of simulated runs it is counted.",
-    "breakdown": "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (that of equal "
-    f"stages), imbalance (what unequal stages add) and transfer (messages, runtime, jitter). {BUBBLE}",
+    "peak memory": (
+        "Of each stage, read in a step of its own that is not timed: the allocator's peak on a "
+        "GPU, live tensor bytes on a CPU. Of simulated runs it is counted."
+    ),
+    "breakdown": (
+        "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (that of "
+        "equal stages), imbalance (what unequal stages add) and transfer (messages, runtime, "
+        f"jitter). {BUBBLE}"
+    ),
 }
 
 SCALES = {
-    "smoke": "Scale smoke checks that everything runs. Its numbers say nothing about the paper, so none of the paper's "
-    "stand beside them. For a comparison run scale laptop: ./run_all.sh --scale laptop.",
-    "laptop": "Scale laptop measures models that two CPU cores can train, which shows trends. The paper's own sizes "
-    "are counted, simulated or emulated.",
+    "smoke": (
+        "Scale smoke checks that everything runs. Its numbers say nothing about the paper, so "
+        "none of the paper's stand beside them. For a comparison run scale laptop: ./run_all.sh "
+        "--scale laptop."
+    ),
+    "laptop": (
+        "Scale laptop measures models that two CPU cores can train, which shows trends. The "
+        "paper's own sizes are counted, simulated or emulated."
+    ),
     "node": "Scale node measures on the GPUs of one machine, most models at the paper's sizes.",
     "paper": "Scale paper measures the paper's sizes on as many devices as its tables have.",
 }
@@ -59,8 +86,13 @@ DEVIATIONS = [
 def clock(stretches: Collection[float]) -> str:
     """What seconds of emulated runs are, whose stages waited so many times as long as a device would compute."""
     low, high = f"{min(stretches):.3g}", f"{max(stretches):.3g}"
-    times = f"{low} to {high} times as long, each run on its own clock" if low != high else f"{low} times as long"
+    times = (
+        f"{low} to {high} times as long, each run on its own clock"
+        if low != high
+        else f"{low} times as long"
+    )
     return (
-        f"Emulated times are the device's; the stages really waited {times}. The runtime's own time weighs more where "
-        "the waits are shorter, so an emulated ratio also depends on that clock."
+        f"Emulated times are the device's; the stages really waited {times}. The runtime's own "
+        "time weighs more where the waits are shorter, so an emulated ratio also depends on that "
+        "clock."
     )

@@ -9,7 +9,8 @@ from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.simulate.stage_costs import TABLES, StageCosts, link_of
 
 Table = tuple[tuple[float, ...], ...]  # seconds: a row for each size, a column for each layer
-Together = Mapping[str, Sequence[float]]  # F, R, B -> for each stage the part of the others that is busy meanwhile
+# F, R, B -> for each stage the part of the others that is busy meanwhile
+Together = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Calibration:
         activations: bytes for each example that go forward behind each layer but the last.
         gradients: bytes for each example that come back there.
         link: between two stages.
-        alone: forward, recompute and backward once more, while the other processes waited; else all computed.
+        alone: forward, recompute and backward once more, while the other processes waited; else all
+            computed.
     """
 
     sizes: tuple[int, ...]
@@ -39,19 +41,23 @@ class Calibration:
     alone: tuple[Table, Table, Table] | None = None
 
     def stages(
-        self, counts: Sequence[int], examples: int, checkpoint: str = "always", together: Together | None = None
+        self,
+        counts: Sequence[int],
+        examples: int,
+        checkpoint: str = "always",
+        together: Together | None = None,
     ) -> StageCosts:
         """Costs of a cut, for micro-batches of so many examples.
 
-        Micro-batches that are not recomputed, of "except_last" all but the last of each stage are, build their graph
-        in F; where none is, F takes what R would.
+        Micro-batches that are not recomputed, of "except_last" all but the last of each stage are,
+        build their graph in F; where none is, F takes what R would.
 
         Args:
             counts: layers of each of K stages.
             examples: of a micro-batch.
             checkpoint: which micro-batches are recomputed.
-            together: what part of the other stages computes while a stage does, in [0, 1], of each kind K; between
-                alone and together the seconds are interpolated. By default all do.
+            together: what part of the other stages computes while a stage does, in [0, 1], of each
+                kind K; between alone and together the seconds are interpolated. By default all do.
         """
         owner = [j for j, count in enumerate(counts) for _ in range(count)]
 
@@ -66,7 +72,9 @@ class Calibration:
         again, back = seconds("R", "recompute"), seconds("B", "backward")
         forward = seconds("F", "recompute" if checkpoint == "never" else "forward")
         onward = tuple(round(size * examples) for size in self.activations)
-        layers = Profile(forward, again, back, onward, tuple(round(size * examples) for size in self.gradients))
+        layers = Profile(
+            forward, again, back, onward, tuple(round(size * examples) for size in self.gradients)
+        )
         return StageCosts.of(layers, counts, self.link, self.update)
 
     def covers(self, examples: int) -> bool:
@@ -76,7 +84,8 @@ class Calibration:
     def _at(self, table: Sequence[Sequence[float]], examples: int) -> tuple[float, ...]:
         """Seconds of each layer; beyond the sizes that were timed a guess.
 
-        Beyond the largest as between the last two, and not less than there; below the smallest in proportion.
+        Beyond the largest as between the last two, and not less than there; below the smallest in
+        proportion.
         """
         sizes = self.sizes
         if examples < sizes[0]:
@@ -93,8 +102,12 @@ class Calibration:
     def from_plain(cls, value: Mapping[str, Any]) -> "Calibration":
         """As `repro.harness.tasks.calibrate` records it."""
         tables = {name: tuple(map(tuple, value[name])) for name in TABLES}
-        rest = {name: tuple(value[name]) for name in ("sizes", "update", "activations", "gradients")}
+        rest = {
+            name: tuple(value[name]) for name in ("sizes", "update", "activations", "gradients")
+        }
         lone = value.get("alone")
-        forward, recompute, backward = (tuple(map(tuple, lone[name])) if lone else () for name in TABLES)
+        forward, recompute, backward = (
+            tuple(map(tuple, lone[name])) if lone else () for name in TABLES
+        )
         alone = (forward, recompute, backward) if lone else None
         return cls(**tables, **rest, link=link_of(value["link"]), alone=alone)

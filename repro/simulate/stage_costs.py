@@ -28,12 +28,13 @@ class StageCosts:
         activations: bytes that go forward behind each stage but the last: K-1 of them.
         gradients: bytes that come back there.
         link: between two stages; each direction carries one message at a time.
-        update: seconds of the optimizer's update on each stage, once a step, when all stages have ended.
+        update: seconds of the optimizer's update on each stage, once a step, when all stages have
+            ended.
         setup: seconds on each stage before its first action, once a step.
 
     Raises:
-        ValueError: one line, where a list has another length, something is no number of seconds or bytes, or the link
-            no `LinkSpeed`.
+        ValueError: one line, where a list has another length, something is no number of seconds or
+            bytes, or the link no `LinkSpeed`.
     """
 
     forward: tuple[float, ...]
@@ -48,7 +49,9 @@ class StageCosts:
     def __post_init__(self) -> None:
         K = len(_numbers("forward", self.forward))
         if not K:
-            raise ValueError("forward=(): needs the seconds of F on at least one stage; try forward=(1.0,)")
+            raise ValueError(
+                "forward=(): needs the seconds of F on at least one stage; try forward=(1.0,)"
+            )
         for name in (*_TIMES, *_BYTES):
             length = K if name in _TIMES else K - 1
             values = _numbers(name, getattr(self, name))
@@ -61,13 +64,17 @@ class StageCosts:
                 )
             object.__setattr__(self, name, values)
         if not isinstance(self.link, LinkSpeed):
-            raise ValueError(f"link={shown(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)")
+            raise ValueError(
+                f"link={shown(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)"
+            )
 
     @classmethod
     def uniform(cls, stages: int, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> "StageCosts":
         """Equal stages and free messages; by default F:R:B = 1:1:2 (section 3.1, NeurIPS version)."""
         if not (within(stages, 1, 2**20) and isinstance(stages, Integral)):
-            raise ValueError(f"stages={shown(stages)}: must be a whole number, 1 or more; try stages=4")
+            raise ValueError(
+                f"stages={shown(stages)}: must be a whole number, 1 or more; try stages=4"
+            )
         K = int(stages)
         return cls((F,) * K, (R,) * K, (B,) * K)
 
@@ -94,7 +101,8 @@ class StageCosts:
         """
         if len(update) not in (0, len(layers.forward)):
             raise ValueError(
-                f"update={shown(list(update))}: needs {len(layers.forward)} numbers, one for each layer, or none"
+                f"update={shown(list(update))}: needs {len(layers.forward)} numbers, one for each "
+                "layer, or none"
             )
         ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
 
@@ -122,23 +130,34 @@ class StageCosts:
         """On a clock that runs so many times slower: all seconds longer, the link slower, bytes as they are.
 
         Raises:
-            ValueError: one line, where the factor is no number above 0, or so large or small that a number would leave
-                its range.
+            ValueError: one line, where the factor is no number above 0, or so large or small that a
+                number would leave its range.
         """
         if not within(factor, LEAST, MOST):
-            raise ValueError(f"factor={shown(factor)}: must be a number from {LEAST:g} to {MOST:g}; try factor=2.0")
+            raise ValueError(
+                f"factor={shown(factor)}: must be a number from {LEAST:g} to {MOST:g}; try "
+                "factor=2.0"
+            )
         times = {name: tuple(factor * s for s in getattr(self, name)) for name in _TIMES}
-        link = LinkSpeed(factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap)
-        return StageCosts(**times, activations=self.activations, gradients=self.gradients, link=link)
+        link = LinkSpeed(
+            factor * self.link.latency, self.link.bytes_per_second / factor, self.link.overlap
+        )
+        return StageCosts(
+            **times, activations=self.activations, gradients=self.gradients, link=link
+        )
 
     def plain(self) -> dict[str, Any]:
         """As recorded; `from_plain` reads it."""
-        return {name: list(getattr(self, name)) for name in (*_TIMES, *_BYTES)} | {"link": plain_link(self.link)}
+        return {name: list(getattr(self, name)) for name in (*_TIMES, *_BYTES)} | {
+            "link": plain_link(self.link)
+        }
 
     @classmethod
     def from_plain(cls, value: Any) -> "StageCosts":
         """The inverse of `plain`."""
-        return cls(**{name: tuple(value[name]) for name in (*_TIMES, *_BYTES)}, link=link_of(value["link"]))
+        return cls(
+            **{name: tuple(value[name]) for name in (*_TIMES, *_BYTES)}, link=link_of(value["link"])
+        )
 
 
 def plain_link(link: LinkSpeed) -> dict[str, Any]:
@@ -159,6 +178,7 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
     if not (isinstance(plain, list | tuple) and all(within(value, 0, MOST) for value in plain)):
         what = "bytes" if name in _BYTES else "seconds"
         raise ValueError(
-            f"{name}={shown(values)}: must be a list of {what}, numbers from 0 to {MOST:g}; try {name}=(1.0, 1.0)"
+            f"{name}={shown(values)}: must be a list of {what}, numbers from 0 to {MOST:g}; try "
+            f"{name}=(1.0, 1.0)"
         )
     return tuple(value if isinstance(value, int | float) else float(value) for value in plain)

@@ -14,14 +14,16 @@ from repro.simulate.stage_costs import FREE, StageCosts
 def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
     """One step: set-up, the schedule's actions as early as order and messages allow, and the update.
 
-    Where costs are uniform, and messages, set-up and update free, its step is that of `repro.paper.theory` to rounding.
+    Where costs are uniform, and messages, set-up and update free, its step is that of
+    `repro.paper.theory` to rounding.
 
     Raises:
         ValueError: if the schedule has another number of stages than the costs.
     """
     if schedule.stages != costs.stages:
         raise ValueError(
-            f"schedule: has K={schedule.stages} stages, costs those of {costs.stages}; give both the same K"
+            f"schedule: has K={schedule.stages} stages, costs those of {costs.stages}; give both "
+            "the same K"
         )
     seconds = {"F": costs.forward, "R": costs.recompute, "B": costs.backward}
     K = len(schedule.ranks)
@@ -33,17 +35,23 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
         if took:
             before.append(Span("setup", stage, -1, start, start + took))
     update = [sum(costs.update[rank::K]) for rank in range(K)]
-    timeline = replay(schedule, lambda action: seconds[action.kind][action.stage], _transfer(costs), ready, update)
+    timeline = replay(
+        schedule, lambda action: seconds[action.kind][action.stage], _transfer(costs), ready, update
+    )
     return replace(timeline, spans=(*before, *timeline.spans))
 
 
-def settle(schedule: Schedule, costs: Callable[[Together], StageCosts], rounds: int = 3) -> StageCosts:
+def settle(
+    schedule: Schedule, costs: Callable[[Together], StageCosts], rounds: int = 3
+) -> StageCosts:
     """Costs that depend on how much the stages compute at once, which depends on the costs.
 
     Args:
         schedule: whose stages.
-        costs: what they are, given the part of the other stages that is busy meanwhile (`together`).
-        rounds: begun with all stages always busy, the step is simulated and looked at so many times.
+        costs: what they are, given the part of the other stages that is busy meanwhile
+            (`together`).
+        rounds: begun with all stages always busy, the step is simulated and looked at so many
+            times.
     """
     found = costs(dict.fromkeys("FRB", (1.0,) * schedule.stages))
     for _ in range(rounds):
@@ -57,7 +65,9 @@ def together(timeline: Timeline) -> dict[str, tuple[float, ...]]:
     It is a mean over the time; 0 where there is no other stage, or none of that time.
     """
     work = [span for span in timeline.spans if span.kind in "FRB"]
-    edges = sorted((moment, change) for span in work for moment, change in ((span.start, 1), (span.end, -1)))
+    edges = sorted(
+        (moment, change) for span in work for moment, change in ((span.start, 1), (span.end, -1))
+    )
     computed: dict[float, float] = {}  # moment -> seconds of all stages together until then
     before = total = 0.0
     busy = 0
@@ -88,7 +98,9 @@ def _transfer(costs: StageCosts) -> "float | Any":
     sizes = {("F", j): size for j, size in enumerate(costs.activations)}
     sizes |= {("B", j + 1): size for j, size in enumerate(costs.gradients)}
     found = {
-        key: Crossing(size / link.bytes_per_second, link.latency, not link.overlap) if size else Crossing()
+        key: Crossing(size / link.bytes_per_second, link.latency, not link.overlap)
+        if size
+        else Crossing()
         for key, size in sizes.items()
     }
 

@@ -18,7 +18,10 @@ MODELS = {
     "amoebanet-d": ({"L": 3, "D": 16, "image": 48, "num_classes": 10}, 16),
 }
 CASES = [
-    *(("transformer", M, checkpoint) for M, checkpoint in ((1, "always"), (4, "except_last"), (8, "never"))),
+    *(
+        ("transformer", M, checkpoint)
+        for M, checkpoint in ((1, "always"), (4, "except_last"), (8, "never"))
+    ),
     *(("amoebanet-d", M, checkpoint) for M, checkpoint in ((1, "never"), (4, "always"))),
 ]
 SHARED = Messages(posted=0, sending=0)  # messages in shared memory, copied at once
@@ -35,7 +38,11 @@ def measured(K: int) -> list[tuple[int, int]]:
         optimizer = torch.optim.RMSprop(pipe.parameters())
         step = partial(pipe.train_step, inputs, targets, model.loss, optimizer)
         step()  # in which shapes are learnt, gradients made and state begun
-        resident = [*pipe.module.parameters(), *pipe.module.buffers(), *flatten([*optimizer.state.values()])[0]]
+        resident = [
+            *pipe.module.parameters(),
+            *pipe.module.buffers(),
+            *flatten([*optimizer.state.values()])[0],
+        ]
         resident += [inputs] * (pipe.rank == 0) + [targets] * pipe.is_last
         before = sum(tensor.nbytes for tensor in resident)
         peak = measure(step)
@@ -55,7 +62,9 @@ def test_counted_is_what_the_allocator_says(K: int):
         model = build(name, **args)
         data = model.batch(N, 0)
         cut = {"stages": K, "micro_batches": M, "checkpoint": checkpoint, "balance": "uniform"}
-        found = count(model.layers, model.loss, *data, optimizer=torch.optim.RMSprop, messages=SHARED, **cut)
+        found = count(
+            model.layers, model.loss, *data, optimizer=torch.optim.RMSprop, messages=SHARED, **cut
+        )
         for j, stage in enumerate(found.stages):
             visible, everything = stages[j][n]
             assert stage.total == pytest.approx(visible, rel=0.02), (name, M, checkpoint, j)
@@ -99,7 +108,9 @@ def test_operations_are_known_by_hand():
 
 def test_more_micro_batches_and_recomputation_take_less_inside_layers():
     inside = {
-        (M, checkpoint): counted(micro_batches=M, checkpoint=checkpoint).stages[0].by_kind["activations"]
+        (M, checkpoint): counted(micro_batches=M, checkpoint=checkpoint)
+        .stages[0]
+        .by_kind["activations"]
         for M, checkpoint in product((1, 4, 16), ("always", "never"))
     }
     assert inside[1, "always"] == inside[1, "never"]
@@ -109,7 +120,9 @@ def test_more_micro_batches_and_recomputation_take_less_inside_layers():
 
 def test_a_stage_in_the_middle_keeps_its_inputs_and_1f1b_fewer_of_them():
     kept = {
-        name: [s.by_kind["boundary"] for s in counted(stages=4, micro_batches=16, schedule=name).stages]
+        name: [
+            s.by_kind["boundary"] for s in counted(stages=4, micro_batches=16, schedule=name).stages
+        ]
         for name in ("gpipe", "1f1b")
     }
     one = 4 * 8  # bytes of an example
@@ -133,9 +146,20 @@ def test_equal_layers_are_built_and_traced_once():
     layers = [made] * 50
     counter = Counter(layers, nn.functional.mse_loss)
     assert (len(built), len(set(counter.kinds))) == (1, 1)
-    others = [nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Sequential(nn.Linear(8, 8))]
+    others = [
+        nn.Linear(8, 8),
+        nn.Linear(8, 8),
+        nn.Linear(8, 8, bias=False),
+        nn.Sequential(nn.Linear(8, 8)),
+    ]
     assert Counter(others, nn.functional.mse_loss).kinds == (0, 0, 1, 2)
-    active = [nn.LeakyReLU(0.1), nn.LeakyReLU(0.2), nn.LeakyReLU(0.1), nn.ReLU(inplace=True), nn.ReLU()]
+    active = [
+        nn.LeakyReLU(0.1),
+        nn.LeakyReLU(0.2),
+        nn.LeakyReLU(0.1),
+        nn.ReLU(inplace=True),
+        nn.ReLU(),
+    ]
     assert Counter(active, nn.functional.mse_loss).kinds == (0, 1, 0, 2, 3)
 
 
@@ -179,7 +203,10 @@ class Needs(nn.Module):
         ([linear, Chooses], r"layers\[1\] \(Chooses\) cannot be counted: .*shape"),
         ([linear, Looks, linear], r"layers\[1\] \(Looks\) cannot be counted: "),
         ([linear, partial(linear, 9)], r"layers\[1\] \(linear\) cannot be counted: .*8"),
-        ([Needs], r"layers\[0\] \(Needs\) cannot be built without memory: .*no such file second line"),
+        (
+            [Needs],
+            r"layers\[0\] \(Needs\) cannot be built without memory: .*no such file second line",
+        ),
     ],
 )
 def test_what_cannot_be_counted_is_one_line_that_names_the_layer(layers: list, words: str):
@@ -205,10 +232,24 @@ def test_a_wrong_argument_is_one_line(options: dict, words: str):
 
 def test_a_loss_that_needs_no_targets_and_one_that_does_not_fit():
     x = torch.zeros(16, 8)
-    found = count([linear] * 2, lambda outputs, _targets: outputs.square().mean(), x, None, stages=2, micro_batches=4)
+    found = count(
+        [linear] * 2,
+        lambda outputs, _targets: outputs.square().mean(),
+        x,
+        None,
+        stages=2,
+        micro_batches=4,
+    )
     assert found.stages[1].total > 0
     with pytest.raises(ValueError, match=r"loss \(cross_entropy\) cannot be counted: ") as caught:
-        count([linear], nn.functional.cross_entropy, x, torch.zeros(16, 3, 3), stages=1, micro_batches=4)
+        count(
+            [linear],
+            nn.functional.cross_entropy,
+            x,
+            torch.zeros(16, 3, 3),
+            stages=1,
+            micro_batches=4,
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -220,7 +261,9 @@ def test_a_mini_batch_of_any_size_takes_no_memory():
     assert large[0].is_meta
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad]
+)
 def test_any_optimizer(optimizer):
     state = counted(optimizer=partial(optimizer, lr=0.1)).stages[0].by_kind["optimizer"]
     floats = {"SGD": 0, "Adam": 2, "AdamW": 2, "Adagrad": 1}[optimizer.__name__]

@@ -49,7 +49,8 @@ def test_every_figure_has_its_source_and_fractions_are_fractions(name: str):
     assert found.matmul_flops == pytest.approx(
         found.figures["matmul_flops"].peak * found.figures["matmul_flops"].attainable
     )
-    # What holds of every accelerator: it multiplies faster than it does anything else, and its memory beats its link.
+    # What holds of every accelerator: it multiplies faster than it does anything else, and its
+    # memory beats its link.
     assert found.matmul_flops > found.other_flops
     assert found.bytes_per_second > found.link.bytes_per_second
     assert 2**33 <= found.memory < 2**38
@@ -63,7 +64,9 @@ def test_a_core_is_half_a_chip_and_host_staged_messages_cross_the_bus_twice():
     assert load("p100-pcie").link.bytes_per_second == pytest.approx(twice, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["matmul_flops", "launch_s", "link_latency_s", "link_bytes_per_second"])
+@pytest.mark.parametrize(
+    "name", ["matmul_flops", "launch_s", "link_latency_s", "link_bytes_per_second"]
+)
 def test_one_figure_changes_and_no_other(name: str):
     found = load("v100")
     doubled = found.with_figure(name, 2.0)
@@ -81,7 +84,9 @@ def test_what_a_figure_rests_on_stands_in_its_sources():
     assert Figure(1e12, "a table, not looked up", 0.5, "assumption: half").basis == "not looked up"
     assert Figure(1e-6, "a data sheet").basis == "sourced"
     for name in BUILT_IN:
-        assert {figure.basis for figure in load(name).figures.values()} <= set(BASES) - {"not looked up"}
+        assert {figure.basis for figure in load(name).figures.values()} <= set(BASES) - {
+            "not looked up"
+        }
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -114,7 +119,9 @@ def test_a_measured_device_keeps_what_was_measured(tmp_path: Path):
 
 
 def test_an_unknown_name_has_a_near_one():
-    with pytest.raises(ValueError, match=r"^device='tpu-v4': allowed are h100, .*; did you mean 'tpu-v\d'\?$"):
+    with pytest.raises(
+        ValueError, match=r"^device='tpu-v4': allowed are h100, .*; did you mean 'tpu-v\d'\?$"
+    ):
         load("tpu-v4")
     with pytest.raises(ValueError, match=r"^device='abacus': allowed are .*\.json file"):
         load("abacus")
@@ -122,12 +129,16 @@ def test_an_unknown_name_has_a_near_one():
 
 @pytest.mark.parametrize("value", [5, None, 1.5, True, b"v100", ["v100"]])
 def test_what_is_no_name_and_no_path_is_one_line(value: Any):
-    with pytest.raises(ValueError, match=r"^device=.*: allowed are h100, .*\.json file; try 'v100'$"):
+    with pytest.raises(
+        ValueError, match=r"^device=.*: allowed are h100, .*\.json file; try 'v100'$"
+    ):
         load(value)
 
 
 def test_a_folder_says_which_file_to_give(tmp_path: Path):
-    with pytest.raises(ValueError, match=rf"that is a folder, give a file in it, such as {tmp_path}/device\.json$"):
+    with pytest.raises(
+        ValueError, match=rf"that is a folder, give a file in it, such as {tmp_path}/device\.json$"
+    ):
         load(tmp_path)
     load("v100").save(tmp_path / "mine.json")
     with pytest.raises(ValueError, match=rf"such as {tmp_path}/mine\.json$"):
@@ -137,21 +148,57 @@ def test_a_folder_says_which_file_to_give(tmp_path: Path):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda d: d.update(matmul_flop=1), r"no field 'matmul_flop'.*did you mean 'matmul_flops'\?"),
+        (
+            lambda d: d.update(matmul_flop=1),
+            r"no field 'matmul_flop'.*did you mean 'matmul_flops'\?",
+        ),
         (lambda d: d.pop("memory"), "the field memory is missing; add it"),
-        (lambda d: d["memory"].update(unit="GB"), r"no field 'memory\.unit': allowed are value, source"),
+        (
+            lambda d: d["memory"].update(unit="GB"),
+            r"no field 'memory\.unit': allowed are value, source",
+        ),
         (lambda d: d["matmul_flops"].pop("source"), r"the field matmul_flops\.source is missing"),
-        (lambda d: d["matmul_flops"].update(source=""), r"matmul_flops\.source = '': allowed is one line"),
-        (lambda d: d["matmul_flops"].update(attainable_source="a\nb"), r"matmul_flops\.attainable_source = 'a\\nb'"),
-        (lambda d: d["matmul_flops"].update(attainable=1.2), r"matmul_flops\.attainable = 1\.2: .*\(0, 1\]"),
-        (lambda d: d["matmul_flops"].update(attainable=0), r"matmul_flops\.attainable = 0\.0: .*\(0, 1\]"),
-        (lambda d: d["matmul_flops"].update(peak="fast"), r"matmul_flops\.peak = 'fast': allowed is a number"),
-        (lambda d: d["matmul_flops"].update(peak=True), r"matmul_flops\.peak = True: allowed is a number"),
-        (lambda d: d["matmul_flops"].update(peak=math.inf), r"matmul_flops\.peak = inf: allowed is a finite number"),
+        (
+            lambda d: d["matmul_flops"].update(source=""),
+            r"matmul_flops\.source = '': allowed is one line",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(attainable_source="a\nb"),
+            r"matmul_flops\.attainable_source = 'a\\nb'",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(attainable=1.2),
+            r"matmul_flops\.attainable = 1\.2: .*\(0, 1\]",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(attainable=0),
+            r"matmul_flops\.attainable = 0\.0: .*\(0, 1\]",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(peak="fast"),
+            r"matmul_flops\.peak = 'fast': allowed is a number",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(peak=True),
+            r"matmul_flops\.peak = True: allowed is a number",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(peak=math.inf),
+            r"matmul_flops\.peak = inf: allowed is a finite number",
+        ),
         (lambda d: d["matmul_flops"].update(peak=-1), r"matmul_flops\.peak = -1\.0: .*from 1"),
-        (lambda d: d["launch_s"].update(value=math.nan), r"launch_s\.value = nan: allowed is a finite number from 0"),
-        (lambda d: d["matmul_flops"].update(peak=1e308), r"matmul_flops\.peak = 1e\+308: .* to 1e\+19; correct it"),
-        (lambda d: d["bytes_per_second"].update(peak=5e-324), r"bytes_per_second\.peak = 5e-324: .*from 1 to"),
+        (
+            lambda d: d["launch_s"].update(value=math.nan),
+            r"launch_s\.value = nan: allowed is a finite number from 0",
+        ),
+        (
+            lambda d: d["matmul_flops"].update(peak=1e308),
+            r"matmul_flops\.peak = 1e\+308: .* to 1e\+19; correct it",
+        ),
+        (
+            lambda d: d["bytes_per_second"].update(peak=5e-324),
+            r"bytes_per_second\.peak = 5e-324: .*from 1 to",
+        ),
         (
             lambda d: d["other_flops"].update(attainable=5e-324),
             r"other_flops\.attainable = 5e-324: leaves .* of the peak",
@@ -159,7 +206,10 @@ def test_a_folder_says_which_file_to_give(tmp_path: Path):
         (lambda d: d["launch_s"].update(value=1e308), r"launch_s\.value = 1e\+308: .*from 0 to 1;"),
         (lambda d: d["link_latency_s"].update(value=1e5), r"link_latency_s\.value = 1.*e?.*to 60"),
         (lambda d: d["memory"].update(value=1e300), r"memory\.value = 1e\+300"),
-        (lambda d: d["link_overlap"].update(value=1), r"link_overlap\.value = 1\.0: allowed is true or false"),
+        (
+            lambda d: d["link_overlap"].update(value=1),
+            r"link_overlap\.value = 1\.0: allowed is true or false",
+        ),
         (lambda d: d.update(launch_s=3), r"launch_s holds 3\.0: allowed is an object"),
         (lambda d: d.update(title=None), r"title = None: allowed is one line"),
         (lambda d: d.update(title="x" * 3000), r"title = 'x+\.\.\.: allowed is one line"),

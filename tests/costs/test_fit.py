@@ -64,7 +64,9 @@ def test_no_cut_is_more_even(search: Search):
             other = [*ends]
             other[boundary] += moved
             if all(a < b for a, b in pairwise(other)):
-                fullest = max(tasks.memory(j, range(a, b)).total for j, (a, b) in enumerate(pairwise(other)))
+                fullest = max(
+                    tasks.memory(j, range(a, b)).total for j, (a, b) in enumerate(pairwise(other))
+                )
                 assert fullest >= 0.99 * cut.fullest
 
 
@@ -93,7 +95,9 @@ def test_sizes_that_are_not_traced_come_out_the_same():
 def test_more_memory_or_more_stages_hold_more():
     found = []
     for stages, memory in ((1, 2), (1, 4), (2, 4), (4, 4)):
-        fit = Search(transformer, Step(stages, micro_batches=8, batch=8), memory * 2**20).largest([SIZES])
+        fit = Search(transformer, Step(stages, micro_batches=8, batch=8), memory * 2**20).largest(
+            [SIZES]
+        )
         assert fit.best is not None
         found.append(fit.best.args["L"])
     assert found == sorted(set(found))
@@ -108,7 +112,9 @@ def test_a_model_with_fewer_layers_than_stages_is_passed_over():
 
 def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count():
     step = Step(stages=8, micro_batches=8, batch=8)
-    with pytest.raises(ValueError, match="stages=8: the model has 5 layers; choose at most 5 stages"):
+    with pytest.raises(
+        ValueError, match="stages=8: the model has 5 layers; choose at most 5 stages"
+    ):
         Search(transformer, step, GIB).largest([[{"L": 3}]])
     fit = Search(transformer, step, GIB).largest([[{"L": 3}], [{"L": 9}]])
     assert fit.best is not None
@@ -116,7 +122,11 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
 
 
 def test_what_grows_the_data_is_counted_with_its_own_data():
-    few = Search(partial(build, "transformer", L=1, **{k: v for k, v in SMALL.items() if k != "T"}), STEP, 4 * 2**20)
+    few = Search(
+        partial(build, "transformer", L=1, **{k: v for k, v in SMALL.items() if k != "T"}),
+        STEP,
+        4 * 2**20,
+    )
     fit = few.largest([[{"T": T} for T in range(1, 4000)]])
     assert fit.best is not None
     assert fit.above is not None
@@ -139,7 +149,9 @@ def test_a_layer_that_narrows_what_crosses_is_looked_for():
 
 
 def test_what_is_varied():
-    assert [sizes[0] for sizes in families("amoebanet-d", {}, None)] == [{"L": L, "D": 16} for L in (18, 36, 72)]
+    assert [sizes[0] for sizes in families("amoebanet-d", {}, None)] == [
+        {"L": L, "D": 16} for L in (18, 36, 72)
+    ]
     assert families("amoebanet-d", {"D": 64}, None)[0][:2] == [{"D": 64, "L": 3}, {"D": 64, "L": 6}]
     assert families("transformer", {"T": 8}, None)[0][1] == {"T": 8, "L": 2}
     assert families("transformer", {"L": 8}, None) == [[{"L": 8}]]
@@ -194,7 +206,18 @@ def test_sizes_are_shown_in_the_unit_that_was_asked_for():
     assert in_unit(12, "B") == "12 B"
 
 
-COMMAND = ["fit", "transformer", "--memory", "4MiB", "--stages", "4", "--batch", "8", "--micro-batches", "8"]
+COMMAND = [
+    "fit",
+    "transformer",
+    "--memory",
+    "4MiB",
+    "--stages",
+    "4",
+    "--batch",
+    "8",
+    "--micro-batches",
+    "8",
+]
 COMMAND += ["--model-args", *(f"{name}={value}" for name, value in SMALL.items())]
 
 
@@ -220,7 +243,9 @@ def test_the_command_for_programs(capsys: pytest.CaptureFixture[str], search: Se
     assert fit.best is not None
     assert (told["memory"], told["K"], told["fidelity"]) == (4 * 2**20, 4, "counted")
     assert told["largest"]["parameters"] == fit.best.parameters
-    assert [stage["total"] for stage in told["largest"]["stages"]] == [stage.total for stage in fit.best.stages]
+    assert [stage["total"] for stage in told["largest"]["stages"]] == [
+        stage.total for stage in fit.best.stages
+    ]
     assert told["next"]["args"]["L"] == fit.best.args["L"] + 1
 
 
@@ -238,7 +263,9 @@ def chooses(width=8):
 """
 
 
-def test_a_model_of_one_s_own(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_a_model_of_one_s_own(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     (tmp_path / "mymodel_fit.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     mine = ["fit", "--model", "import:mymodel_fit:layers", "--memory", "900MB", "--json"]
@@ -307,7 +334,9 @@ def refusing(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     (tmp_path / "refusing_fit.py").write_text(REFUSING)
     monkeypatch.chdir(tmp_path)
 
-    def go(name: str, memory: str = "30MB", *more: str, vary: str = "width") -> tuple[int, dict, str]:
+    def go(
+        name: str, memory: str = "30MB", *more: str, vary: str = "width"
+    ) -> tuple[int, dict, str]:
         command = ["fit", f"import:refusing_fit:{name}", "--memory", memory, "--vary", vary, *more]
         status = main(command)
         told = capsys.readouterr()
@@ -323,13 +352,30 @@ def refusing(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     ("name", "multiple", "reason"),
     [
         ("multiples", 8, "width=1: width = 1: must be a multiple of 8"),
-        ("runtime", 8, "width=1: model='import:refusing_fit:runtime' with width=1: the function raised RuntimeError"),
-        ("typed", 8, "width=1: model='import:refusing_fit:typed' with width=1: the function raised TypeError"),
-        ("heads", 12, "width=1: layers[2] (TransformerEncoderLayer) cannot be built without memory: AssertionError"),
+        (
+            "runtime",
+            8,
+            "width=1: model='import:refusing_fit:runtime' with width=1: the function raised "
+            "RuntimeError",
+        ),
+        (
+            "typed",
+            8,
+            "width=1: model='import:refusing_fit:typed' with width=1: the function raised "
+            "TypeError",
+        ),
+        (
+            "heads",
+            12,
+            "width=1: layers[2] (TransformerEncoderLayer) cannot be built without memory: "
+            "AssertionError",
+        ),
         ("shapes", 6, "width=1: layers[2] (Split) cannot be counted: RuntimeError"),
     ],
 )
-def test_sizes_that_a_model_refuses_are_left_out_and_told(refusing, name: str, multiple: int, reason: str):
+def test_sizes_that_a_model_refuses_are_left_out_and_told(
+    refusing, name: str, multiple: int, reason: str
+):
     status, found, told = refusing(name)
     best, above = found["largest"]["args"]["width"], found["next"]["args"]["width"]
     assert status == 0
@@ -337,12 +383,19 @@ def test_sizes_that_a_model_refuses_are_left_out_and_told(refusing, name: str, m
     assert best < above <= best + 2 * multiple
     assert found["largest"]["fullest"] <= 30e6 < found["next"]["fullest"]
     assert {one["args"]["width"] % multiple for one in found["refused"]} == set(range(1, multiple))
-    assert f"{len(found['refused'])} sizes were left out, since the model refuses them; {reason}" in told
+    assert (
+        f"{len(found['refused'])} sizes were left out, since the model refuses them; {reason}"
+        in told
+    )
 
 
 def test_what_is_refused_between_sizes_that_were_traced_is_found_out(refusing):
     status, found, told = refusing("holes")
-    assert (status, found["largest"]["args"], found["next"]["args"]) == (0, {"width": 499}, {"width": 900})
+    assert (status, found["largest"]["args"], found["next"]["args"]) == (
+        0,
+        {"width": 499},
+        {"width": 900},
+    )
     assert "since the model refuses them; width=" in told
 
 
@@ -362,7 +415,10 @@ def test_where_the_search_ends_at_its_limit_it_says_so(refusing):
     status, found, told = refusing("plain", "1GB")
     assert (status, found["largest"]["args"], found["next"]) == (0, {"width": 4096}, None)
     assert found["limit_reached"]
-    assert "search limit reached at width=4096: the fullest stage takes 0.20 GB of 1.00 GB, so larger models" in told
+    assert (
+        "search limit reached at width=4096: the fullest stage takes 0.20 GB of 1.00 GB, so "
+        "larger models" in told
+    )
     assert "--up-to 8192 looks further" in told
     status, found, told = refusing("plain", "1GB", "--up-to", "65536")
     assert found["largest"]["fullest"] <= 1e9 < found["next"]["fullest"]
@@ -382,7 +438,10 @@ def test_an_argument_that_changes_nothing_is_said_to(refusing):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("activation", "it is text, by default 'relu'"), ("bias", "it is true or false, by default True")],
+    [
+        ("activation", "it is text, by default 'relu'"),
+        ("bias", "it is true or false, by default True"),
+    ],
 )
 def test_only_numbers_grow(refusing, name: str, words: str):
     status, _, told = refusing("ignores", vary=name)
@@ -428,16 +487,24 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]):
         (["transformr", "--memory", "8GB"], "did you mean 'transformer'"),
         (["--memory", "8GB"], "name it once"),
         (["transformer", "--model", "timed", "--memory", "8GB"], "name it once"),
-        (["transformer", "--memory", "8GB", "--micro-batches", "64"], "--micro-batches 64: allowed is 1 to"),
+        (
+            ["transformer", "--memory", "8GB", "--micro-batches", "64"],
+            "--micro-batches 64: allowed is 1 to",
+        ),
         (["transformer", "--memory", "8GB", "--stages", "0"], "--stages 0: allowed is 1 to"),
         (["transformer", "--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
         (["transformer", "--memory", "8GB", "--checkpoint", "maybe"], "checkpoint"),
         (["transformer", "--memory", "8GB", "--up-to", "0"], "--up-to 0: allowed is 1 to 65536"),
-        (["amoebanet-d", "--memory", "8GB", "--up-to", "15"], "up_to = 15: allowed is 16 or more, the smallest D"),
+        (
+            ["amoebanet-d", "--memory", "8GB", "--up-to", "15"],
+            "up_to = 15: allowed is 16 or more, the smallest D",
+        ),
         (["transformer", "--memory", "8GB", "--model-args", "Q=3"], "dropout, attention\n"),
     ],
 )
-def test_a_wrong_argument_is_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]):
+def test_a_wrong_argument_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+):
     assert main(["fit", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

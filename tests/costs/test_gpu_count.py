@@ -17,7 +17,9 @@ MODELS = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(("M", "checkpoint"), [(1, "never"), (4, "always"), (8, "except_last"), (8, "never")])
+@pytest.mark.parametrize(
+    ("M", "checkpoint"), [(1, "never"), (4, "always"), (8, "except_last"), (8, "never")]
+)
 def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
     """Within 5 % of `max_memory_allocated`, counted on the GPU's operators."""
     args, N = MODELS[name]
@@ -30,12 +32,25 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
         (measured,) = pipe.measure_memory(*data, model.loss, own)
     pipe.close()
     cut = {"stages": 1, "micro_batches": M, "checkpoint": checkpoint, "balance": "uniform"}
-    found = count(model.layers, model.loss, *data, optimizer=optimizer, messages=Messages(0, 0), device="cuda", **cut)
+    found = count(
+        model.layers,
+        model.loss,
+        *data,
+        optimizer=optimizer,
+        messages=Messages(0, 0),
+        device="cuda",
+        **cut,
+    )
     assert found.stages[0].total == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_one_line():
     model = build("transformer", L=1, d=8, H=8, heads=2, V=64, T=4)
-    with pytest.raises(ValueError, match="device='cuda': counting is on 'cpu', or on 'cuda' where torch can use a GPU"):
-        count(model.layers, model.loss, *model.batch(2, 0), stages=1, micro_batches=1, device="cuda")
+    with pytest.raises(
+        ValueError,
+        match="device='cuda': counting is on 'cpu', or on 'cuda' where torch can use a GPU",
+    ):
+        count(
+            model.layers, model.loss, *model.batch(2, 0), stages=1, micro_batches=1, device="cuda"
+        )

@@ -49,7 +49,8 @@ def test_an_operator_takes_what_its_work_or_its_bytes_take_and_a_launch():
     assert operator_seconds(op, machine(1000, 100)).total == 4.5
     other = Op("add.Tensor", flops=0, read=80, written=40)
     assert operator_seconds(other, machine(1, 60)) == Terms(memory=2.0, launch=0.5)
-    assert operator_seconds(other, machine(1, 60, other=2)) == Terms(memory=5.0, launch=0.5)  # ten float32
+    # ten float32
+    assert operator_seconds(other, machine(1, 60, other=2)) == Terms(memory=5.0, launch=0.5)
     assert operator_seconds(Op("empty.memory_format", 0, 0, 0), machine(1, 1)) == Terms()
 
 
@@ -83,7 +84,12 @@ def test_a_relu_is_its_bytes_and_a_launch():
 
 @pytest.mark.parametrize(
     ("optimizer", "copies"),
-    [(None, 0), (torch.optim.SGD, 3), (partial(torch.optim.SGD, momentum=0.9), 5), (torch.optim.Adagrad, 5)],
+    [
+        (None, 0),
+        (torch.optim.SGD, 3),
+        (partial(torch.optim.SGD, momentum=0.9), 5),
+        (torch.optim.Adagrad, 5),
+    ],
 )
 def test_an_update_moves_parameters_gradients_and_state(optimizer, copies: int):
     """Parameters read and written, gradients read, and every copy of state read and written; Adagrad counts steps."""
@@ -116,7 +122,15 @@ def test_the_loss_is_told_apart():
 
 
 def made_up(scale: float, *, end: bool) -> LayerTime:
-    return LayerTime(Terms(scale, 2 * scale, 3 * scale), Terms(4 * scale, 5 * scale, 6 * scale), 1.0, 10, 5, 1, end)
+    return LayerTime(
+        Terms(scale, 2 * scale, 3 * scale),
+        Terms(4 * scale, 5 * scale, 6 * scale),
+        1.0,
+        10,
+        5,
+        1,
+        end,
+    )
 
 
 TIMES = (made_up(1, end=True), made_up(10, end=False), made_up(100, end=True))
@@ -142,7 +156,9 @@ def test_a_profile_without_ends_keeps_their_places():
 
 
 def test_an_unknown_term_is_one_line():
-    with pytest.raises(ValueError, match=r"^terms: no term 'flops': allowed are matmul, memory, launch"):
+    with pytest.raises(
+        ValueError, match=r"^terms: no term 'flops': allowed are matmul, memory, launch"
+    ):
         profile(TIMES, LOSS, terms=("matmul", "flops"))
 
 
@@ -169,11 +185,23 @@ def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_par
 def test_amoebanet_at_the_papers_size_multiplies_what_is_known_of_each_layer():
     """Multiply-adds of one image, counted apart for torchgpipe's network, 15.170e9 in all.
 
-    Ours is the authors' network: stem of 32 filters and stem cells of D/4 and D/2, where torchgpipe has D/4, D/2 and
-    D. So the first layers differ, up to the second normal cell, and nothing behind them but 1001 classes for 1000.
+    Ours is the authors' network: stem of 32 filters and stem cells of D/4 and D/2, where torchgpipe
+    has D/4, D/2 and D. So the first layers differ, up to the second normal cell, and nothing behind
+    them but 1001 classes for 1000.
     """
     normal, first, second, reduction = 0.706, 0.552, 0.655, 1.037
-    same = [*[normal] * 4, reduction, first, second, *[normal] * 4, reduction, first, second, *[normal] * 4, 0.004]
+    same = [
+        *[normal] * 4,
+        reduction,
+        first,
+        second,
+        *[normal] * 4,
+        reduction,
+        first,
+        second,
+        *[normal] * 4,
+        0.004,
+    ]
     model = build("amoebanet-d", L=18, D=256)
     inputs, _ = model.batch(1, 0)
     made = Counter(model.layers, model.loss)

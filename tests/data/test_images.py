@@ -29,7 +29,10 @@ def test_digits_are_the_real_ones_normalised():
     assert abs(pixels.mean()) < 0.01
     assert abs(pixels.std() - 1) < 0.01
     assert torch.equal(pixels[:, 0], pixels[:, 2])
-    grey = {tuple(image) for image in (pixels[:, 0] * images._STD + images._MEAN).mul(16).round().flatten(1).tolist()}
+    grey = {
+        tuple(image)
+        for image in (pixels[:, 0] * images._STD + images._MEAN).mul(16).round().flatten(1).tolist()
+    }
     assert grey == {tuple(image.ravel()) for image in bunch.images}
 
 

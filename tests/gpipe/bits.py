@@ -22,7 +22,9 @@ STAGES = (1, 2, 3, 4)
 CHECKPOINTS = ("always", "except_last", "never")
 SEEDS = (10, 16, 22, 38)  # of random models, each of which a boundary once changed
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=0.01),
+    "momentum": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.01, momentum=0.9, weight_decay=0.01
+    ),
     "adam": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
 }
 
@@ -111,7 +113,13 @@ def drawing() -> list[Layer]:
 
 def changing() -> list[Layer]:
     """Layers whose forward changes buffers."""
-    return [linear, Means, lambda: spectral_norm(nn.Linear(WIDTH, WIDTH)), lambda: nn.BatchNorm1d(WIDTH), Means]
+    return [
+        linear,
+        Means,
+        lambda: spectral_norm(nn.Linear(WIDTH, WIDTH)),
+        lambda: nn.BatchNorm1d(WIDTH),
+        Means,
+    ]
 
 
 def awkward() -> list[Layer]:
@@ -366,7 +374,13 @@ def train(
     layers, (inputs, targets), loss_fn = model(name)
     states = generator_states()
     parts, steps = (PARTS, 3) if inputs.shape[0] == SEQUENCES else (M, STEPS)
-    options = {"checkpoint": checkpoint, "schedule": schedule, "balance": "uniform", "device": "cpu", "seed": 7}
+    options = {
+        "checkpoint": checkpoint,
+        "schedule": schedule,
+        "balance": "uniform",
+        "device": "cpu",
+        "seed": 7,
+    }
     pipe = Pipeline(layers, stages, parts, **options)  # pyright: ignore[reportArgumentType]
     initial = {key: value.clone() for key, value in pipe.module.state_dict().items()}
     parameters = list(pipe.parameters())
@@ -380,15 +394,34 @@ def train(
     return {"initial": initial, "gradients": gradients, "final": final, "losses": losses}
 
 
-CASES = [(name, "momentum", c, "gpipe") for name in ("amoebanet", "transformer") for c in CHECKPOINTS]
-CASES += [(name, "adam", c, "gpipe") for name in ("drawing", "changing", "awkward", "transformer") for c in CHECKPOINTS]
-SEQUENCE_CASES = [(name, "momentum", c, "gpipe") for name in SEQUENCE_MODELS for c in ("always", "never")]
-SEQUENCE_CASES += [(name, "momentum", "except_last", "gpipe") for name in ("recurrent", "attention")]
-SEQUENCE_CASES += [(name, "momentum", c, "1f1b") for name in ("recurrent", "attention") for c in ("always", "never")]
+CASES = [
+    (name, "momentum", c, "gpipe") for name in ("amoebanet", "transformer") for c in CHECKPOINTS
+]
+CASES += [
+    (name, "adam", c, "gpipe")
+    for name in ("drawing", "changing", "awkward", "transformer")
+    for c in CHECKPOINTS
+]
+SEQUENCE_CASES = [
+    (name, "momentum", c, "gpipe") for name in SEQUENCE_MODELS for c in ("always", "never")
+]
+SEQUENCE_CASES += [
+    (name, "momentum", "except_last", "gpipe") for name in ("recurrent", "attention")
+]
+SEQUENCE_CASES += [
+    (name, "momentum", c, "1f1b")
+    for name in ("recurrent", "attention")
+    for c in ("always", "never")
+]
 SEQUENCE_CASES += [(seed, "momentum", c, "gpipe") for seed in SEEDS for c in ("always", "never")]
 
 
 def everything(cases: Sequence[tuple[Any, str, str, str]]) -> dict:
     """All cases for each K on the first K ranks."""
     rank = dist.get_rank()
-    return {(*case, K): train(case[0], K, case[2], case[1], case[3]) for case in cases for K in STAGES if rank < K}
+    return {
+        (*case, K): train(case[0], K, case[2], case[1], case[3])
+        for case in cases
+        for K in STAGES
+        if rank < K
+    }

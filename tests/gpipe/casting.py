@@ -92,14 +92,19 @@ def cast(stages: int, checkpoint: str, loop: str) -> dict[str, Any]:
     optimizer = Sharpened(pipe.parameters(), lr=0.3)
     around = torch.autocast("cpu", dtype=torch.bfloat16) if loop == LOOPS[1] else nullcontext()
     kept, crossed = True, set[torch.dtype]()
-    pipe.module[0].register_forward_pre_hook(lambda _module, arguments: crossed.add(arguments[0].dtype))
+    pipe.module[0].register_forward_pre_hook(
+        lambda _module, arguments: crossed.add(arguments[0].dtype)
+    )
     with around:
         for step in range(STEPS):
             with regions(loop, step):
                 before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
                 pipe.evaluate(*batch(), LOSS)
                 pipe.train_step(*batch(), LOSS, optimizer)
-                kept &= before == (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+                kept &= before == (
+                    torch.is_autocast_enabled("cpu"),
+                    torch.get_autocast_dtype("cpu"),
+                )
     pipe.close()
     return {"state": dict(pipe.module.state_dict()), "kept": kept, "crossed": crossed}
 

@@ -69,7 +69,9 @@ def case(name: str, checkpoint: str, M: int) -> Case:
     )
 
 
-CASES = [(name, checkpoint, M) for name in MODELS for checkpoint in ("always", "never") for M in (1, 3)]
+CASES = [
+    (name, checkpoint, M) for name in MODELS for checkpoint in ("always", "never") for M in (1, 3)
+]
 
 
 def train_all() -> dict[tuple[str, str, int], Trained]:
@@ -88,7 +90,9 @@ def draws(stages: int, checkpoint: str) -> tuple[list[float], Any]:
     """The losses where a layer of the last stage begins to draw, and where Python's generator is afterwards."""
     torch.manual_seed(3)
     layers = [linear(), DrawsLater(2)]
-    pipe = Pipeline(layers, stages, 2, balance=[2 // stages] * stages, checkpoint=checkpoint, device="cpu")
+    pipe = Pipeline(
+        layers, stages, 2, balance=[2 // stages] * stages, checkpoint=checkpoint, device="cpu"
+    )
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
     random.seed(7)
     losses = []

@@ -37,7 +37,14 @@ def linear() -> nn.Module:
 
 def noisy() -> list:
     """Dropout and batch norm."""
-    return [linear, lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(WIDTH), linear, lambda: nn.Dropout(0.2), linear]
+    return [
+        linear,
+        lambda: nn.Dropout(0.5),
+        lambda: nn.BatchNorm1d(WIDTH),
+        linear,
+        lambda: nn.Dropout(0.2),
+        linear,
+    ]
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -145,7 +152,14 @@ def put(folder, module, optimizer=None, step=1, **kwargs):
 
 
 def get(folder, module, optimizer=None, layers=None):
-    return load(folder, rank=0, gather=alone, module=module, layers=layers or keys(module), optimizer=optimizer)
+    return load(
+        folder,
+        rank=0,
+        gather=alone,
+        module=module,
+        layers=layers or keys(module),
+        optimizer=optimizer,
+    )
 
 
 def forge(folder, change=None):

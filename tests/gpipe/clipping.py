@@ -116,7 +116,9 @@ def refused(stages: int) -> list[str]:
 def everything() -> dict[Any, Any]:
     """K = 1, 2, 3, and two replicas of K = 1, 2, on four processes."""
     rank = dist.get_rank()
-    cases = [(K, copies) for K, copies in ((1, 1), (2, 1), (3, 1), (1, D), (2, D)) if rank < K * copies]
+    cases = [
+        (K, copies) for K, copies in ((1, 1), (2, 1), (3, 1), (1, D), (2, D)) if rank < K * copies
+    ]
     found: dict[Any, Any] = {(*c, t): clipped(*c, t) for c in cases for t in NORM_TYPES}
     if rank < 2:
         found["refused"] = refused(2)

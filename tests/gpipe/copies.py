@@ -45,7 +45,9 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.third = (nn.Sequential(linear(), nn.BatchNorm1d(WIDTH)) for _ in range(3))
+        self.first, self.second, self.third = (
+            nn.Sequential(linear(), nn.BatchNorm1d(WIDTH)) for _ in range(3)
+        )
         self.dead = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,13 +59,15 @@ class Branches(nn.Module):
 class Tables(nn.Module):
     """Embeddings with sparse gradients, of rows that differ between replicas.
 
-    `often` is used by all, row 0 with a gradient of zeros; `once` by the replica with positive first inputs; `never` by
-    none; of `both` the other replica's gradient is dense.
+    `often` is used by all, row 0 with a gradient of zeros; `once` by the replica with positive
+    first inputs; `never` by none; of `both` the other replica's gradient is dense.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.often, self.once, self.never, self.both = (nn.Embedding(ROWS, WIDTH, sparse=True) for _ in range(4))
+        self.often, self.once, self.never, self.both = (
+            nn.Embedding(ROWS, WIDTH, sparse=True) for _ in range(4)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         rows = (x[:, 1].abs() * 7).long() % ROWS
@@ -75,7 +79,8 @@ class Tables(nn.Module):
 
 def model(name: str) -> list[Layer]:
     """Three layers or four."""
-    exact: list[Layer] = [  # in float64, since the norm of two examples magnifies what rounding does
+    # in float64, since the norm of two examples magnifies what rounding does
+    exact: list[Layer] = [
         lambda: linear().double(),
         lambda: nn.BatchNorm1d(WIDTH).double(),
         lambda: linear().double(),
@@ -121,7 +126,16 @@ def optimizer_of(parameters: list[nn.Parameter], case: str = "plain") -> torch.o
 def train(case: str, stages: int, checkpoint: str = "always") -> dict[str, Any]:
     """Three steps on this replica's own mini-batch and a fourth one's evaluation."""
     name, loss_fn = CASES[case]
-    pipe = Pipeline(model(name), stages, M, replicas=D, balance="uniform", checkpoint=checkpoint, device="cpu", seed=4)
+    pipe = Pipeline(
+        model(name),
+        stages,
+        M,
+        replicas=D,
+        balance="uniform",
+        checkpoint=checkpoint,
+        device="cpu",
+        seed=4,
+    )
     optimizer = optimizer_of(list(pipe.parameters()), case)
     own = batch(name, pipe.replica)
     losses = [pipe.train_step(*own, loss_fn, optimizer).loss for _ in range(STEPS)]

@@ -98,12 +98,24 @@ MODELS: dict[str, list[Layer]] = {
         nn.Identity,
         layer(lambda v: v[0].sum(1, True) * v[1]),
     ],
-    "chunks": [layer(lambda x: x.chunk(2, 1), linear_first=True), nn.Identity, layer(lambda v: v[0] * v[1])],
+    "chunks": [
+        layer(lambda x: x.chunk(2, 1), linear_first=True),
+        nn.Identity,
+        layer(lambda v: v[0] * v[1]),
+    ],
     "expanded": [layer(lambda x: x[:, :1].expand(-1, 6), linear_first=True), nn.Identity, linear],
-    "transposed": [layer(lambda x: x.t(), linear_first=True), nn.Identity, layer(lambda x: x.t().tanh())],
+    "transposed": [
+        layer(lambda x: x.t(), linear_first=True),
+        nn.Identity,
+        layer(lambda x: x.t().tanh()),
+    ],
     "mixed": [layer(_mixed, linear_first=True), nn.Identity, layer(_use_mixed)],
     "constants": [layer(_constants, linear_first=True), nn.Identity, layer(_use_constants)],
-    "halves": [layer(lambda x: x.bfloat16(), linear_first=True), nn.Identity, layer(lambda x: x.float())],
+    "halves": [
+        layer(lambda x: x.bfloat16(), linear_first=True),
+        nn.Identity,
+        layer(lambda x: x.float()),
+    ],
     "lengths": [linear, nn.Tanh, linear],
     "tokens": [linear, nn.Tanh, classes],
 }
@@ -132,12 +144,18 @@ def batches(name: str) -> list[tuple[Tensor, Tensor]]:
 
 def loss_of(name: str) -> Callable[..., Tensor]:
     """The loss of one case."""
-    return Weighted(token_loss, lambda y: (y != PAD).sum()) if name == "tokens" else nn.functional.mse_loss
+    return (
+        Weighted(token_loss, lambda y: (y != PAD).sum())
+        if name == "tokens"
+        else nn.functional.mse_loss
+    )
 
 
 def train(name: str, stages: int, checkpoint: str) -> dict[str, Any]:
     """Losses, evaluations and this stage's last gradients; the inputs stay as they were."""
-    pipe = Pipeline(MODELS[name], stages, M, checkpoint=checkpoint, balance="uniform", device="cpu", seed=2)
+    pipe = Pipeline(
+        MODELS[name], stages, M, checkpoint=checkpoint, balance="uniform", device="cpu", seed=2
+    )
     trained = [p for p in pipe.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1, weight_decay=0.1) if trained else None
     losses, evaluations = [], []

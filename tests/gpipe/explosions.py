@@ -14,7 +14,8 @@ from repro.gpipe import NonFiniteError, Pipeline
 
 WIDTH, N, M, LAYERS = 5, 10, 4, 4
 BAD = 1  # the micro-batch that goes wrong, of examples 3 to 5
-HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5}  # added to the layer's index, it is that layer's order
+# added to the layer's index, it is that layer's order
+HOW = {"forward": 0.0, "backward": 0.25, "summed": 0.5}
 LOSS = -2.0
 ORDERS = [(kind, n) for kind in ("forward", "backward") for n in range(LAYERS)]
 ORDERS += [("loss", 0), ("inputs", 0), ("targets", 0), ("summed", 1)]
@@ -25,7 +26,12 @@ CASES = [  # K, schedule, checkpoint, and the orders that are given one after th
     (2, "gpipe-late", "always", [("backward", 1), ("forward", 2)]),
     (2, "1f1b", "except_last", [("forward", 3), ("backward", 0), ("loss", 0)]),
 ]
-REPLICAS = (2, "gpipe", "always", [("forward", 2), ("backward", 1), ("loss", 0), ("summed by all", 1)])
+REPLICAS = (
+    2,
+    "gpipe",
+    "always",
+    [("forward", 2), ("backward", 1), ("loss", 0), ("summed by all", 1)],
+)
 
 
 class _Spoil(torch.autograd.Function):
@@ -92,7 +98,16 @@ def batch(kind: str = "good", n: int = 0, seed: int = 0) -> tuple[Tensor, Tensor
 def pipeline(K: int, schedule: str = "gpipe", checkpoint: str = "always", **how: Any) -> Pipeline:
     """Four links."""
     layers = [partial(Link, n) for n in range(LAYERS)]
-    return Pipeline(layers, K, M, schedule=schedule, checkpoint=checkpoint, balance="uniform", device="cpu", **how)
+    return Pipeline(
+        layers,
+        K,
+        M,
+        schedule=schedule,
+        checkpoint=checkpoint,
+        balance="uniform",
+        device="cpu",
+        **how,
+    )
 
 
 def optimizer_of(pipe: Pipeline) -> torch.optim.Optimizer:
@@ -122,7 +137,9 @@ def refusal(call: Callable[[], object]) -> str:
     return "accepted"
 
 
-def refused(K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, int]], **how: Any) -> dict[str, Any]:
+def refused(
+    K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, int]], **how: Any
+) -> dict[str, Any]:
     """Each order before a good step, the first one before any, beside the good steps alone."""
     pipe, good = (pipeline(K, schedule, checkpoint, **how) for _ in range(2))
     optimizer, its = optimizer_of(pipe), optimizer_of(good)
@@ -135,7 +152,9 @@ def refused(K: int, schedule: str, checkpoint: str, orders: Sequence[tuple[str, 
         found["unchanged"].append(same(before, state(pipe, optimizer)))
         own = batch(seed=step + 10 * pipe.replica)
         losses = [p.train_step(*own, loss_fn, o).loss for p, o in ((pipe, optimizer), (good, its))]
-        found["like good"].append(losses[0] == losses[1] and same(state(pipe, optimizer), state(good, its)))
+        found["like good"].append(
+            losses[0] == losses[1] and same(state(pipe, optimizer), state(good, its))
+        )
     pipe.close()
     good.close()
     return found
@@ -148,7 +167,10 @@ def without_optimizer(**how: Any) -> tuple[str, bool]:
     for each in (pipe, good):
         each.train_step(*batch(), loss_fn)
         each.close()
-    found = [{k: p.grad for k, p in each.module.named_parameters() if p.grad is not None} for each in (pipe, good)]
+    found = [
+        {k: p.grad for k, p in each.module.named_parameters() if p.grad is not None}
+        for each in (pipe, good)
+    ]
     return said, same(*found)
 
 
@@ -164,14 +186,17 @@ def saved(folder: Path, **how: Any) -> dict[str, Any]:
         if pipe.is_last and not pipe.replica:
             weight = pipe.module.get_parameter("3.shift")
             tensor = (
-                optimizer.state[weight]["momentum_buffer"] if name == "momentum" else pipe.module.state_dict()[name]
+                optimizer.state[weight]["momentum_buffer"]
+                if name == "momentum"
+                else pipe.module.state_dict()[name]
             )
             tensor[0] = float("inf")
         said.append(refusal(partial(pipe.save, folder, optimizer)))
         if name == "3.shift":
             said.append(refusal(partial(pipe.train_step, *batch(), loss_fn, optimizer)))
         pipe.load(folder, optimizer)
-    as_saved = pipe.replica > 0 or same(before, state(pipe, optimizer))  # it is the first replica's that is saved
+    # it is the first replica's that is saved
+    as_saved = pipe.replica > 0 or same(before, state(pipe, optimizer))
     pipe.close()
     return {"said": said, "as saved": as_saved}
 

@@ -118,7 +118,11 @@ class _Unspeakable(Exception):
 
 def raises(what: str) -> None:
     """Errors that are hard to tell."""
-    raise {"huge": RuntimeError("x " * 10**7), "unspeakable": _Unspeakable(), "no text": OSError("\udcff")}[what]
+    raise {
+        "huge": RuntimeError("x " * 10**7),
+        "unspeakable": _Unspeakable(),
+        "no text": OSError("\udcff"),
+    }[what]
 
 
 def endless(when: str) -> None:
@@ -143,4 +147,6 @@ def afterwards(folder: str) -> None:
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
-    print(launch(globals()[name], *[int(a) if a.isdigit() else a for a in arguments], stages=STAGES))
+    print(
+        launch(globals()[name], *[int(a) if a.isdigit() else a for a in arguments], stages=STAGES)
+    )

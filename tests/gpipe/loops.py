@@ -20,10 +20,15 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS),
     "warm-up": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer,
-        [lr_scheduler.LinearLR(optimizer, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.5)],
+        [
+            lr_scheduler.LinearLR(optimizer, total_iters=3),
+            lr_scheduler.ExponentialLR(optimizer, 0.5),
+        ],
         [3],
     ),
-    "plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.2),
+    "plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
+        optimizer, patience=0, threshold=0.2
+    ),
 }
 
 
@@ -65,7 +70,9 @@ def accumulated(stages: int, copies: int, refused: bool) -> dict[str, Tensor]:
         done = 0
         bad = refused
         while done < WINDOW:
-            x, y = (t[pipe.replica * N : (pipe.replica + 1) * N] for t in batch(WINDOW * window + done))
+            x, y = (
+                t[pipe.replica * N : (pipe.replica + 1) * N] for t in batch(WINDOW * window + done)
+            )
             try:
                 if done == 1 and bad:
                     bad = False
@@ -110,7 +117,9 @@ def scheduled(stages: int, name: str, epochs: int, folder: Path, resume: bool) -
         loss = pipe.train_step(x, y, LOSS, optimizer).loss
         scheduler.step(loss) if name == "plateau" else scheduler.step()
         losses.append(loss)
-    pipe.save(folder, optimizer, extra={"scheduler": scheduler.state_dict(), "epoch": first + epochs})
+    pipe.save(
+        folder, optimizer, extra={"scheduler": scheduler.state_dict(), "epoch": first + epochs}
+    )
     pipe.close()
     return {"losses": losses, "rates": rates, "state": dict(pipe.module.state_dict())}
 
@@ -206,10 +215,14 @@ def everything(folder: Path) -> dict[Any, Any]:
             found["loaded", K] = loaded(K)
     for name in SCHEDULERS:
         if rank < 2:
-            found["whole", name] = scheduled(2, name, EPOCHS, folder / f"whole {name}", resume=False)
+            found["whole", name] = scheduled(
+                2, name, EPOCHS, folder / f"whole {name}", resume=False
+            )
             found["half", name] = scheduled(2, name, EPOCHS // 2, folder / name, resume=False)
         if rank < 3:
-            found["rest", name] = scheduled(3, name, EPOCHS - EPOCHS // 2, folder / name, resume=True)
+            found["rest", name] = scheduled(
+                3, name, EPOCHS - EPOCHS // 2, folder / name, resume=True
+            )
     if rank < 2:
         found["nothing"] = nothing_first()
     found["shown"] = shown()
@@ -220,4 +233,6 @@ def unequal() -> None:
     """The last stage's targets are of another mini-batch than the first stage's inputs."""
     pipe, optimizer = pipeline(2)
     x, y = batch(0)
-    pipe.train_step(x[:N] if pipe.is_first else None, y[: N - 1] if pipe.is_last else None, LOSS, optimizer)
+    pipe.train_step(
+        x[:N] if pipe.is_first else None, y[: N - 1] if pipe.is_last else None, LOSS, optimizer
+    )

@@ -80,7 +80,9 @@ def elsewhere() -> tuple[list[str], list[str]]:
 
 def replicas(what: str, when: str) -> None:
     """Two copies of a pipeline of one stage, of which the second one does not train."""
-    pipe = Pipeline([nn.Linear(4, 4)], 1, 2, replicas=2, device="cpu", allow_nonfinite=what == "unchecked")
+    pipe = Pipeline(
+        [nn.Linear(4, 4)], 1, 2, replicas=2, device="cpu", allow_nonfinite=what == "unchecked"
+    )
     time.sleep(1.2)
     Path(when).write_text(str(time.time()))
     if dist.get_rank() == 0:
@@ -89,7 +91,9 @@ def replicas(what: str, when: str) -> None:
 
 def build(stages: int) -> Pipeline:
     """A pipeline without anything to disagree about."""
-    return Pipeline([nn.Linear(4, 4) for _ in range(stages)], stages, 2, device="cpu", allow_nonfinite=True)
+    return Pipeline(
+        [nn.Linear(4, 4) for _ in range(stages)], stages, 2, device="cpu", allow_nonfinite=True
+    )
 
 
 # What the first rank calls, those in the middle, and the last one.

@@ -1,8 +1,9 @@
 """A transport on the CPU that blocks where NCCL blocks: what would deadlock on GPUs deadlocks here, within seconds.
 
-As torch's NCCL does it: a communicator executes what is posted to it strictly in program order, one operation at a
-time, beside the computing thread; a send and a receive end only when the other end has come to the matching one; the
-first post of a communicator makes the computing thread wait for the neighbour's first.
+As torch's NCCL does it: a communicator executes what is posted to it strictly in program order, one
+operation at a time, beside the computing thread; a send and a receive end only when the other end
+has come to the matching one; the first post of a communicator makes the computing thread wait for
+the neighbour's first.
 """
 
 import queue
@@ -70,7 +71,9 @@ class Communicator:
                 self._run(kind, data)
                 self.head = None
                 done.set_result(None)
-            except RuntimeError as error:  # the head stays for the test to see; what follows fails in the same way
+            except (
+                RuntimeError
+            ) as error:  # the head stays for the test to see; what follows fails in the same way
                 done.set_exception(Deadlock(f"{self.head} to or from rank {self.peer}: {error}"))
 
     def _run(self, kind: str, data: Tensor) -> None:
@@ -137,7 +140,9 @@ class Connector:
         self.single, self.seconds = single, seconds
         self.made: dict[tuple[int, int], Communicator] = {}
 
-    def __call__(self, wire: Wire, neighbour: int, tag: int, device: torch.device, **_: object) -> Link:
+    def __call__(
+        self, wire: Wire, neighbour: int, tag: int, device: torch.device, **_: object
+    ) -> Link:
         key = wire.world_rank(neighbour), _BOTH if self.single else tag
         if key not in self.made:
             self.made[key] = Communicator(*key, self.seconds)

@@ -149,7 +149,12 @@ def _scaled(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
 def encoder(draw: random.Random) -> nn.Module:
     """A transformer layer, perhaps frozen in part, perhaps in eval mode for good."""
     made = nn.TransformerEncoderLayer(
-        WIDTH, 2, 2 * WIDTH, dropout=0.1, batch_first=draw.random() < 0.5, norm_first=draw.random() < 0.5
+        WIDTH,
+        2,
+        2 * WIDTH,
+        dropout=0.1,
+        batch_first=draw.random() < 0.5,
+        norm_first=draw.random() < 0.5,
     )
     if draw.random() < 0.5:
         made.self_attn.requires_grad_(False)
@@ -173,7 +178,9 @@ def recurrent(draw: random.Random) -> nn.Module:
     kind = draw.choice([nn.RNN, nn.LSTM, nn.GRU])
     both = draw.random() < 0.5
     size = WIDTH // 2 if both else WIDTH
-    return Recurrent(kind(WIDTH, size, draw.choice([1, 2]), bidirectional=both, batch_first=draw.random() < 0.5))
+    return Recurrent(
+        kind(WIDTH, size, draw.choice([1, 2]), bidirectional=both, batch_first=draw.random() < 0.5)
+    )
 
 
 Blocks = Callable[[random.Random], list[nn.Module]]
@@ -197,7 +204,10 @@ def two_heads(draw: random.Random) -> list[nn.Module]:
 
 def view_pair(draw: random.Random) -> list[nn.Module]:
     """A tensor and a view of it."""
-    return [Apply(lambda x: (x, x[..., 1:3])), Apply(lambda pair: pair[0] + pair[1].sum(-1, keepdim=True))]
+    return [
+        Apply(lambda x: (x, x[..., 1:3])),
+        Apply(lambda pair: pair[0] + pair[1].sum(-1, keepdim=True)),
+    ]
 
 
 def chunks(draw: random.Random) -> list[nn.Module]:
@@ -244,7 +254,10 @@ BLOCKS: dict[str, Blocks] = {
     "view pair": view_pair,
     "chunks": chunks,
     "constants": constants,
-    "transposed": lambda draw: [Apply(lambda x: x.transpose(0, 1)), Apply(lambda x: x.transpose(0, 1))],
+    "transposed": lambda draw: [
+        Apply(lambda x: x.transpose(0, 1)),
+        Apply(lambda x: x.transpose(0, 1)),
+    ],
 }
 
 
@@ -283,8 +296,13 @@ class Case:
     tokens: bool
 
     def __str__(self) -> str:
-        what = f"{self.balance} M={self.micro_batches} N={self.examples} {self.checkpoint} {self.schedule}"
-        more = f"{self.dtype} thaws={self.thaws} accumulates={self.accumulates} tokens={self.tokens}"
+        what = (
+            f"{self.balance} M={self.micro_batches} N={self.examples} {self.checkpoint} "
+            f"{self.schedule}"
+        )
+        more = (
+            f"{self.dtype} thaws={self.thaws} accumulates={self.accumulates} tokens={self.tokens}"
+        )
         return f"case {self.number}: {', '.join(self.kinds)}; {what} {more}"
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
@@ -300,7 +318,8 @@ class Case:
 OPTIMIZERS: list[Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = [
     lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1),
-    # Some gradients are zero but for rounding (a key's bias in attention); Adam would make whole steps of that.
+    # Some gradients are zero but for rounding (a key's bias in attention); Adam would make whole
+    # steps of that.
     lambda parameters: torch.optim.AdamW(parameters, lr=0.01, eps=0.01),
 ]
 
@@ -361,8 +380,11 @@ class Trained:
 
 
 def _after(what: Case, module: nn.Module, losses: list[float]) -> Trained:
-    # Batch norm's running statistics move once a mini-batch here, and once a micro-batch in plain PyTorch.
-    state = {k: v for k, v in module.state_dict().items() if "running" not in k and "tracked" not in k}
+    # Batch norm's running statistics move once a mini-batch here, and once a micro-batch in plain
+    # PyTorch.
+    state = {
+        k: v for k, v in module.state_dict().items() if "running" not in k and "tracked" not in k
+    }
     return Trained(losses, state, {key: p.grad for key, p in module.named_parameters()})
 
 
@@ -428,7 +450,9 @@ def plain(what: Case) -> Trained:
         if optimizer is not None and (not what.accumulates or step % 2 == 0):
             optimizer.zero_grad()
         total = 0.0
-        parts = zip(x.tensor_split(what.micro_batches), y.tensor_split(what.micro_batches), strict=True)
+        parts = zip(
+            x.tensor_split(what.micro_batches), y.tensor_split(what.micro_batches), strict=True
+        )
         for i, (part, target) in enumerate(parts):
             value: Any = part.clone()
             for n, layer in enumerate(layers):

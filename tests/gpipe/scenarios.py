@@ -46,12 +46,27 @@ class Join(nn.Module):
 
 def nested() -> list:
     """Deterministic layers with nested boundaries, an in-place layer and one without parameters."""
-    return [lambda: nn.Linear(WIDTH, WIDTH), Fork, Middle, Middle, Join, lambda: nn.ReLU(inplace=True), head]
+    return [
+        lambda: nn.Linear(WIDTH, WIDTH),
+        Fork,
+        Middle,
+        Middle,
+        Join,
+        lambda: nn.ReLU(inplace=True),
+        head,
+    ]
 
 
 def noisy() -> list:
     """Dropout and batch norm."""
-    return [head, lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(WIDTH), head, lambda: nn.Dropout(0.2), head]
+    return [
+        head,
+        lambda: nn.Dropout(0.5),
+        lambda: nn.BatchNorm1d(WIDTH),
+        head,
+        lambda: nn.Dropout(0.2),
+        head,
+    ]
 
 
 def head() -> nn.Module:
@@ -77,12 +92,18 @@ def train(
 ) -> dict:
     """A few steps; loss, evaluation and this stage's weights and last gradients."""
     layers = {"nested": nested, "noisy": noisy}[model]()
-    how: dict = {"checkpoint": checkpoint, "schedule": schedule, "transport": transport, "throttle": throttle}
+    how: dict = {
+        "checkpoint": checkpoint,
+        "schedule": schedule,
+        "transport": transport,
+        "throttle": throttle,
+    }
     pipe = Pipeline(layers, stages, micro_batches, **how, device=device, seed=7)
     optimizer = torch.optim.SGD(list(pipe.parameters()), lr=0.5, momentum=0.9)
     inputs, targets = batch()
     losses = [
-        pipe.train_step(inputs, targets, nn.functional.mse_loss, optimizer, trace=step == 2) for step in range(STEPS)
+        pipe.train_step(inputs, targets, nn.functional.mse_loss, optimizer, trace=step == 2)
+        for step in range(STEPS)
     ]
     evaluation = pipe.evaluate(inputs, targets, nn.functional.mse_loss)
     pipe.close()
@@ -91,7 +112,9 @@ def train(
         "timeline": losses[-1].timeline,
         "evaluation": evaluation,
         "weights": {k: v.cpu().clone() for k, v in pipe.module.state_dict().items()},
-        "gradients": {k: p.grad.cpu().clone() for k, p in pipe.module.named_parameters() if p.grad is not None},
+        "gradients": {
+            k: p.grad.cpu().clone() for k, p in pipe.module.named_parameters() if p.grad is not None
+        },
     }
 
 
@@ -103,7 +126,9 @@ def everything() -> dict:
         for schedule, checkpoint, M in CASES:
             for K in (1, 2, 3):
                 if rank < K and not (K == 1 and rank):
-                    results[model, schedule, checkpoint, M, K] = train(model, K, M, checkpoint, schedule)
+                    results[model, schedule, checkpoint, M, K] = train(
+                        model, K, M, checkpoint, schedule
+                    )
     results["memory"] = peaks()
     results["whole"] = whole()
     results["time"] = by_time()
@@ -222,7 +247,11 @@ def steps(layers: list, change=None, inputs: Tensor | None = None) -> list[float
     for step in range(3):
         if change is not None and step == 1:
             change(pipe)
-        losses.append(pipe.train_step(x if inputs is None else inputs, y, nn.functional.mse_loss, optimizer).loss)
+        losses.append(
+            pipe.train_step(
+                x if inputs is None else inputs, y, nn.functional.mse_loss, optimizer
+            ).loss
+        )
     pipe.close()
     return losses
 
@@ -243,7 +272,8 @@ def masks() -> tuple[int, list[float]]:
     pipe = Pipeline([Masked, head], 2, 2, device="cpu")
     x, y = batch()
     losses = [
-        pipe.train_step((x, Whole(torch.eye(WIDTH) * scale)), y, nn.functional.mse_loss).loss for scale in (1.0, 2.0)
+        pipe.train_step((x, Whole(torch.eye(WIDTH) * scale)), y, nn.functional.mse_loss).loss
+        for scale in (1.0, 2.0)
     ]
     pipe.close()
     return len(pipe.engine._signatures or ()), losses
@@ -277,7 +307,11 @@ def closed() -> str:
 
 def unlike() -> list[str]:
     """What is said where ranks disagree: each would otherwise train another model, or hang."""
-    cases = {"balance": ([1, 2], [2, 1]), "transport": ("auto", "gloo"), "checkpoint": ("always", "never")}
+    cases = {
+        "balance": ([1, 2], [2, 1]),
+        "transport": ("auto", "gloo"),
+        "checkpoint": ("always", "never"),
+    }
     said = []
     for name, values in cases.items():
         how: dict = {name: values[dist.get_rank()]}
@@ -300,7 +334,8 @@ def other_stages(values: list[int]) -> str:
 def odd() -> dict:
     """What people do that few think of, on two stages."""
     x, _ = batch()
-    wide = torch.stack([x, x], dim=-1)[..., 0]  # no dense tensor, and it crosses the boundary as it is
+    # no dense tensor, and it crosses the boundary as it is
+    wide = torch.stack([x, x], dim=-1)[..., 0]
     try:
         Pipeline([hand_out, hand_out], 2, 2, device="cpu")
         shared = "accepted"

@@ -114,16 +114,25 @@ class Looked(Layer):
 def steps(layer, checkpoint, M=2):
     """The losses of three steps."""
     torch.manual_seed(0)
-    pipe = Pipeline([layer, lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))], 1, M, checkpoint=checkpoint)
+    pipe = Pipeline(
+        [layer, lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))],
+        1,
+        M,
+        checkpoint=checkpoint,
+    )
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
     return [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)]
 
 
-@pytest.mark.parametrize("layer", [OwnTorch, OwnNumpy, OwnOldNumpy, OwnPython, Moving, MovingInPlace])
+@pytest.mark.parametrize(
+    "layer", [OwnTorch, OwnNumpy, OwnOldNumpy, OwnPython, Moving, MovingInPlace]
+)
 def test_what_recomputation_would_find_otherwise_is_refused(layer):
     made = layer()
-    with pytest.raises(ValueError, match=rf"^layer 0\.0\.{layer.held}: .*checkpoint='never'$") as caught:
+    with pytest.raises(
+        ValueError, match=rf"^layer 0\.0\.{layer.held}: .*checkpoint='never'$"
+    ) as caught:
         steps(nn.Sequential(made), "always")
     assert "\n" not in str(caught.value)
     assert made.linear.weight.grad is None

@@ -6,14 +6,22 @@ from torch import nn
 from repro.gpipe.partition.balance import Cut, check_balance, choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 
-LAYERS = [lambda: nn.Linear(1_000_000, 1_000_000, bias=False), nn.ReLU, lambda: nn.Linear(2, 3), nn.ReLU()]
+LAYERS = [
+    lambda: nn.Linear(1_000_000, 1_000_000, bias=False),
+    nn.ReLU,
+    lambda: nn.Linear(2, 3),
+    nn.ReLU(),
+]
 
 
 def profile(times, activations=None, link=None):
     """A made-up measurement: F is given, B takes twice that, and nothing is recomputed."""
     sizes = tuple(activations or [0] * (len(times) - 1))
     zeros, twice = (0.0,) * len(times), tuple(2 * t for t in times)
-    return lambda: (Profile(tuple(times), zeros, twice, sizes, (0,) * len(sizes)), link or LinkSpeed())
+    return lambda: (
+        Profile(tuple(times), zeros, twice, sizes, (0,) * len(sizes)),
+        link or LinkSpeed(),
+    )
 
 
 def never():
@@ -28,16 +36,21 @@ def test_parameters_are_counted_without_memory():
     cut = chosen("parameters")
     assert cut == Cut((2, 2), "by parameters (smallest-largest)", (1e12, 9), "parameters")
     assert str(cut) == (
-        "2+2 layers by parameters (smallest-largest): 1, 9e-12 T parameters, predicted imbalance 100.0 %"
+        "2+2 layers by parameters (smallest-largest): 1, 9e-12 T parameters, predicted imbalance "
+        "100.0 %"
     )
 
 
-@pytest.mark.parametrize("partitioner", ["smallest-largest", "minimum-variance", "cumulative-share"])
+@pytest.mark.parametrize(
+    "partitioner", ["smallest-largest", "minimum-variance", "cumulative-share"]
+)
 def test_a_model_without_parameters(partitioner):
     cut = chosen("parameters", 3, partitioner, [nn.ReLU] * 8)
     assert cut.counts == (3, 3, 2)
     assert cut.imbalance == 0.0
-    assert str(cut) == f"3+3+2 layers by parameters ({partitioner}): 0, 0, 0 parameters, predicted imbalance 0.0 %"
+    assert str(cut) == (
+        f"3+3+2 layers by parameters ({partitioner}): 0, 0, 0 parameters, predicted imbalance 0.0 %"
+    )
 
 
 def test_uniform():
@@ -54,7 +67,9 @@ def test_time():
 
 def test_time_counts_what_is_sent():
     """2+1 would be even without the ten bytes behind layer 1."""
-    measured = profile([1.0, 2.0, 3.0], [1, 10], LinkSpeed(latency=0.5, bytes_per_second=1.0, overlap=False))
+    measured = profile(
+        [1.0, 2.0, 3.0], [1, 10], LinkSpeed(latency=0.5, bytes_per_second=1.0, overlap=False)
+    )
     cut = chosen("time", 2, layers=[nn.ReLU] * 3, measured=measured)
     assert cut.counts == (1, 2)
     assert cut.costs == (4.5, 15.0)
@@ -66,7 +81,9 @@ def test_partitioner_decides():
     assert chosen(lambda a, b: costs.get((a, b), 99), layers=layers).counts == (2, 1)
     cut = chosen(lambda a, b: costs.get((a, b), 99), 2, "minimum-variance", layers)
     assert cut.counts == (1, 2)
-    assert str(cut) == "1+2 layers by given cost (minimum-variance): 0, 9, predicted imbalance 100.0 %"
+    assert (
+        str(cut) == "1+2 layers by given cost (minimum-variance): 0, 9, predicted imbalance 100.0 %"
+    )
 
 
 def test_explicit_list():
@@ -76,7 +93,9 @@ def test_explicit_list():
     assert str(cut) == "3+1 layers as given"
 
 
-@pytest.mark.parametrize(("costs", "expected"), [((1, 1), 0.0), ((1.0, 3.0), 0.5), ((0.0, 0.0), 0.0)])
+@pytest.mark.parametrize(
+    ("costs", "expected"), [((1, 1), 0.0), ((1.0, 3.0), 0.5), ((0.0, 0.0), 0.0)]
+)
 def test_imbalance(costs, expected):
     assert Cut((1, 1), "", costs).imbalance == expected
 
@@ -99,8 +118,14 @@ def test_units(costs, unit, line):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"balance": "parameter"}, r"balance='parameter': choose one of .* did you mean 'parameters'\?"),
-        ({"partitioner": "minimum-varience"}, r"partitioner='minimum-varience': .* did you mean 'minimum-variance'\?"),
+        (
+            {"balance": "parameter"},
+            r"balance='parameter': choose one of .* did you mean 'parameters'\?",
+        ),
+        (
+            {"partitioner": "minimum-varience"},
+            r"partitioner='minimum-varience': .* did you mean 'minimum-variance'\?",
+        ),
         ({"partitioner": None}, r"partitioner=None: choose one of"),
         ({"stages": 5}, r"stages=5: the model has 4 layers"),
         ({"stages": 5, "balance": [1] * 5}, r"stages=5: the model has 4 layers"),
@@ -118,7 +143,11 @@ def test_refused(change, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("balance", [[1, 2], [4], [0, 4], [5, -1], [True, 3], [2.0, 2], "22", (1, 1, 2)])
+@pytest.mark.parametrize(
+    "balance", [[1, 2], [4], [0, 4], [5, -1], [True, 3], [2.0, 2], "22", (1, 1, 2)]
+)
 def test_explicit_balance_is_checked(balance):
-    with pytest.raises(ValueError, match=r"balance=\[.*needs 2 positive numbers that sum to the model's 4 layers"):
+    with pytest.raises(
+        ValueError, match=r"balance=\[.*needs 2 positive numbers that sum to the model's 4 layers"
+    ):
         check_balance(balance, 4, 2)

@@ -86,7 +86,10 @@ def test_the_mini_batch_is_seen_once(name, checkpoint, twice):
         uses = M * (1 + twice)
         assert len(in_forward) == uses
         if step > 1:  # the first step also tries what F does without a graph
-            assert len(again) == {"always": uses, "except_last": uses - 1 - twice, "never": 0}[checkpoint]
+            assert (
+                len(again)
+                == {"always": uses, "except_last": uses - 1 - twice, "never": 0}[checkpoint]
+            )
         wanted = expected(in_forward, before, norm.momentum, step)
         assert snapshot(norm).keys() == wanted.keys() == kind(C, **options)._buffers.keys()
         for key, value in wanted.items():
@@ -140,14 +143,18 @@ def test_nothing_to_track(kind, checkpoint):
     assert all(torch.equal(snapshot(frozen)[key], value) for key, value in before.items())
     assert not frozen.training
     parts = zip(x.tensor_split(M), y.tensor_split(M), strict=True)
-    assert loss == pytest.approx(sum(MSE(frozen(free(a)), b).item() * len(a) / N for a, b in parts), rel=1e-6)
+    assert loss == pytest.approx(
+        sum(MSE(frozen(free(a)), b).item() * len(a) / N for a, b in parts), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("momentum", [0.3, None])
 @pytest.mark.parametrize("m", [1, M])
 def test_instance_norm_as_the_unsplit_one(m, momentum):
     """Each example has statistics of its own, so M changes nothing; torch counts no batches here."""
-    norm, vanilla = (nn.InstanceNorm2d(C, momentum=momentum, track_running_stats=True) for _ in range(2))
+    norm, vanilla = (
+        nn.InstanceNorm2d(C, momentum=momentum, track_running_stats=True) for _ in range(2)
+    )
     pipe = pipeline(norm, m=m)
     for seed in range(2):
         x, y = batch(2, seed=seed)
@@ -203,7 +210,9 @@ def test_evaluation_moves_nothing():
 
 def bytes_of_statistics(m, width=1000):
     """What F of m micro-batches leaves behind, besides its outputs; and what the step says that it takes."""
-    norms = nn.Sequential(nn.BatchNorm1d(width), nn.BatchNorm1d(width), Twice(nn.BatchNorm1d(width)))
+    norms = nn.Sequential(
+        nn.BatchNorm1d(width), nn.BatchNorm1d(width), Twice(nn.BatchNorm1d(width))
+    )
     stage = Stage({0: norms}, ["0"], torch.device("cpu"), 0)
     x = torch.randn(4, width)
     with LiveBytes() as live, once_per_mini_batch(stage.module) as stage.statistics:
@@ -226,7 +235,9 @@ def test_the_same_bits_for_every_schedule_and_checkpoint_mode():
     for schedule in EXECUTED:
         for checkpoint in ("always", "except_last", "never"):
             norms = nn.Sequential(
-                nn.BatchNorm2d(C), Twice(nn.BatchNorm2d(C)), nn.InstanceNorm2d(C, track_running_stats=True)
+                nn.BatchNorm2d(C),
+                Twice(nn.BatchNorm2d(C)),
+                nn.InstanceNorm2d(C, track_running_stats=True),
             )
             pipe = pipeline(norms.double(), checkpoint=checkpoint, schedule=schedule)
             x, y = batch(2)
@@ -268,15 +279,25 @@ def beside(norm, width):
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
 def test_norms_of_every_kind_and_type_in_one_stage(checkpoint):
     """Each as if it were alone."""
-    kinds = [nn.BatchNorm2d(C), nn.InstanceNorm2d(C, track_running_stats=True), nn.BatchNorm2d(C).double()]
-    single = [nn.BatchNorm2d(C), nn.InstanceNorm2d(C, track_running_stats=True), nn.BatchNorm2d(C).double()]
+    kinds = [
+        nn.BatchNorm2d(C),
+        nn.InstanceNorm2d(C, track_running_stats=True),
+        nn.BatchNorm2d(C).double(),
+    ]
+    single = [
+        nn.BatchNorm2d(C),
+        nn.InstanceNorm2d(C, track_running_stats=True),
+        nn.BatchNorm2d(C).double(),
+    ]
     for seed in range(2):
         x, y = batch(2, seed=seed)
         pipeline(Beside(kinds), checkpoint=checkpoint).train_step(x, y, MSE)
         for norm in single:
             pipeline(Beside([norm]), checkpoint=checkpoint).train_step(x, y, MSE)
     for norm, alone in zip(kinds, single, strict=True):
-        assert all(torch.equal(snapshot(norm)[key], value) for key, value in snapshot(alone).items())
+        assert all(
+            torch.equal(snapshot(norm)[key], value) for key, value in snapshot(alone).items()
+        )
 
 
 class Beside(nn.Module):
@@ -287,7 +308,10 @@ class Beside(nn.Module):
         self.norms = nn.ModuleList(norms)
 
     def forward(self, x):
-        return sum(norm(x.to(norm.weight.dtype if norm.weight is not None else x.dtype)).float() for norm in self.norms)
+        return sum(
+            norm(x.to(norm.weight.dtype if norm.weight is not None else x.dtype)).float()
+            for norm in self.norms
+        )
 
 
 class Extra(nn.BatchNorm2d):

@@ -8,7 +8,8 @@ from torch import nn
 from repro.gpipe import launch
 from repro.gpipe.core.layers import build
 
-pytestmark = pytest.mark.timeout(900)  # about 100 pipelines for each fixture: minutes where cores are shared
+# about 100 pipelines for each fixture: minutes where cores are shared
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,11 @@ def assert_same_bits(ran, case):
     reference = (name, optimizer, "never", schedule, 1)
     # A weight may hide the last bits of its gradient.
     expected = {what: merged(ran, reference, what) for what in ("initial", "gradients", "final")}
-    trained = [key for key in expected["final"] if not torch.equal(expected["final"][key], expected["initial"][key])]
+    trained = [
+        key
+        for key in expected["final"]
+        if not torch.equal(expected["final"][key], expected["initial"][key])
+    ]
     assert trained, "something was trained"
     for K in STAGES:
         key = (name, optimizer, checkpoint, schedule, K)
@@ -67,7 +72,9 @@ def test_losses_are_numbers_and_every_step_draws_afresh(ran):
 @pytest.mark.parametrize("name", ["amoebanet", "transformer"])
 def test_keys_are_those_of_the_unsplit_model(ran, name):
     layers, _, _ = model(name)
-    whole = nn.Sequential(*(build(layer, n, 7, torch.device("cpu")) for n, layer in enumerate(layers)))
+    whole = nn.Sequential(
+        *(build(layer, n, 7, torch.device("cpu")) for n, layer in enumerate(layers))
+    )
     state = merged(ran, (name, "momentum", "always", "gpipe", 4), "initial")
     assert state.keys() == whole.state_dict().keys()
     assert all(torch.equal(state[key], value) for key, value in whole.state_dict().items())

@@ -53,7 +53,9 @@ def test_as_the_unsplit_model(checkpoint, schedule):
     for _ in range(2):
         loss = pipe.train_step(*batch(), MSE).loss
         parts = zip(*(t.tensor_split(4) for t in batch()), strict=True)
-        assert loss == pytest.approx(sum(MSE(plain(x), y).item() * len(x) / 10 for x, y in parts), rel=1e-6)
+        assert loss == pytest.approx(
+            sum(MSE(plain(x), y).item() * len(x) / 10 for x, y in parts), rel=1e-6
+        )
         found = dict(pipe.module[0].named_buffers())
         assert all(torch.equal(buffer, found[name]) for name, buffer in plain.named_buffers())
 

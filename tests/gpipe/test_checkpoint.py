@@ -4,7 +4,19 @@ import json
 
 import pytest
 import torch
-from checkpoints import get, interrupted, linear, model, named, names, noisy, put, refused, same, stepped
+from checkpoints import (
+    get,
+    interrupted,
+    linear,
+    model,
+    named,
+    names,
+    noisy,
+    put,
+    refused,
+    same,
+    stepped,
+)
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
@@ -37,13 +49,19 @@ def test_the_unsplit_model_loads_it(trained):
 
 def test_loads_in_place_and_bit_for_bit(tmp_path):
     """Optimizer state too: a step count stays on the CPU as a float of its own, strides stay."""
-    module = named({"0": nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), "1": nn.BatchNorm2d(4)})
+    module = named(
+        {"0": nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), "1": nn.BatchNorm2d(4)}
+    )
     module[1].register_buffer("scratch", torch.ones(1), persistent=False)
     optimizer = stepped(module, "Adam")
     with torch.no_grad():
-        module.get_parameter("0.bias").copy_(torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45]))
+        module.get_parameter("0.bias").copy_(
+            torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45])
+        )
     put(tmp_path, module, optimizer, step=7, extra={"epoch": 2}, allow_nonfinite=True)
-    other = named({"0": nn.Conv2d(3, 4, 3), "1": nn.BatchNorm2d(4)}).to(memory_format=torch.channels_last)
+    other = named({"0": nn.Conv2d(3, 4, 3), "1": nn.BatchNorm2d(4)}).to(
+        memory_format=torch.channels_last
+    )
     fresh = torch.optim.Adam(other.parameters(), lr=9.0, eps=1.0)
     parameters = list(other.parameters())
     restored = get(tmp_path, other, fresh)
@@ -95,11 +113,26 @@ def test_tied_parameters_stay_tied(tmp_path):
     ("other", "words"),
     [
         (lambda: model(4, 4), r"it has 2 layers \(0 to 1\), and this model has 1 layers"),
-        (lambda: model(4, 4, 5), r"1\.weight is float32 \[4, 4\], this model's is float32 \[5, 4\]"),
-        (lambda: model(4, 4, 4).double(), r"0\.weight is float32 \[4, 4\], this model's is float64"),
-        (lambda: named({"0": nn.Linear(4, 4), "1": nn.ReLU()}), r"1\.weight is nothing that this model has"),
-        (lambda: named({"0": nn.Linear(4, 4), "1": nn.BatchNorm1d(4)}), r"1\.weight is float32 \[4, 4\]"),
-        (lambda: named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}), r"no 1\.0\.weight"),
+        (
+            lambda: model(4, 4, 5),
+            r"1\.weight is float32 \[4, 4\], this model's is float32 \[5, 4\]",
+        ),
+        (
+            lambda: model(4, 4, 4).double(),
+            r"0\.weight is float32 \[4, 4\], this model's is float64",
+        ),
+        (
+            lambda: named({"0": nn.Linear(4, 4), "1": nn.ReLU()}),
+            r"1\.weight is nothing that this model has",
+        ),
+        (
+            lambda: named({"0": nn.Linear(4, 4), "1": nn.BatchNorm1d(4)}),
+            r"1\.weight is float32 \[4, 4\]",
+        ),
+        (
+            lambda: named({"0": nn.Linear(4, 4), "1": nn.Sequential(nn.Linear(4, 4))}),
+            r"no 1\.0\.weight",
+        ),
     ],
 )
 def test_another_model_is_refused_and_left_alone(tmp_path, other, words):
@@ -114,13 +147,27 @@ def test_own_part_of_a_state_dict():
     unsplit = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     whole = unsplit.state_dict()
     stage = model(4, 4, first=1)
-    assert same(own_part(whole, stage, names(3)), {key: whole[key] for key in ("1.weight", "1.bias")})
+    assert same(
+        own_part(whole, stage, names(3)), {key: whole[key] for key in ("1.weight", "1.bias")}
+    )
     half = {key: value.half() for key, value in whole.items()}
     stage.load_state_dict(own_part(half, stage, names(3)))
     assert stage.get_parameter("1.weight").dtype == torch.float32
     prefixed = {f"module.{key}": value for key, value in whole.items()}
-    refused(r"no 1\.weight; the first key there is module\.0\.weight", own_part, prefixed, stage, names(3))
-    refused(r"1\.weight is float32 \[3\]", own_part, whole | {"1.weight": torch.ones(3)}, stage, names(3))
+    refused(
+        r"no 1\.weight; the first key there is module\.0\.weight",
+        own_part,
+        prefixed,
+        stage,
+        names(3),
+    )
+    refused(
+        r"1\.weight is float32 \[3\]",
+        own_part,
+        whole | {"1.weight": torch.ones(3)},
+        stage,
+        names(3),
+    )
     refused(r"1\.scale is nothing", own_part, whole | {"1.scale": torch.ones(3)}, stage, names(3))
     refused(r"2\.weight is nothing", own_part, whole, stage, names(2))
 

@@ -32,7 +32,9 @@ def test_a_stage_that_cannot_write_stops_all(tmp_path):
 
     def one(rank, gather):
         where = tmp_path / "file" / "run" if rank else folder
-        save(where, rank=rank, gather=gather, module=model(4, 4, first=rank), optimizer=None, step=9)
+        save(
+            where, rank=rank, gather=gather, module=model(4, 4, first=rank), optimizer=None, step=9
+        )
 
     for error in Stages(3).all(one):
         assert isinstance(error, OSError)
@@ -45,7 +47,9 @@ def test_a_stage_that_cannot_write_stops_all(tmp_path):
 def test_hosts_without_a_shared_folder(tmp_path):
     def one(rank, gather):
         where = tmp_path / f"host{rank}"
-        save(where, rank=rank, gather=gather, module=model(4, 4, first=rank), optimizer=None, step=9)
+        save(
+            where, rank=rank, gather=gather, module=model(4, 4, first=rank), optimizer=None, step=9
+        )
 
     for error in Stages(2).all(one):
         assert isinstance(error, ValueError)
@@ -75,12 +79,20 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
         def dying(value):
             met.append(value)
             if rank == 1 and len(met) == deadline:
-                while not stages.barrier.n_waiting:  # until the first stage has done what comes before this gather
+                # until the first stage has done what comes before this gather
+                while not stages.barrier.n_waiting:
                     time.sleep(0.001)
                 stages.barrier.abort()
             return gather(value)
 
-        save(tmp_path, rank=rank, gather=dying, module=model(4, 4, first=rank), optimizer=None, step=2)
+        save(
+            tmp_path,
+            rank=rank,
+            gather=dying,
+            module=model(4, 4, first=rank),
+            optimizer=None,
+            step=2,
+        )
 
     assert all(isinstance(error, threading.BrokenBarrierError) for error in stages.all(one))
     assert get(tmp_path, model(4, 4, 4)).step == (1 if meeting == 1 else 2)
@@ -184,7 +196,10 @@ NAME = f"stage0-{'0' * 32}.pt"
         ({"files": {"../stage0.pt": FILE}}, r"'\.\./stage0\.pt' is no name of a stage's file"),
         ({"files": {"/etc/passwd": FILE}}, "'/etc/passwd' is no name of a stage's file"),
         ({"files": {NAME: FILE | {"kinds": {"0.weight": [[4, 4], "float32"]}}}}, r"no 0\.bias"),
-        ({"files": {NAME: FILE | {"kinds": {"0.weight": [[-4, 4], "float32"]}}}}, "is no shape and type"),
+        (
+            {"files": {NAME: FILE | {"kinds": {"0.weight": [[-4, 4], "float32"]}}}},
+            "is no shape and type",
+        ),
         ({"files": {NAME: FILE | {"kinds": {"0.weight": []}}}}, "is no shape and type"),
         ({"files": {NAME: FILE | {"sha256": "0"}}}, "sha256='0' is no SHA-256"),
         ({"files": {NAME: {"0.weight": None}}}, "has the field '0.weight'"),
@@ -224,10 +239,14 @@ def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
     assert foreign.stat().st_size == len(whole)
     other.write_bytes(foreign.read_bytes())
     modules = [model(4, 4, first=rank, seed=9) for rank in range(2)]
-    before = [{key: value.clone() for key, value in module.state_dict().items()} for module in modules]
+    before = [
+        {key: value.clone() for key, value in module.state_dict().items()} for module in modules
+    ]
 
     def load_one(rank, gather):
-        return load(tmp_path / "run", rank=rank, gather=gather, module=modules[rank], layers=["0", "1"])
+        return load(
+            tmp_path / "run", rank=rank, gather=gather, module=modules[rank], layers=["0", "1"]
+        )
 
     for error in stages.all(load_one):
         assert "stage 1 on" in str(error)
@@ -272,7 +291,9 @@ def a_terabyte(path):
 
 
 @pytest.mark.parametrize("name", ["index.json", "stage0-*.pt"])
-@pytest.mark.parametrize("put_there", [a_pipe, a_folder, a_link_to_zeros, a_loop_of_links, a_terabyte])
+@pytest.mark.parametrize(
+    "put_there", [a_pipe, a_folder, a_link_to_zeros, a_loop_of_links, a_terabyte]
+)
 @pytest.mark.timeout(60)
 def test_what_stands_in_a_file_s_place_is_neither_waited_for_nor_read(tmp_path, name, put_there):
     put(tmp_path, model(4, 4))
@@ -330,14 +351,21 @@ def test_damaged_files(tmp_path, monkeypatch):
     for content, words in (
         (whole[: len(whole) // 2], r"it has \d+ bytes, and save\(\) wrote"),
         (b"", "it has 0 bytes"),
-        (bytes(flipped), "its SHA-256 is not the one in index.json, so it is damaged or of another save"),
+        (
+            bytes(flipped),
+            "its SHA-256 is not the one in index.json, so it is damaged or of another save",
+        ),
     ):
         path.write_bytes(content)
         refused(words, get, folder, model(4, 4))
         refused(words, whole_state_dict, folder)
     path.unlink()
     refused("is not there, but index.json names it", get, folder, model(4, 4))
-    for content, words in ((b"{", "not readable as JSON"), (b"\xff\xff", "is no UTF-8"), (b"", "not readable as JSON")):
+    for content, words in (
+        (b"{", "not readable as JSON"),
+        (b"\xff\xff", "is no UTF-8"),
+        (b"", "not readable as JSON"),
+    ):
         (folder / "index.json").write_bytes(content)
         refused(f"index.json: {words}", get, folder, model(4, 4))
     (folder / "index.json").write_text("[]")
@@ -354,7 +382,10 @@ def test_files_that_were_made_on_purpose_run_nothing(tmp_path, monkeypatch):
     torch.save({"model": {"0.weight": torch.ones(4, 4)}, "optimizer": None}, "other.pt")
     torch.save({"model": Malicious(), "optimizer": None}, "malicious.pt")
     torch.save({"model": Malicious()}, "old.pt", _use_new_zipfile_serialization=False)
-    with zipfile.ZipFile(path) as stored, zipfile.ZipFile("small.pt", "w", zipfile.ZIP_DEFLATED) as compressed:
+    with (
+        zipfile.ZipFile(path) as stored,
+        zipfile.ZipFile("small.pt", "w", zipfile.ZIP_DEFLATED) as compressed,
+    ):
         for entry in stored.infolist():
             compressed.writestr(entry.filename, stored.read(entry.filename))
     for content, words in (

@@ -35,7 +35,9 @@ def test_same_bits_for_every_k(ran, copies, norm_type):
         for rank in range(K * copies):
             found = ran[rank][K, copies, norm_type]
             assert all(torch.equal(a, b) for a, b in zip(found["norms"], one["norms"], strict=True))
-            assert all(torch.equal(value, one["state"][name]) for name, value in found["state"].items())
+            assert all(
+                torch.equal(value, one["state"][name]) for name, value in found["state"].items()
+            )
 
 
 def test_ranks_that_differ_are_refused_on_all_and_can_go_on(ran):
@@ -72,5 +74,7 @@ def test_of_gradients_in_one_format_it_is_what_torch_computes():
     """To a relative 1e-6: the same numbers, added in the same order."""
     pipe = Pipeline(model(sparse=False)[3:], 1, 1, device="cpu")
     pipe.train_step(*batch(0), LOSS)
-    theirs = torch.nn.utils.get_total_norm([p.grad for p in pipe.parameters() if p.grad is not None])
+    theirs = torch.nn.utils.get_total_norm(
+        [p.grad for p in pipe.parameters() if p.grad is not None]
+    )
     torch.testing.assert_close(pipe.clip_grad_norm_(1.0), theirs, rtol=1e-6, atol=0)

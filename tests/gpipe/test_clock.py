@@ -91,7 +91,9 @@ def test_work_that_takes_longer_than_its_wait_stays(monkeypatch):
     assert thread.now == pytest.approx(10 * 0.03)
 
 
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone counts it")
+@pytest.mark.skipif(
+    not Path("/proc/thread-self/schedstat").exists(), reason="Linux alone counts it"
+)
 def test_time_without_a_core_is_counted():
     """Another process takes half of the one core that this thread may use."""
     cores = os.sched_getaffinity(0)

@@ -14,7 +14,11 @@ from repro.gpipe.schedule.timeline import Span, Timeline
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 SHORT = {"setup": "s", "transfer": "t", "gap": "g"}
 schedules = st.builds(
-    make_schedule, st.sampled_from(EXECUTED), st.integers(1, 5), st.integers(1, 6), st.sampled_from(CHECKPOINTS)
+    make_schedule,
+    st.sampled_from(EXECUTED),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.sampled_from(CHECKPOINTS),
 )
 
 
@@ -41,7 +45,10 @@ def test_down_the_pipe_and_back():
 def test_a_slow_stage_has_the_path_to_itself():
     schedule = make_schedule("gpipe", 3, 3, "never")
     timeline = replay(schedule, lambda a: UNIT[a.kind] * (5 if a.stage == 1 else 1))
-    assert drawn(critical_path(timeline, schedule)) == "F0@0 F0@1 F1@1 F2@1 F2@2 B2@2 B2@1 B1@1 B0@1 B0@0"
+    assert (
+        drawn(critical_path(timeline, schedule))
+        == "F0@0 F0@1 F1@1 F2@1 F2@2 B2@2 B2@1 B1@1 B0@1 B0@0"
+    )
 
 
 def test_messages_on_their_way_are_transfer_and_nothing_else_is():
@@ -51,7 +58,10 @@ def test_messages_on_their_way_are_transfer_and_nothing_else_is():
     assert drawn(legs) == "F0@0 t0@1 F0@1 F1@1 B1@1 t1@0 B1@0 B0@0"
     assert by_kind(legs) == {"F": 3, "R": 0, "B": 6, "U": 0, "setup": 0, "transfer": 1, "gap": 0}
     assert by_stage(legs, 2)[0]["transfer"] == by_stage(legs, 2)[1]["transfer"] == 0.5
-    assert delays(timeline, schedule) == {(0, 1): Crossing(latency=0.5), (1, 0): Crossing(latency=0.5)}
+    assert delays(timeline, schedule) == {
+        (0, 1): Crossing(latency=0.5),
+        (1, 0): Crossing(latency=0.5),
+    }
 
 
 def test_a_message_under_way_when_the_stage_became_free_is_what_it_waited_for():
@@ -64,7 +74,11 @@ def test_a_message_under_way_when_the_stage_became_free_is_what_it_waited_for():
 def test_queueing_for_a_link_is_transfer():
     """Messages of 3 seconds leave every second: F3 of stage 0 ends at 4, the link is free at 10."""
     schedule = make_schedule("gpipe", 2, 4, "never")
-    timeline = replay(schedule, lambda a: UNIT[a.kind], lambda a: Crossing(3.0, 0.5) if a.of == "F" else Crossing())
+    timeline = replay(
+        schedule,
+        lambda a: UNIT[a.kind],
+        lambda a: Crossing(3.0, 0.5) if a.of == "F" else Crossing(),
+    )
     legs = critical_path(timeline, schedule)
     assert drawn(legs) == "F0@0 F1@0 F2@0 F3@0 t3@1 F3@1 B3@1 B3@0 B2@0 B1@0 B0@0"
     assert by_kind(legs)["transfer"] == 13.5 - 4
@@ -75,8 +89,13 @@ def test_many_messages_on_their_way_do_not_queue():
     """A constant delay of 3 seconds, and a stage that takes 2.5 after each: 0.5 of them belong to the runtime."""
     schedule = make_schedule("gpipe", 2, 8, "never")
     slow = replay(schedule, lambda a: UNIT[a.kind] * (2 if a.stage else 1) + 0.5, transfer=3.0)
-    timeline = Timeline(tuple(Span(s.kind, s.stage, s.micro_batch, s.start, s.end - 0.5) for s in slow.spans), 2)
-    assert delays(timeline, schedule) == {(0, 1): Crossing(latency=3.5), (1, 0): Crossing(latency=3.5)}
+    timeline = Timeline(
+        tuple(Span(s.kind, s.stage, s.micro_batch, s.start, s.end - 0.5) for s in slow.spans), 2
+    )
+    assert delays(timeline, schedule) == {
+        (0, 1): Crossing(latency=3.5),
+        (1, 0): Crossing(latency=3.5),
+    }
 
 
 def test_setup_update_and_what_the_runtime_takes():
@@ -105,24 +124,32 @@ def test_an_update_that_agrees_on_nothing_follows_its_own_stage():
 
 def test_ties_go_to_the_stage_itself():
     schedule = make_schedule("gpipe", 2, 2, "never")
-    timeline = replay(schedule, lambda _a: 1.0)  # F1 of stage 1 could begin when F0 there and F1 before it ended
+    # F1 of stage 1 could begin when F0 there and F1 before it ended
+    timeline = replay(schedule, lambda _a: 1.0)
     assert drawn(critical_path(timeline, schedule)).startswith("F0@0 F0@1 F1@1")
 
 
 @given(schedule=schedules, data=st.data())
 def test_legs_abut_and_sum_to_the_step(schedule, data):
     seconds = st.floats(0, 10, allow_subnormal=False)
-    costs = {action: data.draw(seconds) for j in range(schedule.stages) for action in schedule.work(j)}
+    costs = {
+        action: data.draw(seconds) for j in range(schedule.stages) for action in schedule.work(j)
+    }
     costs[schedule.ranks[0][0]] += 1.0  # a step takes some time
     transfer = data.draw(seconds)
     timeline = replay(schedule, costs.__getitem__, transfer)
     legs = critical_path(timeline, schedule)
     holds(legs, timeline)
     assert by_kind(legs)["gap"] == pytest.approx(0, abs=1e-9)
-    assert sum(sum(kinds.values()) for kinds in by_stage(legs, schedule.stages)) == pytest.approx(timeline.step_time)
+    assert sum(sum(kinds.values()) for kinds in by_stage(legs, schedule.stages)) == pytest.approx(
+        timeline.step_time
+    )
     if not transfer:
         assert by_kind(legs)["transfer"] == 0
-    assert all(delay == pytest.approx(Crossing(latency=transfer)) for delay in delays(timeline, schedule).values())
+    assert all(
+        delay == pytest.approx(Crossing(latency=transfer))
+        for delay in delays(timeline, schedule).values()
+    )
 
 
 def test_ranks_that_hold_several_stages():
@@ -132,7 +159,10 @@ def test_ranks_that_hold_several_stages():
     legs = critical_path(timeline, schedule)
     holds(legs, timeline)
     assert drawn(legs).startswith("F0@0 t0@1 F0@1 t0@2 F0@2 t0@3 F0@3 B0@3")
-    assert delays(timeline, schedule) == {(0, 1): Crossing(latency=0.5), (1, 0): Crossing(latency=0.5)}
+    assert delays(timeline, schedule) == {
+        (0, 1): Crossing(latency=0.5),
+        (1, 0): Crossing(latency=0.5),
+    }
 
 
 @given(schedule=schedules, data=st.data())

@@ -17,7 +17,9 @@ def ran():
 
 def unsplit(name):
     """One model in plain torch on whole mini-batches."""
-    whole = nn.Sequential(*(build(layer, n, 2, torch.device("cpu")) for n, layer in enumerate(MODELS[name])))
+    whole = nn.Sequential(
+        *(build(layer, n, 2, torch.device("cpu")) for n, layer in enumerate(MODELS[name]))
+    )
     trained = [p for p in whole.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1, weight_decay=0.1) if trained else None
     loss_fn, losses, evaluations = loss_of(name), [], []
@@ -42,8 +44,12 @@ def test_as_the_unsplit_model(ran, name):
         assert ran[K - 1][key]["losses"] == pytest.approx(losses, rel=1e-5), key
         assert ran[0][key]["evaluations"] == pytest.approx(evaluations, rel=1e-5), key
         found = {k: v for rank in range(K) for k, v in ran[rank][key]["gradients"].items()}
-        assert {k: v is None for k, v in found.items()} == {k: v is None for k, v in gradients.items()}, key
+        assert {k: v is None for k, v in found.items()} == {
+            k: v is None for k, v in gradients.items()
+        }, key
         for parameter, gradient in gradients.items():
             if gradient is not None:
                 torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6)
-                assert torch.equal(found[parameter], exact.setdefault(parameter, found[parameter])), (key, parameter)
+                assert torch.equal(
+                    found[parameter], exact.setdefault(parameter, found[parameter])
+                ), (key, parameter)

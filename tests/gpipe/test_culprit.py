@@ -28,15 +28,34 @@ def line(step: int, K: int, kind: str, n: int, replica: str = "") -> str:
     stage = f"stage {LAYERS_OF[K][n]}{replica}"
     last = f"stage {K - 1}{replica}"
     what = {
-        "forward": f"layer {n} (Link) on {stage} made inf or nan in the forward of micro-batch {BAD}; {ADVICE}",
-        "backward": f"layer {n} (Link) on {stage} made inf or nan in the backward of micro-batch {BAD}; {ADVICE}",
+        "forward": (
+            f"layer {n} (Link) on {stage} made inf or nan in the forward of micro-batch {BAD}; "
+            f"{ADVICE}"
+        ),
+        "backward": (
+            f"layer {n} (Link) on {stage} made inf or nan in the backward of micro-batch {BAD}; "
+            f"{ADVICE}"
+        ),
         "loss": f"the loss on {last} made inf or nan in the forward of micro-batch {BAD}; {ADVICE}",
-        "inputs": f"the inputs of micro-batch {BAD} on stage 0 are inf or nan; mend or leave out such examples",
-        "targets": f"the targets of micro-batch {BAD} on {last} are inf or nan; mend or leave out such examples",
-        "summed": f"the gradient of {n}.shift on {stage} is inf or nan in the sum over micro-batches, in none alone; "
-        "lower the learning rate, or what scales the loss",
-        "summed by all": " and ".join(f"the gradients on stage {LAYERS_OF[K][n]} of replica {d}" for d in range(2))
-        + " are inf or nan in the sum over replicas, in none alone; lower the learning rate, or what scales the loss",
+        "inputs": (
+            f"the inputs of micro-batch {BAD} on stage 0 are inf or nan; mend or leave out such "
+            "examples"
+        ),
+        "targets": (
+            f"the targets of micro-batch {BAD} on {last} are inf or nan; mend or leave out such "
+            "examples"
+        ),
+        "summed": (
+            f"the gradient of {n}.shift on {stage} is inf or nan in the sum over micro-batches, in "
+            "none alone; lower the learning rate, or what scales the loss"
+        ),
+        "summed by all": " and ".join(
+            f"the gradients on stage {LAYERS_OF[K][n]} of replica {d}" for d in range(2)
+        )
+        + (
+            " are inf or nan in the sum over replicas, in none alone; lower the learning rate, or "
+            "what scales the loss"
+        ),
     }[kind]
     return f"NonFiniteError: step {step}: {what}; {TRAINS_ON}"
 
@@ -53,7 +72,8 @@ def test_every_rank_names_the_culprit(ran, K, schedule, checkpoint, orders):
 def test_a_refused_step_leaves_no_trace(ran, case, what):
     """Weights, optimizer state, running statistics, other buffers and the step's number, and what follows, to the bit.
 
-    Random state belongs to the step's number, so the next mini-batch draws what the refused one would have drawn.
+    Random state belongs to the step's number, so the next mini-batch draws what the refused one
+    would have drawn.
     """
     found = [each[case][what] for each in ran[:-1] if case in each]
     assert found
@@ -73,7 +93,9 @@ def test_without_an_optimizer_gradients_are_cleared(ran):
     assert [each["gradients of replicas"] for each in ran[:-1]] == [of_replicas] * 4
 
 
-@pytest.mark.parametrize(("who", "count", "where"), [("saved", 2, ""), ("saved by replicas", 4, " of replica 0")])
+@pytest.mark.parametrize(
+    ("who", "count", "where"), [("saved", 2, ""), ("saved by replicas", 4, " of replica 0")]
+)
 def test_the_last_good_checkpoint_stays(ran, who, count, where):
     """Told on every rank, also on replicas that write nothing; it loads."""
     said = ran[0][who]["said"]
@@ -87,7 +109,8 @@ def test_the_last_good_checkpoint_stays(ran, who, count, where):
         else:
             assert text.startswith("ValueError: checkpoint ")
             assert text.endswith(
-                f"{name} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True saves it"
+                f"{name} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True "
+                "saves it"
             )
 
 
@@ -135,8 +158,9 @@ def test_a_layer_that_passes_a_tensor_on_is_not_blamed_for_its_gradient():
     layers = [Split(), Passing(uses=False), Passing(uses=True), Passing(uses=False), First()]
     pipe = Pipeline(layers, 1, 2, device="cpu")
     x = torch.ones(4, 3)
-    assert "layer 2 (Passing) on stage 0 made inf or nan in the backward of micro-batch 0" in refusal(
-        lambda: pipe.train_step(x, x, MSE)
+    assert (
+        "layer 2 (Passing) on stage 0 made inf or nan in the backward of micro-batch 0"
+        in refusal(lambda: pipe.train_step(x, x, MSE))
     )
 
 
@@ -189,7 +213,9 @@ def test_inputs_with_a_history_are_differentiated_once():
     single = Pipeline([nn.Linear(6, 6)], 1, 1, device="cpu")
     inputs = torch.ones(4, 6, requires_grad=True) * 3e38
     nn.init.constant_(single.module.get_parameter("0.weight"), 2.0)
-    assert "layer 0 (Linear) on stage 0" in refusal(lambda: single.train_step(inputs, torch.zeros(4, 6), MSE))
+    assert "layer 0 (Linear) on stage 0" in refusal(
+        lambda: single.train_step(inputs, torch.zeros(4, 6), MSE)
+    )
 
 
 def test_gradients_that_were_infinite_before_are_blamed_on_no_layer():
@@ -198,7 +224,9 @@ def test_gradients_that_were_infinite_before_are_blamed_on_no_layer():
     weight = pipe.module.get_parameter("2.shift")
     assert weight.grad is not None
     weight.grad[0] = float("inf")
-    assert "the caller's own gradients were so before it" in refusal(lambda: pipe.train_step(*batch(), loss_fn))
+    assert "the caller's own gradients were so before it" in refusal(
+        lambda: pipe.train_step(*batch(), loss_fn)
+    )
     assert weight.grad is not None, "left to the caller"
     weight.grad = None
     assert refusal(lambda: pipe.train_step(*batch(), loss_fn)) == "accepted"
@@ -206,7 +234,9 @@ def test_gradients_that_were_infinite_before_are_blamed_on_no_layer():
 
 def test_memory_is_measured_of_no_step_that_is_refused():
     pipe = pipeline(1)
-    assert refusal(lambda: pipe.measure_memory(*batch("loss"), loss_fn)).startswith("NonFiniteError: step 0: the loss")
+    assert refusal(lambda: pipe.measure_memory(*batch("loss"), loss_fn)).startswith(
+        "NonFiniteError: step 0: the loss"
+    )
     assert pipe.measure_memory(*batch(), loss_fn)[0] > 0
 
 
@@ -221,7 +251,12 @@ def seen(replica: int = 0, stage: int = 0, **what: Any) -> Seen:
 def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
     both = [
         seen(stage=0, forward={2: (1, "b")}, backward={0: (1, "b"), 1: (0, "a"), 2: (1, "b")}),
-        seen(stage=1, forward={2: (2, "c"), 3: (3, "d")}, backward={1: (2, "c"), 2: (3, "d")}, losses={3}),
+        seen(
+            stage=1,
+            forward={2: (2, "c"), 3: (3, "d")},
+            backward={1: (2, "c"), 2: (3, "d")},
+            losses={3},
+        ),
     ]
     assert told(both).startswith("b on stage 0 made inf or nan in the backward of micro-batch 0;")
     del both[0].backward[0]
@@ -234,7 +269,8 @@ def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
 def test_what_no_micro_batch_explains():
     refused = "the gradients"
     assert told([seen(refused=refused), seen(1, refused=refused)]).startswith(
-        "the gradients on stage 0 and the gradients on stage 0 are inf or nan in the sum over replicas, in none alone"
+        "the gradients on stage 0 and the gradients on stage 0 are inf or nan in the sum over "
+        "replicas, in none alone"
     )
     assert told([seen(), seen(stage=1, refused=refused)]).startswith(
         "the gradients on stage 1 were inf or nan, and not when the step was run once more"

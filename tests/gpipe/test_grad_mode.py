@@ -66,9 +66,13 @@ LAYERS: dict[str, list[Callable[[], nn.Module]]] = {
 CASES = [(shape, n) for shape, layers in LAYERS.items() for n in range(len(layers))]
 
 
-def forward_and_recompute(modules: list[nn.Module], inputs: Any, steps: int = 2) -> tuple[Tensor, Tensor]:
+def forward_and_recompute(
+    modules: list[nn.Module], inputs: Any, steps: int = 2
+) -> tuple[Tensor, Tensor]:
     """What the F of the last of some steps makes, and what its R does."""
-    stage = Stage(dict(enumerate(modules)), [str(n) for n in range(len(modules))], torch.device("cpu"), 0)
+    stage = Stage(
+        dict(enumerate(modules)), [str(n) for n in range(len(modules))], torch.device("cpu"), 0
+    )
     sent: Any = None
     for step in range(steps):
         stage.begin_step(step)
@@ -113,7 +117,9 @@ class Own(nn.Module):
 
 
 def test_a_layer_that_asks_for_the_grad_mode():
-    sent, recomputed = forward_and_recompute([nn.Linear(2, 2), nn.Sequential(Own())], torch.ones(1, 2))
+    sent, recomputed = forward_and_recompute(
+        [nn.Linear(2, 2), nn.Sequential(Own())], torch.ones(1, 2)
+    )
     assert torch.equal(sent, recomputed)
 
 

@@ -90,7 +90,13 @@ def test_weights_that_make_no_mean():
 @pytest.mark.parametrize("weight", [None, torch.ones(2), "many"])
 def test_a_weight_is_one_number(weight):
     with pytest.raises(ValueError, match=r"weigh \[nan, nan\]; each weight must be finite"):
-        Head(Weighted(token_loss, lambda _targets: weight), torch.tensor([1, 2]), 2, 2, lambda total: total)
+        Head(
+            Weighted(token_loss, lambda _targets: weight),
+            torch.tensor([1, 2]),
+            2,
+            2,
+            lambda total: total,
+        )
 
 
 def test_every_replica_refuses_what_one_does():
@@ -147,7 +153,9 @@ class Normed(nn.Module):
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
-@pytest.mark.parametrize("wrap", [lambda loss: loss, lambda loss: Weighted(loss, len)], ids=["plain", "Weighted"])
+@pytest.mark.parametrize(
+    "wrap", [lambda loss: loss, lambda loss: Weighted(loss, len)], ids=["plain", "Weighted"]
+)
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -157,13 +165,22 @@ class Normed(nn.Module):
     ],
     ids=["parameter", "buffer", "statistics"],
 )
-def test_a_loss_that_is_trained_or_changes_is_refused_and_left_as_it_was(loss, words, wrap, checkpoint):
+def test_a_loss_that_is_trained_or_changes_is_refused_and_left_as_it_was(
+    loss, words, wrap, checkpoint
+):
     pipe = Pipeline([nn.Linear(4, 3)], 1, 2, device="cpu", checkpoint=checkpoint)
-    before = {key: value.clone() for key, value in [*loss.state_dict().items(), *pipe.module.state_dict().items()]}
-    optimizer = torch.optim.SGD([*pipe.parameters(), *loss.parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+    before = {
+        key: value.clone()
+        for key, value in [*loss.state_dict().items(), *pipe.module.state_dict().items()]
+    }
+    optimizer = torch.optim.SGD(
+        [*pipe.parameters(), *loss.parameters(), nn.Parameter(torch.ones(1))], lr=0.1
+    )
 
     fn = wrap(loss)
-    with pytest.raises(ValueError, match=f"^{words}.*make it the last layer of the model") as caught:
+    with pytest.raises(
+        ValueError, match=f"^{words}.*make it the last layer of the model"
+    ) as caught:
         pipe.train_step(torch.randn(6, 4), torch.randn(6, 3), fn, optimizer)
     assert "\n" not in str(caught.value)
     after = {**loss.state_dict(), **pipe.module.state_dict()}
@@ -179,7 +196,12 @@ def test_a_loss_that_is_a_module_and_stays_as_it_is_trains():
     entropy = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
     plain = Scaled()
     plain.own = pipe.module[0]
-    losses = [pipe.train_step(torch.ones(6, 4), torch.arange(6) % 3, entropy, optimizer).loss for _ in range(3)]
+    losses = [
+        pipe.train_step(torch.ones(6, 4), torch.arange(6) % 3, entropy, optimizer).loss
+        for _ in range(3)
+    ]
     assert losses[0] > losses[-1]
-    losses = [pipe.train_step(torch.ones(6, 4), torch.ones(6, 3), plain, optimizer).loss for _ in range(3)]
+    losses = [
+        pipe.train_step(torch.ones(6, 4), torch.ones(6, 3), plain, optimizer).loss for _ in range(3)
+    ]
     assert losses[0] > losses[-1]

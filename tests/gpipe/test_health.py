@@ -56,7 +56,9 @@ def test_a_stage_that_fails_in_a_step(tmp_path: Path, how: str, kind: str, stage
 
 def test_a_stage_that_dies_between_steps(tmp_path: Path):
     when = tmp_path / "when"
-    with pytest.raises(StageError, match="stage 1, start or end of step 1 when last heard of: died"):
+    with pytest.raises(
+        StageError, match="stage 1, start or end of step 1 when last heard of: died"
+    ):
         launch(between, "kill", 1, str(when), stages=STAGES)
     assert seconds_since(when) < LIMIT
 
@@ -65,9 +67,18 @@ def test_a_stage_that_dies_between_steps(tmp_path: Path):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("early", r"stage 1, start or end of step 2 waits for stage 0, which has ended: every rank must make the"),
-        ("save", r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make"),
-        ("trace", r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make"),
+        (
+            "early",
+            r"stage 1, start or end of step 2 waits for stage 0, which has ended: every rank must make the",
+        ),
+        (
+            "save",
+            r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make",
+        ),
+        (
+            "trace",
+            r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make",
+        ),
     ],
 )
 def test_ranks_that_wait_for_each_other_are_told(tmp_path: Path, how: str, words: str):
@@ -80,7 +91,9 @@ def test_ranks_that_wait_for_each_other_are_told(tmp_path: Path, how: str, words
 @pytest.mark.slow
 def test_the_launcher_notices_when_all_have_stopped(tmp_path: Path):
     when = tmp_path / "when"
-    with pytest.raises(StageError, match=r"stage 0, .* of step 0 when last heard of: no sign of life for 7 s"):
+    with pytest.raises(
+        StageError, match=r"stage 0, .* of step 0 when last heard of: no sign of life for 7 s"
+    ):
         launch(alone, str(when), stages=1)
     assert seconds_since(when) < LIMIT
 
@@ -96,13 +109,16 @@ def test_the_launcher_notices_when_all_have_stopped(tmp_path: Path):
 def test_errors_that_are_hard_to_tell_are_told(what: str, words: str):
     with pytest.raises(StageError, match=f"rank 0, before its first step: {words}") as caught:
         launch(raises, what, stages=1)
-    assert "in raises\n" in caught.value.failure.traceback or what == "huge"  # of that the end alone
+    # of that the end alone
+    assert "in raises\n" in caught.value.failure.traceback or what == "huge"
 
 
 @pytest.mark.parametrize("given", ["abc", "0", "-1", "nan", "inf"])
 def test_a_silence_that_is_no_number_of_seconds_is_one_line(given: str):
     command = [sys.executable, "-c", "from repro.gpipe import Pipeline"]
-    found = subprocess.run(command, env=os.environ | {"GPIPE_SILENCE_S": given}, capture_output=True, text=True)
+    found = subprocess.run(
+        command, env=os.environ | {"GPIPE_SILENCE_S": given}, capture_output=True, text=True
+    )
     assert found.stderr.endswith(
         f"ValueError: GPIPE_SILENCE_S='{given}': must be a number of seconds from 1.0 up; try 7\n"
     )
@@ -128,11 +144,17 @@ def test_a_process_ends_well_in_the_middle_of_a_sign_of_life():
 
 def bare(arguments: list[str], port: int, **more: str) -> list[subprocess.Popen[str]]:
     """Processes as torchrun starts them."""
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(STAGES)}
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(STAGES),
+    }
     environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **more}
     command = [sys.executable, str(Path(__file__).with_name("failing.py")), *arguments]
     return [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
         for rank in range(STAGES)
     ]
 
@@ -144,14 +166,19 @@ ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("raise between steps", "leaving, because stage 2, start or end of step 1: RuntimeError: layer is broken"),
+        (
+            "raise between steps",
+            "leaving, because stage 2, start or end of step 1: RuntimeError: layer is broken",
+        ),
         ("raise", "leaving, because stage 2, F1 of step 1: RuntimeError: layer is broken"),
         ("kill", ENDED + "it closed its connection: it ended, or was killed"),
         ("exit", ENDED + "it closed its connection: it ended, or was killed"),
         ("stop", ENDED + "no sign of life for 7 s"),
     ],
 )
-def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path, how: str, words: str):
+def test_without_a_launcher_that_looks_after_them_all_ranks_know(
+    tmp_path: Path, how: str, words: str
+):
     """As on several hosts: bare processes that have a store in common, and nobody who sees them end."""
     store, when = agent_store(), tmp_path / "when"
     arguments = ["between", "raise", "2"] if how.endswith("steps") else ["train", how, "F", "2"]
@@ -174,7 +201,9 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(tmp_path: Path,
 def test_a_survivor_leaves_also_where_nobody_reads_what_it_says(tmp_path: Path):
     """As behind `torchrun ... 2>&1 | head`."""
     store, when = agent_store(), tmp_path / "when"
-    ranks = bare(["train", "kill", "F", "2", str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")
+    ranks = bare(
+        ["train", "kill", "F", "2", str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True"
+    )
     try:
         for process in ranks:
             assert process.stderr is not None
@@ -199,10 +228,22 @@ def test_a_store_that_ends_after_the_last_step_is_not_missed(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path, number: signal.Signals):
+def test_stages_leave_with_their_launcher_even_a_stopped_one(
+    tmp_path: Path, number: signal.Signals
+):
     when = tmp_path / "when"
-    command = [sys.executable, str(Path(__file__).with_name("failing.py")), "train", "stop", "F", "2", str(when)]
-    launcher = subprocess.Popen(command, env=os.environ | {MARK: str(tmp_path)}, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("failing.py")),
+        "train",
+        "stop",
+        "F",
+        "2",
+        str(when),
+    ]
+    launcher = subprocess.Popen(
+        command, env=os.environ | {MARK: str(tmp_path)}, stderr=subprocess.DEVNULL
+    )
     while not when.exists():
         time.sleep(0.1)
         assert launcher.poll() is None
@@ -213,8 +254,14 @@ def test_stages_leave_with_their_launcher_even_a_stopped_one(tmp_path: Path, num
 
 def listening_addresses() -> list[str]:
     """Addresses and ports on which this process listens, in the kernel's hexadecimal."""
-    sockets = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    sockets = {
+        str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
+    }
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()
+    ]
     return [line[1] for line in lines[1:] if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
 
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from repro.gpipe.core.layers import as_layers, build, names, parameter_counts, refuse_shared, refuse_sync_batchnorm
+from repro.gpipe.core.layers import (
+    as_layers,
+    build,
+    names,
+    parameter_counts,
+    refuse_shared,
+    refuse_sync_batchnorm,
+)
 
 CPU = torch.device("cpu")
 
@@ -45,7 +52,9 @@ FACTORIES = [
     lambda: nn.MultiheadAttention(4, 2, kdim=3, vdim=5, add_bias_kv=True),
     lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
     lambda: nn.Transformer(4, 2, 1, 1, 8, batch_first=True),
-    lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2))),
+    lambda: nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2))
+    ),
     lambda: nn.Linear(3, 4).half(),
 ]
 
@@ -140,12 +149,30 @@ def test_everything_that_has_a_value_is_accepted():
             Bare,
             r"layers\[2\].scale: on the meta device, and Bare has no reset_parameters\(\) without arguments; give a",
         ),
-        (Needy, r"layers\[2\].scale: on the meta device, and Needy has no reset_parameters\(\) without arguments"),
-        (lambda: nn.Sequential(nn.ReLU(), Bare()), r"layers\[2\].1.scale: on the meta device, and Bare has no"),
-        (lambda: Forgetful(["ids", "mask"]), r"layers\[2\].scale: on the meta device, and Forgetful leaves it unset"),
-        (lambda: Forgetful(["scale", "mask"]), r"layers\[2\].ids: on the meta device, and Forgetful leaves it unset"),
-        (lambda: nn.Sequential(Forgetful(["scale", "ids"])), r"layers\[2\].0.mask: .* Forgetful leaves it unset"),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), r"layers\[2\].parametrizations.weight.orig"),
+        (
+            Needy,
+            r"layers\[2\].scale: on the meta device, and Needy has no reset_parameters\(\) without arguments",
+        ),
+        (
+            lambda: nn.Sequential(nn.ReLU(), Bare()),
+            r"layers\[2\].1.scale: on the meta device, and Bare has no",
+        ),
+        (
+            lambda: Forgetful(["ids", "mask"]),
+            r"layers\[2\].scale: on the meta device, and Forgetful leaves it unset",
+        ),
+        (
+            lambda: Forgetful(["scale", "mask"]),
+            r"layers\[2\].ids: on the meta device, and Forgetful leaves it unset",
+        ),
+        (
+            lambda: nn.Sequential(Forgetful(["scale", "ids"])),
+            r"layers\[2\].0.mask: .* Forgetful leaves it unset",
+        ),
+        (
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)),
+            r"layers\[2\].parametrizations.weight.orig",
+        ),
     ],
 )
 def test_what_cannot_initialise_itself_is_refused(factory, words):
@@ -157,28 +184,43 @@ def test_what_cannot_initialise_itself_is_refused(factory, words):
 
 def test_half_on_the_meta_device():
     """Trained weights among them would be lost."""
-    with pytest.raises(ValueError, match=r"layers\[1\].1.weight: not on the meta device as other parts"):
+    with pytest.raises(
+        ValueError, match=r"layers\[1\].1.weight: not on the meta device as other parts"
+    ):
         build(nn.Sequential(meta(lambda: nn.Linear(2, 2)), nn.Linear(2, 2)), 1, 0, CPU)
 
 
 def test_layers_on_the_meta_device_share_nothing():
     tied = meta(lambda: nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"layers\[2\].weight: on the meta device and shared with layers\[0\]"):
+    with pytest.raises(
+        ValueError, match=r"layers\[2\].weight: on the meta device and shared with layers\[0\]"
+    ):
         as_layers([tied, nn.ReLU(), tied])
     norm = meta(lambda: nn.BatchNorm1d(2, affine=False))
-    with pytest.raises(ValueError, match=r"layers\[1\].running_mean: on the meta device and shared"):
+    with pytest.raises(
+        ValueError, match=r"layers\[1\].running_mean: on the meta device and shared"
+    ):
         as_layers([norm, norm])
 
 
 def test_counting_builds_nothing_real():
-    layers = [lambda: nn.Linear(100_000, 100_000), nn.ReLU, nn.Linear(2, 3), meta(lambda: nn.Linear(100_000, 100_000))]
+    layers = [
+        lambda: nn.Linear(100_000, 100_000),
+        nn.ReLU,
+        nn.Linear(2, 3),
+        meta(lambda: nn.Linear(100_000, 100_000)),
+    ]
     assert parameter_counts(layers) == [10_000_100_000, 0, 9, 10_000_100_000]
 
 
-@pytest.mark.parametrize("wrong", [5, "layers", [], [nn.ReLU(), 3], {"a": nn.ReLU()}, nn.Linear(2, 2)])
+@pytest.mark.parametrize(
+    "wrong", [5, "layers", [], [nn.ReLU(), 3], {"a": nn.ReLU()}, nn.Linear(2, 2)]
+)
 def test_no_sequence_of_layers(wrong):
     for function in (as_layers, names):
-        with pytest.raises(ValueError, match=r"layers: expected an nn.Sequential or a sequence of modules or fact"):
+        with pytest.raises(
+            ValueError, match=r"layers: expected an nn.Sequential or a sequence of modules or fact"
+        ):
             function(wrong)
 
 
@@ -193,7 +235,11 @@ def test_names_are_those_of_the_unsplit_model():
     model = nn.Sequential(OrderedDict(stem=nn.Linear(2, 2), first=relu, block=block, again=relu))
     assert names(model) == ["stem", "first", "block", "again"]
     assert len(as_layers(model)) == 4
-    keys = [f"{name}.{key}" for name, layer in zip(names(model), model, strict=True) for key in layer.state_dict()]
+    keys = [
+        f"{name}.{key}"
+        for name, layer in zip(names(model), model, strict=True)
+        for key in layer.state_dict()
+    ]
     assert keys == list(model.state_dict())
     assert names(nn.Sequential(relu, relu)) == ["0", "1"]
     assert names(nn.ModuleList([relu, block])) == names([relu, nn.ReLU]) == ["0", "1"]
@@ -215,7 +261,9 @@ def test_shared_buffers_across_stages():
 
 def test_sync_batchnorm_is_refused():
     refuse_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), 4)
-    with pytest.raises(ValueError, match=r"layers\[4\]: SyncBatchNorm would wait .* use nn.BatchNorm1d"):
+    with pytest.raises(
+        ValueError, match=r"layers\[4\]: SyncBatchNorm would wait .* use nn.BatchNorm1d"
+    ):
         refuse_sync_batchnorm(nn.SyncBatchNorm(2), 4)
     with pytest.raises(ValueError, match=r"layers\[4\].1.0: SyncBatchNorm"):
         refuse_sync_batchnorm(nn.Sequential(nn.ReLU(), nn.Sequential(nn.SyncBatchNorm(2))), 4)

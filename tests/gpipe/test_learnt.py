@@ -41,11 +41,15 @@ def test_a_change_between_steps_is_followed(trained, which):
 def test_a_layer_that_begins_to_draw_random_numbers():
     first, second = launch(drawn_later, stages=2)
     assert {tuple(losses) for losses, _ in first + second} == {tuple(first[0][0])}
-    assert {number for _, number in first + second} == {first[0][1]}, "the user's generator has moved"
+    assert {number for _, number in first + second} == {first[0][1]}, (
+        "the user's generator has moved"
+    )
 
 
 def test_writing_to_one_of_two_outputs_that_share_memory_is_refused():
-    with pytest.raises(StageError, match=r"tensor 0 of what enters this stage, which shares memory.*clone\(\)"):
+    with pytest.raises(
+        StageError, match=r"tensor 0 of what enters this stage, which shares memory.*clone\(\)"
+    ):
         launch(overlapping_outputs, stages=2)
 
 
@@ -69,7 +73,10 @@ def test_every_rank_says_that_m_is_larger_than_n(stages):
 
 
 def test_a_layer_that_differs_between_forward_and_recompute_is_refused():
-    assert all("a layer must do the same both times" in reason for reason in launch(not_the_same_twice, stages=2))
+    assert all(
+        "a layer must do the same both times" in reason
+        for reason in launch(not_the_same_twice, stages=2)
+    )
 
 
 def test_an_optimizer_on_some_stages_only_is_refused():

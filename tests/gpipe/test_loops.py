@@ -49,7 +49,9 @@ def test_an_optimizer_in_the_last_step_of_a_window_is_refused():
     pipe, optimizer = pipeline(1)
     x, y = batch(0)
     pipe.train_step(x, y, LOSS)
-    with pytest.raises(ValueError, match=r"^optimizer: train_step would clear the gradients") as caught:
+    with pytest.raises(
+        ValueError, match=r"^optimizer: train_step would clear the gradients"
+    ) as caught:
         pipe.train_step(x, y, LOSS, optimizer)
     assert "\n" not in str(caught.value)
     optimizer.zero_grad()
@@ -78,7 +80,9 @@ def test_keys_that_json_makes_strings_of_are_refused(tmp_path):
     """A MultiStepLR would look for the epoch 2 among the strings "2" and "4", and never lower the rate."""
     pipe, optimizer = pipeline(1)
     state = MultiStepLR(optimizer, [2, 4]).state_dict()
-    with pytest.raises(ValueError, match=r"extra\['scheduler'\]\['milestones'\]: JSON turns its key 2 into") as caught:
+    with pytest.raises(
+        ValueError, match=r"extra\['scheduler'\]\['milestones'\]: JSON turns its key 2 into"
+    ) as caught:
         pipe.save(tmp_path, optimizer, extra={"scheduler": state})
     assert "\n" not in str(caught.value)
     del state["milestones"]
@@ -105,7 +109,9 @@ def test_no_inputs_on_the_first_stage(ran):
 
 def test_no_targets_on_the_last_stage():
     pipe, optimizer = pipeline(1)
-    with pytest.raises(ValueError, match="targets: None on the last stage, and the loss failed with") as caught:
+    with pytest.raises(
+        ValueError, match="targets: None on the last stage, and the loss failed with"
+    ) as caught:
         pipe.train_step(batch(0)[0], None, LOSS, optimizer)
     assert "\n" not in str(caught.value)
     pipe.train_step(batch(0)[0], None, lambda outputs, _targets: outputs.square().mean(), optimizer)
@@ -124,7 +130,9 @@ def test_targets_of_another_mini_batch():
 
 def test_lbfgs_is_refused():
     pipe = Pipeline(model(), 1, 1, device="cpu")
-    with pytest.raises(ValueError, match=r"^optimizer: LBFGS needs the loss several times") as caught:
+    with pytest.raises(
+        ValueError, match=r"^optimizer: LBFGS needs the loss several times"
+    ) as caught:
         pipe.train_step(*batch(0), LOSS, torch.optim.LBFGS(pipe.parameters()))
     assert "\n" not in str(caught.value)
 

@@ -18,7 +18,15 @@ from repro.gpipe.comm.message import (
 from repro.gpipe.core.microbatch import flatten
 
 CPU = torch.device("cpu")
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int16, torch.int64, torch.complex64]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.bool,
+    torch.int16,
+    torch.int64,
+    torch.complex64,
+]
 
 
 def numbered(shape, dtype):

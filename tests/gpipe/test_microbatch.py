@@ -17,14 +17,20 @@ Pair = namedtuple("Pair", "left right")
 @given(n=st.integers(1, 64), m=st.integers(1, 64))
 def test_sizes_are_those_of_tensor_split(n, m):
     if m > n:
-        with pytest.raises(ValueError, match=f"micro_batches={m}: the mini-batch has only {n} examples"):
+        with pytest.raises(
+            ValueError, match=f"micro_batches={m}: the mini-batch has only {n} examples"
+        ):
             sizes(n, m)
     else:
         assert sizes(n, m) == [len(t) for t in torch.arange(n).tensor_split(m)]
 
 
 def test_nested_there_and_back():
-    tree = (torch.arange(5), {"a": [torch.arange(10).reshape(5, 2), "text", 3]}, Pair(torch.ones(5), None))
+    tree = (
+        torch.arange(5),
+        {"a": [torch.arange(10).reshape(5, 2), "text", 3]},
+        Pair(torch.ones(5), None),
+    )
     parts = split(tree, 2)
     assert parts[0][0].tolist() == [0, 1, 2]
     assert parts[1][1]["a"][0].shape == (2, 2)
@@ -60,16 +66,26 @@ def test_skeleton_is_free_of_tensors():
 @pytest.mark.parametrize(
     ("tensor", "words"),
     [
-        (torch.eye(4).to_sparse(), r"a tensor of layout torch.sparse_coo cannot be cut .* to_dense\(\)"),
+        (
+            torch.eye(4).to_sparse(),
+            r"a tensor of layout torch.sparse_coo cannot be cut .* to_dense\(\)",
+        ),
         (torch.empty(4, 4, device="meta"), "a tensor on the meta device has no values"),
-        (torch.nested.nested_tensor([torch.ones(4)] * 4, layout=torch.jagged), "a nested tensor cannot be cut"),
+        (
+            torch.nested.nested_tensor([torch.ones(4)] * 4, layout=torch.jagged),
+            "a nested tensor cannot be cut",
+        ),
     ],
     ids=["sparse", "meta", "nested"],
 )
 def test_tensors_without_plain_rows_are_one_line(tensor, words):
     pipe = Pipeline([nn.Linear(4, 4)], 1, 2, device="cpu")
     x, mse = torch.ones(4, 4), nn.functional.mse_loss
-    for name, inputs, targets in (("inputs", tensor, x), ("inputs", (x, Whole(tensor)), x), ("targets", x, tensor)):
+    for name, inputs, targets in (
+        ("inputs", tensor, x),
+        ("inputs", (x, Whole(tensor)), x),
+        ("targets", x, tensor),
+    ):
         with pytest.raises(ValueError, match=f"^{name}: {words}") as caught:
             pipe.train_step(inputs, targets, mse)
         assert "\n" not in str(caught.value)

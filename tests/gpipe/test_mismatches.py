@@ -18,11 +18,14 @@ from repro.gpipe.runtime import heartbeats
 from repro.gpipe.runtime.launch import StageError
 from repro.gpipe.runtime.status import Here
 
-# Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each other after 7 to
-# 8 s, a call of another kind at once: the rest is left for a busy machine.
+# Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each
+# other after 7 to 8 s, a call of another kind at once: the rest is left for a busy machine.
 LIMIT = 10.0
 
-ENDED = "stage {}, .* waits for (stage|rank) {}, which has ended: every rank must make the same calls of its Pipeline"
+ENDED = (
+    "stage {}, .* waits for (stage|rank) {}, which has ended: every rank must make the same calls "
+    "of its Pipeline"
+)
 EXPECTED = {
     "the last rank builds no Pipeline": "rank 1 ended, and never built the Pipeline that stage 0 waits for",
     "the first rank alone trains": ENDED.format(0, 1),
@@ -61,9 +64,17 @@ def test_two_ranks(tmp_path: Path, what: str, words: str):
 @pytest.mark.parametrize(
     ("what", "stages", "words"),
     [
-        ("the last rank builds no Pipeline", 3, "rank 2 ended, and never built the Pipeline that stage [01] waits"),
+        (
+            "the last rank builds no Pipeline",
+            3,
+            "rank 2 ended, and never built the Pipeline that stage [01] waits",
+        ),
         ("the first rank alone trains", 4, ENDED.format(0, 1)),
-        ("all but the last rank train", 3, ENDED.format("[01]", 2).replace("waits for", "(waits for .*)*waits for")),
+        (
+            "all but the last rank train",
+            3,
+            ENDED.format("[01]", 2).replace("waits for", "(waits for .*)*waits for"),
+        ),
     ],
 )
 def test_more_ranks(tmp_path: Path, what: str, stages: int, words: str):
@@ -79,22 +90,35 @@ def test_replicas(tmp_path: Path, what: str):
     """They meet in sums of gradients, and where a step is checked in a vote."""
     when = tmp_path / "when"
     with pytest.raises(
-        StageError, match=r"replica 0, stage 0, .* waits for replica 1, stage 0, which has ended: every rank must make"
+        StageError,
+        match=r"replica 0, stage 0, .* waits for replica 1, stage 0, which has ended: every rank must make",
     ):
         launch(replicas, what, str(when), stages=2)
     assert since(when) < LIMIT
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["the first rank alone trains", "the last rank builds no Pipeline"])
+@pytest.mark.parametrize(
+    "what", ["the first rank alone trains", "the last rank builds no Pipeline"]
+)
 def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path, what: str):
     """The process lives on and waits for the results of the others, so no connection tells that it is done."""
     store, when = agent_store(), tmp_path / "when"
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
-    environment |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    environment = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": "2",
+    }
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     command = [sys.executable, str(Path(__file__).with_name("mismatches.py")), what, "2", str(when)]
     ranks = [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
         for rank in range(2)
     ]
     try:
@@ -135,18 +159,25 @@ def posted_by(*ranks: Here) -> dist.Store:
 def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
     """Neither receives: the first one a step's first message, the second one its part of a checkpoint."""
     watch = heartbeats.Watch(
-        posted_by(Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "send")))
+        posted_by(
+            Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "send"))
+        )
     )
     assert watch.knot(0, 0) is None
     clock.now = heartbeats.SILENCE + 0.1
     failure = watch.knot(0, 0)
     assert failure is not None
-    assert failure.text.startswith("stage 0, before its first step waits for stage 1, before its first step, which")
+    assert failure.text.startswith(
+        "stage 0, before its first step waits for stage 1, before its first step, which"
+    )
 
 
 def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clock):
     """A slow layer on either side: both have something to send, which the other one will take when it is done."""
-    first, second = Here("stage 0", sending={7: (1, 0, 32, "")}), Here("stage 1", sending={7: (0, 0, 32, "")})
+    first, second = (
+        Here("stage 0", sending={7: (1, 0, 32, "")}),
+        Here("stage 1", sending={7: (0, 0, 32, "")}),
+    )
     watch = heartbeats.Watch(posted_by(first, second))
     for clock.now in (0.0, 1000.0):
         assert watch.knot(0, 0) is None
@@ -160,7 +191,10 @@ def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clo
 def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
     """One rank sends, the other receives; on a busy machine their connection takes its time."""
     watch = heartbeats.Watch(
-        posted_by(Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "receive")))
+        posted_by(
+            Here("stage 0", waiting=(1, 0, 32, "send")),
+            Here("stage 1", waiting=(0, 0, 32, "receive")),
+        )
     )
     assert watch.knot(0, 0) is None
     clock.now = heartbeats.SETTING_UP - 0.1
@@ -171,7 +205,9 @@ def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
 
 def test_a_large_message_may_take_a_minute(clock: Clock):
     watch = heartbeats.Watch(
-        posted_by(Here("stage 0", waiting=(1, 0, 2**21, "")), Here("stage 1", waiting=(0, 0, 0, "")))
+        posted_by(
+            Here("stage 0", waiting=(1, 0, 2**21, "")), Here("stage 1", waiting=(0, 0, 0, ""))
+        )
     )
     assert watch.knot(0, 0) is None
     clock.now = heartbeats.SETTING_UP - 0.1
@@ -186,11 +222,15 @@ def test_a_rank_that_does_something_else_is_named_once():
     assert other == []
     assert busy == []
     (warning,) = said
-    assert re.match(r"stage 0, .* of step 2 has waited for stage 1, start or end of step 1 for 1 s", warning)
+    assert re.match(
+        r"stage 0, .* of step 2 has waited for stage 1, start or end of step 1 for 1 s", warning
+    )
     assert "in no call of its Pipeline: every rank must make the same calls" in warning
 
 
 def test_a_beat_can_be_read_while_messages_are_sent():
     """JSON, with what the computing thread waits for; what other threads send counts only while it waits for them."""
-    posts = posted_by(Here("stage 0", sending={7: (1, 3, 100, ""), 8: (1, 2, 50, "")}, flushing=True))
+    posts = posted_by(
+        Here("stage 0", sending={7: (1, 3, 100, ""), 8: (1, 2, 50, "")}, flushing=True)
+    )
     assert json.loads(posts.get("beat/0"))["waiting"] == [1, 2]

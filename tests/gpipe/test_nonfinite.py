@@ -12,7 +12,14 @@ from repro.gpipe import Pipeline
 from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.exact.nonfinite import all_finite, is_finite, refuse_nonfinite
 
-TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128]
+TYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.complex64,
+    torch.complex128,
+]
 BAD = [math.inf, -math.inf, math.nan]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -20,7 +27,13 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 def several(dtype, device):
     """Dense, transposed, with gaps, of one number and of none."""
     wide = torch.arange(1.0, 41.0).reshape(5, 8).to(device, dtype)
-    return [wide[0].clone(), wide.t(), wide[:, ::2].clone().t()[::2], wide[0, 0].clone(), wide[:, :0].clone()]
+    return [
+        wide[0].clone(),
+        wide.t(),
+        wide[:, ::2].clone().t()[::2],
+        wide[0, 0].clone(),
+        wide[:, :0].clone(),
+    ]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -121,7 +134,9 @@ class Widest(nn.Module):
         super().__init__()
         self.table = nn.Embedding(4, 4, sparse=True, dtype=torch.float64)
         several = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
-        self.scales = nn.ParameterList([nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in several])
+        self.scales = nn.ParameterList(
+            [nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in several]
+        )
 
     def forward(self, x):
         for scale in self.scales:
@@ -182,7 +197,10 @@ def test_what_is_named():
     refuse_nonfinite(module, optimizer)
     for name, tensor in (
         ("0.bias", module.get_parameter("0.bias")),
-        ("exp_avg of 0.weight in the optimizer", optimizer.state[module.get_parameter("0.weight")]["exp_avg"]),
+        (
+            "exp_avg of 0.weight in the optimizer",
+            optimizer.state[module.get_parameter("0.weight")]["exp_avg"],
+        ),
         ("1.running_mean", module.get_buffer("1.running_mean")),
     ):
         with torch.no_grad():

@@ -34,7 +34,9 @@ def test_an_unfrozen_stage_trains(ran):
 
 
 def test_constants_that_change_are_refused():
-    with pytest.raises(StageError, match="outputs of micro-batch 0 changed shape, type or constants"):
+    with pytest.raises(
+        StageError, match="outputs of micro-batch 0 changed shape, type or constants"
+    ):
         launch(constants, stages=2)
 
 
@@ -64,19 +66,25 @@ class Returns(nn.Module):
 def test_a_layer_that_returns_no_tensor_is_one_line(value):
     from repro.gpipe.comm.message import MessageMeta
 
-    with pytest.raises(ValueError, match=r"a layer returned .* at a stage boundary, which holds no tensor") as caught:
+    with pytest.raises(
+        ValueError, match=r"a layer returned .* at a stage boundary, which holds no tensor"
+    ) as caught:
         MessageMeta.of(value)
     assert "\n" not in str(caught.value)
     pipe = Pipeline([head, lambda: Returns(value)], 1, 2, device="cpu")
     for call in (pipe.train_step, pipe.evaluate):
-        with pytest.raises(ValueError, match=r"the last layer returned .*, which holds no tensor") as caught:
+        with pytest.raises(
+            ValueError, match=r"the last layer returned .*, which holds no tensor"
+        ) as caught:
             call(*batch(), MSE)
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lazy", [nn.LazyLinear(WIDTH), lambda: nn.LazyLinear(WIDTH)])
 def test_lazy_layers_cannot_be_counted_and_train_where_they_need_not_be(lazy):
-    with pytest.raises(ValueError, match=r"layers\[1\].weight: has no shape before .*balance='uniform'") as caught:
+    with pytest.raises(
+        ValueError, match=r"layers\[1\].weight: has no shape before .*balance='uniform'"
+    ) as caught:
         Pipeline([head, lazy], 1, 2, device="cpu")
     assert "\n" not in str(caught.value)
     pipe = Pipeline([head, lazy], 1, 2, device="cpu", balance="uniform")
@@ -125,15 +133,18 @@ def test_a_slice_of_a_data_set_counts_as_itself():
 
 def test_peak_memory_by_hand():
     """Weights and gradients of two layers, the batch, and what one micro-batch keeps: counted on paper."""
-    pipe = Pipeline([lambda: nn.Linear(100, 100, bias=False)] * 2, 1, 1, device="cpu", checkpoint="never")
+    pipe = Pipeline(
+        [lambda: nn.Linear(100, 100, bias=False)] * 2, 1, 1, device="cpu", checkpoint="never"
+    )
     x, y = torch.zeros(50, 100), torch.zeros(50, 100)
     pipe.train_step(x, y, MSE)
     (peak,) = pipe.measure_memory(x, y, MSE)
     weights, batch_bytes = 2 * 100 * 100 * 4, 50 * 100 * 4
-    resident = 2 * weights + 2 * batch_bytes  # with gradients from the step before, inputs and targets
-    # The first layer's own copy of the inputs. In backward of the last layer: its input, the gradients of its output
-    # and input, and its fresh weight gradient; beside them a few numbers of four bytes, the loss and its weight among
-    # them.
+    # with gradients from the step before, inputs and targets
+    resident = 2 * weights + 2 * batch_bytes
+    # The first layer's own copy of the inputs. In backward of the last layer: its input, the
+    # gradients of its output and input, and its fresh weight gradient; beside them a few numbers of
+    # four bytes, the loss and its weight among them.
     expected = resident + 4 * batch_bytes + weights // 2
     assert expected <= peak <= expected + 64
 
@@ -142,7 +153,10 @@ def test_peak_memory_by_hand():
     ("layers", "words"),
     [
         ([torch.relu], r"layers\[0\]: relu needs arguments"),
-        ([nn.Linear], r"layers\[0\]: Linear needs arguments, and a factory gets none; write lambda: Linear"),
+        (
+            [nn.Linear],
+            r"layers\[0\]: Linear needs arguments, and a factory gets none; write lambda: Linear",
+        ),
         ([lambda: None], r"layers\[0\]: the factory returned NoneType"),
         (nn.Sequential(), "sequence of modules or factories, found"),
         (nn.ModuleDict(), "sequence of modules or factories, found ModuleDict"),
@@ -157,7 +171,9 @@ def test_no_layers(layers, words):
 @pytest.mark.parametrize("device", ["cuda", "cuda:9", "meta", "gpu", "mps", 9])
 def test_devices_that_are_not_here(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"device='.*choose 'cpu', for torch can use no GPU") as caught:
+    with pytest.raises(
+        ValueError, match=r"device='.*choose 'cpu', for torch can use no GPU"
+    ) as caught:
         Pipeline([head], 1, 2, device=device)
     assert "\n" not in str(caught.value)
 
@@ -167,7 +183,9 @@ def test_a_gpu_without_a_number_is_one_of_this_host_in_turn(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     found = [own_device(device, 3) for device in ("cuda", None, "cuda:0", "cpu")]
     assert [str(d) for d in found] == ["cuda:1", "cuda:1", "cuda:0", "cpu"]
-    with pytest.raises(ValueError, match=r"device='cuda:2': choose 'cuda' or 'cuda:0' to 'cuda:1', or 'cpu'"):
+    with pytest.raises(
+        ValueError, match=r"device='cuda:2': choose 'cuda' or 'cuda:0' to 'cuda:1', or 'cpu'"
+    ):
         own_device("cuda:2", 0)
 
 
@@ -195,7 +213,9 @@ def test_a_loss_without_a_gradient_trains_nothing_in_silence(checkpoint):
         pipe.train_step(*batch(), lambda outputs, targets: MSE(outputs, targets).detach())
     x, y = batch()
     y[:5] = 0.0
-    pipe.train_step(x, y, lambda outputs, targets: MSE(outputs, targets) if targets.any() else torch.zeros(()))
+    pipe.train_step(
+        x, y, lambda outputs, targets: MSE(outputs, targets) if targets.any() else torch.zeros(())
+    )
     pipe.evaluate(*batch(), MSE)
     assert all(p.grad is not None for p in pipe.parameters())
     Pipeline([frozen_head], 1, 2, device="cpu", checkpoint=checkpoint).train_step(*batch(), MSE)
@@ -222,7 +242,9 @@ def test_ranks_that_disagree_about_the_stages_are_refused():
     assert said == ["rank 1 ended, and never built the Pipeline that stage 0 waits for", "accepted"]
 
 
-@pytest.mark.parametrize("change", [{"stages": "1"}, {"micro_batches": 2.0}, {"balance": 5}, {"balance": [1.0]}])
+@pytest.mark.parametrize(
+    "change", [{"stages": "1"}, {"micro_batches": 2.0}, {"balance": 5}, {"balance": [1.0]}]
+)
 def test_wrong_types(change):
     with pytest.raises(ValueError, match=r"whole number|balance=") as caught:
         Pipeline(**({"layers": [head], "stages": 1, "micro_batches": 2, "device": "cpu"} | change))

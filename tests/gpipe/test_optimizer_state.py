@@ -91,7 +91,10 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
     optimizer = stepped(module, "SGD", momentum=0.9)
     put(tmp_path / "no optimizer", module)
     put(tmp_path / "one group", module, optimizer)
-    groups = [{"params": layer.parameters(), "lr": lr} for layer, lr in zip(module, (0.1, 0.2), strict=True)]
+    groups = [
+        {"params": layer.parameters(), "lr": lr}
+        for layer, lr in zip(module, (0.1, 0.2), strict=True)
+    ]
     put(tmp_path / "two groups", module, torch.optim.SGD(groups))
     alike = [{"params": layer.parameters()} for layer in module]
     put(tmp_path / "two alike", module, torch.optim.SGD(alike, lr=0.1))
@@ -99,21 +102,40 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
     other = model(4, 4, 4, seed=3)
     before = {key: value.clone() for key, value in other.state_dict().items()}
     SGD, Adam = torch.optim.SGD, torch.optim.Adam
-    own_rates = [{"params": layer.parameters(), "lr": lr} for layer, lr in zip(other, (0.5, 0.01), strict=True)]
+    own_rates = [
+        {"params": layer.parameters(), "lr": lr}
+        for layer, lr in zip(other, (0.5, 0.01), strict=True)
+    ]
     for folder, fresh, words in (
         ("no optimizer", SGD(other.parameters()), "saved without an optimizer, not SGD"),
         ("one group", Adam(other.parameters()), "saved with SGD, not Adam"),
-        ("one group", SGD(other[0].parameters()), r"1\.weight was in the saved optimizer and is not in this one"),
+        (
+            "one group",
+            SGD(other[0].parameters()),
+            r"1\.weight was in the saved optimizer and is not in this one",
+        ),
         ("first layer", SGD(other.parameters()), r"1\.weight was not in the saved optimizer"),
-        ("two groups", SGD(other.parameters()), r"0\.weight and 1\.weight are in one group.*lr=0\.1 and lr=0\.2"),
-        ("two alike", SGD(other.parameters()), r"parameter groups are not those that were saved \(see 1\.weight\)"),
+        (
+            "two groups",
+            SGD(other.parameters()),
+            r"0\.weight and 1\.weight are in one group.*lr=0\.1 and lr=0\.2",
+        ),
+        (
+            "two alike",
+            SGD(other.parameters()),
+            r"parameter groups are not those that were saved \(see 1\.weight\)",
+        ),
         (
             "one group",
             SGD(own_rates, momentum=0.9),
             r"parameter groups are not those that were saved \(see 1\.weight\)",
         ),
         ("one group", "sgd", "optimizer: a str, which is no optimizer"),
-        ("one group", SGD(model(4, 4).parameters()), r"of shape \(4, 4\) is not of this stage's layers"),
+        (
+            "one group",
+            SGD(model(4, 4).parameters()),
+            r"of shape \(4, 4\) is not of this stage's layers",
+        ),
     ):
         refused(words, get, tmp_path / folder, other, fresh)
         assert same(before, other.state_dict())
@@ -129,7 +151,11 @@ def test_another_optimizer_is_refused_and_the_weights_left_alone(tmp_path):
         ({"hook": print}, None, "hook: a builtin_function_or_method cannot be saved"),
         ({}, "abc", "extra: a str, needed is a dict"),
         ({}, [1], "extra: a list, needed is a dict"),
-        ({}, {"generator": torch.Generator()}, "extra: .*Generator is not JSON serializable; use numbers"),
+        (
+            {},
+            {"generator": torch.Generator()},
+            "extra: .*Generator is not JSON serializable; use numbers",
+        ),
     ],
 )
 def test_what_cannot_be_saved(tmp_path, options, extra, words):
@@ -144,12 +170,25 @@ def test_what_cannot_be_saved(tmp_path, options, extra, words):
     ("value", "words"),
     [
         ("sgd", "optimizer: a str, which is no optimizer"),
-        (torch.optim.SGD, "optimizer: the class SGD, which is no optimizer; make one of torch.optim"),
-        (torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)]), 1), "optimizer: a StepLR, which is no"),
+        (
+            torch.optim.SGD,
+            "optimizer: the class SGD, which is no optimizer; make one of torch.optim",
+        ),
+        (
+            torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)]), 1),
+            "optimizer: a StepLR, which is no",
+        ),
     ],
 )
 def test_what_is_no_optimizer_is_one_line(tmp_path, value, words):
     pipe = Pipeline(model(4, 4), 1, 1, device="cpu")
-    refused(words, pipe.train_step, torch.ones(2, 4), torch.ones(2, 4), torch.nn.functional.mse_loss, value)
+    refused(
+        words,
+        pipe.train_step,
+        torch.ones(2, 4),
+        torch.ones(2, 4),
+        torch.nn.functional.mse_loss,
+        value,
+    )
     refused(words, pipe.save, tmp_path / "run", value)
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.gpipe.partition.partition import PARTITIONERS, additive, cumulative_share, minimum_variance, smallest_largest
+from repro.gpipe.partition.partition import (
+    PARTITIONERS,
+    additive,
+    cumulative_share,
+    minimum_variance,
+    smallest_largest,
+)
 
 
 def stage_costs(cost, counts):
@@ -27,7 +33,10 @@ def chains(draw):
     """(cost, L, K): costs that add up, and half of the time more for every boundary that a stage has."""
     costs = draw(st.lists(st.integers(0, 20), min_size=1, max_size=8))
     layers = len(costs)
-    send = draw(st.lists(st.integers(0, 20), min_size=layers + 1, max_size=layers + 1) | st.just([0] * (layers + 1)))
+    send = draw(
+        st.lists(st.integers(0, 20), min_size=layers + 1, max_size=layers + 1)
+        | st.just([0] * (layers + 1))
+    )
     total = additive(costs)
     return lambda a, b: total(a, b) + send[a] + send[b], layers, draw(st.integers(1, layers))
 
@@ -75,7 +84,9 @@ def test_cumulative_share_places_layer_by_layer(costs, data):
     counts = cumulative_share(additive(costs), len(costs), stages)
     assert (len(counts), sum(counts), min(counts) > 0) == (stages, len(costs), True)
     if sum(costs):
-        cells = [min(stages * sum(costs[: i + 1]) // sum(costs), stages - 1) for i in range(len(costs))]
+        cells = [
+            min(stages * sum(costs[: i + 1]) // sum(costs), stages - 1) for i in range(len(costs))
+        ]
         if set(cells) == set(range(stages)):
             assert counts == [cells.count(j) for j in range(stages)]
 
@@ -111,13 +122,17 @@ def test_as_many_layers_as_the_papers_largest_model():
 @pytest.mark.parametrize("partitioner", PARTITIONERS.values())
 @pytest.mark.parametrize("stages", [0, 3, True, 1.0, "2"])
 def test_stages_out_of_range(partitioner, stages):
-    with pytest.raises(ValueError, match=r"stages=.*: the model has 2 layers .* choose K between 1 and 2"):
+    with pytest.raises(
+        ValueError, match=r"stages=.*: the model has 2 layers .* choose K between 1 and 2"
+    ):
         partitioner(additive([1, 1]), 2, stages)
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS.values())
 @pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "3"])
 def test_costs_out_of_range(partitioner, wrong):
-    with pytest.raises(ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is .* at least 0") as caught:
+    with pytest.raises(
+        ValueError, match=r"balance: the cost of a stage of layers 1 to 1 is .* at least 0"
+    ) as caught:
         partitioner(lambda a, b: wrong if (a, b) == (1, 2) else 1.0, 3, 2)
     assert "\n" not in str(caught.value)

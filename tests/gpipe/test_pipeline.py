@@ -24,7 +24,9 @@ def merged(ran, key, what):
 
 def reference(micro_batches):
     """The unsplit model, given the same micro-batches by hand."""
-    model = nn.Sequential(*(build(layer, n, 7, torch.device("cpu")) for n, layer in enumerate(nested())))
+    model = nn.Sequential(
+        *(build(layer, n, 7, torch.device("cpu")) for n, layer in enumerate(nested()))
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     losses = []
     for _ in range(STEPS):
@@ -114,7 +116,9 @@ def test_recompute_saves_memory_on_every_stage(ran):
     assert all(a < 0.75 * n for a, n in zip(peaks["always"], peaks["never"], strict=True))
     parameters = 8 * (64 * 64 + 64) * 4
     boundary = 512 * 64 * 4
-    assert all(p > 2 * parameters + boundary for p in peaks["always"]), "weights, gradients and kept inputs at least"
+    assert all(p > 2 * parameters + boundary for p in peaks["always"]), (
+        "weights, gradients and kept inputs at least"
+    )
 
 
 def test_whole_members(ran):
@@ -124,7 +128,9 @@ def test_whole_members(ran):
 def test_balance_by_time_agrees_and_is_sensible(ran):
     balance, imbalance = ran[0]["time"]
     assert ran[1]["time"] == ran[2]["time"] == (balance, imbalance)
-    assert balance in ((2, 1, 1), (1, 1, 2)), "the two heavy layers in the middle on stages of their own"
+    assert balance in ((2, 1, 1), (1, 1, 2)), (
+        "the two heavy layers in the middle on stages of their own"
+    )
     assert imbalance >= 0
 
 
@@ -142,7 +148,8 @@ def test_clocks_of_two_hosts_are_aligned(ran):
 def test_a_failing_stage_is_named_with_its_traceback():
     """The stage that raised, not the neighbours that lost their connection a moment later."""
     with pytest.raises(
-        StageError, match=r"(?s)rank 1, before its first step: RuntimeError: stage 1 cannot\nTraceback.*in fail"
+        StageError,
+        match=r"(?s)rank 1, before its first step: RuntimeError: stage 1 cannot\nTraceback.*in fail",
     ):
         launch(fail, 1, stages=2)
 

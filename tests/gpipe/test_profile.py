@@ -44,7 +44,13 @@ class Fan(nn.Module):
     """Returns more than a tensor: of its four tensors one requires a gradient, if the input does."""
 
     def forward(self, x):
-        return {"x": x, "ids": torch.zeros(5, dtype=torch.int64), "more": [x.detach(), x > 0], "name": "fan", "n": None}
+        return {
+            "x": x,
+            "ids": torch.zeros(5, dtype=torch.int64),
+            "more": [x.detach(), x > 0],
+            "name": "fan",
+            "n": None,
+        }
 
 
 class Pick(nn.Module):
@@ -60,7 +66,9 @@ def test_f_r_and_b_apart():
     assert min(*profile.forward, *profile.backward) > 0
     assert profile.forward[1] >= 0.02
     assert profile.backward[1] >= 0.06
-    assert measure(layers, torch.zeros(2, 4), CPU, recompute=False, repeats=1).recompute == (0.0,) * 3
+    assert (
+        measure(layers, torch.zeros(2, 4), CPU, recompute=False, repeats=1).recompute == (0.0,) * 3
+    )
 
 
 def test_what_crosses():
@@ -76,7 +84,9 @@ def test_frozen_layers_get_no_gradient():
     embedding = nn.Embedding(5, 4).requires_grad_(False)
     layers = [embedding, nn.ReLU(inplace=True), nn.Linear(4, 4), nn.ReLU(inplace=True)]
     with torch.no_grad():  # the user's mode does not matter
-        profile = measure(layers, torch.zeros(2, 3, dtype=torch.int64), CPU, recompute=True, repeats=1)
+        profile = measure(
+            layers, torch.zeros(2, 3, dtype=torch.int64), CPU, recompute=True, repeats=1
+        )
     assert profile.activation_bytes == (96, 96, 96)
     assert profile.gradient_bytes == (0, 0, 96)
 
@@ -97,7 +107,13 @@ def test_members_for_the_whole_mini_batch():
         def forward(self, value):
             return value[0] + value[1]
 
-    profile = measure([Add(), nn.ReLU()], (torch.zeros(2, 4), Whole(torch.ones(4))), CPU, recompute=True, repeats=1)
+    profile = measure(
+        [Add(), nn.ReLU()],
+        (torch.zeros(2, 4), Whole(torch.ones(4))),
+        CPU,
+        recompute=True,
+        repeats=1,
+    )
     assert profile.activation_bytes == (32,)
 
 
@@ -163,7 +179,10 @@ def test_link_speeds_out_of_range(speed, words):
         ({"latency": True}, "^latency=True"),
         ({"latency": math.nan}, "^latency=nan"),
         ({"latency": 1e308}, "^latency=1e[+]308"),
-        ({"bytes_per_second": 0}, "^bytes_per_second=0: must be .*, or inf for a free link; try bytes_per_second=1e9"),
+        (
+            {"bytes_per_second": 0},
+            "^bytes_per_second=0: must be .*, or inf for a free link; try bytes_per_second=1e9",
+        ),
         ({"bytes_per_second": "fast"}, "^bytes_per_second='fast'"),
         ({"bytes_per_second": [1e9]}, r"^bytes_per_second=\[1"),
         ({"bytes_per_second": math.nan}, "^bytes_per_second=nan"),

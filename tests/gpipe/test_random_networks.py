@@ -19,7 +19,9 @@ FIRST = int(os.environ.get("REPRO_FIRST_NETWORK", "0"))
 def joined(stages: list[Trained]) -> Trained:
     """The parts of a model put together; layers keep their keys on whichever stage they are."""
     state = {key: tensor for stage in stages for key, tensor in stage.state.items()}
-    return Trained(stages[0].losses, state, {k: g for stage in stages for k, g in stage.gradients.items()})
+    return Trained(
+        stages[0].losses, state, {k: g for stage in stages for k, g in stage.gradients.items()}
+    )
 
 
 @pytest.mark.slow
@@ -47,7 +49,9 @@ def as_plain(own: Trained, expected: Trained, dtype: torch.dtype) -> None:
     torch.testing.assert_close(own.losses, expected.losses, rtol=rtol, atol=atol)
     assert own.state.keys() == expected.state.keys()
     for key, tensor in expected.state.items():
-        torch.testing.assert_close(own.state[key], tensor, rtol=rtol, atol=atol, msg=partial(str.format, key + ": {}"))
+        torch.testing.assert_close(
+            own.state[key], tensor, rtol=rtol, atol=atol, msg=partial(str.format, key + ": {}")
+        )
     missing = {key for key, gradient in own.gradients.items() if gradient is None}
     assert missing == {key for key, gradient in expected.gradients.items() if gradient is None}
 
@@ -55,5 +59,7 @@ def as_plain(own: Trained, expected: Trained, dtype: torch.dtype) -> None:
 def as_with_one_stage(own: Trained, alone: Trained) -> None:
     """The same to the bit."""
     assert own.losses == alone.losses, "bits of the losses"
-    different = [key for key, tensor in alone.state.items() if not torch.equal(own.state[key], tensor)]
+    different = [
+        key for key, tensor in alone.state.items() if not torch.equal(own.state[key], tensor)
+    ]
     assert not different, f"bits of {different}"

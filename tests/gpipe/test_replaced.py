@@ -28,7 +28,9 @@ class Counting(nn.Module):
 def model():
     """Two layers for each of two stages."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 4))
+    return nn.Sequential(
+        nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 4)
+    )
 
 
 def at(module, name, layer):

@@ -36,7 +36,9 @@ def test_early_recompute_hides_in_the_bubble(K, M):
 
 def test_transfer_delays_only_what_crosses():
     timeline = replay(
-        make_schedule("gpipe", 2, 1, "never"), lambda a: UNIT[a.kind], lambda a: Crossing(0.5 if a.of == "F" else 0.25)
+        make_schedule("gpipe", 2, 1, "never"),
+        lambda a: UNIT[a.kind],
+        lambda a: Crossing(0.5 if a.of == "F" else 0.25),
     )
     assert timeline.step_time == 1 + 0.5 + 1 + 2 + 0.25 + 2
 
@@ -51,14 +53,19 @@ def test_a_link_carries_one_message_at_a_time():
 
 def test_a_blocking_link_keeps_its_sender():
     forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
-    timeline = replay(forwards, lambda _a: 1.0, lambda _send: Crossing(3.0, latency=0.5, blocking=True))
+    timeline = replay(
+        forwards, lambda _a: 1.0, lambda _send: Crossing(3.0, latency=0.5, blocking=True)
+    )
     assert [s.start for s in timeline.on(0)] == [0, 4, 8]
     assert [s.start for s in timeline.on(1)] == [4.5, 8.5, 12.5]
 
 
 def test_a_stuck_schedule_is_named():
     orders = [[("F", 0, 0), ("B", 0, 0)], [("F", 1, 1), ("B", 1, 0)]]
-    with pytest.raises(DeadlockError, match="Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0"):
+    with pytest.raises(
+        DeadlockError,
+        match="Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0",
+    ):
         replay(written_out("stuck", 2, "never", orders), lambda _a: 1.0)
 
 

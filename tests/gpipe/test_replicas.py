@@ -46,8 +46,12 @@ def unsplit(case):
     """One model in plain torch on all micro-batches of all replicas, each on its own: losses, evaluation, model."""
     name, loss_fn = CASES[case]
     whole = nn.Sequential(*(build(layer, n, 4, CPU) for n, layer in enumerate(model(name))))
-    parts = [p for d in range(D) for p in zip(*(t.tensor_split(M) for t in batch(name, d)), strict=True)]
-    weights = [float(loss_fn.weight(y) if isinstance(loss_fn, Weighted) else len(y)) for _, y in parts]
+    parts = [
+        p for d in range(D) for p in zip(*(t.tensor_split(M) for t in batch(name, d)), strict=True)
+    ]
+    weights = [
+        float(loss_fn.weight(y) if isinstance(loss_fn, Weighted) else len(y)) for _, y in parts
+    ]
 
     def mean_loss():
         outputs = [whole(x) for x, _ in parts]
@@ -74,7 +78,8 @@ def moved_once(whole, step):
     seen = {norm: [] for norm in norms}
     before = {norm: (norm.running_mean.clone(), norm.running_var.clone()) for norm in norms}
     hooks = [
-        norm.register_forward_pre_hook(lambda _m, args, s=seen[norm]: s.append(args[0].detach())) for norm in norms
+        norm.register_forward_pre_hook(lambda _m, args, s=seen[norm]: s.append(args[0].detach()))
+        for norm in norms
     ]
     yield
     for norm, hook in zip(norms, hooks, strict=True):
@@ -99,7 +104,9 @@ def test_as_one_model_on_all_examples(ran, case, K):
         found = state(ran, case, K, replica)
         assert found.keys() == whole.state_dict().keys()
         for key, value in whole.state_dict().items():
-            torch.testing.assert_close(found[key], value, rtol=1e-6, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
+            torch.testing.assert_close(
+                found[key], value, rtol=1e-6, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}"
+            )
 
 
 @pytest.mark.parametrize("K", [1, 2])
@@ -121,7 +128,10 @@ def test_same_bits_on_every_replica_and_for_every_k(ran, case):
     for K in (1, 2):
         for replica in range(D):
             found = state(ran, case, K, replica)
-            assert [key for key in expected if not torch.equal(found[key], expected[key])] == [], (K, replica)
+            assert [key for key in expected if not torch.equal(found[key], expected[key])] == [], (
+                K,
+                replica,
+            )
     assert len({tuple(ran[rank][case, 2]["losses"]) for rank in range(4)}) == 1
 
 
@@ -129,12 +139,17 @@ def test_same_bits_for_every_checkpoint_mode(ran):
     for rank in range(D):
         always, never = ran[rank]["noisy", 1], ran[rank]["noisy", "never"]
         assert always["losses"] == never["losses"]
-        assert all(torch.equal(never["state"][key], value) for key, value in always["state"].items())
+        assert all(
+            torch.equal(never["state"][key], value) for key, value in always["state"].items()
+        )
 
 
 def test_only_what_some_replica_used_is_trained(ran):
     """Weight decay tells no gradient, as of the third branch, from one of zeros, as of the dead parameter."""
-    found, initial = state(ran, "branches", 1, 1), build(model("branches")[0], 0, 4, CPU).state_dict()
+    found, initial = (
+        state(ran, "branches", 1, 1),
+        build(model("branches")[0], 0, 4, CPU).state_dict(),
+    )
     changed = {key for key, value in initial.items() if not torch.equal(found[f"0.{key}"], value)}
     assert changed == {key for key in initial if not key.startswith("third")}
 
@@ -151,7 +166,9 @@ def test_sparse_gradients_are_as_those_of_one_model(ran, K):
             if theirs is None:
                 continue
             assert (
-                ours.layout == theirs.layout == (torch.strided if "both" in key or key[0] == "2" else torch.sparse_coo)
+                ours.layout
+                == theirs.layout
+                == (torch.strided if "both" in key or key[0] == "2" else torch.sparse_coo)
             )
             if theirs.is_sparse:
                 ours, theirs = ours.coalesce(), theirs.coalesce()
@@ -178,7 +195,11 @@ def test_buckets_are_summed_while_the_last_backward_runs(ran):
     events, gradients = ran[0]["bucketed", 1]
     assert events == ran[1]["bucketed", 1][0]
     ends = [n for n, event in enumerate(events) if event == "B ends"]
-    sums = [n for n, event in enumerate(events) if isinstance(event, int) and n > events.index("B begins")]
+    sums = [
+        n
+        for n, event in enumerate(events)
+        if isinstance(event, int) and n > events.index("B begins")
+    ]
     during = [n for n in sums if ends[-2] < n < ends[-1]]
     assert len(ends) == M
     assert not [n for n in sums if n < ends[-2]], "no gradient is final before the last backward"
@@ -209,5 +230,7 @@ def test_parameters_that_are_new_are_summed_too(changed_on_replicas, case, late)
 
 
 def test_wrong_weights_on_one_replica_end_all():
-    with pytest.raises(StageError, match=r"replica [01], stage 0, .* ValueError: loss_fn: its micro-batches weigh"):
+    with pytest.raises(
+        StageError, match=r"replica [01], stage 0, .* ValueError: loss_fn: its micro-batches weigh"
+    ):
         launch(refused, stages=D)

@@ -19,7 +19,12 @@ MSE = nn.functional.mse_loss
 def test_hash_depends_on_every_number_and_is_stable():
     base = rng.hashed(1, 2, 3, 4)
     assert base == rng.hashed(1, 2, 3, 4) < 2**32
-    changed = {rng.hashed(0, 2, 3, 4), rng.hashed(1, 0, 3, 4), rng.hashed(1, 2, 0, 4), rng.hashed(1, 2, 3, 0)}
+    changed = {
+        rng.hashed(0, 2, 3, 4),
+        rng.hashed(1, 0, 3, 4),
+        rng.hashed(1, 2, 0, 4),
+        rng.hashed(1, 2, 3, 0),
+    }
     assert len({base, *changed}) == 5
 
 
@@ -72,11 +77,17 @@ def test_other_generators_are_seeded_where_they_are_drawn_from(monkeypatch):
     """Seeding them costs more than a small layer: they are, while shapes are learnt, and then for those that draw."""
     calls = []
     sources = {
-        name: rng.Source(lambda seed, n=name, s=source: (calls.append(n), s.seed(seed)), source.state, source.restore)
+        name: rng.Source(
+            lambda seed, n=name, s=source: (calls.append(n), s.seed(seed)),
+            source.state,
+            source.restore,
+        )
         for name, source in rng.other_sources().items()
     }
     monkeypatch.setattr(rng, "other_sources", lambda: sources)
-    pipe = Pipeline([nn.Identity(), Drawing(), nn.Linear(6, 6)], 1, 2, device="cpu", checkpoint="never")
+    pipe = Pipeline(
+        [nn.Identity(), Drawing(), nn.Linear(6, 6)], 1, 2, device="cpu", checkpoint="never"
+    )
     pipe.train_step(*batch(), MSE)
     calls.clear()
     pipe.train_step(*batch(), MSE)
@@ -89,7 +100,10 @@ def test_other_generators_are_seeded_where_they_are_drawn_from(monkeypatch):
 
 
 def test_what_a_layer_declares():
-    assert rng.declared(nn.Sequential(nn.Linear(1, 1), nn.Sequential(Sometimes()))) == {"python", "numpy"}
+    assert rng.declared(nn.Sequential(nn.Linear(1, 1), nn.Sequential(Sometimes()))) == {
+        "python",
+        "numpy",
+    }
     assert rng.declared(Drawing()) == set()
 
 
@@ -97,7 +111,9 @@ def test_what_a_layer_declares():
 def test_a_generator_that_is_none(names):
     layer = nn.Identity()
     layer.draws_from = names
-    with pytest.raises(ValueError, match=r"draws_from='(p|n|y|t|h|o|numpi)': choose one of python, numpy") as caught:
+    with pytest.raises(
+        ValueError, match=r"draws_from='(p|n|y|t|h|o|numpi)': choose one of python, numpy"
+    ) as caught:
         Pipeline([layer], 1, 1, device="cpu")
     assert "\n" not in str(caught.value)
 
@@ -107,7 +123,9 @@ def test_micro_batches_layers_and_steps_draw_differently():
     pipe = Pipeline([nn.Dropout(0.5), nn.Dropout(0.5)], 1, 2, device="cpu", checkpoint="never")
     masks = []
     for layer in pipe.module:
-        layer.register_forward_hook(lambda _m, _i, out: masks.append(tuple((out != 0).flatten().tolist())))
+        layer.register_forward_hook(
+            lambda _m, _i, out: masks.append(tuple((out != 0).flatten().tolist()))
+        )
         layer.register_forward_pre_hook(lambda _m, args: torch.ones_like(args[0]))
     for _ in range(2):
         pipe.train_step(torch.ones(40, 6), torch.ones(40, 6), MSE)

@@ -18,7 +18,10 @@ def ran():
 @pytest.mark.parametrize(("K", "copies"), [(1, 1), (2, 1), (3, 1), (2, D)])
 def test_equals_plain_pytorch(ran, K, copies, before, loop):
     plain = ran[0][copies, before, loop]
-    skipped = [b < a for a, b in zip([OPTIONS["init_scale"], *plain["scales"]], plain["scales"], strict=False)]
+    skipped = [
+        b < a
+        for a, b in zip([OPTIONS["init_scale"], *plain["scales"]], plain["scales"], strict=False)
+    ]
     assert any(skipped)
     assert not all(skipped)
     for rank in range(K * copies):
@@ -59,7 +62,9 @@ def test_a_scaler_that_is_disabled_changes_nothing():
         pipe.train_step(*batch(0), LOSS, optimizer, scaler=scaler)
         results.append(pipe.module.state_dict())
         with pytest.raises(NonFiniteError):
-            pipe.train_step(torch.full((N, 6), torch.inf), None, lambda o, _t: o.sum(), optimizer, scaler=scaler)
+            pipe.train_step(
+                torch.full((N, 6), torch.inf), None, lambda o, _t: o.sum(), optimizer, scaler=scaler
+            )
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
 

@@ -10,7 +10,14 @@ from torch import nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
-from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES, Kind, make_schedule, written_out
+from repro.gpipe.schedule.kinds import (
+    CHECKPOINTS,
+    EXECUTED,
+    SCHEDULES,
+    Kind,
+    make_schedule,
+    written_out,
+)
 from repro.gpipe.schedule.replay import DeadlockError, check, draw, replay
 
 ANY = {
@@ -27,7 +34,9 @@ def of_any_kind(draw):
     """Any schedule; where ranks may hold several stages, of up to seven ranks with up to four stages each."""
     name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 7))
     held = draw(st.integers(2, 4)) if SCHEDULES[name].interleaved else 1
-    return make_schedule(name, ranks * held, draw(ANY["micro_batches"]), draw(ANY["checkpoint"]), held)
+    return make_schedule(
+        name, ranks * held, draw(ANY["micro_batches"]), draw(ANY["checkpoint"]), held
+    )
 
 
 def drawn(schedule):
@@ -86,7 +95,13 @@ def test_early_and_late_recompute_differ_in_where_the_gradient_is_received():
     assert labels("gpipe") == ["F0", "Send F0", "R0", "Recv B0", "B0", "U"]
     assert labels("gpipe-late") == ["F0", "Send F0", "Recv B0", "R0", "B0", "U"]
     assert [str(a) for a in make_schedule("gpipe", 2, 1, "never").ranks[1]] == [
-        *("Recv F0 on stage 1", "F0 on stage 1", "B0 on stage 1", "Send B0 on stage 1", "U on stage 1")
+        *(
+            "Recv F0 on stage 1",
+            "F0 on stage 1",
+            "B0 on stage 1",
+            "Send B0 on stage 1",
+            "U on stage 1",
+        )
     ]
 
 
@@ -103,7 +118,9 @@ def test_every_micro_batch_happens_once_and_in_order(schedule):
                 if schedule.checkpoint != "except_last":
                     assert ("R" in kinds) == (schedule.checkpoint == "always")
                 recomputed = work.index(own[-1]) - work.index(own[1]) if "R" in kinds else 1
-                assert recomputed == 1, "R directly precedes its B: at most one micro-batch's activations are live"
+                assert recomputed == 1, (
+                    "R directly precedes its B: at most one micro-batch's activations are live"
+                )
         held = schedule.stages_per_rank * schedule.micro_batches
         assert len(work) == 2 * held + sum(a.kind == "R" for a in work), "nothing of other stages"
 
@@ -111,7 +128,9 @@ def test_every_micro_batch_happens_once_and_in_order(schedule):
 @given(of_any_kind())
 def test_each_rank_updates_once_and_last(schedule):
     for rank, actions in enumerate(schedule.ranks):
-        assert [a for a in actions if a.kind == "U"] == [Action("U", rank, rank, -1)] == [actions[-1]]
+        assert (
+            [a for a in actions if a.kind == "U"] == [Action("U", rank, rank, -1)] == [actions[-1]]
+        )
 
 
 @given(of_any_kind())
@@ -187,7 +206,9 @@ def test_interleaved_1f1b_drawn():
     assert [line.split(" |")[0] for line in text.splitlines()] == ["rank 0", "rank 1"]
 
 
-@given(ranks=st.integers(1, 7), held=st.integers(2, 4), groups=st.integers(1, 4), F=st.floats(0.1, 5))
+@given(
+    ranks=st.integers(1, 7), held=st.integers(2, 4), groups=st.integers(1, 4), F=st.floats(0.1, 5)
+)
 def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held, groups, F):
     """(K - 1) / (v M) of the ideal time, where M is a multiple of K (section 2.2 of arXiv:2104.04473)."""
     M = groups * ranks
@@ -198,7 +219,9 @@ def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held,
 
 
 def test_interleaved_is_refused_where_it_would_be_executed():
-    with pytest.raises(ValueError, match=r"^schedule='interleaved-1f1b': .* is not executed yet.*; try '1f1b'$"):
+    with pytest.raises(
+        ValueError, match=r"^schedule='interleaved-1f1b': .* is not executed yet.*; try '1f1b'$"
+    ):
         Pipeline([nn.Identity, nn.Identity], 2, 2, schedule="interleaved-1f1b", device="cpu")
 
 
@@ -213,7 +236,9 @@ def test_a_kind_is_one_function(monkeypatch, kind):
     schedule = make_schedule("pairs", 3, 4)
     check(schedule)
     assert drawn(schedule)[2][:7] == [".", ".", "F0", "R0", "B0", ".", "."]
-    assert drawn(schedule)[0][:4] == (["F0", "R0", ".", "."] if kind == "early" else ["F0", ".", ".", "."])
+    assert drawn(schedule)[0][:4] == (
+        ["F0", "R0", ".", "."] if kind == "early" else ["F0", ".", ".", "."]
+    )
 
 
 @given(stages=ANY["stages"], micro_batches=ANY["micro_batches"], checkpoint=ANY["checkpoint"])
@@ -221,7 +246,9 @@ def test_gpipe_forwards_first_then_backwards_reversed(stages, micro_batches, che
     schedule = make_schedule("gpipe", stages, micro_batches, checkpoint)
     for rank in map(schedule.work, range(stages)):
         assert [a.micro_batch for a in rank if a.kind == "F"] == list(range(micro_batches))
-        assert [a.micro_batch for a in rank if a.kind == "B"] == list(reversed(range(micro_batches)))
+        assert [a.micro_batch for a in rank if a.kind == "B"] == list(
+            reversed(range(micro_batches))
+        )
         assert "F" not in [a.kind for a in rank][micro_batches:]
 
 
@@ -245,8 +272,14 @@ def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
         (("gpipe", 2, 0), ["micro_batches=0", "at least 1"]),
         (("gpipe", 2, 2, "never", 2), ["stages_per_rank=2: must be 1 for schedule='gpipe'"]),
         (("gpipe", 2, 2, "never", 0), ["stages_per_rank=0", "at least 1"]),
-        (("interleaved-1f1b", 2, 2), ["stages_per_rank=1: must be at least 2 for schedule='interleaved-1f1b'"]),
-        (("interleaved-1f1b", 3, 2, "never", 2), ["stages=3: must be a multiple of stages_per_rank=2"]),
+        (
+            ("interleaved-1f1b", 2, 2),
+            ["stages_per_rank=1: must be at least 2 for schedule='interleaved-1f1b'"],
+        ),
+        (
+            ("interleaved-1f1b", 3, 2, "never", 2),
+            ["stages=3: must be a multiple of stages_per_rank=2"],
+        ),
     ],
 )
 def test_one_line_for_a_wrong_argument(arguments, words):
@@ -265,7 +298,9 @@ def test_every_schedule_passes_its_own_check(schedule):
 
 
 def by_hand(*orders: str) -> Schedule:
-    work = [[(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)]
+    work = [
+        [(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)
+    ]
     return written_out("mine", 2, "never", work)
 
 
@@ -284,7 +319,8 @@ def by_hand(*orders: str) -> Schedule:
         ),
         (
             ("F0 F1 B1 B0", "F1 F0 B1 B0"),
-            "Recv F1 on stage 1 comes where Send F0 on stage 0 is sent; a link's messages are received in the order",
+            "Recv F1 on stage 1 comes where Send F0 on stage 0 is sent; a link's messages are "
+            "received in the order",
         ),
     ],
 )
@@ -297,7 +333,10 @@ def test_what_would_deadlock_or_lose_a_message_is_refused(orders, words):
 def changed(change) -> Schedule:
     """1F1B with K=2, M=2, its actions changed: for each rank a list goes in, and a list comes out."""
     good = make_schedule("1f1b", 2, 2, "never")
-    return replace(good, ranks=tuple(tuple(change(rank, list(actions))) for rank, actions in enumerate(good.ranks)))
+    return replace(
+        good,
+        ranks=tuple(tuple(change(rank, list(actions))) for rank, actions in enumerate(good.ranks)),
+    )
 
 
 def without(kind: str, of: str, rank: int):
@@ -329,7 +368,10 @@ def moved(label: str, rank: int, to: int):
             lambda r, actions: actions + [actions[0]] * r,
             "Recv F0 on stage 1 must have exactly one Send|one U, at its end",
         ),
-        (lambda _r, actions: [a._replace(rank=0) for a in actions], "rank 1 has an action of another rank or stage"),
+        (
+            lambda _r, actions: [a._replace(rank=0) for a in actions],
+            "rank 1 has an action of another rank or stage",
+        ),
     ],
 )
 def test_messages_and_updates_are_checked(change, words):
@@ -348,5 +390,7 @@ def test_a_pipeline_checks_its_schedule(monkeypatch):
         return [("F", rank, i) for i in range(micro_batches)] + [("B", rank, 0)]
 
     monkeypatch.setitem(SCHEDULES, "mine", Kind(forgets))
-    with pytest.raises(ValueError, match="schedule 'mine': stage 0 must do each of F and B 0 to 1 exactly once"):
+    with pytest.raises(
+        ValueError, match="schedule 'mine': stage 0 must do each of F and B 0 to 1 exactly once"
+    ):
         Pipeline([nn.Identity], 1, 2, schedule="mine", device="cpu")

@@ -19,7 +19,9 @@ from repro.gpipe.comm.mailbox import Outbox
 from repro.gpipe.comm.message import TensorMeta, dense
 from repro.gpipe.comm.transport import Shared
 
-pytestmark = pytest.mark.skipif(not shm.available(), reason="shared memory between processes needs Linux")
+pytestmark = pytest.mark.skipif(
+    not shm.available(), reason="shared memory between processes needs Linux"
+)
 
 LARGE = 2**19  # float32 numbers: more than a link copies in the computing thread
 
@@ -155,7 +157,9 @@ def test_a_receiver_far_behind_blocks_nobody(linked):
 
 def test_large_and_small_messages_keep_their_order(linked):
     sending, receiving, outbox = linked
-    tensors = [torch.full((size,), float(n)) for n, size in enumerate([LARGE, 1, LARGE, 2, 3, LARGE] * 5)]
+    tensors = [
+        torch.full((size,), float(n)) for n, size in enumerate([LARGE, 1, LARGE, 2, 3, LARGE] * 5)
+    ]
     outbox.send(sending, tensors)
     for tensor in tensors:
         assert torch.equal(receiving.irecv(TensorMeta.of(tensor))(), tensor)
@@ -166,7 +170,9 @@ def test_a_closed_connection_is_an_error_at_the_other_end(ends):
     sender, receiver = ends
     assert sender.ring(*sender.put(torch.ones(2)), wait=False)
     sender.close()
-    assert receiver.receive(TensorMeta.of(torch.ones(2))).tolist() == [1, 1], "what was sent still arrives"
+    assert receiver.receive(TensorMeta.of(torch.ones(2))).tolist() == [1, 1], (
+        "what was sent still arrives"
+    )
     with pytest.raises(ConnectionError, match="neighbouring stage closed its connection"):
         receiver.receive(TensorMeta.of(torch.ones(2)))
 
@@ -218,10 +224,15 @@ def test_no_memory_left(ends, monkeypatch):
     before = descriptors()
     with monkeypatch.context() as patch:
         patch.setattr(shm.os, "posix_fallocate", full)
-        with pytest.raises(MemoryError, match=f"no {2 * mmap.PAGESIZE} bytes of shared memory for a message: No space"):
+        with pytest.raises(
+            MemoryError,
+            match=f"no {2 * mmap.PAGESIZE} bytes of shared memory for a message: No space",
+        ):
             sender.put(torch.ones(3))
     assert descriptors() == before
-    assert cross(ends, torch.ones(3)).tolist() == [1, 1, 1], "and it goes on where there is some again"
+    assert cross(ends, torch.ones(3)).tolist() == [1, 1, 1], (
+        "and it goes on where there is some again"
+    )
 
 
 def send_and_wait(address: str) -> None:

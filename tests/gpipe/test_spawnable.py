@@ -52,19 +52,43 @@ def graph() -> torch.Tensor:
     [
         (lambda: None, (), {}, "fn=<lambda>: is or holds a lambda"),
         (nested(), (), {}, "fn=nested.<locals>.inside: is or holds .*move it to the top level"),
-        (functools.partial(fine, lambda: None), (), {}, "fn=functools.partial.*: is or holds a lambda"),
+        (
+            functools.partial(fine, lambda: None),
+            (),
+            {},
+            "fn=functools.partial.*: is or holds a lambda",
+        ),
         (fine, ({"key": [lambda: None]},), {}, r"args\[0\]: is or holds a lambda"),
-        (fine, (1, _Locked()), {}, r"args\[1\]: cannot be pickled \(TypeError: cannot pickle '_thread.lock' object\)"),
+        (
+            fine,
+            (1, _Locked()),
+            {},
+            r"args\[1\]: cannot be pickled \(TypeError: cannot pickle '_thread.lock' object\)",
+        ),
         (fine, (graph(),), {}, r"args\[0\]: holds a tensor with a graph"),
-        (fine(), (), {}, r"fn=None: must be a function; write launch\(train, ...\), not launch\(train\(...\), ...\)"),
-        (needs, (1,), {}, "fn=needs: cannot be called with these 1 arguments: missing a required argument: 'two'"),
+        (
+            fine(),
+            (),
+            {},
+            r"fn=None: must be a function; write launch\(train, ...\), not launch\(train\(...\), ...\)",
+        ),
+        (
+            needs,
+            (1,),
+            {},
+            "fn=needs: cannot be called with these 1 arguments: missing a required argument: 'two'",
+        ),
         (fine, (), {"stages": 0}, "stages=0: must be a whole number, at least 1"),
         (fine, (), {"stages": "2"}, "stages='2': must be a whole number, at least 1"),
         (fine, (), {"threads": 0}, "threads=0: must be a whole number, at least 1"),
     ],
 )
 def test_one_line_and_no_process(
-    fn: Any, args: tuple[Any, ...], options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+    fn: Any,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(
         sys.modules["repro.gpipe.runtime.launch"], "Processes", None
@@ -78,7 +102,8 @@ def test_what_can_be_launched_is_let_through():
     """Queues can be passed to processes only while these start; tensors keep their memory where it is."""
     tensor = torch.ones(1, requires_grad=True)
     spawnable.check_spawn(
-        functools.partial(fine, tensor), [multiprocessing.get_context("spawn").Queue(), torch.nn.ReLU()]
+        functools.partial(fine, tensor),
+        [multiprocessing.get_context("spawn").Queue(), torch.nn.ReLU()],
     )
     assert not tensor.is_shared()
 
@@ -95,12 +120,23 @@ def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str
     script.write_text(program)
     # A notebook's cells are executed in a __main__ without a file.
     cell = f"exec(compile({program!r}, '<ipython-input-1>', 'exec'), vars(__import__('__main__')))"
-    command = {"script": [str(script)], "stdin": ["-"], "-c": ["-c", program], "-i": ["-i"], "notebook": ["-c", cell]}
+    command = {
+        "script": [str(script)],
+        "stdin": ["-"],
+        "-c": ["-c", program],
+        "-i": ["-i"],
+        "notebook": ["-c", cell],
+    }
     typed = program.replace("\ndef", "\n\ndef").replace("return 1\n", "return 1\n\n")
     return subprocess.run(
         [sys.executable, *command[how]],
         input={"stdin": program, "-i": typed}.get(how, ""),
-        env=os.environ | {MARK: str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(["", *sys.path])},
+        env=os.environ
+        | {
+            MARK: str(folder),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(["", *sys.path]),
+        },
         cwd=folder,
         capture_output=True,
         text=True,
@@ -112,11 +148,31 @@ def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("how", "program", "words"),
     [
-        ("script", _TRAIN + _CALL, 'launch: called without `if __name__ == "__main__":`; each stage process imports'),
-        ("stdin", _TRAIN + _GUARD + _CALL, "launch: this program is <stdin>, which is no file that stage processes"),
-        ("-c", _TRAIN + _CALL, "fn=train: is or holds train, defined in an interactive session, a notebook or"),
-        ("-i", _TRAIN + _CALL, "fn=train: is or holds train, defined in an interactive session, a notebook or"),
-        ("notebook", _TRAIN + _CALL, "fn=train: is or holds train, defined in an interactive session, a notebook or"),
+        (
+            "script",
+            _TRAIN + _CALL,
+            'launch: called without `if __name__ == "__main__":`; each stage process imports',
+        ),
+        (
+            "stdin",
+            _TRAIN + _GUARD + _CALL,
+            "launch: this program is <stdin>, which is no file that stage processes",
+        ),
+        (
+            "-c",
+            _TRAIN + _CALL,
+            "fn=train: is or holds train, defined in an interactive session, a notebook or",
+        ),
+        (
+            "-i",
+            _TRAIN + _CALL,
+            "fn=train: is or holds train, defined in an interactive session, a notebook or",
+        ),
+        (
+            "notebook",
+            _TRAIN + _CALL,
+            "fn=train: is or holds train, defined in an interactive session, a notebook or",
+        ),
     ],
 )
 def test_programs_that_stages_cannot_import(tmp_path: Path, how: str, program: str, words: str):
@@ -129,7 +185,9 @@ def test_programs_that_stages_cannot_import(tmp_path: Path, how: str, program: s
 @pytest.mark.slow
 def test_a_notebook_can_launch_what_it_imports(tmp_path: Path):
     (tmp_path / "steps.py").write_text("def train(): return 'trained'\n")
-    cell = "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
+    cell = (
+        "from repro.gpipe import launch\nfrom steps import train\nprint(launch(train, stages=2))\n"
+    )
     done = run("notebook", cell, tmp_path)
     assert done.stdout == "['trained', 'trained']\n", done.stderr
 
@@ -142,7 +200,8 @@ def unpicklable() -> object:
 @pytest.mark.slow
 def test_what_a_stage_returns_must_be_picklable():
     with pytest.raises(
-        StageError, match=r"what unpicklable returned on rank 0 cannot be pickled \(TypeError: cannot"
+        StageError,
+        match=r"what unpicklable returned on rank 0 cannot be pickled \(TypeError: cannot",
     ) as caught:
         launch(unpicklable, stages=1)
     assert "\n" not in caught.value.failure.text

@@ -30,7 +30,11 @@ def test_it_is_a_store(store: PipeStore, where: str):
     for tried in (dist.PrefixStore("part", one) if "prefix" in where else one, dist.HashStore()):
         tried.set("a", "1")
         assert (tried.get("a"), tried.check(["a"]), tried.check(["a", "b"])) == (b"1", True, False)
-        assert tried.compare_set("first", "", "mine") == tried.compare_set("first", "", "theirs") == b"mine"
+        assert (
+            tried.compare_set("first", "", "mine")
+            == tried.compare_set("first", "", "theirs")
+            == b"mine"
+        )
         assert tried.compare_set("first", "mine", "new") == tried.get("first") == b"new"
         assert tried.multi_get(["a", "first"]) == [b"1", b"new"]
         assert (tried.add("count", 2), tried.add("count", 3)) == (2, 5)
@@ -77,7 +81,10 @@ def add(client: PipeClient) -> None:
 
 
 def test_processes_inherit_it():
-    with PipeStore(2) as store, Processes(add, [(client,) for client in store.clients]) as processes:
+    with (
+        PipeStore(2) as store,
+        Processes(add, [(client,) for client in store.clients]) as processes,
+    ):
         store.started()
         while len(processes.wait(1.0)) < 2:
             pass
@@ -95,7 +102,9 @@ def hold(folder: str) -> None:
 def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path):
     """Neither to read signs of life nor to post a failure; gloo's own sockets are the stages', see docs/cluster.md."""
     before, old = intruder.ports(os.getpid()), intruder.folders()
-    thread = threading.Thread(target=launch, args=(hold, str(tmp_path)), kwargs={"stages": 2}, daemon=True)
+    thread = threading.Thread(
+        target=launch, args=(hold, str(tmp_path)), kwargs={"stages": 2}, daemon=True
+    )
     thread.start()
     end = time.monotonic() + 300  # a busy machine may take minutes to import torch
     while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
@@ -104,7 +113,11 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path):
     folders = intruder.folders() - old
     with intruder.listening_socket() as anybody:
         port = anybody.getsockname()[1]
-        places = [("tcp", port), *(("tcp", port) for port in opened), *(("folder", folder) for folder in folders)]
+        places = [
+            ("tcp", port),
+            *(("tcp", port) for port in opened),
+            *(("folder", folder) for folder in folders),
+        ]
         found = intruder.reached(*places)
     (tmp_path / "go").touch()
     thread.join(60)

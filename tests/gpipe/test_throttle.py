@@ -57,7 +57,8 @@ def free_step(K, M):
     return (M + K - 1) * F_S + M * (R_S + B_S) + (K - 1) * B_S
 
 
-# With M = 4 on a narrow link: F, four messages, F; then R, B and, longer than both, four messages again; and a B.
+# With M = 4 on a narrow link: F, four messages, F; then R, B and, longer than both, four messages
+# again; and a B.
 EXPECTED = {
     (2, 1, FAR): free_step(2, 1) + 2 * LATENCY,
     (3, 1, FAR): free_step(3, 1) + 4 * LATENCY,
@@ -96,14 +97,16 @@ def test_refusals_are_one_line_on_every_stage(ran):
     no_speed, apart, unlike = ran[0]["refused"]
     assert no_speed == "throttle=0.02: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)"
     assert apart == (
-        f"throttle={FAR}: is for stages that share a Linux host and so a clock, and stages 0 and 1 do not; leave it out"
+        f"throttle={FAR}: is for stages that share a Linux host and so a clock, and stages 0 and 1 "
+        "do not; leave it out"
     )
     assert unlike == f"throttle={NARROW} on rank 1, but {FAR} on rank 0; give every rank the same"
 
 
 def test_only_stages_on_the_cpu_can_be_throttled():
     said = (
-        r"^throttle=LinkSpeed\(.*\): is for stages on the CPU, stage 0 is on meta; try device='cpu', or leave it out$"
+        r"^throttle=LinkSpeed\(.*\): is for stages on the CPU, stage 0 is on meta; "
+        r"try device='cpu', or leave it out$"
     )
     with pytest.raises(ValueError, match=said):
         Links(Wire(1, 0), torch.device("meta"), "auto", LinkSpeed())

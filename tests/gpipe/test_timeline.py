@@ -24,7 +24,9 @@ def test_both_bubbles():
 
 
 def test_update_counts_as_work_and_setup_does_not():
-    line = Timeline((Span("setup", 0, -1, 0.0, 1.0), Span("F", 0, 0, 1.0, 2.0), Span("U", 0, -1, 2.0, 4.0)), 1)
+    line = Timeline(
+        (Span("setup", 0, -1, 0.0, 1.0), Span("F", 0, 0, 1.0, 2.0), Span("U", 0, -1, 2.0, 4.0)), 1
+    )
     assert line.bubble_over_total == pytest.approx(0.25)
 
 
@@ -52,7 +54,9 @@ def test_rows_there_and_back():
 def test_rows_that_are_no_spans_are_one_line(changed, words):
     row = LINE.to_rows()[0]
     for bad in (row | changed, {name: row[name] for name in row if name not in changed}):
-        with pytest.raises(ValueError, match=words if bad.keys() == row.keys() else "None: allowed is"):
+        with pytest.raises(
+            ValueError, match=words if bad.keys() == row.keys() else "None: allowed is"
+        ):
             Timeline.from_rows([bad], 2)
 
 
@@ -70,7 +74,10 @@ def test_chrome_trace_is_json_in_microseconds():
 
 
 def test_drawn_in_slots():
-    assert LINE.to_text().splitlines() == ["stage 0 | F0 .  .  .  B0 B0", "stage 1 | .  F0 B0 B0 .  ."]
+    assert LINE.to_text().splitlines() == [
+        "stage 0 | F0 .  .  .  B0 B0",
+        "stage 1 | .  F0 B0 B0 .  .",
+    ]
 
 
 def test_ranks_that_hold_several_stages():

@@ -35,7 +35,11 @@ def test_trains_as_over_gloo(ran, case, transport):
 
 @pytest.mark.parametrize("case", CASES)
 def test_both_ends_post_in_the_same_order(ran, case):
-    ends = {(rank, *key): posted for rank in range(K) for key, posted in ran[rank]["posted"][case].items()}
+    ends = {
+        (rank, *key): posted
+        for rank in range(K)
+        for key, posted in ran[rank]["posted"][case].items()
+    }
     assert len(ends) == 2 * 2 * (K - 1), "two ends, two directions, K - 1 boundaries"
     other = {"send": "receive", "receive": "send"}
     for (rank, peer, number), posted in ends.items():
@@ -67,13 +71,18 @@ def test_odd_tensors_arrive_as_they_were(ran, transport):
 def test_gradients_of_odd_tensors_return_whole(ran, transport):
     """One number that was read in many places has a gradient in each of them, and these are not equal."""
     for name, gradient in odd_tensors("auto", 1)["gradients"].items():
-        torch.testing.assert_close(ran[0]["odd"][transport]["gradients"][name], gradient, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            ran[0]["odd"][transport]["gradients"][name], gradient, rtol=1e-6, atol=1e-6
+        )
 
 
 def test_stages_on_two_hosts(ran):
     assert [r["apart"]["auto"] for r in ran[:2]] == ["gloo", "gloo"]
     for rank in range(2):
-        assert f"transport='shm': stages {rank} and {1 - rank} share no Linux host; try" in ran[rank]["apart"]["shm"]
+        assert (
+            f"transport='shm': stages {rank} and {1 - rank} share no Linux host; try"
+            in ran[rank]["apart"]["shm"]
+        )
 
 
 def test_a_killed_stage_ends_all():
@@ -83,11 +92,17 @@ def test_a_killed_stage_ends_all():
 
 
 def test_a_transport_that_does_not_exist():
-    with pytest.raises(ValueError, match="transport='smh': choose one of auto, shm, gloo; did you mean 'shm'"):
+    with pytest.raises(
+        ValueError, match="transport='smh': choose one of auto, shm, gloo; did you mean 'shm'"
+    ):
         Pipeline([torch.nn.Linear(1, 1)], 1, 1, transport="smh", device="cpu")
 
 
-@pytest.mark.parametrize(("transport", "served"), [("shm", "the CPU"), ("gloo", "the CPU or a GPU")])
+@pytest.mark.parametrize(
+    ("transport", "served"), [("shm", "the CPU"), ("gloo", "the CPU or a GPU")]
+)
 def test_transports_are_not_for_devices_that_they_do_not_serve(transport, served):
-    with pytest.raises(ValueError, match=f"transport='{transport}': is for stages on {served}, this one is on meta"):
+    with pytest.raises(
+        ValueError, match=f"transport='{transport}': is for stages on {served}, this one is on meta"
+    ):
         Links(Wire(1, 0), torch.device("meta"), transport)

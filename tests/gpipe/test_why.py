@@ -14,7 +14,11 @@ from repro.gpipe.schedule.what_if import Costs, Why, what_if
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 schedules = st.builds(
-    make_schedule, st.sampled_from(EXECUTED), st.integers(1, 4), st.integers(1, 6), st.sampled_from(CHECKPOINTS)
+    make_schedule,
+    st.sampled_from(EXECUTED),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.sampled_from(CHECKPOINTS),
 )
 
 
@@ -24,7 +28,9 @@ def explained(schedule, duration=lambda action: UNIT[action.kind], transfer=0.0,
 
 @given(schedule=schedules, transfer=st.floats(0, 3), data=st.data())
 def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, transfer, data):
-    seconds = {(kind, j): data.draw(st.floats(0.1, 5)) for kind in "FRB" for j in range(schedule.stages)}
+    seconds = {
+        (kind, j): data.draw(st.floats(0.1, 5)) for kind in "FRB" for j in range(schedule.stages)
+    }
     found = explained(schedule, lambda a: seconds[a.kind, a.stage], transfer)
     assert found.error == pytest.approx(0, abs=1e-9)
     assert sum(found.shares.values()) == pytest.approx(1)
@@ -55,7 +61,12 @@ def test_every_change_by_hand():
 def test_all_together_leaves_out_what_does_not_gain():
     """With M=1 two equal stages are slower than these, and no other M is allowed: only recompute and links are left."""
     part = (1.2, 0.8)
-    found = explained(make_schedule("gpipe", 2, 1), lambda a: UNIT[a.kind] * part[a.stage], transfer=0.5, examples=1)
+    found = explained(
+        make_schedule("gpipe", 2, 1),
+        lambda a: UNIT[a.kind] * part[a.stage],
+        transfer=0.5,
+        examples=1,
+    )
     alone = [found.factor(name) or 1 for name in (whatif.BALANCE, whatif.NEVER, whatif.LINK)]
     assert min(alone) < 1 + 1e-9, "a part that gives nothing"
     assert (found.factor(whatif.ALL) or 0) >= max(alone) - 1e-9
@@ -63,7 +74,9 @@ def test_all_together_leaves_out_what_does_not_gain():
 
 @given(schedule=schedules, transfer=st.floats(0, 3), data=st.data())
 def test_all_together_is_never_slower_than_its_better_m_alone(schedule, transfer, data):
-    seconds = {(kind, j): data.draw(st.floats(0.1, 4)) for kind in "FRB" for j in range(schedule.stages)}
+    seconds = {
+        (kind, j): data.draw(st.floats(0.1, 4)) for kind in "FRB" for j in range(schedule.stages)
+    }
     found = explained(schedule, lambda a: seconds[a.kind, a.stage], transfer)
     more = [found.factor(name) or 1 for name in (whatif.DOUBLED, whatif.QUADRUPLED)]
     if all(factor < 1 for factor in more):  # a larger M that is slower is no part of it
@@ -85,7 +98,9 @@ def test_equal_stages_are_not_taken_for_better_where_they_are_slower():
 def test_only_what_concerns_a_run_is_tried():
     def names(*arguments, examples=None):
         schedule = make_schedule(*arguments)
-        return {c.name for c in what_if(replay(schedule, lambda a: UNIT[a.kind]), schedule, examples)}
+        return {
+            c.name for c in what_if(replay(schedule, lambda a: UNIT[a.kind]), schedule, examples)
+        }
 
     assert names("gpipe", 1, 4) == {whatif.NEVER, whatif.EXCEPT_LAST}
     assert names("gpipe", 1, 4, "never") == set()
@@ -93,7 +108,9 @@ def test_only_what_concerns_a_run_is_tried():
     assert whatif.EARLY not in names("gpipe-late", 2, 4, "never") | names("gpipe", 2, 4)
     assert whatif.ORDER not in names("1f1b", 2, 4)
     assert whatif.EXCEPT_LAST not in names("gpipe", 2, 4, "except_last")
-    assert {whatif.DOUBLED, whatif.QUADRUPLED} & names("gpipe", 2, 4, examples=15) == {whatif.DOUBLED}
+    assert {whatif.DOUBLED, whatif.QUADRUPLED} & names("gpipe", 2, 4, examples=15) == {
+        whatif.DOUBLED
+    }
     assert not {whatif.DOUBLED, whatif.QUADRUPLED} & names("gpipe", 2, 4, examples=7)
 
 
@@ -121,7 +138,11 @@ def test_gaps_and_delays_do_not_shrink_with_the_micro_batches():
 @pytest.mark.parametrize("name", ["gpipe", "gpipe-late", "1f1b"])
 def test_a_busy_link_is_told_from_the_runtime(name, stages, seconds, latency, noise):
     schedule, random = make_schedule(name, stages, 32), Random(1)
-    costs = {a: UNIT[a.kind] * random.uniform(1 - noise, 1 + noise) for j in range(stages) for a in schedule.work(j)}
+    costs = {
+        a: UNIT[a.kind] * random.uniform(1 - noise, 1 + noise)
+        for j in range(stages)
+        for a in schedule.work(j)
+    }
     timeline = replay(
         schedule,
         costs.__getitem__,
@@ -138,8 +159,12 @@ def test_a_busy_link_is_told_from_the_runtime(name, stages, seconds, latency, no
 def test_a_smaller_micro_batch_occupies_a_busy_link_for_less():
     schedule = make_schedule("gpipe", 2, 32)
     now = replay(schedule, lambda a: UNIT[a.kind], lambda _send: Crossing(10.0))
-    halves = replay(make_schedule("gpipe", 2, 64), lambda a: UNIT[a.kind] / 2, lambda _send: Crossing(5.0))
-    assert Why.of(now, schedule).factor(whatif.DOUBLED) == pytest.approx(now.step_time / halves.step_time, rel=0.02)
+    halves = replay(
+        make_schedule("gpipe", 2, 64), lambda a: UNIT[a.kind] / 2, lambda _send: Crossing(5.0)
+    )
+    assert Why.of(now, schedule).factor(whatif.DOUBLED) == pytest.approx(
+        now.step_time / halves.step_time, rel=0.02
+    )
 
 
 def test_setup_and_update_are_kept_as_they_were():
@@ -156,7 +181,10 @@ def test_setup_and_update_are_kept_as_they_were():
     ("found", "words"),
     [
         (
-            explained(make_schedule("gpipe", 2, 32, "never"), lambda a: UNIT[a.kind] * (1.5 if a.stage else 1.0)),
+            explained(
+                make_schedule("gpipe", 2, 32, "never"),
+                lambda a: UNIT[a.kind] * (1.5 if a.stage else 1.0),
+            ),
             "stage 1 is 20% slower than the mean: a better balance would give about 1.19x",
         ),
         (
@@ -169,13 +197,13 @@ def test_setup_and_update_are_kept_as_they_were():
         ),
         (
             explained(make_schedule("gpipe-late", 4, 2), examples=2),
-            "recomputation waits for gradients: recomputing early would give 1.18x; keeping all activations instead of "
-            "recomputing them would give 1.33x",
+            "recomputation waits for gradients: recomputing early would give 1.18x; keeping all "
+            "activations instead of recomputing them would give 1.33x",
         ),
         (
             explained(make_schedule("gpipe", 2, 4, "never"), examples=4),
-            "no change that costs no memory would give more than 1.02x: stages idle 20% of K x step, "
-            "and at this N there is no M of 8",
+            "no change that costs no memory would give more than 1.02x: stages idle 20% of K x "
+            "step, and at this N there is no M of 8",
         ),
     ],
 )
@@ -193,9 +221,14 @@ def test_the_verdict_names_the_runtime():
 
 def test_spans_of_another_run_are_one_line():
     timeline = replay(make_schedule("gpipe", 2, 4), lambda a: UNIT[a.kind])
-    with pytest.raises(ValueError, match=r"1 spans of B3 on stage 0, the schedule 'gpipe' has 0: .* --force"):
+    with pytest.raises(
+        ValueError, match=r"1 spans of B3 on stage 0, the schedule 'gpipe' has 0: .* --force"
+    ):
         what_if(timeline, make_schedule("gpipe", 2, 3))
     with pytest.raises(ValueError, match=r"0 spans of R0 on stage 0.* has 1"):
-        what_if(Timeline(tuple(s for s in timeline.spans if s.kind != "R"), 2), make_schedule("gpipe", 2, 4))
+        what_if(
+            Timeline(tuple(s for s in timeline.spans if s.kind != "R"), 2),
+            make_schedule("gpipe", 2, 4),
+        )
     with pytest.raises(ValueError, match="take 0 s"):
         what_if(replay(make_schedule("gpipe", 2, 4), lambda _a: 0.0), make_schedule("gpipe", 2, 4))

@@ -100,7 +100,8 @@ class Odd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # In float64, since Look's sum of all members cancels and strides decide the order in which it is added up.
+        # In float64, since Look's sum of all members cancels and strides decide the order in which
+        # it is added up.
         self.linear = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -117,7 +118,10 @@ class Look(nn.Module):
     def forward(self, value: dict[str, Tensor]) -> Tensor:
         device = value["gaps"].device
         self.seen.append(
-            {name: (t.stride(), t.detach().resolve_conj().contiguous().cpu()) for name, t in value.items()}
+            {
+                name: (t.stride(), t.detach().resolve_conj().contiguous().cpu())
+                for name, t in value.items()
+            }
         )
         total = torch.zeros((), device=device)
         for t in value.values():
@@ -137,7 +141,10 @@ def odd_tensors(transport: str, stages: int, device: str | None = "cpu") -> dict
     look = pipe.module[-1]
     return {
         "seen": look.seen if isinstance(look, Look) else None,
-        "gradients": {name: None if p.grad is None else p.grad.cpu() for name, p in pipe.module.named_parameters()},
+        "gradients": {
+            name: None if p.grad is None else p.grad.cpu()
+            for name, p in pipe.module.named_parameters()
+        },
     }
 
 
@@ -161,9 +168,14 @@ def on_busy_gpus(stages: int) -> dict:
     for schedule, checkpoint, M in CASES:
         pipe = Pipeline([Slow] * 4, stages, M, schedule=schedule, checkpoint=checkpoint, seed=2)
         optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
-        losses[schedule, checkpoint, M] = [pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)]
+        losses[schedule, checkpoint, M] = [
+            pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)
+        ]
         pipe.close()
-    return {"losses": losses, "odd": odd_tensors("auto", min(stages, 2), None) if dist.get_rank() < 2 else None}
+    return {
+        "losses": losses,
+        "odd": odd_tensors("auto", min(stages, 2), None) if dist.get_rank() < 2 else None,
+    }
 
 
 class Kill(nn.Module):

@@ -24,7 +24,8 @@ HERE = Path(__file__).parent
 PHASES = ("planning", "starting workers", "measuring", "recording")
 Aim = tuple[str, ...]  # the phases that a kill may fall into
 AIMS: tuple[Aim, ...] = (PHASES, *((phase,) for phase in PHASES))
-Phase = tuple[str, float, float]  # its name, its beginning and its end on the clock of time.monotonic
+# its name, its beginning and its end on the clock of time.monotonic
+Phase = tuple[str, float, float]
 
 
 @dataclass
@@ -40,8 +41,9 @@ class Counts:
     def __str__(self) -> str:
         phases = ", ".join(f"{self.kills[phase]} while {phase}" for phase in PHASES)
         return (
-            f"seed {self.seed}: {self.kills.total()} kills ({phases}; up to {self.most_processes} processes) of "
-            f"{self.sweeps} sweeps, in which {self.runs} runs were each recorded once in every round"
+            f"seed {self.seed}: {self.kills.total()} kills ({phases}; up to {self.most_processes} "
+            f"processes) of {self.sweeps} sweeps, in which {self.runs} runs were each recorded "
+            "once in every round"
         )
 
 
@@ -51,7 +53,14 @@ class Start:
     def __init__(self, results: Path) -> None:
         self._note = results.with_suffix(".phases")
         self._note.write_text(f"planning {time.monotonic()}\n")
-        command = [sys.executable, __file__, str(self._note), "run", str(HERE / "tiny_sweep.py"), "--results"]
+        command = [
+            sys.executable,
+            __file__,
+            str(self._note),
+            "run",
+            str(HERE / "tiny_sweep.py"),
+            "--results",
+        ]
         self._process = subprocess.Popen(
             [*command, str(results), "--scale", "smoke", "--wandb", "disabled"],
             env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
@@ -153,9 +162,15 @@ def assert_same(results: Path, whole: Path) -> int:
     for run in mine.rows["run"]:
         (path,) = results.glob(f"*/*/*/{run}/metrics.jsonl")
         assert len(path.read_text().splitlines()) == experiment().rounds, "a line without a marker"
-    for path in (path for name in ("spec", "env", "status", "experiment") for path in whole.rglob(f"{name}.json")):
+    for path in (
+        path
+        for name in ("spec", "env", "status", "experiment")
+        for path in whole.rglob(f"{name}.json")
+    ):
         assert (results / path.relative_to(whole)).read_bytes() == path.read_bytes()
-    for row, other in zip(mine.rows.to_dict("records"), theirs.rows.to_dict("records"), strict=True):
+    for row, other in zip(
+        mine.rows.to_dict("records"), theirs.rows.to_dict("records"), strict=True
+    ):
         assert spans(mine.timeline(row)) == spans(theirs.timeline(other))
     assert shown_without_clocks(results) == shown_without_clocks(whole)
     return len(mine.rows)
@@ -182,7 +197,9 @@ def shown_without_clocks(results: Path) -> list[str]:
         markers = folder.markers()
         for run in folder.about()["runs"]:
             lines = [stopped(line) for line in folder.lines(run, markers)]
-            (folder.path / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            (folder.path / run / "metrics.jsonl").write_text(
+                "".join(json.dumps(line) + "\n" for line in lines)
+            )
             for line in lines:
                 markers[line["round"]]["runs"][run] = digest(line)
         for name, marker in markers.items():
@@ -219,7 +236,9 @@ def clock_fields() -> set[str]:
     def line(forward: float) -> dict[str, Any]:
         timeline = replay(schedule, lambda action: forward if action.kind == "F" else 1.0)
         step = Step(timeline.step_time, 0.0, timeline)
-        return metrics(build(spec.model, **spec.model_args), spec, (1, 1), [step], [1, 1], forward)["metrics"]
+        return metrics(build(spec.model, **spec.model_args), spec, (1, 1), [step], [1, 1], forward)[
+            "metrics"
+        ]
 
     slow, quick = line(2.0), line(1.0)
     return {name for name in slow if slow[name] != quick[name]}
@@ -232,7 +251,8 @@ def main(note: Path, arguments: list[str]) -> int:
     from repro.harness.record import Folder
     from repro.harness.workers import Workers
 
-    machine.cores = lambda: 2  # timed layers wait, so two stages run side by side on one core as well
+    # timed layers wait, so two stages run side by side on one core as well
+    machine.cores = lambda: 2
     with note.open("a", buffering=1) as file:
 
         def say(phase: str) -> None:

@@ -24,13 +24,22 @@ SPEC_SIZES = {"L": 2, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16}
 
 
 def spec(K: int = 1, M: int = 1, **changed: Any) -> RunSpec:
-    return RunSpec(**{"model": "transformer", "model_args": SPEC_SIZES, "K": K, "M": M, "N": 8, **changed})
+    return RunSpec(
+        **{"model": "transformer", "model_args": SPEC_SIZES, "K": K, "M": M, "N": 8, **changed}
+    )
 
 
 def experiment(*runs: RunSpec, rounds: int = 2, version: int = 1) -> Experiment:
     chosen = runs or tuple(spec(K, M) for K in (1, 2, 4) for M in (1, 4))
     groups = (Group(name="timed", runs=chosen),)
-    return Experiment(name="tiny", title="A tiny sweep", question="?", rounds=rounds, version=version, groups=groups)
+    return Experiment(
+        name="tiny",
+        title="A tiny sweep",
+        question="?",
+        rounds=rounds,
+        version=version,
+        groups=groups,
+    )
 
 
 def metrics(seconds: float, K: int) -> dict[str, Any]:
@@ -52,8 +61,8 @@ def metrics(seconds: float, K: int) -> dict[str, Any]:
 class Crew:
     """Takes (K + 1/M) seconds for a step; what it was asked is in `jobs`.
 
-    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C; before: called with the number of jobs so
-    far before each.
+    fail: run (K, M) -> its outcome; stop_after: how many jobs until Ctrl-C; before: called with the
+    number of jobs so far before each.
     """
 
     fail: dict[tuple[int, int], Outcome] = field(default_factory=dict)
@@ -64,7 +73,9 @@ class Crew:
     def __enter__(self) -> "Crew":
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return None
 
     def ready(self) -> None:
@@ -103,4 +114,6 @@ def measure(
         patch.setattr(runner, "workers", lambda *_: crew)
         story = Story(Console(file=out or io.StringIO(), width=200), verbose=verbose)
         begun = runner.Session(results, "disabled", story, **(session or {}))
-        return begun.execute(lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)])
+        return begun.execute(
+            lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)]
+        )

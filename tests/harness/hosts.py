@@ -27,7 +27,14 @@ class Host:
 
     def torchrun(self, arguments: list[str], folder: Path) -> None:
         """Start torchrun's agent here with two ranks; its output goes into a file."""
-        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "test"]
+        rendezvous = [
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            self.endpoint,
+            "--rdzv-id",
+            "test",
+        ]
         command = [*TORCHRUN, *rendezvous, *arguments]
         environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
         environment["GLOO_SOCKET_IFNAME"] = "cable" if self.apart else "lo"
@@ -37,7 +44,12 @@ class Host:
         self.log = folder / f"{self.name}.log"
         with self.log.open("w") as out:
             self.agent = subprocess.Popen(
-                command, env=os.environ | environment, stdout=out, stderr=out, text=True, start_new_session=True
+                command,
+                env=os.environ | environment,
+                stdout=out,
+                stderr=out,
+                text=True,
+                start_new_session=True,
             )
 
     def kill(self) -> None:
@@ -62,7 +74,10 @@ def two(folder: Path) -> Iterator[tuple[Host, Host]]:
     hosts.write_text(f"127.0.0.1 localhost\n10.77.0.1 {names[0]}\n10.77.0.2 {names[1]}\n")
     apart = _linked(names)
     endpoint = "10.77.0.1:29511" if apart else f"127.0.0.1:{_free_port()}"
-    both = Host(names[0], endpoint, hosts if apart else None), Host(names[1], endpoint, hosts if apart else None)
+    both = (
+        Host(names[0], endpoint, hosts if apart else None),
+        Host(names[1], endpoint, hosts if apart else None),
+    )
     try:
         yield both
     finally:
@@ -77,7 +92,22 @@ def _linked(names: list[str]) -> bool:
     if not shutil.which("ip") or not all(_ip("netns", "add", name) for name in names):
         return False
     first, second = names
-    steps = [["link", "add", "cable", "netns", first, "type", "veth", "peer", "name", "cable", "netns", second]]
+    steps = [
+        [
+            "link",
+            "add",
+            "cable",
+            "netns",
+            first,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            second,
+        ]
+    ]
     for number, name in enumerate(names, start=1):
         steps.append(["-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "cable"])
         steps += [["-n", name, "link", "set", device, "up"] for device in ("cable", "lo")]

@@ -28,7 +28,10 @@ class Seen:
 
     def behind(self, other: "Seen") -> bool:
         """Whether every number comes from what the other saw as well."""
-        return all(line in other.lines for line in self.lines) and self.specs.items() <= other.specs.items()
+        return (
+            all(line in other.lines for line in self.lines)
+            and self.specs.items() <= other.specs.items()
+        )
 
 
 def seen(results: Path) -> Seen:
@@ -48,7 +51,10 @@ def seen(results: Path) -> Seen:
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame, None where there is no number."""
     some = frame.astype(object)
-    return [{str(k): v for k, v in row.items()} for row in some.where(some.notna(), None).to_dict("records")]
+    return [
+        {str(k): v for k, v in row.items()}
+        for row in some.where(some.notna(), None).to_dict("records")
+    ]
 
 
 def folder_in(results: Path) -> Path:

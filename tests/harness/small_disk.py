@@ -1,7 +1,7 @@
 """`repro run` on a disk that is full or read-only at its start and in its middle; see test_stops.py.
 
-Run as `unshare --map-root-user --mount python small_disk.py FOLDER`, which owns the small disk that it mounts there.
-Prints [exit status, stderr, finished rounds] of each start as JSON.
+Run as `unshare --map-root-user --mount python small_disk.py FOLDER`, which owns the small disk that
+it mounts there. Prints [exit status, stderr, finished rounds] of each start as JSON.
 """
 
 import io
@@ -17,14 +17,40 @@ from repro.cli.main import main as repro
 from repro.harness import machine, runner
 from repro.harness.results import load
 
-TIMED = ["--model", "timed", "--model-args", "L=2", "--batch", "8", "--K", "1", "2", "--M", "4", "--rounds", "5"]
+TIMED = [
+    "--model",
+    "timed",
+    "--model-args",
+    "L=2",
+    "--batch",
+    "8",
+    "--K",
+    "1",
+    "2",
+    "--M",
+    "4",
+    "--rounds",
+    "5",
+]
 
 
 def start(disk: Path, crew: Crew) -> tuple[int, str, int]:
     runner.workers = lambda *_: crew
     results = disk / "results"
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as heard:
-        code = repro(["run", "sweep", *TIMED, "--wandb", "disabled", "--scale", "smoke", "--results", str(results)])
+        code = repro(
+            [
+                "run",
+                "sweep",
+                *TIMED,
+                "--wandb",
+                "disabled",
+                "--scale",
+                "smoke",
+                "--results",
+                str(results),
+            ]
+        )
     return code, heard.getvalue(), len(set(load(results).rounds["round"]))
 
 

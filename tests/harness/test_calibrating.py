@@ -22,12 +22,20 @@ SIZES = ["L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
 
 
 def rates(scale: float, link: LinkSpeed) -> bench.Rates:
-    return bench.Rates({"a": scale, "b": 3 * scale, "c": 2 * scale}, {"relu": scale}, 10 * scale, 1e-12 * scale, link)
+    return bench.Rates(
+        {"a": scale, "b": 3 * scale, "c": 2 * scale},
+        {"relu": scale},
+        10 * scale,
+        1e-12 * scale,
+        link,
+    )
 
 
 def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
     slow, fast = LinkSpeed(1e-3, 1e6), LinkSpeed(1e-6, 1e9)
-    made = calibrate.profile([rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30)
+    made = calibrate.profile(
+        [rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30
+    )
     assert made.matmul_flops == 4e9  # of medians 2, 4, 6
     assert (made.other_flops, made.bytes_per_second) == (2e9, 2e10)
     assert made.launch_s == pytest.approx(2e-3)
@@ -45,7 +53,12 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr().out
     (path,) = tmp_path.glob("*/device.json")
     assert device.load(path).matmul_flops == 2e9
-    for words in ("K=2 processes at once", "2.00 GFLOP/s", "median of the above", f"--device {path}"):
+    for words in (
+        "K=2 processes at once",
+        "2.00 GFLOP/s",
+        "median of the above",
+        f"--device {path}",
+    ):
         assert words in told
 
 
@@ -82,10 +95,28 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     """And `repro simulate` takes the file."""
     path = tmp_path / "own.json"
-    words = ["calibrate", "transformer", "--model-args", *SIZES, "--K", "2", "--N", "6", "--smallest", "2"]
+    words = [
+        "calibrate",
+        "transformer",
+        "--model-args",
+        *SIZES,
+        "--K",
+        "2",
+        "--N",
+        "6",
+        "--smallest",
+        "2",
+    ]
     assert main([*words, "--output", str(path), "--results", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    for said in ("F of each layer (ms)", "B of each layer (ms)", "n=2", "n=4", "n=4 alone", "`repro calibrate` alone"):
+    for said in (
+        "F of each layer (ms)",
+        "B of each layer (ms)",
+        "n=2",
+        "n=4",
+        "n=4 alone",
+        "`repro calibrate` alone",
+    ):
         assert said in told
     file = read(path, CalibrationFile)
     assert file.model_args == {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
@@ -94,9 +125,30 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     assert found.alone is not None
     assert [len(table) for table in found.alone] == [2, 2, 2]
     assert all(seconds > 0 for table in found.alone for row in table for seconds in row)
-    assert main(["simulate", "--calibration", str(path), "--K", "2", "--M", "1", "2", "--N", "4", "--json"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "--calibration",
+                str(path),
+                "--K",
+                "2",
+                "--M",
+                "1",
+                "2",
+                "--N",
+                "4",
+                "--json",
+            ]
+        )
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["fidelity"], answer["model"], len(answer["points"])) == ("simulated", "transformer", 2)
+    assert (answer["fidelity"], answer["model"], len(answer["points"])) == (
+        "simulated",
+        "transformer",
+        2,
+    )
 
 
 def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
@@ -122,11 +174,16 @@ def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
         (["transformer", "--model", "transformer"], ["name it once"]),
         (["transformer", "--N", "2"], ["--smallest 3", "1 to N = 2"]),
         (["transformer", "--smallest", "0"], ["--smallest 0"]),
-        (["timed", "--N", "4"], ["model = 'timed'", "wait as long as they say", "`repro simulate timed`"]),
+        (
+            ["timed", "--N", "4"],
+            ["model = 'timed'", "wait as long as they say", "`repro simulate timed`"],
+        ),
         (["--stags", "2"], ["--stags", "repro calibrate"]),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_starts(arguments, words, tmp_path: Path, capfd, monkeypatch):
+def test_a_mistake_is_one_line_before_anything_starts(
+    arguments, words, tmp_path: Path, capfd, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(["calibrate", *arguments]) == 2
     error = capfd.readouterr().err

@@ -10,7 +10,13 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def test_clocks_are_found_by_what_they_do():
-    assert clock_fields() == {"step_s", "setup_s", "breakdown", "bubble_idle_over_total", "bubble_idle_over_work"}
+    assert clock_fields() == {
+        "step_s",
+        "setup_s",
+        "breakdown",
+        "bubble_idle_over_total",
+        "bubble_idle_over_work",
+    }
 
 
 @pytest.mark.slow

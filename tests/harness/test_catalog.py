@@ -35,7 +35,9 @@ def test_table2_is_the_paper_s_grid_with_one_mini_batch_per_model():
         assert [group.name for group in made.groups][:2] == ["amoebanet-d", "transformer"]
         for group in made.groups[:2]:
             assert {run.fidelity for run in group.runs} == {"measured"}
-            assert [(run.K, run.M) for run in group.runs] == [(K, M) for K in (1, 2, 4, 8) for M in (1, 4, 32)]
+            assert [(run.K, run.M) for run in group.runs] == [
+                (K, M) for K in (1, 2, 4, 8) for M in (1, 4, 32)
+            ]
         assert all(len({run.N for run in group.runs}) == 1 for group in made.groups)
     amoebanet = catalog.find("table2").build("paper").groups[0].runs[0]
     assert amoebanet.model_args == {"L": 18, "D": 256, "image": 224}
@@ -73,7 +75,8 @@ def test_what_is_returned_must_be_an_experiment(tmp_path: Path):
 
 def test_an_unknown_name_is_one_line_with_what_is_near():
     with pytest.raises(
-        ValueError, match=r"^experiment = 'tabel2': allowed are .*sweep, .*table2, .*did you mean 'table2'\?"
+        ValueError,
+        match=r"^experiment = 'tabel2': allowed are .*sweep, .*table2, .*did you mean 'table2'\?",
     ):
         catalog.find("tabel2")
 
@@ -82,9 +85,16 @@ def test_a_recorded_spec_is_replayed_with_its_baselines(tmp_path: Path):
     path = tmp_path / "spec.json"
     path.write_text(spec(2, 4, balance=(1, 3)).model_dump_json())
     runs = catalog.replay(path).build("laptop").groups[0].runs
-    assert [(run.K, run.M, run.balance) for run in runs] == [(1, 4, "time"), (2, 1, "time"), (2, 4, (1, 3))]
+    assert [(run.K, run.M, run.balance) for run in runs] == [
+        (1, 4, "time"),
+        (2, 1, "time"),
+        (2, 4, (1, 3)),
+    ]
     path.write_text(spec(2, 1).model_dump_json())
-    assert [(run.K, run.M) for run in catalog.replay(path).build("laptop").groups[0].runs] == [(1, 1), (2, 1)]
+    assert [(run.K, run.M) for run in catalog.replay(path).build("laptop").groups[0].runs] == [
+        (1, 1),
+        (2, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +125,13 @@ def test_code_that_a_spec_names_runs_only_where_it_is_trusted(tmp_path: Path):
 
 
 def test_pairs_are_json_where_they_can_be():
-    found = catalog.pairs("model_args", ("L=3", "lr=0.5", "attention=fused", "aux_head=true", "times=[1, 2]"))
+    found = catalog.pairs(
+        "model_args", ("L=3", "lr=0.5", "attention=fused", "aux_head=true", "times=[1, 2]")
+    )
     assert found == {"L": 3, "lr": 0.5, "attention": "fused", "aux_head": True, "times": [1, 2]}
-    with pytest.raises(ValueError, match=r"^model_args = 'L': allowed is NAME=VALUE; try --model-args L=3"):
+    with pytest.raises(
+        ValueError, match=r"^model_args = 'L': allowed is NAME=VALUE; try --model-args L=3"
+    ):
         catalog.pairs("model_args", ("L",))
 
 
@@ -127,16 +141,27 @@ def test_listing_and_planning_import_no_torch(tmp_path: Path):
         f"main(['plan', 'table2', '--scale', 'smoke', '--results', {str(tmp_path)!r}]); "
         "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "small"),
-    [("amoebanet-d", "D"), ("amoebanet-b", "D"), ("transformer", "d"), ("timm:resnet18", "image"), ("timed", None)],
+    [
+        ("amoebanet-d", "D"),
+        ("amoebanet-b", "D"),
+        ("transformer", "d"),
+        ("timm:resnet18", "image"),
+        ("timed", None),
+    ],
 )
 def test_a_sweep_is_small_where_there_is_no_gpu(model: str, small: str | None):
     def sizes(scale: Scale, **values: object) -> dict[str, object]:
-        return catalog.find("sweep").build(scale, model=model, **values).groups[0].runs[0].model_args
+        return (
+            catalog.find("sweep").build(scale, model=model, **values).groups[0].runs[0].model_args
+        )
 
     for scale in ("smoke", "laptop"):
         assert small in sizes(scale) if small else sizes(scale) == {}
@@ -152,5 +177,8 @@ def test_no_model_arguments_on_the_command_line_leave_the_experiment_its_own():
 
 
 def test_layers_that_wait_are_swept_as_emulated():
-    found = [catalog.find("sweep").build("smoke", model=m).groups[0].runs[0].fidelity for m in ("timed", "transformer")]
+    found = [
+        catalog.find("sweep").build("smoke", model=m).groups[0].runs[0].fidelity
+        for m in ("timed", "transformer")
+    ]
     assert found == ["emulated", "measured"]

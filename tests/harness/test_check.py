@@ -47,7 +47,9 @@ def test_two_stages_have_a_gpu_each():
 
 
 def test_a_hang_is_a_result_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor_check, "WORKING", {"never": (stuck.sleep, lambda found, where: "answered")})
+    monkeypatch.setattr(
+        doctor_check, "WORKING", {"never": (stuck.sleep, lambda found, where: "answered")}
+    )
     monkeypatch.setattr(doctor_check, "failure", lambda where, deadline: "told")
     before = set(multiprocessing.active_children())
     start, never, failing = doctor_check.run_all(CPU, deadline=0.5)
@@ -74,7 +76,9 @@ def test_a_changed_tensor_or_gradient_is_noticed():
     assert set(last.wrong) == {"bool"}
     assert set(first.wrong) == {"gradient of float16"}
     with pytest.raises(Broken, match=r"arrived changed: bool at stage 1 \(try "):
-        doctor_check.tensors([{"wrong": [], "bytes_per_s": 1.0}, {"wrong": ["bool"], "bytes_per_s": 1.0}], CPU)
+        doctor_check.tensors(
+            [{"wrong": [], "bytes_per_s": 1.0}, {"wrong": ["bool"], "bytes_per_s": 1.0}], CPU
+        )
 
 
 def test_gradients_are_equal_to_the_bit_on_the_cpu_and_nearly_on_gpus():
@@ -105,7 +109,9 @@ def test_a_meter_that_shows_nothing_is_broken():
         (8, 2, Place(8, "cuda", "8 stages on 8 x NVIDIA H200")),
     ],
 )
-def test_as_many_stages_as_devices(monkeypatch: pytest.MonkeyPatch, gpus: int, cores: int, expected: Place):
+def test_as_many_stages_as_devices(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, cores: int, expected: Place
+):
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * gpus)
     monkeypatch.setattr(machine, "cores", lambda: cores)
     assert doctor_check.place() == expected
@@ -116,7 +122,9 @@ def test_the_exit_status_says_whether_all_works(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: str, code: int
 ):
     monkeypatch.setattr(
-        doctor_check, "run_all", lambda where: [Check("a", "ok", "yes", 1.0), Check("b", status, "so", 0.5)]
+        doctor_check,
+        "run_all",
+        lambda where: [Check("a", "ok", "yes", 1.0), Check("b", status, "so", 0.5)],
     )
     assert doctor_check.print_checks() == code
     words = {"ok": "b: ok: so", "skipped": "b: skipped(so)", "failed": "b: FAILED: so"}

@@ -49,7 +49,9 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
     ]
     assert max(map(len, lines)) <= 100
     assert max(map(len, lines[1:6])) <= 80
-    assert "fastest: K=2, M=4 with 10.7 examples/s, 1.67x [1.67, 1.67] over the next, K=1, M=4" in told
+    assert (
+        "fastest: K=2, M=4 with 10.7 examples/s, 1.67x [1.67, 1.67] over the next, K=1, M=4" in told
+    )
     again = ended(tmp_path, of)  # measures nothing, and ends in the same way
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
 
@@ -101,24 +103,35 @@ def timed_runs(
     for M, throughputs in steps:
         median = sorted(throughputs)[len(throughputs) // 2]
         one = plan.PlannedRun(f"M{M}", "g", spec(2, M, **changed), "done")
-        about = {"run": one.id, "K": 2, "M": M, "N": 8, "fidelity": one.spec.fidelity, "unit": "images/s"}
+        about = {
+            "run": one.id,
+            "K": 2,
+            "M": M,
+            "N": 8,
+            "fidelity": one.spec.fidelity,
+            "unit": "images/s",
+        }
         runs.append(one)
         rows[one.id] = about | {"throughput": median, "peak_gib_max": math.nan}
         where = {"machine": "m", "scale": "smoke", "experiment": "e"}
-        lines += [where | {"run": one.id, "round": n, "throughput": t} for n, t in enumerate(throughputs)]
+        lines += [
+            where | {"run": one.id, "round": n, "throughput": t} for n, t in enumerate(throughputs)
+        ]
     frames = pd.DataFrame(list(rows.values())), pd.DataFrame(lines, columns=ROUND_COLUMNS)
     return runs, rows, Results(*frames, {}, [])
 
 
 def test_fastest_is_said_only_where_a_difference_is_shown():
     shown = timed_runs((1, [9000.0] * 5), (4, [9990.0, 9980, 9991, 9970, 9999]))
-    assert best(*shown) == ["fastest: K=2, M=4 with 9,990 images/s, 1.11x [1.11, 1.11] over the next, K=2, M=1"]
+    assert best(*shown) == [
+        "fastest: K=2, M=4 with 9,990 images/s, 1.11x [1.11, 1.11] over the next, K=2, M=1"
+    ]
     noisy = timed_runs((1, [100.0, 90, 110, 95, 105]), (4, [101.0, 120, 85, 99, 110]))
     assert best(*noisy) == ["no difference is shown between the fastest two, K=2, M=4 and K=2, M=1"]
     few = timed_runs((1, [100.0] * 4), (4, [200.0] * 4))
     assert best(*few) == [
-        "no fastest is shown: that takes 5 rounds together, K=2, M=4 and K=2, M=1 have 4; the highest median is "
-        "K=2, M=4 with 200 images/s"
+        "no fastest is shown: that takes 5 rounds together, K=2, M=4 and K=2, M=1 have 4; the "
+        "highest median is K=2, M=4 with 200 images/s"
     ]
     simulated = timed_runs((1, [100.0]), (4, [101.0]), fidelity="simulated", profile="v100")
     assert best(*simulated) == ["fastest: K=2, M=4 with 101 images/s"]
@@ -150,16 +163,23 @@ def test_nothing_is_said_of_runs_that_differ_in_more_than_k_and_m(changed: dict[
 
 def test_a_list_of_layer_counts_is_a_setting_for_each_k():
     (first, second), rows, results = timed_runs((1, [100.0] * 5), (4, [200.0] * 5))
-    cut = [dataclasses.replace(run, spec=run.spec.model_copy(update={"balance": (2, 2)})) for run in (first, second)]
+    cut = [
+        dataclasses.replace(run, spec=run.spec.model_copy(update={"balance": (2, 2)}))
+        for run in (first, second)
+    ]
     assert best(cut, rows, results) == best([first, second], rows, results)
 
 
-def test_only_what_a_clock_measured_can_be_disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_what_a_clock_measured_can_be_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(contention.Watch, "share", lambda self: 0.5)
     told = ended(tmp_path, experiment(spec(1, 4, fidelity="simulated", profile="v100"), rounds=1))
     assert "busy" not in told
     assert load(tmp_path).rounds["load"].isna().tolist() == [True]
-    mixed = experiment(spec(1, 4, fidelity="simulated", profile="v100"), spec(1, 4), rounds=1, version=2)
+    mixed = experiment(
+        spec(1, 4, fidelity="simulated", profile="v100"), spec(1, 4), rounds=1, version=2
+    )
     told = ended(tmp_path, mixed)
     assert told.count("this machine is busy: other processes take ") == 1
     assert told.count("1, 1 busy") == 1
@@ -180,7 +200,9 @@ def test_the_exhibits_of_the_reference_results(name: str):
     (recorded,) = Path("results/reference").glob(f"*/laptop/{name}/experiment.json")
     identity = json.loads(recorded.read_text())["identity"]
     here = Machine("cpu", identity["device"], 2, identity["transport"], identity["torch"])
-    (line,) = closing(plan.make(catalog.find(name).build("laptop"), "laptop", here, Path("results/reference")))
+    (line,) = closing(
+        plan.make(catalog.find(name).build("laptop"), "laptop", here, Path("results/reference"))
+    )
     wanted = {
         "table1": r"transformer, counted: K=128 fits L=\d+, [\d,]+ million parameters",
         "table2": r"transformer, measured: K=2, M=32 is [\d.]+x \[[\d., ]+\].* over K=2, M=1",
@@ -218,7 +240,12 @@ def test_numbers_are_for_people(value: float, text: str):
 
 
 def test_units_are_for_people():
-    assert [terminal.seconds(s) for s in (1.2377, 0.0032, 0.9999, 85e-6)] == ["1.24 s", "3.20 ms", "1.00 s", "85.0 us"]
+    assert [terminal.seconds(s) for s in (1.2377, 0.0032, 0.9999, 85e-6)] == [
+        "1.24 s",
+        "3.20 ms",
+        "1.00 s",
+        "85.0 us",
+    ]
     assert [terminal.size(s) for s in (1.25 * 2**30, 3 * 2**20, 36966, 540)] == [
         "1.25 GiB",
         "3.00 MiB",

@@ -77,7 +77,9 @@ def test_processes_that_we_started_are_ours_also_when_they_have_ended():
     before = contention._own_seconds()
     subprocess.run([sys.executable, "-c", BURN], check=True)
     assert contention._own_seconds() - before >= 0.29
-    with subprocess.Popen([sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], stdin=-1, stdout=-1) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], stdin=-1, stdout=-1
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         assert contention._own_seconds() - before >= 0.58

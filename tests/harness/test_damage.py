@@ -18,7 +18,10 @@ from repro.io import lock
 FILES = [
     "experiment.json",
     "rounds/timed-0002.json",
-    *(f"{RUN}/{name}" for name in ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")),
+    *(
+        f"{RUN}/{name}"
+        for name in ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
+    ),
     f"{BASE}/metrics.jsonl",
 ]
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -88,7 +91,9 @@ def test_a_directory_in_a_file_s_place_stops_a_run_before_it_writes(
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.timeout(60)
-def test_a_pipe_in_a_file_s_place_is_not_waited_for(recorded: tuple[Path, Seen], tmp_path: Path, name: str):
+def test_a_pipe_in_a_file_s_place_is_not_waited_for(
+    recorded: tuple[Path, Seen], tmp_path: Path, name: str
+):
     source, whole = recorded
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     path = folder_in(tmp_path) / name
@@ -103,7 +108,11 @@ def test_a_pipe_in_a_file_s_place_is_not_waited_for(recorded: tuple[Path, Seen],
 
 def held(results: Path) -> dict[Path, bytes]:
     """Every recorded file with its content."""
-    return {path: path.read_bytes() for path in results.rglob("*") if path.is_file() and path.name != lock.NAME}
+    return {
+        path: path.read_bytes()
+        for path in results.rglob("*")
+        if path.is_file() and path.name != lock.NAME
+    }
 
 
 @given(data=st.data())
@@ -134,7 +143,9 @@ def test_a_changed_timeline_is_no_crash(recorded: tuple[Path, Seen], data: st.Da
         path.write_bytes(data.draw(damaged(path.read_bytes(), "bit")))
         after = seen(results)
         assert after.rows == whole.rows
-        assert all(line.startswith(f"{path} is left out: ") and "--force" in line for line in after.warned)
+        assert all(
+            line.startswith(f"{path} is left out: ") and "--force" in line for line in after.warned
+        )
 
 
 @st.composite
@@ -151,7 +162,9 @@ def changed(draw: st.DrawFn, value: Any) -> Any:
     """The same with one value somewhere in it replaced."""
     if isinstance(value, dict | list) and value and draw(st.integers(0, 9)):
         copy = dict(value) if isinstance(value, dict) else list(value)
-        key = draw(st.sampled_from(list(copy) if isinstance(copy, dict) else list(range(len(copy)))))
+        key = draw(
+            st.sampled_from(list(copy) if isinstance(copy, dict) else list(range(len(copy))))
+        )
         copy[key] = changed(draw, copy[key])
         return copy
     return draw(st.sampled_from(VALUES))

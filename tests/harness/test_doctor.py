@@ -47,7 +47,12 @@ FACTS = Facts(
             "0",
             ["driver 550.54 supports CUDA up to 12.4", "built for 13.2", "update the driver"],
         ),
-        (DRIVER, Torch(cuda="13.2", error="CUDA unknown error"), None, ["CUDA unknown error", "restart"]),
+        (
+            DRIVER,
+            Torch(cuda="13.2", error="CUDA unknown error"),
+            None,
+            ["CUDA unknown error", "restart"],
+        ),
         (DRIVER, replace(GOOD, devices=(H200, V100)), None, ["V100", "sm_70", "older GPUs"]),
     ],
 )
@@ -70,15 +75,21 @@ def test_gpu_trouble_names_the_reason_and_the_remedy(
         ((7, 0), ("sm_75",), False),
     ],
 )
-def test_compiled_for(capability: tuple[int, int], compiled: tuple[str, ...], expected: bool) -> None:
+def test_compiled_for(
+    capability: tuple[int, int], compiled: tuple[str, ...], expected: bool
+) -> None:
     device = Device("GPU", capability, 16.0)
-    assert (gpu_trouble(DRIVER, Torch(cuda="13.2", compiled=compiled, devices=(device,))) == "") is expected
+    assert (
+        gpu_trouble(DRIVER, Torch(cuda="13.2", compiled=compiled, devices=(device,))) == ""
+    ) is expected
 
 
 def test_driver_is_read_from_nvidia_smi() -> None:
     listed = "NVIDIA H200, 580.82.07\nNVIDIA H200, 580.82.07\n"
     shown = "| NVIDIA-SMI 580.82.07   Driver Version: 580.82.07   CUDA Version: 13.0  |"
-    assert doctor.parse_driver(listed, shown) == Driver(("NVIDIA H200", "NVIDIA H200"), "580.82.07", "13.0")
+    assert doctor.parse_driver(listed, shown) == Driver(
+        ("NVIDIA H200", "NVIDIA H200"), "580.82.07", "13.0"
+    )
     assert doctor.parse_driver("No devices were found\n", shown).gpus == ()
 
 
@@ -93,7 +104,11 @@ def test_a_good_machine_has_no_problems() -> None:
 
 def test_each_problem_is_one_line_that_says_what_to_do() -> None:
     bad = replace(
-        FACTS, packages={"torch": "2.15.0", "timm": ""}, torch=Torch(), results_writable=False, scale="laptop"
+        FACTS,
+        packages={"torch": "2.15.0", "timm": ""},
+        torch=Torch(),
+        results_writable=False,
+        scale="laptop",
     )
     lines = doctor.problems(bad)
     assert len(lines) == 3
@@ -124,7 +139,9 @@ def test_report_of_this_machine(
     assert not (tmp_path / "new").exists(), "looking leaves nothing behind"
 
 
-def test_a_busy_machine_is_told_and_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_a_busy_machine_is_told_and_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setattr(machine, "cores", lambda: 2)
     for share, busy in ((None, False), (0.02, False), (0.8, True)):
         monkeypatch.setattr(doctor, "gather", lambda _, share=share: replace(FACTS, load=share))

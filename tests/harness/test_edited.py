@@ -23,7 +23,12 @@ from repro.report import page
         ("metrics.jsonl", "step_s", [-1.0], "line 1, step_s.0: .*greater than"),
         ("metrics.jsonl", "loss", [math.nan], "line 1, holds nan"),
         ("metrics.jsonl", "setup_s", "0.1", "line 1, setup_s: .*number"),
-        ("metrics.jsonl", "peak_bytes", [10**400, 1], "line 1, holds an integer of more than 64 bits"),
+        (
+            "metrics.jsonl",
+            "peak_bytes",
+            [10**400, 1],
+            "line 1, holds an integer of more than 64 bits",
+        ),
         ("metrics.jsonl", "round", "timed-0009", "no line of timed-0001"),
         ("spec.json", "N", 64, "does not give the run's id"),
         ("spec.json", "seed", 1, "does not give the run's id"),
@@ -48,7 +53,9 @@ def test_an_edited_number_is_never_shown(
     assert_whole_again(tmp_path, whole)
 
 
-def test_a_line_that_is_only_spaced_otherwise_or_there_twice_counts_once(recorded: tuple[Path, Seen], tmp_path: Path):
+def test_a_line_that_is_only_spaced_otherwise_or_there_twice_counts_once(
+    recorded: tuple[Path, Seen], tmp_path: Path
+):
     source, whole = recorded
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     path = folder_in(tmp_path) / RUN / "metrics.jsonl"
@@ -77,17 +84,22 @@ def test_an_edited_experiment_is_told_for_each_run(recorded: tuple[Path, Seen], 
     assert_whole_again(tmp_path, whole)
 
 
-def test_a_record_of_an_older_version_is_left_out_once_and_measured_again(recorded: tuple[Path, Seen], tmp_path: Path):
+def test_a_record_of_an_older_version_is_left_out_once_and_measured_again(
+    recorded: tuple[Path, Seen], tmp_path: Path
+):
     source, whole = recorded
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     path = folder_in(tmp_path) / "rounds" / "timed-0001.json"
     marker = json.loads(path.read_text())
-    path.write_text(json.dumps({**marker, "runs": list(marker["runs"])}))  # as it was before digests
+    # as it was before digests
+    path.write_text(json.dumps({**marker, "runs": list(marker["runs"])}))
     assert_told(seen(tmp_path), path, whole)
     assert_whole_again(tmp_path, whole)
 
 
-def test_an_experiment_s_new_version_is_measured_beside_the_old_one(recorded: tuple[Path, Seen], tmp_path: Path):
+def test_an_experiment_s_new_version_is_measured_beside_the_old_one(
+    recorded: tuple[Path, Seen], tmp_path: Path
+):
     shutil.copytree(recorded[0], tmp_path, dirs_exist_ok=True)
     assert measure(tmp_path, Crew(), SWEEP.model_copy(update={"version": 2})) == 0
     after = seen(tmp_path)
@@ -97,13 +109,22 @@ def test_an_experiment_s_new_version_is_measured_beside_the_old_one(recorded: tu
     assert len(list(folder_in(tmp_path).glob("*/metrics.jsonl"))) == 4, "nothing is deleted"
 
 
-def test_what_kills_left_behind_is_removed_by_the_next_run(recorded: tuple[Path, Seen], tmp_path: Path):
+def test_what_kills_left_behind_is_removed_by_the_next_run(
+    recorded: tuple[Path, Seen], tmp_path: Path
+):
     source, whole = recorded
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
     folder = folder_in(tmp_path)
     logs = folder.with_name("logs")
-    left = [folder / ".experiment.json.1", folder / RUN / ".metrics.jsonl.23", folder / "rounds" / ".timed-0003.json.4"]
-    left += [folder.with_name("other") / RUN / ".timeline.parquet.5", logs / "1" / "0" / "stdout.log"]
+    left = [
+        folder / ".experiment.json.1",
+        folder / RUN / ".metrics.jsonl.23",
+        folder / "rounds" / ".timed-0003.json.4",
+    ]
+    left += [
+        folder.with_name("other") / RUN / ".timeline.parquet.5",
+        logs / "1" / "0" / "stdout.log",
+    ]
     said = logs / "2" / "0" / "stderr.log"
     for path in [*left, said]:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,8 @@ def test_it_tells_the_story(results, capsys):
         "stage 1 20.0% 5.0% 10.0% 35.0%",
         "unchanged 200.0 1.00x replayed: +0.0% of the recorded step",
         "M quadrupled 177.5 1.13x",
-        "of K x step: M=16 instead of 4 at the same N would give about 1.13x; keeping all activations",
+        "of K x step: M=16 instead of 4 at the same N would give about 1.13x; keeping all "
+        "activations",
     ):
         assert words in told
 
@@ -71,7 +72,12 @@ def test_for_programs_it_is_one_object(results, capsys):
     spec = run_of(results, 2, 4) / "spec.json"
     assert main(["why", "--json", "--run", str(spec)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["run"], told["fidelity"], told["K"], told["M"]) == (spec.parent.name, "measured", 2, 4)
+    assert (told["run"], told["fidelity"], told["K"], told["M"]) == (
+        spec.parent.name,
+        "measured",
+        2,
+        4,
+    )
     assert told["step_s"] == pytest.approx(0.2)
     assert told["replayed_s"] == pytest.approx(0.2)
     assert sum(sum(kinds.values()) for kinds in told["critical_path"]) == pytest.approx(0.2)
@@ -95,8 +101,14 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ("transformer-K2", ["run = 'transformer-K2': 2 ids begin so", "transformer-K2-M1-", "give more of one"]),
-        ("transformer-K2-M4", ["recorded 2 times", "table2/transformer-K2-M4", "again/", "name one of these folders"]),
+        (
+            "transformer-K2",
+            ["run = 'transformer-K2': 2 ids begin so", "transformer-K2-M1-", "give more of one"],
+        ),
+        (
+            "transformer-K2-M4",
+            ["recorded 2 times", "table2/transformer-K2-M4", "again/", "name one of these folders"],
+        ),
         ("tranformer-K2-M1", ["no run below", "did you mean 'transformer-K2-M1-"]),
         ("table2", ["run = 'table2': is an experiment", "runs of it: transformer-K1-M1-"]),
         ("sweep", ["is an experiment", "`repro run sweep` records some"]),
@@ -105,7 +117,10 @@ def test_ids_and_their_beginnings_are_found_own_results_first(results, tmp_path)
         ("zzz", ["run = 'zzz'", "there is transformer-K1-M1-", "and 1 others"]),
         (
             "transformer-K4-M1",
-            ["has no timeline: its status is skipped (needs 4 devices)", "such as transformer-K1-M1"],
+            [
+                "has no timeline: its status is skipped (needs 4 devices)",
+                "such as transformer-K1-M1",
+            ],
         ),
     ],
 )
@@ -126,7 +141,10 @@ def test_what_begins_alike_is_told_with_its_fidelity(tmp_path, capsys):
         (table / run / "spec.json").write_text(json.dumps(of_spec | {"fidelity": fidelity}))
     for run in ("timed-K2", "table2", str(table.parent)):
         assert main(["why", run, "--results", str(tmp_path)]) == 2
-        assert "timed-K2-M1-aaaaaa (simulated), timed-K2-M1-bbbbbb (emulated)" in capsys.readouterr().err
+        assert (
+            "timed-K2-M1-aaaaaa (simulated), timed-K2-M1-bbbbbb (emulated)"
+            in capsys.readouterr().err
+        )
 
 
 def test_one_round_is_its_one_round(tmp_path, capsys):
@@ -172,7 +190,9 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Pa
     specs = [RunSpec(model="transformer", model_args={"L": 4}, K=2, M=M, N=32) for M in steps]
     if changed:
         specs.append(specs[0].model_copy(update=changed))
-    plan = experiment().model_copy(update={"groups": (Group(name="transformer", runs=tuple(specs)),)})
+    plan = experiment().model_copy(
+        update={"groups": (Group(name="transformer", runs=tuple(specs)),)}
+    )
 
     def made(spec: RunSpec, number: int) -> Measured:
         spans = timeline(2, spec.M)
@@ -181,7 +201,9 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Pa
         return Measured(line(spans, schedule, step_s=[seconds], loss=[1.0]), spans.to_rows())
 
     fill_with(path, plan, made, rounds=len(steps[4]))
-    (spec,) = path.glob(f"*/laptop/table2/{specs[0].run_id(plan.version, MACHINE.identity)}/spec.json")
+    (spec,) = path.glob(
+        f"*/laptop/table2/{specs[0].run_id(plan.version, MACHINE.identity)}/spec.json"
+    )
     return spec
 
 
@@ -203,12 +225,16 @@ def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
     assert "M=16 1.13x 0.57x [0.57, 0.57]" in " ".join(told.split())
     assert "would give about 1.13x" not in found["verdict"]
     assert "M=8" not in found["verdict"], "the prediction for larger M is disproved"
-    assert found["verdict"].endswith("; M=16 does not help: measured 0.57x [0.57, 0.57], where 1.13x is predicted")
+    assert found["verdict"].endswith(
+        "; M=16 does not help: measured 0.57x [0.57, 0.57], where 1.13x is predicted"
+    )
 
 
 def test_what_was_measured_to_be_faster_is_said_first(tmp_path, capsys):
     found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 1: [0.5] * 5, 2: [0.8] * 5}), capsys)
-    assert found["verdict"].startswith("measured here: M=1 instead of 4 gave 2.00x [2.00, 2.00]; predicted: ")
+    assert found["verdict"].startswith(
+        "measured here: M=1 instead of 4 gave 2.00x [2.00, 2.00]; predicted: "
+    )
     assert [other["value"] for other in found["neighbours"]] == [1, 2]
     assert "M=16" not in found["verdict"]
 
@@ -225,8 +251,15 @@ def test_a_difference_that_may_be_chance_is_no_gain(tmp_path, capsys):
 def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, capsys):
     found, _ = explained(recorded(tmp_path, {4: [1.0] * 5}, schedule="1f1b"), capsys)
     (other,) = found["neighbours"]
-    assert (other["field"], other["value"], other["own"], other["gain"]) == ("schedule", "1f1b", "gpipe", 0.5)
-    both, told = explained(recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64), capsys)
+    assert (other["field"], other["value"], other["own"], other["gain"]) == (
+        "schedule",
+        "1f1b",
+        "gpipe",
+        0.5,
+    )
+    both, told = explained(
+        recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64), capsys
+    )
     assert both["neighbours"] == []
     assert "Recorded runs" not in told
 
@@ -237,7 +270,9 @@ def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tm
     for path in sorted(rounds.glob("*.json")):
         marker = json.loads(path.read_text())
         mine = "K2-M4" if path.stem.endswith(("1", "2")) else "K2-M16"
-        marker["runs"] = {run: digest if mine in run else None for run, digest in marker["runs"].items()}
+        marker["runs"] = {
+            run: digest if mine in run else None for run, digest in marker["runs"].items()
+        }
         path.write_text(json.dumps(marker))
     found, told = explained(spec, capsys)
     assert found["neighbours"][0]["rounds"] == 0

@@ -21,7 +21,14 @@ MIB = 2**20
 
 
 def fit(K: int = 1, **changed: object) -> RunSpec:
-    usual = {"M": 8, "task": "fit", "balance": "memory", "memory": MIB, "fidelity": "measured", "model_args": SIZES}
+    usual = {
+        "M": 8,
+        "task": "fit",
+        "balance": "memory",
+        "memory": MIB,
+        "fidelity": "measured",
+        "model_args": SIZES,
+    }
     return spec(K, **{**usual, **changed})
 
 
@@ -29,7 +36,13 @@ def cut(size: int) -> dict[str, object] | None:
     if size < 1:
         return None
     stages = [{"at": "B0", "total": 10 * size}]
-    return {"args": {"L": size}, "parameters": size, "fullest": 10 * size, "balance": [size], "stages": stages}
+    return {
+        "args": {"L": size},
+        "parameters": size,
+        "fullest": 10 * size,
+        "balance": [size],
+        "stages": stages,
+    }
 
 
 def count(spec: RunSpec, device: str) -> fits.Line:
@@ -53,7 +66,9 @@ class Fake:
         size = job.spec.model_args["L"]
         assert job.balance == (size,)
         if size > self.real:
-            return Outcome("oom", "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed")
+            return Outcome(
+                "oom", "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed"
+            )
         found = {"peak_bytes": [10 * size]}
         return Outcome("done", metrics=fits.line(found, [10 * size], [size], 0.1, "x/s", {}))
 
@@ -84,9 +99,13 @@ def test_a_size_that_fails_otherwise_ends_the_search():
 
     outcome = fit_search.search(Broken(9), Job(fit(memory=55)), 1.0, lambda _: None, count)
     assert (outcome.status, outcome.reason) == ("failed", "no such layer")
-    outcome = fit_search.search(Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None)
+    outcome = fit_search.search(
+        Fake(9), Job(fit(model="import:faulty:raises", model_args={})), 1.0, lambda _: None
+    )
     assert outcome.status == "failed"
-    assert "layers[1] (_Goes) cannot be counted: RuntimeError: layer two is broken" in outcome.reason
+    assert (
+        "layers[1] (_Goes) cannot be counted: RuntimeError: layer two is broken" in outcome.reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,14 +137,18 @@ def test_a_size_that_is_counted_again_is_not_tried_again():
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Workers(Local(2, tmp_path / "logs")) as crew:
-        outcome = fit_search.search(crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None)
+        outcome = fit_search.search(
+            crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None
+        )
         given = fit(2, model_args={**SIZES, "L": 4}, memory=ENOUGH, transport="shm")
         whole = fit_search.search(crew, Job(given), 60, lambda _: None)
     found = outcome.metrics["fit"]
     assert outcome.status == "done"
     assert max(outcome.metrics["peak_bytes"]) <= MIB
     assert found["counted"] == found["largest"]
-    assert outcome.metrics["peak_bytes"] == pytest.approx(found["tried"][0]["counted_bytes"], rel=0.01)
+    assert outcome.metrics["peak_bytes"] == pytest.approx(
+        found["tried"][0]["counted_bytes"], rel=0.01
+    )
     assert found["next"]["args"]["L"] == found["largest"]["args"]["L"] + 1
     over = found["tried"][-1]
     assert (over["status"], over["args"]) == ("oom", found["next"]["args"])
@@ -133,8 +156,11 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     assert f"{MIB:,} are allowed" in over["reason"]
     assert not (tmp_path / "logs").exists(), "that a size does not fit is no trouble"
     (tried,) = whole.metrics["fit"]["tried"]
-    for counted, (visible, everything) in zip(tried["counted_bytes"], tried["allocator_bytes"], strict=True):
-        assert counted == pytest.approx(visible, rel=0.1)  # 5 KiB of random state beside a tiny model
+    for counted, (visible, everything) in zip(
+        tried["counted_bytes"], tried["allocator_bytes"], strict=True
+    ):
+        # 5 KiB of random state beside a tiny model
+        assert counted == pytest.approx(visible, rel=0.1)
         assert everything >= visible
 
 
@@ -157,7 +183,9 @@ def test_counting_gives_the_same_line_as_the_command(capsys: pytest.CaptureFixtu
         "8",
         "--json",
     ]
-    assert main([*words, "--model-args", *(f"{name}={value}" for name, value in SIZES.items())]) == 0
+    assert (
+        main([*words, "--model-args", *(f"{name}={value}" for name, value in SIZES.items())]) == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert line["fit"] == {"largest": told["largest"], "next": told["next"]}
     assert damage(Line, {"round": "x", **line}) == ""
@@ -171,7 +199,10 @@ def test_counting_gives_the_same_line_as_the_command(capsys: pytest.CaptureFixtu
         ({"balance": "time"}, "balance = 'time' with task = 'fit'"),
         ({"fidelity": "simulated"}, "fidelity = 'simulated' with task = 'fit'"),
         ({"task": "train"}, "balance = 'memory' with task = 'train'"),
-        ({"task": "train", "balance": "time", "memory": None, "fidelity": "counted"}, "fidelity = 'counted'"),
+        (
+            {"task": "train", "balance": "time", "memory": None, "fidelity": "counted"},
+            "fidelity = 'counted'",
+        ),
         ({"D": 2, "M": 4}, "D = 2 with task = 'fit'"),
     ],
 )

@@ -25,17 +25,25 @@ class Options:
 
 
 def named(*arguments: str, needed: bool = True) -> Options:
-    return parse_named(Options, list(arguments), "verb", "model", "try `repro verb a`", needed=needed)
+    return parse_named(
+        Options, list(arguments), "verb", "model", "try `repro verb a`", needed=needed
+    )
 
 
 def test_a_name_may_stand_first_or_have_its_flag():
-    assert named("a", "--K", "1", "2") == named("--model", "a", "--K", "1", "2") == Options("a", (1, 2))
+    assert (
+        named("a", "--K", "1", "2")
+        == named("--model", "a", "--K", "1", "2")
+        == Options("a", (1, 2))
+    )
     assert named(needed=False) == Options()
 
 
 @pytest.mark.parametrize("arguments", [(), ("a", "--model", "b")])
 def test_it_is_named_once(arguments):
-    with pytest.raises(ValueError, match=r"^model: name it once, first or with --model; try `repro verb a`$"):
+    with pytest.raises(
+        ValueError, match=r"^model: name it once, first or with --model; try `repro verb a`$"
+    ):
         named(*arguments)
 
 
@@ -45,7 +53,10 @@ def test_it_is_named_once(arguments):
         (["--K", "two"], r"^--K two: allowed is a whole number; `repro verb --help`"),
         (["--link", "abc"], r"^--link abc: allowed is a number; `repro verb --help`"),
         (["--k", "1"], r"did you mean '--K'\?"),
-        (["--scale", "laptpo"], r"^--scale laptpo: allowed are smoke, laptop, node, paper; did you mean 'laptop'\?"),
+        (
+            ["--scale", "laptpo"],
+            r"^--scale laptpo: allowed are smoke, laptop, node, paper; did you mean 'laptop'\?",
+        ),
         (["--lnk", "1"], r"--lnk.*did you mean '--link'\?"),
     ],
 )

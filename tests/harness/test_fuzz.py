@@ -33,7 +33,10 @@ fuzz = settings(
     suppress_health_check=SLOW,
     database=None,
 )
-SPANS = [{"kind": kind, "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5} for kind in "FB"]
+SPANS = [
+    {"kind": kind, "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}
+    for kind in "FB"
+]
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
 ODD = st.sampled_from(
     [
@@ -166,13 +169,18 @@ BOTH = experiment(spec(1, 4), spec(2, 4))
 RUNS = {run.run_id(BOTH.version, MACHINE.identity): run for run in BOTH.groups[0].runs}
 LAST = list(RUNS)[-1]
 RECORDS = ["experiment.json", "rounds/timed-0001.json"]
-RECORDS += [f"{LAST}/{name}" for name in ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")]
+RECORDS += [
+    f"{LAST}/{name}"
+    for name in ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
+]
 
 
 @pytest.mark.parametrize("name", RECORDS)
 @given(data=st.data())
 @fuzz
-def test_a_record_is_used_or_left_out_with_a_warning(folder: Folder, name: str, data: st.DataObject):
+def test_a_record_is_used_or_left_out_with_a_warning(
+    folder: Folder, name: str, data: st.DataObject
+):
     path = folder.path / name
     whole = path.read_bytes()
     path.write_bytes(data.draw(_contents(name, whole)))

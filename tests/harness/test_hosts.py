@@ -33,7 +33,16 @@ def until(true: object, seconds: float) -> float:
 
 
 def test_a_sweep_goes_on_with_fresh_workers_on_both(hosts, tmp_path: Path):
-    arguments = ["-m", "repro", "run", str(HERE / "two_hosts.py"), "--scale", "smoke", "--wandb", "disabled"]
+    arguments = [
+        "-m",
+        "repro",
+        "run",
+        str(HERE / "two_hosts.py"),
+        "--scale",
+        "smoke",
+        "--wandb",
+        "disabled",
+    ]
     for host in hosts:
         host.torchrun([*arguments, "--results", str(tmp_path / "results")], tmp_path)
     until(lambda: all(host.agent.poll() is not None for host in hosts), 200)
@@ -55,9 +64,20 @@ def test_a_link_cut_in_a_step_ends_all_stages_on_both(hosts, tmp_path: Path):
     until(when.exists, 100)
     hosts[1].cut()
     left = [host for host in hosts if host.apart or host is hosts[0]]
-    took = until(lambda: all(len(re.findall("leaving, because", host.log.read_text())) == 2 for host in left), 60)
+    took = until(
+        lambda: all(
+            len(re.findall("leaving, because", host.log.read_text())) == 2 for host in left
+        ),
+        60,
+    )
     assert took < 10
     first = hosts[0].log.read_text()
-    assert len(re.findall(r"stage [01]: leaving, because stage [23], .* when last heard of: ", first)) == 2
+    assert (
+        len(re.findall(r"stage [01]: leaving, because stage [23], .* when last heard of: ", first))
+        == 2
+    )
     if hosts[1].apart:
-        assert hosts[1].log.read_text().count("leaving, because no answer from the launcher for 7 s") == 2
+        assert (
+            hosts[1].log.read_text().count("leaving, because no answer from the launcher for 7 s")
+            == 2
+        )

@@ -16,14 +16,39 @@ from repro.harness.results import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 SWEEP = ["sweep", "--model", "timed", "--model-args", "L=2", "forward_s=0.002", "backward_s=0.002"]
-SWEEP += ["--K", "2", "--M", "2", "--batch", "4", "--balance", "uniform", "--rounds", "5000", "--scale", "smoke"]
+SWEEP += [
+    "--K",
+    "2",
+    "--M",
+    "2",
+    "--batch",
+    "4",
+    "--balance",
+    "uniform",
+    "--rounds",
+    "5000",
+    "--scale",
+    "smoke",
+]
 
 
 def begin(tmp_path: Path) -> subprocess.Popen[str]:
     """A sweep of two stages that has had three rounds."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", MARK: str(tmp_path)}
-    command = [sys.executable, "-m", "repro", "run", *SWEEP, "--wandb", "disabled", "--results", str(tmp_path)]
-    harness = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    command = [
+        sys.executable,
+        "-m",
+        "repro",
+        "run",
+        *SWEEP,
+        "--wandb",
+        "disabled",
+        "--results",
+        str(tmp_path),
+    ]
+    harness = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     while not list(tmp_path.glob("*/smoke/sweep/rounds/*-0003.json")):
         assert harness.poll() is None, harness.communicate()
         time.sleep(0.1)
@@ -39,7 +64,10 @@ def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
     _, error = harness.communicate(timeout=60)
     assert harness.returncode == 128 + number
     assert error.splitlines() == [error.strip()]
-    assert re.match(r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` starts again$", error.strip())
+    assert re.match(
+        r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` starts again$",
+        error.strip(),
+    )
     (path,) = tmp_path.glob("*/smoke/sweep/*/status.json")
     status = json.loads(path.read_text())
     assert status["status"] == "interrupted"
@@ -61,26 +89,38 @@ def test_workers_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
 def test_a_signal_that_a_library_swallows_is_not_lost(tmp_path: Path):
     """An import may catch everything; the harness asks again before each run."""
     code = (
-        "import os, signal, time; from repro.io import signals; signals.heed()\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\n"
-        "except BaseException:\n    pass\n"
-        "try:\n    signals.check()\nexcept KeyboardInterrupt:\n    raise SystemExit(signals.exit_status())"
+        "import os, signal, time; from repro.io import signals; signals.heed()\ntry:\n    "
+        "os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\nexcept BaseException:\n    "
+        "pass\ntry:\n    signals.check()\nexcept KeyboardInterrupt:\n    raise "
+        "SystemExit(signals.exit_status())"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("wait", [0.4, 0.6, 1.2, 2.4, 4.8])
 def test_a_signal_while_it_starts_is_one_line(tmp_path: Path, wait: float):
-    command = [sys.executable, "-m", "repro", "run", *SWEEP, "--wandb", "disabled", "--results", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "repro",
+        "run",
+        *SWEEP,
+        "--wandb",
+        "disabled",
+        "--results",
+        str(tmp_path),
+    ]
     quiet = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     harness = subprocess.Popen(command, start_new_session=True, **quiet)
     listening = Path(f"/proc/{harness.pid}/status")
-    while not re.search(r"SigCgt:\s*\w*[2367abef]\b", listening.read_text()):  # Python itself heeds it, at least
+    # Python itself heeds it, at least
+    while not re.search(r"SigCgt:\s*\w*[2367abef]\b", listening.read_text()):
         time.sleep(0.001)
     time.sleep(wait)
     os.killpg(harness.pid, signal.SIGINT)  # as a terminal does
     _, error = harness.communicate(timeout=60)
-    # Python ends by the signal itself where the interrupt went through C code; to a shell it is the same.
+    # Python ends by the signal itself where the interrupt went through C code; to a shell it is the
+    # same.
     assert harness.returncode in (130, -signal.SIGINT)
     assert error.splitlines() == [error.strip()]
     # Where the interrupt met the interpreter itself there is no word of rounds.

@@ -18,7 +18,20 @@ from repro.io import lock
 from repro.report import stamp
 
 ROOT = Path(__file__).parents[2]
-SWEEP = ["run", "sweep", "--model", "timed", "--K", "1", "--M", "1", "--scale", "smoke", "--wandb", "disabled"]
+SWEEP = [
+    "run",
+    "sweep",
+    "--model",
+    "timed",
+    "--K",
+    "1",
+    "--M",
+    "1",
+    "--scale",
+    "smoke",
+    "--wandb",
+    "disabled",
+]
 OWNER = """
 import subprocess, sys, time
 from pathlib import Path
@@ -30,7 +43,9 @@ with lock.held(Path(sys.argv[1]), "repro run table2"):
 """
 
 
-def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     with lock.held(tmp_path, "repro run table2 --scale smoke"):
         before = (tmp_path / lock.NAME).read_bytes()
         assert main([*SWEEP, "--results", str(tmp_path)]) == 2
@@ -38,7 +53,12 @@ def test_the_second_is_told_in_one_line_who_is_there_and_what_to_do(tmp_path: Pa
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     owner = f"{getpass.getuser()} (process {os.getpid()} on {socket.gethostname()}, since "
-    for words in (f"--results {tmp_path}: {owner}", "`repro run table2 --scale smoke`", "wait", "another folder"):
+    for words in (
+        f"--results {tmp_path}: {owner}",
+        "`repro run table2 --scale smoke`",
+        "wait",
+        "another folder",
+    ):
         assert words in error
     assert [path.name for path in tmp_path.iterdir()] == [lock.NAME]
 
@@ -50,9 +70,14 @@ def test_a_lock_that_is_no_file_of_its_own_is_refused_and_left_alone(tmp_path: P
         theirs.write_text("years of work")
     path = tmp_path / lock.NAME
     os.mkfifo(path) if kind == "pipe" else path.symlink_to(theirs)
-    with pytest.raises(ValueError, match=r"\.lock: it is (a link|no regular file)"), lock.held(tmp_path, "repro run"):
+    with (
+        pytest.raises(ValueError, match=r"\.lock: it is (a link|no regular file)"),
+        lock.held(tmp_path, "repro run"),
+    ):
         pass
-    assert (theirs.read_text() if theirs.exists() else "") == ("" if kind == "dangling link" else "years of work")
+    assert (theirs.read_text() if theirs.exists() else "") == (
+        "" if kind == "dangling link" else "years of work"
+    )
 
 
 def test_planning_and_reports_do_not_wait(tmp_path: Path):
@@ -67,7 +92,10 @@ def test_a_killed_owner_holds_nothing_also_while_its_children_live(tmp_path: Pat
     assert owner.stdout is not None
     child = int(owner.stdout.readline())
     try:
-        with pytest.raises(ValueError, match=rf"process {owner.pid} on .*`repro run table2`"), lock.held(tmp_path, ""):
+        with (
+            pytest.raises(ValueError, match=rf"process {owner.pid} on .*`repro run table2`"),
+            lock.held(tmp_path, ""),
+        ):
             pass
         owner.kill()
         owner.wait()
@@ -83,12 +111,17 @@ def test_a_killed_owner_holds_nothing_also_while_its_children_live(tmp_path: Pat
 def test_an_owner_that_does_not_say_who_it_is(tmp_path: Path):
     with lock.held(tmp_path, ""):
         (tmp_path / lock.NAME).write_bytes(b"")
-        with pytest.raises(ValueError, match=": another process measures into it"), lock.held(tmp_path, ""):
+        with (
+            pytest.raises(ValueError, match=": another process measures into it"),
+            lock.held(tmp_path, ""),
+        ):
             pass
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_without_locks_there_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_without_locks_there_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -110,7 +143,9 @@ def test_the_lock_is_no_record(tmp_path: Path):
 
 
 def test_git_ignores_the_lock():
-    if subprocess.run(["git", "-C", ROOT, "rev-parse"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["git", "-C", ROOT, "rev-parse"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("not a git checkout")
     for folder in ("results", "results/reference"):
         command = ["git", "-C", ROOT, "check-ignore", "--no-index", "-q", f"{folder}/{lock.NAME}"]

@@ -25,7 +25,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_our_own_library_says_where():
     with pytest.raises(
-        NonFiniteError, match=r"step 0: layer 1 \(_Overflows\) on stage 0 made inf or nan in the forward"
+        NonFiniteError,
+        match=r"step 0: layer 1 \(_Overflows\) on stage 0 made inf or nan in the forward",
     ):
         run(job(), 0)
 
@@ -55,7 +56,8 @@ def test_a_peer_is_asked_for_its_loss(monkeypatch: pytest.MonkeyPatch, first: in
     asked = job()
     untraced = asked.spec.model_copy(update={"library": "torchgpipe", "trace": False})
     with pytest.raises(
-        NonFiniteError, match=r"^the loss is nan; lower the learning rate; --allow-nonfinite records it$"
+        NonFiniteError,
+        match=r"^the loss is nan; lower the learning rate; --allow-nonfinite records it$",
     ):
         run(Job(untraced), 0)
     assert run(Job(untraced, allow_nonfinite=True), 0) is not None

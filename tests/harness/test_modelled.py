@@ -27,7 +27,15 @@ TIMED = {"L": 4, "forward_s": 0.25, "backward_s": 0.5, "elements": 16}
 
 def waiting(K: int, M: int, **changed: Any) -> RunSpec:
     return RunSpec(
-        **{"model": "timed", "model_args": TIMED, "K": K, "M": M, "N": M, "fidelity": "simulated", **changed}
+        **{
+            "model": "timed",
+            "model_args": TIMED,
+            "K": K,
+            "M": M,
+            "N": M,
+            "fidelity": "simulated",
+            **changed,
+        }
     )
 
 
@@ -40,14 +48,18 @@ def line(spec: RunSpec) -> dict[str, Any]:
     found = modelled.simulated(spec, "cpu")
     assert not damage(Line, found["metrics"] | {"round": "x"})
     if found["timeline"]:
-        assert Timeline.from_rows(found["timeline"], spec.K).step_time == pytest.approx(found["metrics"]["step_s"][0])
+        assert Timeline.from_rows(found["timeline"], spec.K).step_time == pytest.approx(
+            found["metrics"]["step_s"][0]
+        )
     return found["metrics"]
 
 
 def test_layers_that_wait_give_the_closed_form():
     found = line(waiting(4, 6))
     assert found["step_s"] == [pytest.approx(theory.step_time(4, 6, "early", 0.25, 0.25, 0.5))]
-    assert found["bubble_idle_over_total"] == [pytest.approx(theory.bubble(4, 6, "early", 0.25, 0.25, 0.5))]
+    assert found["bubble_idle_over_total"] == [
+        pytest.approx(theory.bubble(4, 6, "early", 0.25, 0.25, 0.5))
+    ]
     assert found["balance"] == [1, 1, 1, 1]
     assert found["modelled"]["batch"] == 6
     halves = line(waiting(2, 6))
@@ -65,9 +77,13 @@ def test_a_device_s_causes_add_up_to_its_step():
     found = line(device())
     rungs = list(found["modelled"]["rungs"].values())
     assert list(found["modelled"]["rungs"]) == list(cost_sources.RUNGS)
-    assert all(0 < low <= high for low, high in zip(rungs, [*rungs[1:], found["step_s"][0]], strict=True))
+    assert all(
+        0 < low <= high for low, high in zip(rungs, [*rungs[1:], found["step_s"][0]], strict=True)
+    )
     costs = StageCosts.from_plain(found["modelled"]["stages"])
-    assert simulate(make_schedule("gpipe", 2, 4), costs).step_time == pytest.approx(found["step_s"][0])
+    assert simulate(make_schedule("gpipe", 2, 4), costs).step_time == pytest.approx(
+        found["step_s"][0]
+    )
     assert len(found["peak_bytes"]) == 2
     assert found["labels"]["device"] == "tpu-v2"
 
@@ -78,7 +94,11 @@ def test_a_step_with_each_figure_halved_and_doubled():
     assert list(some) == list(cost_sources.FIGURES)
     slack = 1e-9 * step
     for name, one in some.items():
-        low, high = (one["halved"], one["doubled"]) if name.endswith("_s") else (one["doubled"], one["halved"])
+        low, high = (
+            (one["halved"], one["doubled"])
+            if name.endswith("_s")
+            else (one["doubled"], one["halved"])
+        )
         assert step / 2 - slack <= low <= step + slack, name
         assert step - slack <= high <= 2 * step + slack, name
     assert some["launch_s"]["doubled"] > step  # small operators: launches are most of it
@@ -88,7 +108,9 @@ def test_a_step_with_each_figure_halved_and_doubled():
 def test_what_is_altered_is_what_a_profile_of_its_own_would_say(tmp_path: Path):
     devices.load("tpu-v2").with_figure("bytes_per_second", 0.5).save(tmp_path / "slow.json")
     slow = line(device(profile=str(tmp_path / "slow.json")))
-    assert line(device())["modelled"]["sensitivity"]["bytes_per_second"]["halved"] == slow["step_s"][0]
+    assert (
+        line(device())["modelled"]["sensitivity"]["bytes_per_second"]["halved"] == slow["step_s"][0]
+    )
 
 
 def test_a_link_of_the_spec_is_no_figure_of_the_device():
@@ -98,7 +120,9 @@ def test_a_link_of_the_spec_is_no_figure_of_the_device():
 
 
 def test_recompute_is_left_out_where_nothing_is_recomputed():
-    always, never = (line(device(1, 1, checkpoint=checkpoint))["step_s"][0] for checkpoint in ("always", "never"))
+    always, never = (
+        line(device(1, 1, checkpoint=checkpoint))["step_s"][0] for checkpoint in ("always", "never")
+    )
     assert 0.6 < never / always < 0.8
 
 
@@ -119,7 +143,9 @@ def test_where_nothing_fits_there_is_no_step():
 
 
 def test_balance_by_parameters_is_another_cut():
-    by_time, by_parameters = (line(device(2, 2, balance=rule))["balance"] for rule in ("time", "parameters"))
+    by_time, by_parameters = (
+        line(device(2, 2, balance=rule))["balance"] for rule in ("time", "parameters")
+    )
     assert sum(by_time) == sum(by_parameters) == len(build("transformer", **SPEC_SIZES).layers)
     assert line(device(2, 2, balance=(1, 3)))["balance"] == [1, 3]
 
@@ -129,7 +155,8 @@ def test_balance_by_parameters_is_another_cut():
     [
         (
             {"profile": None},
-            "profile = None with fidelity = 'simulated': layers that compute need a device; one of h100",
+            "profile = None with fidelity = 'simulated': layers that compute need a device; one "
+            "of h100",
         ),
         ({"profile": "tpu-v5"}, "tpu-v"),
         ({"model": "timed", "model_args": TIMED}, "say what they take"),
@@ -150,12 +177,26 @@ def test_what_has_no_costs_is_refused_in_one_line(changed: dict[str, Any], words
         ({"D": 2}, "D = 2 with fidelity = 'simulated'"),
         ({"task": "check"}, "task"),
         ({"fidelity": "emulated", "memory": 5}, "memory"),
-        ({"model": "timed", "model_args": TIMED, "profile": None, "memory": 5}, "memory = 5 .* leave it out"),
-        ({"fidelity": "emulated", "stretch": 1e18}, r"stretch = 1e\+18: allowed is at most 1000000"),
+        (
+            {"model": "timed", "model_args": TIMED, "profile": None, "memory": 5},
+            "memory = 5 .* leave it out",
+        ),
+        (
+            {"fidelity": "emulated", "stretch": 1e18},
+            r"stretch = 1e\+18: allowed is at most 1000000",
+        ),
         ({"fidelity": "emulated", "stretch": 1e-12}, "stretch = 1e-12: allowed is 1e-06 or more"),
         ({"N": 10}, "N = 10 .* multiple of M = 4; try N=8"),
         ({"fidelity": "measured", "profile": None, "task": "calibrate", "D": 2}, "D = 2"),
-        ({"fidelity": "measured", "profile": None, "task": "calibrate", "link": {"bytes_per_second": 5}}, "link"),
+        (
+            {
+                "fidelity": "measured",
+                "profile": None,
+                "task": "calibrate",
+                "link": {"bytes_per_second": 5},
+            },
+            "link",
+        ),
         ({"fidelity": "emulated", "profile": None, "task": "calibrate"}, "fidelity = 'emulated'"),
         ({"link": {"bytes_per_second": 0}}, "0.001 or more"),
         ({"link": {"bytes_per_second": 5, "speed": 3}}, "speed"),
@@ -172,7 +213,13 @@ def test_a_calibration_is_cut_to_no_memory():
     """Which a run without a profile could not have; this one has both, and the calibration would win."""
     table = {name: [[1.0, 1.0]] for name in ("forward", "recompute", "backward")}
     link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
-    plain = {"sizes": [1], "update": [0.0, 0.0], "activations": [4.0], "gradients": [4.0], "link": link}
+    plain = {
+        "sizes": [1],
+        "update": [0.0, 0.0],
+        "activations": [4.0],
+        "gradients": [4.0],
+        "link": link,
+    }
     with pytest.raises(ValueError, match=r"^memory = 5: a calibration .*; leave it out"):
         modelled.simulated(device(memory=5), "cpu", Calibration.from_plain(table | plain))
 
@@ -180,7 +227,9 @@ def test_a_calibration_is_cut_to_no_memory():
 def test_messages_shrink_and_links_with_them():
     """The largest of 1 MiB is cut down to 64 KiB, one sixteenth; what a message takes stays."""
     link = LinkSpeed(1e-3, 2.0**20)
-    costs = StageCosts((0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 2.0**18), link)
+    costs = StageCosts(
+        (0.1,) * 3, (0.1,) * 3, (0.2,) * 3, (2.0**20, 2.0**18), (2.0**20, 2.0**18), link
+    )
     stand_in = modelled.Emulation(costs)
     inputs, _ = stand_in.model.batch(1, 0)
     widths = [layer.keywords.get("elements", layer.args[2]) for layer in stand_in.model.layers]  # pyright: ignore
@@ -197,7 +246,9 @@ def test_messages_shrink_and_links_with_them():
 
 def test_messages_that_come_back_smaller_cannot_be_emulated():
     costs = StageCosts((0.1,) * 2, (0.1,) * 2, (0.2,) * 2, (2.0**18,), (2.0**17,))
-    with pytest.raises(ValueError, match=r"sends 262144 bytes and gets 131072 back; .*try fidelity='simulated'"):
+    with pytest.raises(
+        ValueError, match=r"sends 262144 bytes and gets 131072 back; .*try fidelity='simulated'"
+    ):
         modelled.Emulation(costs)
 
 
@@ -244,7 +295,12 @@ def slow(folder: Path) -> Path:
     """A device on which this model takes a fifth of a second."""
     from repro.costs import Device
 
-    figures: dict[str, Any] = {"matmul_flops": 1e8, "other_flops": 1e9, "bytes_per_second": 1e9, "launch_s": 1e-6}
+    figures: dict[str, Any] = {
+        "matmul_flops": 1e8,
+        "other_flops": 1e9,
+        "bytes_per_second": 1e9,
+        "launch_s": 1e-6,
+    }
     made = Device.measured(
         "slow",
         title="A slow one",

@@ -51,9 +51,12 @@ def disturbed(results: Path, way: Callable[[Path], None], job: int) -> tuple[int
 
 
 @pytest.mark.parametrize(
-    ("way", "job"), [(way, job) for way in WAYS for job in range(2 if way is delete_the_rounds else 0, JOBS)]
+    ("way", "job"),
+    [(way, job) for way in WAYS for job in range(2 if way is delete_the_rounds else 0, JOBS)],
 )
-def test_what_a_sweep_has_measured_is_there_at_its_end(tmp_path: Path, way: Callable[[Path], None], job: int):
+def test_what_a_sweep_has_measured_is_there_at_its_end(
+    tmp_path: Path, way: Callable[[Path], None], job: int
+):
     results = tmp_path / "results"
     code, told = disturbed(results, way, job)
     assert code == 0
@@ -65,7 +68,9 @@ def test_what_a_sweep_has_measured_is_there_at_its_end(tmp_path: Path, way: Call
         found = load(results)
     assert list(found.rows["status"]) == ["done", "done"]
     assert list(found.rows["rounds"]) == [3, 3]
-    assert sorted(found.rounds["round"]) == 2 * ["timed-0001"] + 2 * ["timed-0002"] + 2 * ["timed-0003"]
+    assert sorted(found.rounds["round"]) == 2 * ["timed-0001"] + 2 * ["timed-0002"] + 2 * [
+        "timed-0003"
+    ]
     assert all(found.timeline(row) is not None for row in found.rows.to_dict("records"))
     crew = Crew()
     assert measure(results, crew, SWEEP) == 0

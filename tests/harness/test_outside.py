@@ -11,7 +11,14 @@ from repro.harness import outside
 from repro.harness.outside import check_plain, from_json, from_yaml, read, read_table, short
 from repro.harness.spec import RunSpec
 
-GOOD = {"model": "timed", "model_args": {"L": 4, "forward_s": [0.001, 2e-3]}, "K": 2, "M": 4, "N": 8, "lr": 0.5}
+GOOD = {
+    "model": "timed",
+    "model_args": {"L": 4, "forward_s": [0.001, 2e-3]},
+    "K": 2,
+    "M": 4,
+    "N": 8,
+    "lr": 0.5,
+}
 YAML = """
 model: timed  # by hand
 model_args:
@@ -33,12 +40,28 @@ class Profile(BaseModel):
 def test_json_and_yaml_say_the_same(tmp_path: Path):
     (tmp_path / "spec.json").write_text(json.dumps(GOOD))
     (tmp_path / "spec.yaml").write_text(YAML)
-    assert read(tmp_path / "spec.json", RunSpec) == read(tmp_path / "spec.yaml", RunSpec) == RunSpec(**GOOD)
+    assert (
+        read(tmp_path / "spec.json", RunSpec)
+        == read(tmp_path / "spec.yaml", RunSpec)
+        == RunSpec(**GOOD)
+    )
 
 
 def test_a_word_of_yaml_is_what_json_takes_it_for():
-    text = "{a: no, b: 0x10, c: 1_000, d: 2001-01-01, e: '1', f: 1e-3, g: , h: true, i: -2, j: on, k: <<}"
-    found = {"a": "no", "b": "0x10", "c": "1_000", "d": "2001-01-01", "e": "1", "f": 1e-3, "g": None, "h": True}
+    text = (
+        "{a: no, b: 0x10, c: 1_000, d: 2001-01-01, e: '1', f: 1e-3, g: , h: true, i: -2, j: on, "
+        "k: <<}"
+    )
+    found = {
+        "a": "no",
+        "b": "0x10",
+        "c": "1_000",
+        "d": "2001-01-01",
+        "e": "1",
+        "f": 1e-3,
+        "g": None,
+        "h": True,
+    }
     assert from_yaml(text) == found | {"i": -2, "j": "on", "k": "<<"}
     assert from_yaml("") is None
 
@@ -70,7 +93,10 @@ def test_what_json_refuses(text: str, words: str):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: !!python/object/apply:os.system [ls]", r"line 1 has an alias \(\*\), an anchor \(&\) or a tag \(!\)"),
+        (
+            "a: !!python/object/apply:os.system [ls]",
+            r"line 1 has an alias \(\*\), an anchor \(&\) or a tag \(!\)",
+        ),
         ("a: &x [1]\nb: *x", "line 1 has an alias"),
         ("a: 1\nb: ! x", "line 2 has"),
         ("{a: 1, a: 2}", "the key 'a' is there twice"),
@@ -126,7 +152,9 @@ def test_what_json_cannot_hold_is_refused(value: object):
         (b'{"name": "x", "peak": 1}' + b" " * 100, "is larger than 100 bytes"),
     ],
 )
-def test_a_file_that_is_not_what_it_should_be_is_one_line_that_names_it(tmp_path: Path, raw: bytes, words: str):
+def test_a_file_that_is_not_what_it_should_be_is_one_line_that_names_it(
+    tmp_path: Path, raw: bytes, words: str
+):
     path = tmp_path / "profile.json"
     path.write_bytes(raw)
     with pytest.raises(ValueError, match=f"^{path}: .*{words}") as caught:
@@ -141,7 +169,9 @@ def test_nothing_is_waited_for(tmp_path: Path):
             read(path, Profile)
     with pytest.raises(ValueError, match=f"^{tmp_path}: not readable "):
         read(tmp_path, Profile)
-    with pytest.raises(ValueError, match=r"none: not readable \(No such file or directory\); check the path$"):
+    with pytest.raises(
+        ValueError, match=r"none: not readable \(No such file or directory\); check the path$"
+    ):
         read(tmp_path / "none", Profile)
 
 

@@ -12,17 +12,25 @@ TIMED, MODELLED = Kind("tiny", "timed", "measured"), Kind("tiny", "modelled", "s
 
 def experiment(minutes: float) -> Experiment:
     simulated: list[RunSpec] = [spec(1, M, fidelity="simulated", profile="v100") for M in (1, 4)]
-    groups = (Group(name="timed", runs=(spec(1, 1), spec(1, 4))), Group(name="modelled", runs=tuple(simulated)))
+    groups = (
+        Group(name="timed", runs=(spec(1, 1), spec(1, 4))),
+        Group(name="modelled", runs=tuple(simulated)),
+    )
     return Experiment(name="tiny", title="", question="", minutes={"smoke": minutes}, groups=groups)
 
 
-def paces(minutes: float, *markers: dict, rounds: dict[str, int] | None = None) -> dict[Kind, float]:
+def paces(
+    minutes: float, *markers: dict, rounds: dict[str, int] | None = None
+) -> dict[Kind, float]:
     of = rounds or {"a": 5, "b": 5, "c": 1, "d": 1}
     return of_kinds(experiment(minutes), "smoke", of, FIDELITIES, markers)
 
 
 def marker(group: str, seconds: int, *runs: str) -> dict:
-    span = {"started": "2026-01-01T00:00:00+00:00", "ended": f"2026-01-01T00:00:{seconds:02d}+00:00"}
+    span = {
+        "started": "2026-01-01T00:00:00+00:00",
+        "ended": f"2026-01-01T00:00:{seconds:02d}+00:00",
+    }
     return {"group": group, "runs": dict.fromkeys(runs, "digest"), **span}
 
 
@@ -37,7 +45,12 @@ def test_many_modelled_runs_leave_half_of_a_short_estimate():
 
 
 def test_a_recorded_pace_is_of_its_group_and_fidelity():
-    pace = paces(1, marker("timed", 20, "a", "b"), marker("timed", 30, "a", "b"), marker("timed", 58, "a", "b"))
+    pace = paces(
+        1,
+        marker("timed", 20, "a", "b"),
+        marker("timed", 30, "a", "b"),
+        marker("timed", 58, "a", "b"),
+    )
     assert pace[TIMED] == 15.0, "the median of the rounds"
     assert pace[MODELLED] == UNTIMED
 
@@ -63,7 +76,9 @@ def test_a_cold_run_is_not_taken_for_the_pace_of_all():
 
 def test_a_slower_machine_is_noticed():
     slow = Kind("tiny", "other", "measured")
-    left = TimeLeft([(TIMED, f"t{n}") for n in range(20)] + [(slow, "s")], {TIMED: 10.0, slow: 100.0}, 0.0)
+    left = TimeLeft(
+        [(TIMED, f"t{n}") for n in range(20)] + [(slow, "s")], {TIMED: 10.0, slow: 100.0}, 0.0
+    )
     for n in range(20):
         left.done(TIMED, f"t{n}", 20.0)
     assert left.seconds == pytest.approx(100 * (60 + 400) / (60 + 200))

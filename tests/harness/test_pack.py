@@ -27,7 +27,9 @@ def test_what_is_packed_is_read_and_packed_the_same(packed: Path):
     before = [(packed / name).read_bytes() for name in (RECORDS, TIMELINES)]
     results = load(packed.parents[2])
     assert len(results.rows) > 1
-    assert set(results.rows["status"]) <= {"done"} | {s for s in results.rows["status"] if s.startswith("skipped")}
+    assert set(results.rows["status"]) <= {"done"} | {
+        s for s in results.rows["status"] if s.startswith("skipped")
+    }
     assert any(results.timeline(row) for row in results.rows.to_dict("records"))
     pack(packed)
     assert [(packed / name).read_bytes() for name in (RECORDS, TIMELINES)] == before
@@ -49,9 +51,17 @@ def test_what_was_measured_since_stays(packed: Path):
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", '{"file": "../outside.json", "lines": [{}]}', '{"file": "/tmp/outside.json", "lines": [{}]}', "{}"],
+    [
+        "{",
+        "[]",
+        '{"file": "../outside.json", "lines": [{}]}',
+        '{"file": "/tmp/outside.json", "lines": [{}]}',
+        "{}",
+    ],
 )
 def test_a_damaged_pack_is_one_line(packed: Path, line: str):
     (packed / RECORDS).write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"^\S+records.jsonl: not as it was packed \(.*\); restore it with git$"):
+    with pytest.raises(
+        ValueError, match=r"^\S+records.jsonl: not as it was packed \(.*\); restore it with git$"
+    ):
         load(packed.parents[2])

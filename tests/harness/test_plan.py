@@ -17,8 +17,14 @@ def make(results: Path, *only: str, of: Experiment | None = None, **options: obj
 
 def record(made: plan.Plan, *points: tuple[int, int]) -> None:
     """One finished round of these (K, M)."""
-    chosen = {run.id: Measured(metrics(1.0, run.spec.K), []) for run in made.runs if (run.spec.K, run.spec.M) in points}
-    made.folder.commit_round("timed", chosen, MACHINE, ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:08+00:00"))
+    chosen = {
+        run.id: Measured(metrics(1.0, run.spec.K), [])
+        for run in made.runs
+        if (run.spec.K, run.spec.M) in points
+    }
+    made.folder.commit_round(
+        "timed", chosen, MACHINE, ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:08+00:00")
+    )
 
 
 def members(made: plan.Plan) -> list[list[tuple[int, int]]]:
@@ -30,7 +36,11 @@ ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
 def test_more_stages_than_devices_are_skipped_and_say_so(tmp_path: Path):
     made = make(tmp_path)
-    assert {run.spec.K: run.label for run in made.runs} == {1: "planned", 2: "planned", 4: "skipped(needs 4 devices)"}
+    assert {run.spec.K: run.label for run in made.runs} == {
+        1: "planned",
+        2: "planned",
+        4: "skipped(needs 4 devices)",
+    }
     assert members(made) == [ALL, ALL]
 
 
@@ -55,7 +65,10 @@ def test_only_adds_the_baselines_and_says_so(tmp_path: Path):
 def test_filters_are_alternatives_and_their_fields_go_together(tmp_path: Path):
     assert members(make(tmp_path, "K=1,M=1", "K=1,M=4"))[0] == [(1, 1), (1, 4)]
     assert members(make(tmp_path, "k=1"))[0] == [(1, 1), (1, 4)]
-    assert [(run.spec.K, run.spec.M) for run in make(tmp_path, "K=1,K=2,M=1").runs] == [(1, 1), (2, 1)]
+    assert [(run.spec.K, run.spec.M) for run in make(tmp_path, "K=1,K=2,M=1").runs] == [
+        (1, 1),
+        (2, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,23 +138,36 @@ def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
     peer = spec(2, 4, library="torch", trace=False)
     of = experiment(spec(2, 4, trace=False), peer, spec(2, 4, trace=False, task="check"))
     made = make(tmp_path, "library=torch", of=of)
-    assert [(run.spec.library, run.added) for run in made.runs] == [("repro", True), ("torch", False)]
+    assert [(run.spec.library, run.added) for run in made.runs] == [
+        ("repro", True),
+        ("torch", False),
+    ]
     assert "-torch-" in made.runs[1].id
     assert made.notes == ("added as baselines of the ratios: " + made.runs[0].id,)
-    assert [run.spec.task for run in make(tmp_path, of=of).fresh_rounds("timed")[1]] == ["train", "train"]
+    assert [run.spec.task for run in make(tmp_path, of=of).fresh_rounds("timed")[1]] == [
+        "train",
+        "train",
+    ]
 
 
 def test_torch_sends_between_gpus_only_if_every_stage_has_its_own(tmp_path: Path):
-    pair = [spec(4, 4, fidelity="emulated", trace=False, library=library) for library in ("repro", "torch")]
+    pair = [
+        spec(4, 4, fidelity="emulated", trace=False, library=library)
+        for library in ("repro", "torch")
+    ]
     cpu = make(tmp_path, of=experiment(*pair))
     assert [run.status for run in cpu.runs] == ["planned", "planned"]
     gpu = plan.make(experiment(*pair), "node", replace(MACHINE, device="cuda"), tmp_path)
     assert [run.label for run in gpu.runs] == ["planned", "skipped(needs 4 devices)"]
 
 
-def test_a_peer_that_is_not_installed_is_skipped_and_says_how_to_get_it(tmp_path: Path, monkeypatch):
+def test_a_peer_that_is_not_installed_is_skipped_and_says_how_to_get_it(
+    tmp_path: Path, monkeypatch
+):
     monkeypatch.setattr(plan, "find_spec", lambda _name: None)
-    made = make(tmp_path, of=experiment(spec(2, 4, library="torchgpipe", trace=False, task="check")))
+    made = make(
+        tmp_path, of=experiment(spec(2, 4, library="torchgpipe", trace=False, task="check"))
+    )
     assert made.runs[0].status == "skipped"
     assert made.runs[0].reason.startswith("torchgpipe is not installed: .venv/bin/uv pip install")
 
@@ -202,5 +228,7 @@ def test_an_edited_device_profile_makes_another_run(tmp_path: Path):
         return found.id
 
     first = planned(built_in.read_text())
-    assert planned(json.dumps(json.loads(built_in.read_text()), indent=7)) == first, "formatted otherwise"
+    assert planned(json.dumps(json.loads(built_in.read_text()), indent=7)) == first, (
+        "formatted otherwise"
+    )
     assert planned(built_in.read_text().replace("V100", "V101")) != first

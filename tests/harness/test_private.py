@@ -82,12 +82,25 @@ def test_secrets_homes_and_hosts_go_and_words_stay(home: Path):
     assert redact(f"open {home}/x: no, '{home}'") == "open ~/x: no, '~'"
     assert redact(f"{home}2/x /mnt{home}/x") == f"{home}2/x /mnt{home.parent}/***/x"
     assert redact(f"../{HOME}/x and {HOME}/y but {HOME}") == f"../***/x and ***/y but {HOME}"
-    assert redact(f"{HOST}, heartofgold-7: gone; heartofgold-70") == "***, ***: gone; heartofgold-70"
+    assert (
+        redact(f"{HOST}, heartofgold-7: gone; heartofgold-70") == "***, ***: gone; heartofgold-70"
+    )
     assert redact("file \udcff") == "file ?"
-    assert redacted({"a": [SECRETS["HF_TOKEN"], 1, None], "b": ("x",)}) == {"a": ["***", 1, None], "b": ["x"]}
+    assert redacted({"a": [SECRETS["HF_TOKEN"], 1, None], "b": ("x",)}) == {
+        "a": ["***", 1, None],
+        "b": ["x"],
+    }
 
 
-NAMES = ("GITHUB_PAT", "MYSQL_PWD", "SLACK_AUTH", "TOKEN2", "AWS_ACCESS_KEY_ID", "PRIVATE_KEY_PEM", "MY_TOKENS")
+NAMES = (
+    "GITHUB_PAT",
+    "MYSQL_PWD",
+    "SLACK_AUTH",
+    "TOKEN2",
+    "AWS_ACCESS_KEY_ID",
+    "PRIVATE_KEY_PEM",
+    "MY_TOKENS",
+)
 
 
 @pytest.mark.parametrize("variable", [*NAMES, "DATABASE_URL"])
@@ -122,7 +135,9 @@ def test_what_logins_have_left_in_files_is_secret(home: Path, monkeypatch: pytes
 
 
 @pytest.mark.timeout(60)
-def test_a_pipe_where_a_login_is_kept_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pipe_where_a_login_is_kept_is_not_waited_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
     for variable in ("NETRC", "HF_TOKEN_PATH"):
         os.mkfifo(home / variable)
         monkeypatch.setenv(variable, str(home / variable))
@@ -156,7 +171,8 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
 @pytest.mark.parametrize("text", [f"x{SECRETS['HF_TOKEN']}", "--root={home}/x"])
 def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
     with pytest.raises(
-        ValueError, match=r"^model_args\.a\.b holds the (environment variable HF_TOKEN|path of your home).*recorded: "
+        ValueError,
+        match=r"^model_args\.a\.b holds the (environment variable HF_TOKEN|path of your home).*recorded: ",
     ):
         spec(model_args={"a": {"b": [text.format(home=home)]}})
 
@@ -170,10 +186,13 @@ def test_every_byte_of_a_run_its_mirror_and_its_report(
     monkeypatch.setattr(sys, "path", sys.path.copy())
     Path("zaphods.py").write_text(MINE.format(names=sorted(SECRETS), host=HOST))
     assert (
-        main(["run", "zaphods.py", "--scale", "smoke", "--results", str(Path.cwd() / "results")]) == 1
+        main(["run", "zaphods.py", "--scale", "smoke", "--results", str(Path.cwd() / "results")])
+        == 1
     )  # of its two runs one fails
     statuses = [path.read_text() for path in Path().glob("results/*/smoke/own/*/status.json")]
-    assert "RuntimeError: *** | *** | *** | *** | ~ | ~/project/zaphods.py | ***" in "".join(statuses)
+    assert "RuntimeError: *** | *** | *** | *** | ~ | ~/project/zaphods.py | ***" in "".join(
+        statuses
+    )
     recorded = [path.absolute() for path in Path().glob("results/*/smoke/own/*/spec.json")]
     assert all('"~/project"' in path.read_text() for path in recorded)
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
@@ -181,7 +200,10 @@ def test_every_byte_of_a_run_its_mirror_and_its_report(
     assert main(["report"]) == 0
 
     private = [*SECRETS.values(), HOME, HOST]
-    private += [repr(SECRETS["MY_SECRET_THING"])[1:-1], " ".join(SECRETS["MY_SECRET_THING"].split())]
+    private += [
+        repr(SECRETS["MY_SECRET_THING"])[1:-1],
+        " ".join(SECRETS["MY_SECRET_THING"].split()),
+    ]
     written = {path for path in Path().rglob("*") if path.is_file() and path.name != "zaphods.py"}
     written -= {*Path().glob("results/*/smoke/logs/**/*"), *Path().glob("__pycache__/*")}
     assert len(list(Path().glob("results/wandb/offline-run-*/*.wandb"))) == 2

@@ -15,7 +15,12 @@ from repro.harness.progress import LEGEND, Story, duration, gantt, plan_table, r
 
 
 def test_the_gantt_has_a_letter_for_each_slice():
-    spans = (Span("F", 0, 0, 0, 2), Span("B", 0, 0, 6, 10), Span("F", 1, 0, 2, 4), Span("B", 1, 0, 4, 6))
+    spans = (
+        Span("F", 0, 0, 0, 2),
+        Span("B", 0, 0, 6, 10),
+        Span("F", 1, 0, 2, 4),
+        Span("B", 1, 0, 4, 6),
+    )
     lines = gantt(Timeline(spans, 2), 10).plain.splitlines()
     assert lines == ["    stage 0 |FF....BBBB|", "    stage 1 |..FFBB....|"]
 
@@ -28,14 +33,17 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path):
     assert len(lines) == 1 + 6
     assert "skipped(needs 4 devices)" in lines[-1]
     assert summary(made) == (
-        "6 runs at scale smoke on test-cpu-2c; 0 done; 2 skipped (2 x needs 4 devices); 4 to measure in 2 rounds"
+        "6 runs at scale smoke on test-cpu-2c; 0 done; 2 skipped (2 x needs 4 devices); 4 to "
+        "measure in 2 rounds"
     )
 
 
 def test_the_plan_says_what_tells_runs_apart(tmp_path):
     runs = [spec(K=1, M=1, lr=0.1), spec(K=1, M=1, lr=0.2)]
     out = io.StringIO()
-    Console(file=out, width=100).print(plan_table(plan.make(experiment(*runs), "smoke", MACHINE, tmp_path)))
+    Console(file=out, width=100).print(
+        plan_table(plan.make(experiment(*runs), "smoke", MACHINE, tmp_path))
+    )
     head, *lines = out.getvalue().splitlines()
     assert "differs in" in head
     assert ["lr=0.1" in lines[0], "lr=0.2" in lines[1]] == [True, True]
@@ -54,7 +62,10 @@ def test_a_ratio_names_its_baseline():
         "bubble_idle_over_total": 0.25,
     }
     row |= {"speedup_vs_k1": 1.5, "speedup_vs_k1_ci_low": 1.4, "speedup_vs_k1_ci_high": 1.6}
-    text = "  x: step 500 ms, 16.0 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and re-materialization"
+    text = (
+        "  x: step 500 ms, 16.0 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and "
+        "re-materialization"
+    )
     assert result_line(row) == f"{text}, idle 25% of K x step"
     assert result_line(row | {"fidelity": "emulated"}).startswith("  x (emulated): step 500 ms")
     assert result_line(row | {"differs_in": "d=64"}).startswith("  x (d=64): step 500 ms")
@@ -91,7 +102,11 @@ def test_a_silent_round_shows_that_it_lives():
     story.begin([])
     time.sleep(0.5)
     story.end()
-    lines = [line for line in out.getvalue().splitlines() if line.startswith("  starting 1 worker process, for ")]
+    lines = [
+        line
+        for line in out.getvalue().splitlines()
+        if line.startswith("  starting 1 worker process, for ")
+    ]
     assert 2 <= len(lines) <= 11
     assert lines[0].endswith("; 0 of 0 done, about 5 s left")
     said = len(out.getvalue())
@@ -101,7 +116,9 @@ def test_a_silent_round_shows_that_it_lives():
 
 def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
     """From the estimates alone it is their sum, and it does not jump when the first run was slow."""
-    made = plan.make(experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path)
+    made = plan.make(
+        experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path
+    )
     out = io.StringIO()
     story = Story(Console(file=out, width=200))
     story.begin([made])
@@ -110,7 +127,13 @@ def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
     story.measured(made.runs[0], Outcome("done"), 90.0)
     story.round(made, "timed", 2, 2)
     story.end()
-    assert re.search(r"^8 measurements in all, about 4 min left; starting 2 worker processes$", out.getvalue(), re.M)
-    announced, before, after = (int(minutes) for minutes in re.findall(r"about (\d+) min left", out.getvalue()))
+    assert re.search(
+        r"^8 measurements in all, about 4 min left; starting 2 worker processes$",
+        out.getvalue(),
+        re.M,
+    )
+    announced, before, after = (
+        int(minutes) for minutes in re.findall(r"about (\d+) min left", out.getvalue())
+    )
     assert announced == before == 4
     assert 4 < after <= 2 * announced

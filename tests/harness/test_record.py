@@ -15,10 +15,10 @@ from repro.simulate import StageCosts
 SPAN = [{"kind": "F", "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}]
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
 DESIGN = (
-    "experiment, run, differs_in, model, model_args, K, M, N, D, schedule, remat, optimizer, lr, fidelity, device, "
-    "status, step_s, throughput, speedup_vs_k1, speedup_vs_k1_ci_low, speedup_vs_k1_ci_high, speedup_vs_k2m1, "
-    "speedup_vs_k2m1_ci_low, speedup_vs_k2m1_ci_high, bubble_idle_over_total, bubble_idle_over_work, peak_gib_max, "
-    "peak_gib_per_stage, commit"
+    "experiment, run, differs_in, model, model_args, K, M, N, D, schedule, remat, optimizer, lr, "
+    "fidelity, device, status, step_s, throughput, speedup_vs_k1, speedup_vs_k1_ci_low, "
+    "speedup_vs_k1_ci_high, speedup_vs_k2m1, speedup_vs_k2m1_ci_low, speedup_vs_k2m1_ci_high, "
+    "bubble_idle_over_total, bubble_idle_over_work, peak_gib_max, peak_gib_per_stage, commit"
 )
 
 
@@ -31,7 +31,10 @@ def folder(tmp_path: Path) -> Folder:
     made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
     declare(made, spec(1, 4), spec(2, 4))
     for seconds in (1.0, 3.0):
-        measured = {ONE: Measured(metrics(2 * seconds, 1), SPAN), TWO: Measured(metrics(seconds, 2), SPAN)}
+        measured = {
+            ONE: Measured(metrics(2 * seconds, 1), SPAN),
+            TWO: Measured(metrics(seconds, 2), SPAN),
+        }
         made.commit_round("timed", measured, MACHINE, WHEN)
     return made
 
@@ -61,7 +64,12 @@ def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
     assert row["speedup_vs_k1"] == 2.0
     assert (row["model_args"], row["optimizer"], row["lr"]) == (SPEC_SIZES, "sgd", 0.01)
     assert (row["peak_gib_max"], row["peak_gib_per_stage"]) == (1.0, (1.0, 1.0))
-    assert (row["machine"], row["scale"], row["group"], row["rounds"]) == (MACHINE.slug, "smoke", "timed", 2)
+    assert (row["machine"], row["scale"], row["group"], row["rounds"]) == (
+        MACHINE.slug,
+        "smoke",
+        "timed",
+        2,
+    )
     assert (row["device"], row["unit"], row["balance"]) == ("Test CPU", "examples/s", (2, 2))
 
 
@@ -78,7 +86,10 @@ def test_an_interval_is_named_after_its_quantity(tmp_path: Path):
     # Throughput of K=2, M=4 over K=1, M=4 is 1.9, 2.0 or 2.1; over K=2, M=1 it is always 3.
     for base in (1.9, 2.0, 2.1, 1.9, 2.1):
         steps = zip(specs, (base, 3.0, 1.0), strict=True)
-        lines = {one.run_id(1, MACHINE.identity): Measured(metrics(step, one.K), SPAN) for one, step in steps}
+        lines = {
+            one.run_id(1, MACHINE.identity): Measured(metrics(step, one.K), SPAN)
+            for one, step in steps
+        }
         made.commit_round("timed", lines, MACHINE, WHEN)
     rows = load(tmp_path).rows.set_index(["K", "M"])
     row = rows.loc[2, 4]
@@ -170,7 +181,9 @@ def test_env_says_what_and_where_but_names_no_one(folder: Folder):
     import socket
 
     text = (folder.path / ONE / "env.json").read_text()
-    assert {"torch", "python", "cpu", "cores", "gpus", "commit", "dirty", "os"} <= set(json.loads(text))
+    assert {"torch", "python", "cpu", "cores", "gpus", "commit", "dirty", "os"} <= set(
+        json.loads(text)
+    )
     for secret in (str(Path.home()), socket.gethostname(), f'"{getpass.getuser()}"'):
         assert secret not in text
     assert not list(folder.path.rglob(".*"))  # nothing half-written stays
@@ -181,7 +194,9 @@ def test_costs_of_other_stages_than_the_run_has_are_damage(folder: Folder, tmp_p
     (run,) = declare(folder, spec(2, 4, fidelity="simulated", profile="v100"))
     for K in (2, 3):
         found = {"batch": 8, "stages": StageCosts.uniform(K).plain(), "rungs": {}}
-        folder.commit_round("timed", {run: Measured(metrics(1.0, 2) | {"modelled": found}, SPAN)}, MACHINE, WHEN)
+        folder.commit_round(
+            "timed", {run: Measured(metrics(1.0, 2) | {"modelled": found}, SPAN)}, MACHINE, WHEN
+        )
     with pytest.warns(UserWarning, match="modelled.stages: of 3 stages, the run has K = 2") as told:
         lines = folder.lines(run)
     assert [len(line["modelled"]["stages"]["forward"]) for line in lines] == [2]

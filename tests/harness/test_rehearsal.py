@@ -132,27 +132,44 @@ def own(name: str, **changed: Any) -> RunSpec:
         (["--model", "resnet50"], "did you mean 'timm:resnet50'"),
         (["--model", "transformr"], "did you mean 'transformer'"),
         (["--model-args", "Q=3"], "Q=3: transformer has no such argument"),
-        (["--model", "amoebanet-d", "--model-args", "image=4"], "image=4: allowed is a height and width from 32 up"),
+        (
+            ["--model", "amoebanet-d", "--model-args", "image=4"],
+            "image=4: allowed is a height and width from 32 up",
+        ),
         (["--model", "import:no_where:f"], "no module no_where in"),
         (["--model", "import:rehearsed_missing:f"], "No module named 'there_is_no_such_module'"),
         (["--model", "import:rehearsed_models:god"], "did you mean good?"),
         (["--model", "import:rehearsed_models:refuses"], "width = 8: must be a multiple of 16"),
-        (["--model", "import:rehearsed_models:fails"], "the function raised KeyError: 'a' (rehearsed_models.py, line"),
+        (
+            ["--model", "import:rehearsed_models:fails"],
+            "the function raised KeyError: 'a' (rehearsed_models.py, line",
+        ),
         (
             ["--model", "import:rehearsed_models:shapes"],
             "layers[2] (Linear), on a micro-batch of 16: RuntimeError: ",
         ),
-        (["--model", "import:rehearsed_models:late"], "layers[2] (TransformerEncoderLayer), on a micro-batch of 16"),
+        (
+            ["--model", "import:rehearsed_models:late"],
+            "layers[2] (TransformerEncoderLayer), on a micro-batch of 16",
+        ),
         (["--model", "import:rehearsed_models:targets"], "loss, on a micro-batch of 16: "),
-        (["--model", "import:rehearsed_models:no_data"], "batch, on a micro-batch of 16: FileNotFoundError: no data"),
+        (
+            ["--model", "import:rehearsed_models:no_data"],
+            "batch, on a micro-batch of 16: FileNotFoundError: no data",
+        ),
         (["--model", "rehearsed_models:good"], "did you mean 'import:rehearsed_models:good'?"),
         (["--model", "import:rehearsed_models:silent"], "(its text cannot be shown: TypeError)"),
-        (["--model", "import:rehearsed_models:silent_layer"], "Silent: (its text cannot be shown: TypeError)"),
+        (
+            ["--model", "import:rehearsed_models:silent_layer"],
+            "Silent: (its text cannot be shown: TypeError)",
+        ),
         (["--model", "import:rehearsed_models:colours"], r"RuntimeError: \x1b[31mred\x1b[0m"),
         (["--K", "9"], "K = 9 stages, but transformer has L = "),
     ],
 )
-def test_plan_refuses_what_run_refuses(arguments: list[str], words: str, capfd: pytest.CaptureFixture[str]):
+def test_plan_refuses_what_run_refuses(
+    arguments: list[str], words: str, capfd: pytest.CaptureFixture[str]
+):
     told = []
     for verb in ("plan", "run"):
         assert main([verb, "sweep", "--scale", "smoke", *arguments]) == 2
@@ -171,7 +188,9 @@ def test_no_name_of_timm_is_made_up():
 
 
 def test_what_works_is_planned(capfd: pytest.CaptureFixture[str]):
-    assert main(["plan", "sweep", "--scale", "smoke", "--model", "import:rehearsed_models:good"]) == 0
+    assert (
+        main(["plan", "sweep", "--scale", "smoke", "--model", "import:rehearsed_models:good"]) == 0
+    )
     assert "4 to measure" in capfd.readouterr().out
 
 
@@ -184,7 +203,9 @@ def test_each_distinct_model_passes_once(monkeypatch: pytest.MonkeyPatch):
     passed = []
     monkeypatch.setattr(rehearsal, "_told_apart", lambda specs, device: passed.extend(specs))
     wide = own("good").model_copy(update={"model_args": {"width": 16}})
-    rehearsal.check([own("good", K=K, M=M) for K in (1, 2) for M in (1, 4)] + [wide, spec(1, 4)], "cpu")
+    rehearsal.check(
+        [own("good", K=K, M=M) for K in (1, 2) for M in (1, 4)] + [wide, spec(1, 4)], "cpu"
+    )
     assert passed == [own("good"), wide]
 
 
@@ -197,23 +218,36 @@ def test_a_pass_leaves_what_is_ready_made_and_the_generator_alone():
 
 
 @pytest.mark.parametrize("name", ["ends", "hangs"])
-def test_a_layer_that_ends_or_hangs_its_process_is_left_to_the_run(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_layer_that_ends_or_hangs_its_process_is_left_to_the_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
     if name == "hangs":
         monkeypatch.setattr(rehearsal, "_LONGEST", 20.0)
-    why = {"ends": "the process in which it ran ended with exit code 3", "hangs": "it took more than 20 s"}[name]
-    with pytest.warns(UserWarning, match=f"not tried before the start, since {why}; the run will tell"):
+    why = {
+        "ends": "the process in which it ran ended with exit code 3",
+        "hangs": "it took more than 20 s",
+    }[name]
+    with pytest.warns(
+        UserWarning, match=f"not tried before the start, since {why}; the run will tell"
+    ):
         rehearsal.check([own(name)], "cpu")
 
 
 @pytest.mark.parametrize("name", ["talks", "talks_at_exit", "leaves_a_process"])
 def test_what_a_model_prints_or_starts_is_no_answer(name: str):
     began = time.monotonic()
-    with pytest.raises(ValueError, match=r"layers\[2\] \(Linear\), on a micro-batch of 8: RuntimeError"):
+    with pytest.raises(
+        ValueError, match=r"layers\[2\] \(Linear\), on a micro-batch of 8: RuntimeError"
+    ):
         rehearsal.check([own(name)], "cpu")
-    assert name != "leaves_a_process" or time.monotonic() - began < 55, "nobody waits for the other process"
+    assert name != "leaves_a_process" or time.monotonic() - began < 55, (
+        "nobody waits for the other process"
+    )
 
 
-def test_what_only_a_file_names_is_not_run_by_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_what_only_a_file_names_is_not_run_by_plan(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     ran = tmp_path / "ran"
     path = tmp_path / "theirs.yaml"
     path.write_text(f"model: import:os:mkdir\nmodel_args: {{path: {ran}}}\nK: 1\nM: 1\nN: 1\n")

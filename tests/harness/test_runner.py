@@ -54,7 +54,11 @@ def test_memory_is_read_once_and_the_cut_is_kept(run):
 
 def test_runs_of_the_same_point_share_one_cut(run):
     crew = Crew()
-    twins = [spec(2, 4, trace=False), spec(2, 4, library="torch", trace=False), spec(2, 4, trace=False, seed=1)]
+    twins = [
+        spec(2, 4, trace=False),
+        spec(2, 4, library="torch", trace=False),
+        spec(2, 4, trace=False, seed=1),
+    ]
     run(crew, experiment(*twins, spec(2, 2), rounds=1))
     assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2), None]
 
@@ -70,7 +74,11 @@ def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
 def test_an_unfinished_round_is_thrown_away(run, tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run(Crew(stop_after=6))  # in the middle of the second round
-    assert status(tmp_path, 2, 4) == {"status": "interrupted", "reason": "stopped by the user", "rounds": 1}
+    assert status(tmp_path, 2, 4) == {
+        "status": "interrupted",
+        "reason": "stopped by the user",
+        "rounds": 1,
+    }
     assert len(load(tmp_path).rounds) == 4
     again = Crew()
     assert run(again) == 0
@@ -104,7 +112,11 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
     broken = Crew(fail={(2, 1): Outcome("failed", "stage 1: RuntimeError: no", "logs/x")})
     assert run(broken) == 1
     assert broken.asked.count((2, 1)) == 1  # later rounds go on without it
-    assert status(tmp_path, 2, 1) == {"status": "failed", "reason": "stage 1: RuntimeError: no", "rounds": 0}
+    assert status(tmp_path, 2, 1) == {
+        "status": "failed",
+        "reason": "stage 1: RuntimeError: no",
+        "rounds": 0,
+    }
     assert status(tmp_path, 1, 1)["status"] == "done"
     story = (tmp_path / "story.txt").read_text()
     assert "failed (stage 1: RuntimeError: no)" in story
@@ -133,7 +145,8 @@ def test_force_replaces_what_was_asked_for(run, tmp_path: Path):
     after = load(tmp_path).rounds
     mine = after[after["run"].str.startswith("transformer-K2-M4")]
     assert set(mine["round"]) == {"timed-0003", "timed-0004"}
-    assert len(after) == len(before) + 4  # the baselines keep their old rounds beside the fresh ones
+    # the baselines keep their old rounds beside the fresh ones
+    assert len(after) == len(before) + 4
 
 
 def test_an_interrupted_force_loses_nothing(run, tmp_path: Path):
@@ -144,7 +157,9 @@ def test_an_interrupted_force_loses_nothing(run, tmp_path: Path):
     assert load(tmp_path).rounds.equals(before)
 
 
-def test_a_second_experiment_of_the_same_name_replaces_the_table_unless_it_accumulates(run, tmp_path: Path):
+def test_a_second_experiment_of_the_same_name_replaces_the_table_unless_it_accumulates(
+    run, tmp_path: Path
+):
     one, two = experiment(spec(1, 1)), experiment(spec(1, 4))
     run(Crew(), one)
     run(Crew(), two)
@@ -159,9 +174,14 @@ def test_what_only_the_model_can_tell_stops_before_any_process(run):
         run(crew, experiment(spec(2, 1, model="timed", model_args={"L": 1}, fidelity="emulated")))
     with pytest.raises(ValueError, match=r"^K = 9 stages, but transformer has L = 4 layers"):
         run(crew, experiment(spec(9, 1)))  # even where the machine would skip it
-    with pytest.raises(ValueError, match=r"^fidelity = 'measured': the layers of timed wait, so allowed is 'emulated'"):
+    with pytest.raises(
+        ValueError,
+        match=r"^fidelity = 'measured': the layers of timed wait, so allowed is 'emulated'",
+    ):
         run(crew, experiment(spec(1, 1, model="timed", model_args={})))
-    with pytest.raises(ValueError, match=r"^fidelity = 'emulated': the layers of transformer compute"):
+    with pytest.raises(
+        ValueError, match=r"^fidelity = 'emulated': the layers of transformer compute"
+    ):
         run(crew, experiment(spec(1, 1, fidelity="emulated")))
     assert crew.asked == []
 
@@ -175,7 +195,9 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
     rows = load(tmp_path).rows.set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
-    run(Crew(), experiment(*both, version=2), accumulate=True, machine=replace(MACHINE, torch="9.9"))
+    run(
+        Crew(), experiment(*both, version=2), accumulate=True, machine=replace(MACHINE, torch="9.9")
+    )
     rows = load(tmp_path).rows.set_index("K")
     assert len(rows) == 2
     assert rows.loc[2, "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
@@ -185,7 +207,9 @@ def test_runs_of_another_version_or_torch_leave_an_accumulating_table(run, tmp_p
 def test_a_run_is_mirrored_once_also_before_ctrl_c(run, monkeypatch: pytest.MonkeyPatch):
     mirrored: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        wandb_mirror, "log_run", lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"]))
+        wandb_mirror,
+        "log_run",
+        lambda _mode, _name, _id, spec, *_: mirrored.append((spec["K"], spec["M"])),
     )
     one = experiment(spec(1, 1), spec(1, 4))
     with pytest.raises(KeyboardInterrupt):
@@ -215,7 +239,10 @@ def test_a_loss_that_is_not_finite_is_valid_json_and_told_once(run, tmp_path: Pa
     class Diverging(Crew):
         def measure(self, job: Any, deadline: float) -> Outcome:
             outcome = super().measure(job, deadline)
-            return replace(outcome, metrics={**outcome.metrics, "loss": [1.0, math.inf if job.spec.M > 1 else 2.0]})
+            return replace(
+                outcome,
+                metrics={**outcome.metrics, "loss": [1.0, math.inf if job.spec.M > 1 else 2.0]},
+            )
 
     assert run(Diverging(), experiment(spec(1, 1), spec(1, 4))) == 0
     texts = [path.read_text() for path in tmp_path.glob("*/smoke/tiny/*/metrics.jsonl")]

@@ -46,14 +46,29 @@ def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
 
 
 def test_layers_that_take_the_same_for_every_size_recommend_no_m(capsys):
-    assert main(["simulate", "timed", "--model-args", "L=4", "--K", "2", "--M", "1", "4", "--N", "8"]) == 0
+    assert (
+        main(["simulate", "timed", "--model-args", "L=4", "--K", "2", "--M", "1", "4", "--N", "8"])
+        == 0
+    )
     told = capsys.readouterr().out
     assert "fastest" not in told
-    assert "no K and M is recommended: these layers take as long for a micro-batch of one example" in told
+    assert (
+        "no K and M is recommended: these layers take as long for a micro-batch of one example"
+        in told
+    )
 
 
 def test_imbalance_below_nothing_is_explained(capsys):
-    uneven = ["--model-args", "L=2", "forward_s=[1.2,0.8]", "backward_s=[2.4,1.6]", "--K", "2", "--N", "8"]
+    uneven = [
+        "--model-args",
+        "L=2",
+        "forward_s=[1.2,0.8]",
+        "backward_s=[2.4,1.6]",
+        "--K",
+        "2",
+        "--N",
+        "8",
+    ]
     assert main(["simulate", "timed", *uneven, "--M", "1"]) == 0
     told = capsys.readouterr().out
     assert "imbalance below 0: there the unequal cut shortens the wait" in told
@@ -77,7 +92,9 @@ def test_its_numbers_fit_together(capsys):
 
 
 def test_a_slow_link_makes_it_slower(capsys):
-    free, slow = (answer(capsys, "--M", "2", *link)["points"][0] for link in ([], ["--link-gbps", "0.01"]))
+    free, slow = (
+        answer(capsys, "--M", "2", *link)["points"][0] for link in ([], ["--link-gbps", "0.01"])
+    )
     size = 4 * 16 * 32 * 4  # bytes of a micro-batch of 4 x 16 words of width 32
     assert slow["step_s"] - free["step_s"] > 2 * 8 * size / 1e7 / 2
     assert slow["breakdown"]["transfer"] > free["breakdown"]["transfer"]
@@ -87,7 +104,10 @@ def test_a_peak_beyond_the_device_is_marked(capsys, tmp_path: Path):
     assert main([*with_memory(tmp_path, 1000), "--M", "1"]) == 0
     told = capsys.readouterr().out
     assert "MiB!" in told
-    assert "none of these fits into the device's 0.0 MiB: the leanest, K=2, M=1, takes" in told.splitlines()[-1]
+    assert (
+        "none of these fits into the device's 0.0 MiB: the leanest, K=2, M=1, takes"
+        in told.splitlines()[-1]
+    )
 
 
 def with_memory(folder: Path, size: int) -> list[str]:
@@ -106,7 +126,9 @@ def test_several_k_and_m_end_with_the_fastest(capsys):
     best = min(points, key=lambda one: one["step_s"])
     assert main([*ON, "--K", "1", "2", "3", "--M", "1", "4"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith(f"fastest: K={best['K']}, M={best['M']}, {best['throughput']:,.1f} sequences/s, ")
+    assert last.startswith(
+        f"fastest: K={best['K']}, M={best['M']}, {best['throughput']:,.1f} sequences/s, "
+    )
     assert f"{best['speedup_vs_k1']:.2f}x over K=1 at the same M and N; peak 0." in last
     assert last.endswith("(the device has 14.90 GiB)")
 
@@ -143,7 +165,10 @@ def test_layers_that_wait_need_no_device(capsys):
         (["transformer", "--calibration", "none.json"], ["--calibration none.json"]),
         (["transformer", *SIZES, "--device", "v100", "--M", "9", "--N", "8"], ["M = 9", "N = 8"]),
         (["transformer", *SIZES, "--device", "v100", "--K", "9"], ["K = 9", "L = 6"]),
-        (["transformer", *SIZES, "--device", "v100", "--K", "2", "9"], ["K = 9", "L = 6", "1 to 6"]),
+        (
+            ["transformer", *SIZES, "--device", "v100", "--K", "2", "9"],
+            ["K = 9", "L = 6", "1 to 6"],
+        ),
         *(
             (
                 ["transformer", *SIZES, "--device", "v100", "--link-gbps", wrong],
@@ -156,10 +181,19 @@ def test_layers_that_wait_need_no_device(capsys):
             ["--link-latency-us nan"],
         ),
         (["transformer", "--device", "v100", "--K", "two"], ["--K two: allowed is a whole number"]),
-        (["transformer", "--device", "."], ["that is a folder, give a file in it, such as device.json"]),
-        (["timed", "--model-args", "forward_s=0", "backward_s=0", "--K", "1", "--M", "1"], ["take no time at all"]),
+        (
+            ["transformer", "--device", "."],
+            ["that is a folder, give a file in it, such as device.json"],
+        ),
+        (
+            ["timed", "--model-args", "forward_s=0", "backward_s=0", "--K", "1", "--M", "1"],
+            ["take no time at all"],
+        ),
         (["timed", "--device", "v100"], ["--device v100: the layers of timed", "leave it out"]),
-        (["transformer", *SIZES, "--device", "v100", "--link-latency-us", "1"], ["needs --link-gbps"]),
+        (
+            ["transformer", *SIZES, "--device", "v100", "--link-latency-us", "1"],
+            ["needs --link-gbps"],
+        ),
         (["transformer", "--devic", "v100"], ["--devic", "did you mean '--device'"]),
     ],
 )
@@ -187,7 +221,9 @@ def calibrated(folder: Path, layers: int) -> tuple[Path, dict]:
     table = {name: [[1.0] * layers] for name in ("forward", "recompute", "backward")}
     sent = {name: [4.0] * (layers - 1) for name in ("activations", "gradients")}
     link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
-    whole = about | {"calibration": {**table, **sent, "sizes": [1], "update": [0.0] * layers, "link": link}}
+    whole = about | {
+        "calibration": {**table, **sent, "sizes": [1], "update": [0.0] * layers, "link": link}
+    }
     path = folder / "own.json"
     path.write_text(json.dumps(whole))
     return path, whole
@@ -211,8 +247,8 @@ def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
         (["--K", "1", "2"], ""),
         (
             ["--K", "2", "4"],
-            "warning: layers were timed with K=2 processes at once; with K=4 more would share the memory bandwidth: "
-            "`repro calibrate transformer --K 4` times that\n",
+            "warning: layers were timed with K=2 processes at once; with K=4 more would share "
+            "the memory bandwidth: `repro calibrate transformer --K 4` times that\n",
         ),
         (
             ["--K", "2", "--optimizer", "adam"],
@@ -222,7 +258,10 @@ def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
 )
 def test_what_was_timed_otherwise_is_told(words, told, tmp_path: Path, capfd):
     path, _ = calibrated(tmp_path, 6)
-    assert main(["simulate", "--calibration", str(path), *words, "--M", "2", "--N", "2", "--json"]) == 0
+    assert (
+        main(["simulate", "--calibration", str(path), *words, "--M", "2", "--N", "2", "--json"])
+        == 0
+    )
     found = capfd.readouterr()
     assert found.err.startswith(told)
     assert bool(found.err) == bool(told)
@@ -231,5 +270,10 @@ def test_what_was_timed_otherwise_is_told(words, told, tmp_path: Path, capfd):
 
 def test_micro_batches_beyond_those_that_were_timed_are_told(tmp_path: Path, capfd):
     path, _ = calibrated(tmp_path, 6)
-    assert main(["simulate", "--calibration", str(path), "--K", "2", "--M", "2", "4", "--N", "4"]) == 0
-    assert "timed for micro-batches of 1 to 1 examples; with N=4, M=2 is beyond that" in capfd.readouterr().err
+    assert (
+        main(["simulate", "--calibration", str(path), "--K", "2", "--M", "2", "4", "--N", "4"]) == 0
+    )
+    assert (
+        "timed for micro-batches of 1 to 1 examples; with N=4, M=2 is beyond that"
+        in capfd.readouterr().err
+    )

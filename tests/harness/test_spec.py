@@ -28,7 +28,10 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
         ({"K": "two"}, ["K = 'two'", "valid integer"]),
         ({"chekpoint": "never"}, ["no field 'chekpoint'", "'never'", "did you mean 'checkpoint'"]),
-        ({"checkpoint": "nevr"}, ["checkpoint = 'nevr'", "always, except_last, never", "did you mean 'never'"]),
+        (
+            {"checkpoint": "nevr"},
+            ["checkpoint = 'nevr'", "always, except_last, never", "did you mean 'never'"],
+        ),
         ({"schedule": "gpip"}, ["schedule = 'gpip'", "1f1b", "did you mean 'gpipe'"]),
         ({"K": 2, "balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({"balance": "tim"}, ["balance = 'tim'", "uniform", "did you mean 'time'"]),
@@ -38,8 +41,14 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 4"]),
         ({"library": "torhc"}, ["library = 'torhc'", "did you mean 'torch'"]),
         ({"library": "torch"}, ["trace = True", "library = 'torch'", "allowed is False"]),
-        ({"library": "torch", "trace": False, "checkpoint": "except_last"}, ["'always' or 'never'"]),
-        ({"task": "check", "N": 9, "M": 4}, ["N = 9", "task = 'check'", "multiple of M = 4", "try N=8"]),
+        (
+            {"library": "torch", "trace": False, "checkpoint": "except_last"},
+            ["'always' or 'never'"],
+        ),
+        (
+            {"task": "check", "N": 9, "M": 4},
+            ["N = 9", "task = 'check'", "multiple of M = 4", "try N=8"],
+        ),
         ({"transport": "tcp"}, ["transport = 'tcp'", "auto, shm, gloo"]),
         ({"K": 10**30}, ["K = 1000000", "at most 1024; change K"]),
         ({"K": 10**9000}, ["K = an int too large to show", "at most 1024"]),
@@ -83,13 +92,19 @@ def test_a_wrong_field_is_one_line(changed: dict[str, Any], words: list[str]):
 def test_the_bounds_themselves_are_allowed():
     most = spec(1024, 256, N=2**20, steps=2**20, warmup=0, seed=2**63 - 1, lr=1, model="x" * 200)
     assert len(most.run_id(1, HERE)) <= 255  # of a folder's name
-    assert spec(model_args={"a": [None, True, -1, 0.5, "x", {"b": []}]}).model_args["a"][-1] == {"b": []}
+    assert spec(model_args={"a": [None, True, -1, 0.5, "x", {"b": []}]}).model_args["a"][-1] == {
+        "b": []
+    }
 
 
 def test_what_needs_the_model_is_one_line():
-    with pytest.raises(ValueError, match=r"^K = 5 stages, but transformer has L = 4 layers here: K may be 1 to 4; "):
+    with pytest.raises(
+        ValueError, match=r"^K = 5 stages, but transformer has L = 4 layers here: K may be 1 to 4; "
+    ):
         spec(K=5).fit(4)
-    with pytest.raises(ValueError, match=r"^balance = \[1, 2\] adds up to 3 layers, but transformer has L = 4"):
+    with pytest.raises(
+        ValueError, match=r"^balance = \[1, 2\] adds up to 3 layers, but transformer has L = 4"
+    ):
         spec(K=2, balance=(1, 2)).fit(4)
     spec(K=4).fit(4)
 
@@ -111,7 +126,9 @@ def test_names_are_those_of_the_engine():
 
 def test_ids_are_readable_and_stable():
     """A literal: when this changes, every recorded result is orphaned."""
-    assert spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-960242"
+    assert (
+        spec(K=4, M=8, model="timed", model_args={"L": 4}).run_id(1, HERE) == "timed-K4-M8-960242"
+    )
     assert slug("timm:resnet50") == "timm-resnet50"
 
 

@@ -10,7 +10,14 @@ from repro.harness.statistics import interval, ratio
 def rounds(**times: list[float]) -> list[dict]:
     """One line per run and round; run name -> step seconds by round, NaN for a round without it."""
     return [
-        {"machine": "m", "scale": "s", "experiment": "e", "run": run, "round": f"g-{n}", "throughput": 6 / seconds}
+        {
+            "machine": "m",
+            "scale": "s",
+            "experiment": "e",
+            "run": run,
+            "round": f"g-{n}",
+            "throughput": 6 / seconds,
+        }
         for run, values in times.items()
         for n, seconds in enumerate(values)
         if not math.isnan(seconds)
@@ -39,7 +46,9 @@ def test_rounds_without_the_baseline_do_not_count():
 
 def test_rounds_of_different_experiments_are_never_mixed():
     one, two = rounds(run=[1]), rounds(base=[2])
-    assert ratio([*one, *({**line, "experiment": "another"} for line in two)], "run", "base")[3] == 0
+    assert (
+        ratio([*one, *({**line, "experiment": "another"} for line in two)], "run", "base")[3] == 0
+    )
 
 
 @pytest.mark.parametrize("values", [[2.0], [2.0, 2.0], [1.0, 2.0, 3.0], [1.0, 2.0, 2.0, 3.0]])
@@ -53,7 +62,11 @@ def test_equal_values_have_a_point_as_interval():
     assert interval([1.5] * 5) == pytest.approx((1.5, 1.5, 1.5))
 
 
-@pytest.mark.parametrize("values", [[1.0, 1.1, 0.9, 1.05, 1.0], [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]])
+@pytest.mark.parametrize(
+    "values", [[1.0, 1.1, 0.9, 1.05, 1.0], [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]
+)
 def test_the_interval_is_scipy_s_percentile_bootstrap_of_the_median(values: list[float]):
-    found = bootstrap((np.array(values),), np.median, method="percentile", rng=np.random.default_rng(0))
+    found = bootstrap(
+        (np.array(values),), np.median, method="percentile", rng=np.random.default_rng(0)
+    )
     assert interval(values)[1:] == (found.confidence_interval.low, found.confidence_interval.high)

@@ -68,7 +68,11 @@ def kept(results: Path) -> dict[str, object]:
     for path in (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME):
         data = path.read_bytes()
         if path.parent.name == "rounds":
-            data = {key: value for key, value in json.loads(data).items() if key not in ("started", "ended")}
+            data = {
+                key: value
+                for key, value in json.loads(data).items()
+                if key not in ("started", "ended")
+            }
         found[str(path.relative_to(results))] = data
     return found
 
@@ -121,13 +125,20 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
         assert kept(results) == whole, number
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="mounts a disk of its own, as only Linux lets a user do")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="mounts a disk of its own, as only Linux lets a user do"
+)
 def test_a_real_disk_that_is_full_or_read_only_is_one_line_and_two(tmp_path: Path):
     mine = ["unshare", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*mine, "true"], capture_output=True, check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*mine, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("this user may not mount: unshare --map-root-user --mount fails")
     script = [sys.executable, Path(__file__).with_name("small_disk.py"), tmp_path]
-    done = subprocess.run([*mine, *script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    done = subprocess.run(
+        [*mine, *script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     full_at_start, full, read_only, read_only_at_start, whole = json.loads(done.stdout)
     for (code, error, _), words in (
@@ -138,7 +149,12 @@ def test_a_real_disk_that_is_full_or_read_only_is_one_line_and_two(tmp_path: Pat
     ):
         assert (code, error.count("\n")) == (2, 1), error
         assert words in error
-    assert [rounds for _, _, rounds in (full_at_start, full, read_only, read_only_at_start)] == [0, 1, 2, 2]
+    assert [rounds for _, _, rounds in (full_at_start, full, read_only, read_only_at_start)] == [
+        0,
+        1,
+        2,
+        2,
+    ]
     assert whole == [0, "", 5]
 
 

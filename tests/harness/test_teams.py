@@ -19,7 +19,11 @@ def test_another_user_reaches_nothing_of_the_coordinator(tmp_path: Path):
         opened, folders = intruder.ports(os.getpid()) - before, intruder.folders() - old
         with intruder.listening_socket() as anybody:
             port = anybody.getsockname()[1]
-            places = [("tcp", port), *(("tcp", port) for port in opened), *(("folder", folder) for folder in folders)]
+            places = [
+                ("tcp", port),
+                *(("tcp", port) for port in opened),
+                *(("folder", folder) for folder in folders),
+            ]
             assert intruder.reached(*places) == [["tcp", port]]
         assert len(folders) == 1
     assert not intruder.folders() & folders

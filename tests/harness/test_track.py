@@ -47,7 +47,9 @@ ROUNDS = [
     }
     for number in range(2)
 ]
-TIMELINE = Timeline((Span("F", 0, 0, 0.0, 1.0), Span("F", 1, 0, 1.0, 2.0), Span("B", 1, 0, 2.0, 4.0)), stages=2)
+TIMELINE = Timeline(
+    (Span("F", 0, 0, 0.0, 1.0), Span("F", 1, 0, 1.0, 2.0), Span("B", 1, 0, 2.0, 4.0)), stages=2
+)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def log(mode: wandb_mirror.Mode, directory: Path) -> str | None:
     tags = ("Table 2",)
-    return wandb_mirror.log_run(mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags, picture)
+    return wandb_mirror.log_run(
+        mode, "table2", ROW["run"], SPEC, ROW, ROUNDS, TIMELINE, directory, tags, picture
+    )
 
 
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
@@ -122,18 +126,24 @@ def test_history_has_one_point_per_round_and_the_group_is_the_experiment(logged:
     assert {"bubble/*", "memory/*"} <= {metric.get("glob_name") for metric in metrics}
 
 
-def test_nothing_private_is_recorded_and_nothing_is_written_to_the_home(logged: Path, own_home: Path) -> None:
+def test_nothing_private_is_recorded_and_nothing_is_written_to_the_home(
+    logged: Path, own_home: Path
+) -> None:
     content = logged.read_bytes()
     private = {socket.gethostname(), str(own_home), str(Path.cwd()), getpass.getuser()} - {
         "root",
         "localhost",
     }
     assert [word for word in private if word.encode() in content] == []
-    assert {path.suffix for path in (logged.parent / "files").rglob("*") if path.is_file()} == {".png"}
+    assert {path.suffix for path in (logged.parent / "files").rglob("*") if path.is_file()} == {
+        ".png"
+    }
     assert list(own_home.rglob("*")) == []
 
 
-def test_environment_does_not_make_offline_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_does_not_make_offline_online(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
@@ -142,7 +152,9 @@ def test_environment_does_not_make_offline_online(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_online_without_a_key_stays_offline_and_says_so_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_online_without_a_key_stays_offline_and_says_so_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert log("online", tmp_path / "out") is None
     assert log("online", tmp_path / "out") is None
     assert len(list(tmp_path.glob("out/wandb/offline-run-*"))) == 2
@@ -175,7 +187,9 @@ def _refusing_online(start: Any) -> Any:
     return fake
 
 
-def test_trouble_is_one_line_and_never_an_exception(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_trouble_is_one_line_and_never_an_exception(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("a file where the folder should be")
     assert log("offline", tmp_path / "file") is None
     err = capfd.readouterr().err
@@ -185,9 +199,10 @@ def test_trouble_is_one_line_and_never_an_exception(tmp_path: Path, capfd: pytes
 
 def test_disabled_imports_and_writes_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from repro.harness import wandb_mirror\n"
-        f"wandb_mirror.log_run('disabled', 'e', 'r', {{}}, {{}}, [], None, Path({str(tmp_path / 'out')!r}))\n"
-        "assert not {'wandb', 'torch', 'matplotlib'} & set(sys.modules)"
+        "import sys; from pathlib import Path; from repro.harness import "
+        "wandb_mirror\nwandb_mirror.log_run('disabled', 'e', 'r', {}, {}, [], None, "
+        f"Path({str(tmp_path / 'out')!r}))\nassert not {{'wandb', 'torch', 'matplotlib'}} & "
+        "set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert not (tmp_path / "out").exists()
@@ -209,7 +224,9 @@ CLOUD, OWN = "https://api.forge.coreweave.com", "https://wandb.example.org/"
         (CLOUD, {}, "not a netrc file", False),
     ],
 )
-def test_has_key(server: str, environ: dict[str, str], netrc: str, expected: bool, tmp_path: Path) -> None:
+def test_has_key(
+    server: str, environ: dict[str, str], netrc: str, expected: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "netrc"
     path.write_text(netrc)
     assert wandb_mirror.has_key(server, environ | {"NETRC": str(path)}) is expected

@@ -109,14 +109,18 @@ def test_a_spec(place: Path, suffix: str, capfd: pytest.CaptureFixture[str]):
     for number, changed in enumerate(with_code(SPEC)):
         path.write_text(json.dumps(changed))
         for words in (["plan", "--scale", "smoke"], ["run", *QUICK]):
-            code = quietly([words[0], "--spec", str(path), "--results", str(place / str(number)), *words[1:]])
+            code = quietly(
+                [words[0], "--spec", str(path), "--results", str(place / str(number)), *words[1:]]
+            )
             assert code == 2 or words[0] == "plan" or changed["model"] != CODE
     assert_nothing_ran(place)
     capfd.readouterr()
     path.write_text(json.dumps({**SPEC, "model": CODE}))
     assert main(["run", "--spec", str(path), *QUICK]) == 2
     error = capfd.readouterr().err
-    assert error.startswith(f"error: --spec {path} names code: it imports the Python module {MODULE} and calls layers")
+    assert error.startswith(
+        f"error: --spec {path} names code: it imports the Python module {MODULE} and calls layers"
+    )
     assert error.endswith("look at both, then add --trust to run it\n")
 
 
@@ -137,7 +141,10 @@ def test_a_calibration(place: Path, capfd: pytest.CaptureFixture[str]):
         path.write_text(json.dumps({**CALIBRATION, "model": CODE}))
         assert main(["simulate", *words, "--calibration", str(path), *SIMULATE]) == 2
         error = capfd.readouterr().err
-        assert f"--calibration {path} names code: it imports the Python module {MODULE} and calls layers" in error
+        assert (
+            f"--calibration {path} names code: it imports the Python module {MODULE} and calls "
+            "layers" in error
+        )
         assert error.endswith("look at both, then add --trust to run it\n")
     assert_nothing_ran(place)
 
@@ -161,10 +168,15 @@ def test_a_device(place: Path):
         path.write_text(json.dumps(changed))
         with suppress(ValueError):
             load_device(path)
-    texts = {name: {**part, "source": CODE} for name, part in profile.items() if isinstance(part, dict)}
+    texts = {
+        name: {**part, "source": CODE} for name, part in profile.items() if isinstance(part, dict)
+    }
     path.write_text(json.dumps({**profile, "title": CODE, **texts}))
     sizes = [f"{name}={value}" for name, value in SPEC_SIZES.items()]
-    assert main(["simulate", "transformer", "--model-args", *sizes, "--device", str(path), *SIMULATE]) == 0
+    assert (
+        main(["simulate", "transformer", "--model-args", *sizes, "--device", str(path), *SIMULATE])
+        == 0
+    )
     assert_nothing_ran(place)
 
 
@@ -187,7 +199,9 @@ def test_a_record(recorded: tuple[Path, Seen], place: Path, name: str):
         path.write_text("\n".join([json.dumps(changed), *lines[1:]]))
         if name.endswith(".jsonl"):  # as if it had been recorded so
             about = json.loads(mark_of)
-            marker.write_text(json.dumps({**about, "runs": {**about["runs"], RUN: digest(changed)}}))
+            marker.write_text(
+                json.dumps({**about, "runs": {**about["runs"], RUN: digest(changed)}})
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load(results)
@@ -245,21 +259,32 @@ def test_a_checkpoint(place: Path):
     folder = place / "run"
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     alone: Callable[[Any], list[Any]] = lambda value: [value]  # noqa: E731
-    save_checkpoint(folder, rank=0, gather=alone, module=module, optimizer=optimizer, step=1, extra={"a": "b"})
+    save_checkpoint(
+        folder, rank=0, gather=alone, module=module, optimizer=optimizer, step=1, extra={"a": "b"}
+    )
 
     def read() -> None:
         with suppress(ValueError):
-            load_checkpoint(folder, rank=0, gather=alone, module=module, layers=["0"], optimizer=optimizer)
+            load_checkpoint(
+                folder, rank=0, gather=alone, module=module, layers=["0"], optimizer=optimizer
+            )
 
     path = folder / "index.json"
     index = json.loads(path.read_text())
     for changed in with_code(index):
-        forged = {**changed, "digest": digest_of_index(changed)} if isinstance(changed, dict) else changed
+        forged = (
+            {**changed, "digest": digest_of_index(changed)}
+            if isinstance(changed, dict)
+            else changed
+        )
         path.write_text(json.dumps(forged))
         read()
     (file,) = folder.glob("*.pt")
     part = torch.load(file, weights_only=True)
-    part["optimizer"] = {"groups": [{"names": ["0.weight", "0.bias"], "options": {"lr": 0.1}}], "state": {}}
+    part["optimizer"] = {
+        "groups": [{"names": ["0.weight", "0.bias"], "options": {"lr": 0.1}}],
+        "state": {},
+    }
     for changed in with_code(part):
         data = io.BytesIO()
         torch.save(changed, data)

@@ -30,7 +30,9 @@ def foreign(results: Path, inside: str) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("inside", ["machine/smoke", ""])
-def test_foreign_folders_are_counted(tmp_path: Path, inside: str, told: Warned, capfd: pytest.CaptureFixture[str]):
+def test_foreign_folders_are_counted(
+    tmp_path: Path, inside: str, told: Warned, capfd: pytest.CaptureFixture[str]
+):
     """At the place of an experiment, and where none can be."""
     foreign(tmp_path, inside)
     began = time.monotonic()
@@ -40,7 +42,9 @@ def test_foreign_folders_are_counted(tmp_path: Path, inside: str, told: Warned, 
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 4, lines[:9]
     names = ("folder0000", "folder0001", "folder0002")
-    assert all(name in line and "is left out" in line for name, line in zip(names, lines, strict=False))
+    assert all(
+        name in line and "is left out" in line for name, line in zip(names, lines, strict=False)
+    )
     assert lines[3].startswith(f"warning: and {MANY - 3:,} more are left out: ")
     assert time.monotonic() - began < 60  # about a second where nothing else runs
 
@@ -49,7 +53,8 @@ def test_foreign_folders_are_counted(tmp_path: Path, inside: str, told: Warned, 
 def test_many_reasons_are_a_few_lines_too(told: Warned, capfd: pytest.CaptureFixture[str]):
     for number in range(1000):
         warnings.warn(
-            LeftOut(Path(f"file{number}"), f"reason {'abcdefghijklmnop'[number % 16]} ({number})"), stacklevel=1
+            LeftOut(Path(f"file{number}"), f"reason {'abcdefghijklmnop'[number % 16]} ({number})"),
+            stacklevel=1,
         )
     for _ in range(2):
         warnings.warn("something else", stacklevel=1)
@@ -65,7 +70,10 @@ def test_a_command_ends_with_the_count(tmp_path: Path, capfd: pytest.CaptureFixt
     foreign(tmp_path, "machine/smoke")
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert main(["report", "--results", str(tmp_path), "--plots", str(tmp_path / "plots")]) in (0, 2)
+        assert main(["report", "--results", str(tmp_path), "--plots", str(tmp_path / "plots")]) in (
+            0,
+            2,
+        )
     error = capfd.readouterr().err.splitlines()
     assert len(error) <= 5, error[:9]
     assert any(f"and {MANY - 3:,} more are left out" in line for line in error)

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its pro
 
 
 def job(model: str, **args: object) -> Job:
-    return Job(RunSpec(model=model, model_args=args, K=2, M=2, N=4, warmup=0, steps=1, balance="uniform"))
+    return Job(
+        RunSpec(model=model, model_args=args, K=2, M=2, N=4, warmup=0, steps=1, balance="uniform")
+    )
 
 
 GOOD = job("timed", L=4, forward_s=0.001, backward_s=0.001)
@@ -31,7 +33,9 @@ def _changed(job: Job, fields: dict[str, object]) -> Job:
 
 def alive(pids: list[int]) -> list[int]:
     return [
-        pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+        pid
+        for pid in pids
+        if Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
     ]
 
 
@@ -40,7 +44,10 @@ def test_runs_survive_each_other(tmp_path: Path):
     team = Local(3, tmp_path / "logs")
     with Workers(team) as crew:
         raised = crew.measure(job("import:faulty:raises"), 60)
-        assert (raised.status, raised.reason) == ("failed", "stage 1, F0 of step 0: RuntimeError: layer two is broken")
+        assert (raised.status, raised.reason) == (
+            "failed",
+            "stage 1, F0 of step 0: RuntimeError: layer two is broken",
+        )
         printed = "".join(path.read_text() for path in Path(raised.log).rglob("*.log"))
         assert printed.count("in _raise\n") == 1
 
@@ -52,16 +59,28 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert json.dumps(line)
 
         untraced = crew.measure(_changed(GOOD, {"trace": False}), 60)
-        assert (untraced.status, untraced.timeline, untraced.metrics["breakdown"]) == ("done", [], {})
+        assert (untraced.status, untraced.timeline, untraced.metrics["breakdown"]) == (
+            "done",
+            [],
+            {},
+        )
         assert untraced.metrics["bubble_idle_over_total"] == [None]
-        assert untraced.metrics["step_s"][0] >= 3 * 4 * 0.001  # M+K-1 micro-batches' F, R and B in two layers, at least
+        # M+K-1 micro-batches' F, R and B in two layers, at least
+        assert untraced.metrics["step_s"][0] >= 3 * 4 * 0.001
 
         peer = {"library": "torch", "trace": False}
         theirs = crew.measure(_changed(GOOD, peer), 60)
-        assert (theirs.status, theirs.metrics["balance"], theirs.metrics["peak_bytes"]) == ("done", [2, 2], None)
+        assert (theirs.status, theirs.metrics["balance"], theirs.metrics["peak_bytes"]) == (
+            "done",
+            [2, 2],
+            None,
+        )
         assert theirs.metrics["loss"] == pytest.approx(good.metrics["loss"], rel=1e-5)
         raised = crew.measure(_changed(job("import:faulty:raises"), peer), 60)
-        assert (raised.status, raised.reason) == ("failed", "stage 1, in torch: RuntimeError: layer two is broken")
+        assert (raised.status, raised.reason) == (
+            "failed",
+            "stage 1, in torch: RuntimeError: layer two is broken",
+        )
 
         infinite = crew.measure(job("import:faulty:overflows"), 60)
         assert (infinite.status, infinite.reason.split(";")[0]) == ("failed", OVERFLOW)
@@ -82,11 +101,17 @@ def test_runs_survive_each_other(tmp_path: Path):
     [
         ("dies", "failed", "died (SIGKILL, probably out of memory)"),
         ("exits", "failed", "died (exit code 0)"),
-        ("out_of_memory", "oom", "stage 1, F0 of step 0: torch.OutOfMemoryError: CUDA out of memory"),
+        (
+            "out_of_memory",
+            "oom",
+            "stage 1, F0 of step 0: torch.OutOfMemoryError: CUDA out of memory",
+        ),
         ("allocates", "oom", "can't allocate memory"),
     ],
 )
-def test_a_stage_that_ends_is_named_rather_than_its_neighbours(tmp_path: Path, model: str, status: str, reason: str):
+def test_a_stage_that_ends_is_named_rather_than_its_neighbours(
+    tmp_path: Path, model: str, status: str, reason: str
+):
     with Workers(Local(2, tmp_path / "logs")) as crew:
         outcome = crew.measure(job(f"import:faulty:{model}"), 60)
         assert outcome.status == status
@@ -94,7 +119,9 @@ def test_a_stage_that_ends_is_named_rather_than_its_neighbours(tmp_path: Path, m
         assert reason in outcome.reason
 
 
-def test_a_kill_by_the_system_for_want_of_memory_is_oom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_kill_by_the_system_for_want_of_memory_is_oom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     counts = iter([0, 1])
     monkeypatch.setattr(workers, "oom_kills", lambda: next(counts))
     with Workers(Local(2, tmp_path / "logs")) as crew:

@@ -13,7 +13,16 @@ def experiment(scale: Scale = "smoke") -> Experiment:
     groups = []
     for model, args in SMALL.items():
         fidelity = "emulated" if model == "timed" else "measured"
-        common = {"model": model, "model_args": args, "N": 4, "warmup": 0, "steps": 1, "balance": "uniform"}
+        common = {
+            "model": model,
+            "model_args": args,
+            "N": 4,
+            "warmup": 0,
+            "steps": 1,
+            "balance": "uniform",
+        }
         runs = tuple(RunSpec(K=K, M=M, fidelity=fidelity, **common) for K in (1, 2) for M in (1, 2))
         groups.append(Group(name=model, runs=runs))
-    return Experiment(name="campaign", title="A tiny sweep", question="?", rounds=2, groups=tuple(groups))
+    return Experiment(
+        name="campaign", title="A tiny sweep", question="?", rounds=2, groups=tuple(groups)
+    )

@@ -35,7 +35,9 @@ class Right:
         parts = self.cut(inputs)
         with self.statistics() as statistics:
             for part, target in zip(parts, self.cut(targets), strict=True):
-                share = 1 / len(parts) if self.equal_weights else batch_size(part) / batch_size(inputs)
+                share = (
+                    1 / len(parts) if self.equal_weights else batch_size(part) / batch_size(inputs)
+                )
                 statistics.counting = True
                 state = torch.get_rng_state()
                 loss = self.setup.loss(self.module(part), target) * share
@@ -135,8 +137,16 @@ class Overflows(Right):
 
 def setup(**changed: Any) -> Setup:
     model = probe()
-    common = {"layers": model.layers, "loss": model.loss, "stages": 2, "micro_batches": 4, "balance": (2, 2)}
-    return Setup(**{**common, "sample": model.batch(4, 0)[0], "device": torch.device("cpu"), **changed})
+    common = {
+        "layers": model.layers,
+        "loss": model.loss,
+        "stages": 2,
+        "micro_batches": 4,
+        "balance": (2, 2),
+    }
+    return Setup(
+        **{**common, "sample": model.batch(4, 0)[0], "device": torch.device("cpu"), **changed}
+    )
 
 
 def examined(maker: Callable[[Setup], Any], spare: Any = None, **changed: Any) -> dict[str, Check]:
@@ -159,7 +169,9 @@ def two_stages() -> dict[str, tuple[dict[str, Check], list[float]]] | None:
 def _trained(library: str, group: Any) -> list[float]:
     """Losses while training without dropout, an evaluation in between."""
     quiet = [nn.Flatten(), partial(nn.Linear, 192, 16), nn.ReLU(), partial(nn.Linear, 16, 5)]
-    method = make(library, setup(layers=quiet, group=group, optimizer=partial(torch.optim.SGD, lr=0.1)))
+    method = make(
+        library, setup(layers=quiet, group=group, optimizer=partial(torch.optim.SGD, lr=0.1))
+    )
     inputs, targets = probe().batch(16, 0)
     losses = [method.train_step(inputs, targets).loss]
     losses.append(method.evaluate(inputs, targets).loss)

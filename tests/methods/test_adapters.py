@@ -42,7 +42,9 @@ def test_torch_trains_as_ours_does(found):
     assert ours[-1] < ours[0]
 
 
-@pytest.mark.skipif(find_spec("torchgpipe") is None, reason="torchgpipe is not installed; it is the extra `peers`")
+@pytest.mark.skipif(
+    find_spec("torchgpipe") is None, reason="torchgpipe is not installed; it is the extra `peers`"
+)
 def test_torchgpipe_is_right_but_for_the_variance():
     checks = examined(partial(make, "torchgpipe"))
     assert [name for name, check in checks.items() if check.verdict != "ok"] == ["batch norm"]
@@ -52,15 +54,19 @@ def test_torchgpipe_is_right_but_for_the_variance():
 
 def test_a_peer_does_not_cut_by_time_itself():
     assert setup(balance="uniform").counts() == (2, 2)
-    with pytest.raises(ValueError, match=r"^balance = 'time' with a peer library: .*library='repro'.*$"):
+    with pytest.raises(
+        ValueError, match=r"^balance = 'time' with a peer library: .*library='repro'.*$"
+    ):
         setup(balance="time").counts()
 
 
 def test_only_our_own_links_can_be_throttled():
-    with pytest.raises(ValueError, match=r"^throttle=0\.5: must be a LinkSpeed"):  # so it gets there
+    # so it gets there
+    with pytest.raises(ValueError, match=r"^throttle=0\.5: must be a LinkSpeed"):
         make("repro", setup(stages=1, balance=(4,), throttle=0.5))
     for peer in ("torch", "torchgpipe"):
         with pytest.raises(
-            ValueError, match=rf"^throttle = LinkSpeed\(.*library '{peer}': only links of .*'repro' can.*$"
+            ValueError,
+            match=rf"^throttle = LinkSpeed\(.*library '{peer}': only links of .*'repro' can.*$",
         ):
             make(peer, setup(throttle=LinkSpeed(0.001)))

@@ -41,7 +41,11 @@ def test_each_fault_is_found_by_its_own_check_alone(method, wrong, evidence):
 
 def test_an_error_is_a_refusal_with_its_words():
     found = examined(Refuses)["unequal micro-batches"]
-    assert (found.verdict, found.value, found.evidence) == ("refused", None, "RuntimeError: sizes differ")
+    assert (found.verdict, found.value, found.evidence) == (
+        "refused",
+        None,
+        "RuntimeError: sizes differ",
+    )
 
 
 def test_numbers_that_are_none_are_wrong():
@@ -52,4 +56,7 @@ def test_numbers_that_are_none_are_wrong():
 
 def test_a_model_without_such_layers_has_nothing_to_check():
     found = examined(Right, layers=[nn.Flatten(), nn.Linear(192, 5)])
-    assert {name for name, check in found.items() if check.verdict == "none"} == {"batch norm", "dropout"}
+    assert {name for name, check in found.items() if check.verdict == "none"} == {
+        "batch norm",
+        "dropout",
+    }

@@ -11,7 +11,14 @@ from repro.models import build
 M, N = 2, 4
 MODELS = {
     "amoebanet-d": {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0},
-    "amoebanet-b": {"L": 3, "D": 16, "image": 32, "num_classes": 10, "dropout": 0.0, "aux_head": True},
+    "amoebanet-b": {
+        "L": 3,
+        "D": 16,
+        "image": 32,
+        "num_classes": 10,
+        "dropout": 0.0,
+        "aux_head": True,
+    },
     "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8, "dropout": 0.0},
     "timm:resnet50": {"image": 32, "num_classes": 10},
     "timm:resnet101": {"image": 32, "num_classes": 10},
@@ -34,7 +41,12 @@ def train(name: str, stages: int) -> dict:
     model = build(name, **MODELS[name])
     inputs, targets = batch(model, N)
     pipe = Pipeline(
-        [partial(doubled, layer) for layer in model.layers], stages, M, balance="uniform", device="cpu", seed=1
+        [partial(doubled, layer) for layer in model.layers],
+        stages,
+        M,
+        balance="uniform",
+        device="cpu",
+        seed=1,
     )
     loss = pipe.train_step(inputs, targets, model.loss).loss
     evaluation = pipe.evaluate(inputs, targets, model.loss)
@@ -54,7 +66,9 @@ def everything() -> dict:
 FORWARD_S = 0.01
 
 
-def known_durations(K: int, micro_batches: int, schedule: str) -> tuple[float, float, dict[str, float]]:
+def known_durations(
+    K: int, micro_batches: int, schedule: str
+) -> tuple[float, float, dict[str, float]]:
     """Of the quickest of a few steps of K stages that wait: seconds, bubble (idle/total), shares of the breakdown."""
     model = build("timed", L=K, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)
     inputs, targets = model.batch(micro_batches, 0)

@@ -58,13 +58,16 @@ def test_layers_and_boundaries_of_table_2s_model():
             seen.append(shapes(value))
     heights = [111, 56, 28] + 6 * [28] + 7 * [14] + 7 * [7]
     channels = [32, 192, 384] + 6 * [1024] + [1536] + 6 * [2048] + [3072] + 6 * [4096]
-    assert [s[0] for s in seen[:-1]] == [(1, c, h, h) for c, h in zip(channels, heights, strict=True)]
+    assert [s[0] for s in seen[:-1]] == [
+        (1, c, h, h) for c, h in zip(channels, heights, strict=True)
+    ]
     for before, after in pairwise(seen[:-1]):
         assert after[1] == before[0]  # the skip is the input
     assert seen[-1] == [(1, 1001)]
 
 
-@pytest.mark.parametrize("D", [16, 64, 128])  # cells of 32 channels that are not the first, and 32 filters
+# cells of 32 channels that are not the first, and 32 filters
+@pytest.mark.parametrize("D", [16, 64, 128])
 @pytest.mark.parametrize("name", ["amoebanet-d", "amoebanet-b"])
 @pytest.mark.parametrize("image", [32, 45])
 def test_any_width_and_image_size(name, D, image):
@@ -89,7 +92,11 @@ def test_auxiliary_logits_ride_to_the_head_and_join_the_loss():
     expected = cross_entropy(logits, targets) + 0.4 * cross_entropy(auxiliary, targets)
     assert model.loss(value, targets) == expected
     model.loss(value, targets).backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for layer in layers for p in layer.parameters())
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0
+        for layer in layers
+        for p in layer.parameters()
+    )
 
 
 def test_evaluation_gives_logits_alone():
@@ -123,7 +130,9 @@ def test_gradients_are_the_same_when_cut_between_all_layers(name):
         sent.append(boundary)
     model.loss(sent.pop(), targets).backward()
     for outputs, leaves in zip(reversed(sent), reversed(arrived), strict=False):
-        pairs = [(t, leaf.grad) for t, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None]
+        pairs = [
+            (t, leaf.grad) for t, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None
+        ]
         torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
     for a, b in zip(whole, [p.grad for layer in layers for p in layer.parameters()], strict=True):
         torch.testing.assert_close(a, b)

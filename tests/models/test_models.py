@@ -54,7 +54,11 @@ def test_the_loss_is_a_mean_over_examples(name):
     [
         ("amoebanet-c", {}, "^model='amoebanet-c': .*timm:.*import:.*did you mean 'amoebanet-"),
         ("nonsense", {}, "^model='nonsense': allowed are amoebanet-b"),
-        ("amoebanet-d", {"imgae": 64}, r"^imgae=64: .*allowed are L, D, image.*did you mean image\?"),
+        (
+            "amoebanet-d",
+            {"imgae": 64},
+            r"^imgae=64: .*allowed are L, D, image.*did you mean image\?",
+        ),
         ("amoebanet-d", {"variant": "b"}, "^variant='b': .*no such argument"),
         ("amoebanet-d", {"L": "18"}, "^L='18': .*integer; try L=18"),
         ("amoebanet-d", {"L": True}, "^L=True: .*integer"),
@@ -73,6 +77,9 @@ def test_a_mistake_is_a_one_line_error(name, arguments, words):
 
 
 def test_importing_the_models_imports_no_heavy_library():
-    code = "import sys, repro.models; print({'timm', 'datasets', 'sklearn', 'pydantic', 'pandas'} & set(sys.modules))"
+    code = (
+        "import sys, repro.models; print({'timm', 'datasets', 'sklearn', 'pydantic', 'pandas'} & "
+        "set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

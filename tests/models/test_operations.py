@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.operations import OPERATIONS, FactorizedReduction, SameConv, SameMaxPool, same_padding
+from repro.models.operations import (
+    OPERATIONS,
+    FactorizedReduction,
+    SameConv,
+    SameMaxPool,
+    same_padding,
+)
 
 SIZES = [(5, 8), (6, 6), (7, 4), (1, 2)]
 
@@ -72,7 +78,9 @@ def test_factorized_reduction_sees_even_and_odd_pixels(size):
     torch.testing.assert_close(odd, shifted[:, 1::2, 1::2] * scale)
 
 
-@pytest.mark.parametrize(("name", "strides"), [(n, s) for n in OPERATIONS for s in (1, 2) if (n, s) != ("avg3x3", 2)])
+@pytest.mark.parametrize(
+    ("name", "strides"), [(n, s) for n in OPERATIONS for s in (1, 2) if (n, s) != ("avg3x3", 2)]
+)
 def test_every_operation_gives_the_filters_and_halves_with_stride_2(name, strides):
     output = OPERATIONS[name](6, 8, strides)(torch.randn(2, 6, 7, 10))
     assert output.shape == ((2, 8, 7, 10) if strides == 1 else (2, 8, 4, 5))

@@ -62,7 +62,9 @@ def test_a_sequential_trains_on_the_digits(user_module):
     assert run(model).ndim == 0
 
 
-def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_generator_alone(user_module):
+def test_ready_made_layers_have_the_same_weights_in_every_process_and_leave_the_generator_alone(
+    user_module,
+):
     before = torch.get_rng_state()
     first = build(f"{user_module}:sequential").layers[1].get_parameter("weight")
     assert torch.equal(before, torch.get_rng_state())
@@ -103,9 +105,14 @@ def test_a_wrong_path_is_a_one_line_error(user_module, path, words):
 
 
 def test_wrong_arguments_are_one_line_errors(user_module):
-    with pytest.raises(ValueError, match=r"^widht=3: .*allowed are width, image, num_classes; did you mean width\?$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^widht=3: .*allowed are width, image, num_classes; did you mean width\?$",
+    ):
         build(f"{user_module}:sequential", widht=3)
-    with pytest.raises(ValueError, match=r"^L: import:users_models:whole_model needs this argument; try L=\.\.\.$"):
+    with pytest.raises(
+        ValueError, match=r"^L: import:users_models:whole_model needs this argument; try L=\.\.\.$"
+    ):
         build(f"{user_module}:whole_model")
 
 
@@ -121,10 +128,15 @@ def test_wrong_arguments_are_one_line_errors(user_module):
         ("raise SystemExit(3)\n", r"SystemExit: 3 \(broken_model.py, line 1\)"),
     ],
 )
-def test_an_import_that_fails_inside_the_users_module_is_one_line(user_module, tmp_path, source, words):
+def test_an_import_that_fails_inside_the_users_module_is_one_line(
+    user_module, tmp_path, source, words
+):
     (tmp_path / "broken_model.py").write_text(source)
     sys.modules.pop("broken_model", None)
-    with pytest.raises(UnusableError, match=f"^model='import:broken_model:f': importing broken_model raised {words}$"):
+    with pytest.raises(
+        UnusableError,
+        match=f"^model='import:broken_model:f': importing broken_model raised {words}$",
+    ):
         build("import:broken_model:f")
 
 
@@ -132,7 +144,8 @@ def test_a_function_that_fails_is_one_line_and_a_refusal_is_its_own_words(user_m
     with pytest.raises(ValueError, match=r"^width = 7: must be even$"):
         build(f"{user_module}:fails", width=7)
     with pytest.raises(
-        UnusableError, match=r"^model=.* with width=2: the function raised KeyError: 'a' \(.*, line 28\)$"
+        UnusableError,
+        match=r"^model=.* with width=2: the function raised KeyError: 'a' \(.*, line 28\)$",
     ):
         build(f"{user_module}:fails", width=2)
     with pytest.raises(

@@ -24,7 +24,9 @@ def test_pipelined_as_not(ran, name):
     model = build(name, **MODELS[name])
     inputs, targets = batch(model, N)
     layers = [partial(doubled, layer) for layer in model.layers]
-    whole = nn.Sequential(*(gpipe_layers.build(f, n, 1, torch.device("cpu")) for n, f in enumerate(layers)))
+    whole = nn.Sequential(
+        *(gpipe_layers.build(f, n, 1, torch.device("cpu")) for n, f in enumerate(layers))
+    )
     total = 0.0
     for x, y in zip(inputs.split(N // M), targets.split(N // M), strict=True):
         loss = model.loss(whole(x), y) / M
@@ -37,7 +39,8 @@ def test_pipelined_as_not(ran, name):
         assert (gradients[key] is None) == (parameter.grad is None), key
         if parameter.grad is not None:
             torch.testing.assert_close(gradients[key], parameter.grad, rtol=1e-4, atol=1e-6)
-    # Running statistics move once a mini-batch, not with each micro-batch as above; tests/gpipe holds their values.
+    # Running statistics move once a mini-batch, not with each micro-batch as above; tests/gpipe
+    # holds their values.
     buffers = ran[0][name]["buffers"] | ran[1][name]["buffers"]
     assert buffers.keys() == {n for n, _ in whole.named_buffers()}
     whole.load_state_dict(buffers, strict=False)

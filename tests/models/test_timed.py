@@ -12,7 +12,8 @@ from repro.models.timed import TimedLayer, TimedSGD
 
 
 def seconds(action) -> float:
-    time.sleep(2e-3)  # a wait behind a sleep makes nothing good of what the one before it ended late
+    # a wait behind a sleep makes nothing good of what the one before it ended late
+    time.sleep(2e-3)
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
@@ -82,7 +83,9 @@ def test_a_width_that_changes_takes_no_time_of_its_own():
     took = []
     for _ in range(3):
         forward = seconds(lambda: layer(x))
-        took.append((forward, seconds(partial(layer(x).backward, torch.zeros(1, 1).expand(1, 1_000_000)))))
+        took.append(
+            (forward, seconds(partial(layer(x).backward, torch.zeros(1, 1).expand(1, 1_000_000))))
+        )
     for quickest in map(min, zip(*took, strict=True)):
         assert 0.03 <= quickest < 0.04
 
@@ -98,7 +101,9 @@ def test_an_update_takes_the_time_of_its_layers_together():
     model = build("timed", L=3, update_s=[0.01, 0.0, 0.02])
     layers = [factory() for factory in model.layers]
     other = torch.nn.Linear(2, 1)  # has no time of its own
-    optimizer = TimedSGD([*(p for layer in layers for p in layer.parameters()), *other.parameters()], lr=0.5)
+    optimizer = TimedSGD(
+        [*(p for layer in layers for p in layer.parameters()), *other.parameters()], lr=0.5
+    )
     before = other.weight.detach().clone()
     other.weight.grad = torch.ones(1, 2)
     assert 0.03 <= min(seconds(optimizer.step) for _ in range(3)) < 0.04

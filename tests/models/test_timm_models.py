@@ -91,7 +91,8 @@ def test_layers_can_be_made_on_the_meta_device_and_of_fake_tensors():
 
 
 @pytest.mark.parametrize(
-    ("variant", "words"), [("resnet5", "did you mean 'timm:resnet"), ("convnext_tiny", "a ConvNeXt that cannot be cut")]
+    ("variant", "words"),
+    [("resnet5", "did you mean 'timm:resnet"), ("convnext_tiny", "a ConvNeXt that cannot be cut")],
 )
 def test_unsupported_models_name_the_families(variant, words):
     with pytest.raises(ValueError, match=f"^model='timm:{variant}': .*{words}") as error:

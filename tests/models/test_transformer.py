@@ -10,12 +10,18 @@ SMALL = {"L": 2, "d": 32, "H": 48, "heads": 4, "V": 64, "T": 12}
 
 def made(**changes) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*[factory() for factory in build("transformer", **{**SMALL, **changes}).layers])
+    return nn.Sequential(
+        *[factory() for factory in build("transformer", **{**SMALL, **changes}).layers]
+    )
 
 
 def parameters(**sizes: int) -> int:
     with torch.device("meta"):
-        return sum(p.numel() for factory in build("transformer", **sizes).layers for p in factory().parameters())
+        return sum(
+            p.numel()
+            for factory in build("transformer", **sizes).layers
+            for p in factory().parameters()
+        )
 
 
 @pytest.mark.parametrize("L", [1, 3, 13])

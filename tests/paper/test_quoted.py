@@ -47,15 +47,31 @@ def test_the_transformer_row_fits_the_early_form_within_1_3_percent():
 
 
 def test_every_number_says_where_it_stands():
-    everything = [*table1(), *table2(), *table3(), *table4(), *table5(), *breakdown(), *translation_models()]
+    everything = [
+        *table1(),
+        *table2(),
+        *table3(),
+        *table4(),
+        *table5(),
+        *breakdown(),
+        *translation_models(),
+    ]
     everything += utilisation()
     everything += [point for name in figures() for point in figure(name)]
     assert all(row.fidelity == "quoted" and str(row.source) for row in everything)
 
 
 def test_the_two_versions_number_their_tables_differently():
-    places = [(rows[0].source.v5, rows[0].source.neurips) for rows in (table2(), table4(), table5(), breakdown())]
-    assert places == [("Table 2", "Table 2"), ("Table 4", "Table 5"), ("Table 5", ""), ("", "Table 4")]
+    places = [
+        (rows[0].source.v5, rows[0].source.neurips)
+        for rows in (table2(), table4(), table5(), breakdown())
+    ]
+    assert places == [
+        ("Table 2", "Table 2"),
+        ("Table 4", "Table 5"),
+        ("Table 5", ""),
+        ("", "Table 4"),
+    ]
     assert str(table4()[0].source) == "arXiv:1811.06965, v5 Table 4, NeurIPS Table 5"
 
 
@@ -76,7 +92,8 @@ TABLE1 = {
 
 def test_every_cell_of_table_1():
     cells = {
-        (s.model, s.name): ((s.L, s.D), s.parameters, s.parameter_memory_gb, s.peak_activation_gb) for s in table1()
+        (s.model, s.name): ((s.L, s.D), s.parameters, s.parameter_memory_gb, s.peak_activation_gb)
+        for s in table1()
     }
     assert cells == TABLE1
 
@@ -109,22 +126,35 @@ def test_other_tables():
         *(("a", 2, 1), ("a", 4, 1.7), ("a", 8, 2.7)),
         *(("t", 2, 1), ("t", 4, 1.8), ("t", 8, 3.3)),
     ]
-    assert [(row.bleu, row.nll) for row in table5()] == [(30.92, 2.58), (31.86, 2.51), (32.71, 2.46)]
+    assert [(row.bleu, row.nll) for row in table5()] == [
+        (30.92, 2.58),
+        (31.86, 2.51),
+        (32.71, 2.46),
+    ]
     assert [model.partitions for model in translation_models()] == [None, 2, 4, 8, 16]
 
 
 def test_the_breakdown_fills_the_step_and_says_what_was_inferred():
     shares = {share.part: share for share in breakdown()}
     assert sum(share.percent for share in shares.values()) == pytest.approx(100)
-    assert {part for part, share in shares.items() if share.source.reading == "subtracted"} == {"update"}
+    assert {part for part, share in shares.items() if share.source.reading == "subtracted"} == {
+        "update"
+    }
 
 
 def test_two_points_of_the_chapter_are_not_of_their_own_formula():
     points = {(point.K, point.M): point for point in utilisation()}
     assert [point.percent for point in points.values()] == [50, 73, 84, 91, 95, 31, 53, 70, 82, 90]
-    off = {at for at, p in points.items() if abs(p.percent - 100 * (1 - theory.bubble_over_total(*at))) > 1}
+    off = {
+        at
+        for at, p in points.items()
+        if abs(p.percent - 100 * (1 - theory.bubble_over_total(*at))) > 1
+    }
     assert off == {(4, 4), (8, 4)} == {at for at, point in points.items() if point.note}
-    assert str(points[4, 4].source) == 'a book chapter on pipeline parallelism ("Chapter 26", secondary)'
+    assert (
+        str(points[4, 4].source)
+        == 'a book chapter on pipeline parallelism ("Chapter 26", secondary)'
+    )
 
 
 def test_torchgpipe_s_rows_repeat_the_paper_s():
@@ -138,7 +168,9 @@ def test_torchgpipe_s_rows_repeat_the_paper_s():
 def test_figures_have_axes_and_unknown_names_are_one_line():
     assert numbers.figure_axes("figure1b") == ("billion parameters", "average BLEU")
     assert len(figure("figure3")) == 30
-    with pytest.raises(ValueError, match=r"^figure='figure9' is not published here; allowed: figure1a, [^\n]*$"):
+    with pytest.raises(
+        ValueError, match=r"^figure='figure9' is not published here; allowed: figure1a, [^\n]*$"
+    ):
         figure("figure9")
     with pytest.raises(ValueError, match=r"torchgpipe='speed'"):
         torchgpipe("speed")

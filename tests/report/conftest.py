@@ -26,7 +26,9 @@ def results(folder: Path) -> Results:
 def mixed(results: Results) -> Results:
     """The same, and its K=2 and K=4 once more as emulated: the first as finished as the measured, the other not."""
     pair, four = (results.rows[results.rows["K"] == K].assign(fidelity="emulated") for K in (2, 4))
-    rows = pd.concat([results.rows, pair, four.assign(status="failed(timed wait)")], ignore_index=True)
+    rows = pd.concat(
+        [results.rows, pair, four.assign(status="failed(timed wait)")], ignore_index=True
+    )
     return Results(rows, results.rounds, results.specs, results.folders)
 
 

@@ -1,7 +1,8 @@
 """Table 2 with simulated and emulated runs of known numbers, written through the harness's own record.
 
-A controlled step is the uniform pipeline's, from K=8 on 1.25 times as long (the softmax), so predictions are known. By
-memory each N doubles with K and M, and the step has a fixed part, so that small batches lose.
+A controlled step is the uniform pipeline's, from K=8 on 1.25 times as long (the softmax), so
+predictions are known. By memory each N doubles with K and M, and the step has a fixed part, so that
+small batches lose.
 """
 
 from pathlib import Path
@@ -32,16 +33,30 @@ NAMES = {
 
 
 def plan() -> Experiment:
-    groups = tuple(Group(name=f"{model}-{name}", runs=_runs(model, name)) for model in NAMES for name in NAMES[model])
+    groups = tuple(
+        Group(name=f"{model}-{name}", runs=_runs(model, name))
+        for model in NAMES
+        for name in NAMES[model]
+    )
     return Experiment(
-        name="table2", title="Throughput", question="?", paper="Table 2", neurips="Table 2", rounds=5, groups=groups
+        name="table2",
+        title="Throughput",
+        question="?",
+        paper="Table 2",
+        neurips="Table 2",
+        rounds=5,
+        groups=groups,
     )
 
 
 def _runs(model: str, name: str) -> tuple[RunSpec, ...]:
     args = dict(NARROW["paper"] if name.startswith("narrow") else SIZES[model])
     more: dict[str, Any] = {"model": model, "model_args": args, "N": 32, "profile": PROFILES[model]}
-    more |= {"fidelity": "emulated", "stretch": STRETCH} if name == "emulated" else {"fidelity": "simulated"}
+    more |= (
+        {"fidelity": "emulated", "stretch": STRETCH}
+        if name == "emulated"
+        else {"fidelity": "simulated"}
+    )
     more |= {"memory": 2**30} if name.endswith("by-memory") else {}
     more |= {"balance": "parameters"} if name == "by-parameters" else {}
     Ks = KS if name == "simulated" else KS[1:]
@@ -61,7 +76,11 @@ def dependence(M: int, step: float) -> dict[str, dict[str, Any]]:
     """All of a step goes with the rate of multiplication; each of M micro-batches has its latencies besides."""
     found = {name: {"basis": "sourced", "halved": step, "doubled": step} for name in FIGURES}
     found["matmul_flops"] |= {"halved": 2 * step, "doubled": step / 2}
-    found["link_latency_s"] |= {"basis": "assumption", "halved": step - M * LATE / 2, "doubled": step + M * LATE}
+    found["link_latency_s"] |= {
+        "basis": "assumption",
+        "halved": step - M * LATE / 2,
+        "doubled": step + M * LATE,
+    }
     return found
 
 
@@ -79,7 +98,9 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
     spans = simulate(make_schedule("gpipe", K, M, spec.checkpoint), stages)
     step = OVERHEAD * spans.step_time if emulated else spans.step_time + FIXED * bool(spec.memory)
     plain = simulate(make_schedule("gpipe", K, M, spec.checkpoint), costs(K, M, N or 1)).step_time
-    rungs = {"imbalance": plain} | dict.fromkeys(("ends", "memory-bound", "launch", "transfer"), slower * plain)
+    rungs = {"imbalance": plain} | dict.fromkeys(
+        ("ends", "memory-bound", "launch", "transfer"), slower * plain
+    )
     metrics = {
         "step_s": [step] if N else [],
         "loss": [1.0] if emulated else [],
@@ -105,7 +126,11 @@ def fill_modelled(results: Path) -> None:
     """Record one round of everything simulated and five of everything emulated."""
     made = plan()
     folder = Folder.of(results, MACHINE, "laptop", made.name)
-    listed = {run.run_id(1, MACHINE.identity): (group.name, run) for group in made.groups for run in group.runs}
+    listed = {
+        run.run_id(1, MACHINE.identity): (group.name, run)
+        for group in made.groups
+        for run in group.runs
+    }
     folder.declare(made, listed, MACHINE.identity, accumulate=True)
     for group in made.groups:
         own = {name: run for name, (at, run) in listed.items() if at == group.name}
@@ -115,6 +140,8 @@ def fill_modelled(results: Path) -> None:
             metrics, spans = line(group.name, run)
             measured[name] = Measured(metrics, spans.to_rows() if spans else [])
         for _ in range(rounds):
-            folder.commit_round(group.name, measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+            folder.commit_round(
+                group.name, measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+            )
         for name in own:
             folder.set_status(name, "done", "", rounds)

@@ -14,7 +14,8 @@ from repro.harness.record import Folder, Measured
 from repro.harness.spec import Experiment, Group, RunSpec
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
-STEPS = {  # seconds of the step in each of five rounds; every round is a bit slower than the one before
+# seconds of the step in each of five rounds; every round is a bit slower than the one before
+STEPS = {
     (1, 1): 8.0,
     (1, 4): 8.0,
     (2, 1): 8.0,
@@ -27,14 +28,20 @@ MIB = 2**20
 
 def timeline(K: int, M: int, forward: float = 0.01) -> Timeline:
     """A step with every kind of span."""
-    walked = replay(make_schedule("gpipe", K, M), lambda action: forward * {"F": 1, "R": 1, "B": 2}[action.kind])
+    walked = replay(
+        make_schedule("gpipe", K, M), lambda action: forward * {"F": 1, "R": 1, "B": 2}[action.kind]
+    )
     setup = Span("setup", 0, -1, -forward / 2, 0.0)
     updates = [Span("U", j, -1, walked.step_time, walked.step_time + forward / 2) for j in range(K)]
     return Timeline((setup, *walked.spans, *updates), K)
 
 
 def experiment(name: str = "table2", Ms: tuple[int, ...] = (1, 4)) -> Experiment:
-    runs = tuple(RunSpec(model="transformer", model_args={"L": 4}, K=K, M=M, N=32) for K in (1, 2, 4) for M in Ms)
+    runs = tuple(
+        RunSpec(model="transformer", model_args={"L": 4}, K=K, M=M, N=32)
+        for K in (1, 2, 4)
+        for M in Ms
+    )
     group = Group(name="transformer", runs=runs)
     return Experiment(
         name=name,
@@ -74,10 +81,16 @@ def fill(results: Path, plan: Experiment) -> None:
         measured = {}
         for name, run in done.items():
             step = STEPS[run.K, run.M] * drift * NOISE.get((run.K, run.M), (1,) * 5)[number]
-            measured[name] = Measured(_metrics(run.K, run.M, step), timeline(run.K, run.M).to_rows())
-        folder.commit_round("transformer", measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+            measured[name] = Measured(
+                _metrics(run.K, run.M, step), timeline(run.K, run.M).to_rows()
+            )
+        folder.commit_round(
+            "transformer", measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+        )
     for name, run in runs.items():
-        status = ("done", "", len(DRIFT)) if name in done else ("skipped", f"needs {run.K} devices", 0)
+        status = (
+            ("done", "", len(DRIFT)) if name in done else ("skipped", f"needs {run.K} devices", 0)
+        )
         folder.set_status(name, *status)
 
 
@@ -98,7 +111,10 @@ def line(timeline: Timeline, schedule: Schedule, **changed: Any) -> dict[str, An
 
 
 def fill_with(
-    results: Path, plan: Experiment, made: Callable[[RunSpec, int], Measured | None], rounds: int = 1
+    results: Path,
+    plan: Experiment,
+    made: Callable[[RunSpec, int], Measured | None],
+    rounds: int = 1,
 ) -> None:
     """Record `made(run, round)` of every run of a plan at the laptop's scale; runs without one stay planned."""
     folder = Folder.of(results, MACHINE, "laptop", plan.name)
@@ -115,6 +131,8 @@ def fill_with(
                 if where == group.name and (measured := made(run, number)) is not None
             }
             if found:
-                folder.commit_round(group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+                folder.commit_round(
+                    group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+                )
                 for name in found:
                     folder.set_status(name, "done", "", rounds)

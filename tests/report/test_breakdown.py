@@ -22,23 +22,45 @@ def made(run: RunSpec, _number: int) -> Measured | None:
     if run.fidelity == "emulated":
         return None
     spans, schedule = timeline(run.K, run.M), make_schedule("gpipe", run.K, run.M, "always")
-    changed = {"breakdown": SHARES} if run.fidelity == "simulated" and run.M == 16 else {"loss": [1.0]}
-    modelled = {"modelled": {"batch": 32, "stages": stages(), "rungs": {}}} if run.fidelity == "simulated" else {}
+    changed = (
+        {"breakdown": SHARES} if run.fidelity == "simulated" and run.M == 16 else {"loss": [1.0]}
+    )
+    modelled = (
+        {"modelled": {"batch": 32, "stages": stages(), "rungs": {}}}
+        if run.fidelity == "simulated"
+        else {}
+    )
     return Measured(line(spans, schedule, **changed, **modelled), [])
 
 
 def stages() -> dict[str, Any]:
     both = {name: [0.1, 0.1] for name in ("forward", "recompute", "backward", "update", "setup")}
-    return both | {"activations": [1.0], "gradients": [1.0], "link": {"latency": 0.0, "bytes_per_second": None}}
+    return both | {
+        "activations": [1.0],
+        "gradients": [1.0],
+        "link": {"latency": 0.0, "bytes_per_second": None},
+    }
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     path = tmp_path_factory.mktemp("results")
-    given: dict[str, Any] = {"model": "transformer", "model_args": {"L": 48}, "K": 2, "N": 32, "profile": "tpu-v3"}
+    given: dict[str, Any] = {
+        "model": "transformer",
+        "model_args": {"L": 48},
+        "K": 2,
+        "N": 32,
+        "profile": "tpu-v3",
+    }
     groups = (
-        Group(name="transformer", runs=(RunSpec(model="transformer", model_args=SMALL, K=2, M=16, N=32),)),
-        Group(name="simulated", runs=tuple(RunSpec(M=m, fidelity="simulated", **given) for m in (8, 16, 32))),
+        Group(
+            name="transformer",
+            runs=(RunSpec(model="transformer", model_args=SMALL, K=2, M=16, N=32),),
+        ),
+        Group(
+            name="simulated",
+            runs=tuple(RunSpec(M=m, fidelity="simulated", **given) for m in (8, 16, 32)),
+        ),
         Group(name="emulated", runs=(RunSpec(M=16, fidelity="emulated", **given),)),
     )
     fill_with(path, Experiment(name="breakdown", title="Parts", question="?", groups=groups), made)
@@ -75,7 +97,11 @@ def test_a_measured_share_is_not_judged(results):
 def test_by_m_is_folded_and_has_every_m(results):
     table = breakdown.by_m(results)
     assert table.folded
-    assert [name for group, name in table.shown.columns if "simulated" in group] == ["M=8", "M=16", "M=32"]
+    assert [name for group, name in table.shown.columns if "simulated" in group] == [
+        "M=8",
+        "M=16",
+        "M=32",
+    ]
 
 
 def test_bars_stand_under_the_pie(results):
@@ -85,7 +111,11 @@ def test_bars_stand_under_the_pie(results):
         labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
         assert (name, labels) == (
             "parts",
-            ["quoted: NeurIPS Table 4", "measured, laptop size: Transformer", "simulated: Transformer"],
+            [
+                "quoted: NeurIPS Table 4",
+                "measured, laptop size: Transformer",
+                "simulated: Transformer",
+            ],
         )
         widths = [bar.get_width() for bar in drawn.axes[0].containers[0]]
         assert widths[0] == pytest.approx(65.6)

@@ -46,9 +46,14 @@ def made(run: RunSpec, number: int) -> Measured | None:
     if run.K == 8:
         return None
     forward = run.model_args["forward_s"]
-    times = [f * (1.1 + 0.005 * number) for f in (forward if isinstance(forward, list) else [forward] * run.K)]
+    times = [
+        f * (1.1 + 0.005 * number)
+        for f in (forward if isinstance(forward, list) else [forward] * run.K)
+    ]
     schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
-    timeline = simulate(schedule, StageCosts(tuple(times), tuple(times), tuple(2 * f for f in times)))
+    timeline = simulate(
+        schedule, StageCosts(tuple(times), tuple(times), tuple(2 * f for f in times))
+    )
     return Measured(line(timeline, schedule, loss=[1.0]), timeline.to_rows())
 
 
@@ -57,7 +62,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     path = tmp_path_factory.mktemp("results")
     late = Group(name="late", runs=tuple(spec(K, 4 * K, schedule="gpipe-late") for K in (2, 4)))
     plan = Experiment(
-        name="bubble", title="Idle", question="?", groups=(*groups("simulated"), late, *groups("emulated"))
+        name="bubble",
+        title="Idle",
+        question="?",
+        groups=(*groups("simulated"), late, *groups("emulated")),
     )
     fill_with(path, plan, made, rounds=5)
     return load(path)
@@ -102,7 +110,9 @@ def test_enough_is_the_least_m_with_so_small_a_bubble(K):
 
 def test_the_chapter_s_points_are_held_against_their_own_formula(results):
     table = bubble.utilised(results)
-    words = {(one["", "K"], one["", "M"]): one["quoted", "is"] for one in table.shown.to_dict("records")}
+    words = {
+        (one["", "K"], one["", "M"]): one["quoted", "is"] for one in table.shown.to_dict("records")
+    }
     assert {at for at, word in words.items() if word != "its formula"} == {(4, 4), (8, 4)}
     assert words[4, 4] == "not its formula, -7.1 points"
     assert "31 % at K=8, M=4, where it gives 36 %" in table.note
@@ -112,11 +122,17 @@ def test_the_chapter_s_points_are_held_against_their_own_formula(results):
 
 def test_a_slow_stage_lies_between_the_mean_and_the_slowest(results):
     table = bubble_slow.slow(results)
-    assert table.shown["", "slow stage"].tolist() == ["first (stage 0)", "middle (stage 2)", "last (stage 3)"]
+    assert table.shown["", "slow stage"].tolist() == [
+        "first (stage 0)",
+        "middle (stage 2)",
+        "last (stage 3)",
+    ]
     for one in lines(table):
         assert one["bounds", "mean"] == pytest.approx(1.125)
         assert 1.125 < one["simulated", "step over step"] < 1.5
-        assert one["emulated", "step over step"] == pytest.approx(one["simulated", "step over step"])
+        assert one["emulated", "step over step"] == pytest.approx(
+            one["simulated", "step over step"]
+        )
         assert one["emulated", "rounds"] == 5
 
 

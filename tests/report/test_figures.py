@@ -26,7 +26,10 @@ def panels(figure: Any) -> list[Any]:
 
 def lines(axes):
     """Every drawn line as {label or style: (xs, ys)}; theory lines have no label of their own."""
-    return [(line.get_linestyle(), list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
+    return [
+        (line.get_linestyle(), list(line.get_xdata()), list(line.get_ydata()))
+        for line in axes.get_lines()
+    ]
 
 
 def test_speedup_plots_measured_points_and_both_ideals(results, done):
@@ -63,7 +66,9 @@ def test_cells_show_quoted_beside_ours(results, done):
 def test_memory_has_a_bar_for_each_stage(results, done):
     with styled():
         axes = panels(bars.memory(results, done))[0]
-        assert [bar.get_height() for bar in axes.patches] == pytest.approx([100, 100, 100, 200, 100, 200])
+        assert [bar.get_height() for bar in axes.patches] == pytest.approx(
+            [100, 100, 100, 200, 100, 200]
+        )
         assert "MiB" in axes.get_ylabel()
 
 
@@ -71,9 +76,16 @@ def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
     with styled():
         found = panels(bars.breakdown(results, done))
         names = [[text.get_text() for text in axes.get_yticklabels()] for axes in found]
-        assert names == [["quoted: K=2, M not printed"], ["K=2, M=1, measured", "K=2, M=4, measured"]]
+        assert names == [
+            ["quoted: K=2, M not printed"],
+            ["K=2, M=1, measured", "K=2, M=4, measured"],
+        ]
         for axes, bar in ((found[0], 0), (found[1], 0), (found[1], 1)):
-            parts = [container[bar].get_width() for container in axes.containers if hasattr(container, "orientation")]
+            parts = [
+                container[bar].get_width()
+                for container in axes.containers
+                if hasattr(container, "orientation")
+            ]
             assert sum(parts) == pytest.approx(100)
 
 
@@ -85,23 +97,42 @@ def test_no_series_mixes_fidelities(mixed):
         assert marks == [MARKERS["measured"], MARKERS["emulated"]]
         assert [text.get_text() for text in panel.get_legend().get_texts()] == ["K=2"]
         against_k, against_m = panels(curves.speedup(mixed, rows))
-        assert [container.get_label() for container in against_m.containers] == ["K=2", "K=2, emulated"]
-        assert [container.get_label() for container in against_k.containers][:2] == ["M=1", "M=1, emulated"]
+        assert [container.get_label() for container in against_m.containers] == [
+            "K=2",
+            "K=2, emulated",
+        ]
+        assert [container.get_label() for container in against_k.containers][:2] == [
+            "M=1",
+            "M=1, emulated",
+        ]
         memory = panels(bars.memory(mixed, rows))
-        assert [axes.get_ylabel() for axes in memory] == ["peak (MiB), measured", "peak (MiB), emulated"]
+        assert [axes.get_ylabel() for axes in memory] == [
+            "peak (MiB), measured",
+            "peak (MiB), emulated",
+        ]
         assert [len(axes.patches) for axes in memory] == [6, 4]
-        bar_names = [text.get_text() for text in panels(bars.breakdown(mixed, rows))[1].get_yticklabels()]
-        assert sorted(bar_names) == [f"K=2, M={M}, {word}" for M in (1, 4) for word in ("emulated", "measured")]
+        bar_names = [
+            text.get_text() for text in panels(bars.breakdown(mixed, rows))[1].get_yticklabels()
+        ]
+        assert sorted(bar_names) == [
+            f"K=2, M={M}, {word}" for M in (1, 4) for word in ("emulated", "measured")
+        ]
         made = {name: figure for name, figure, _ in figures.timelines(mixed, rows)}
         stems = {"figure2b_transformer", "figure2c_transformer"}
         assert set(made) == stems | {f"{stem}_emulated" for stem in stems}
-        assert all(("emulated" in figure.get_suptitle()) == ("emulated" in name) for name, figure in made.items())
+        assert all(
+            ("emulated" in figure.get_suptitle()) == ("emulated" in name)
+            for name, figure in made.items()
+        )
 
 
 def test_few_rounds_draw_no_interval(results, done):
     few, baseline = Ratio(1.5, nan, nan, 4, "K=1"), Ratio(1, 1, 1, 4, ITSELF)
     assert curves._errors([(done[0], few), (done[0], baseline)]) is None
-    assert curves._errors([(done[0], few), (done[0], Ratio(1.5, 1.25, 2, 5, "K=1"))]) == [[0, 0.25], [0, 0.5]]
+    assert curves._errors([(done[0], few), (done[0], Ratio(1.5, 1.25, 2, 5, "K=1"))]) == [
+        [0, 0.25],
+        [0, 0.5],
+    ]
     for name in ("cells", "speedup"):
         assert "no interval below 5 rounds" in figures._caption(results, done, name)
 
@@ -121,7 +152,10 @@ def test_timelines_follow_figure_2_of_the_paper(results, done):
         assert set(made) == {"figure2b_transformer", "figure2c_transformer"}
         panel, beneath = made["figure2c_transformer"].axes
         title = made["figure2c_transformer"].get_suptitle() + panel.get_title(loc="left")
-        assert all(word in title for word in ("Figure 2(c)", "measured", "Transformer", "K=2", "M=4", "N=32"))
+        assert all(
+            word in title
+            for word in ("Figure 2(c)", "measured", "Transformer", "K=2", "M=4", "N=32")
+        )
         assert "of K x step idle (idle/total)" in panel.get_title(loc="left")
         assert beneath.get_title(loc="left").startswith("simulated, ideal (unit costs")
         assert panel.get_xlabel() == "time (ms)"
@@ -150,7 +184,9 @@ def test_the_same_figure_has_the_same_bytes(tmp_path):
     written = []
     for attempt in ("a", "b"):
         with styled():
-            written.append(save(gantt.draw(timeline(2, 1), "title", "measured"), tmp_path / attempt))
+            written.append(
+                save(gantt.draw(timeline(2, 1), "title", "measured"), tmp_path / attempt)
+            )
     for first, second in zip(*written, strict=True):
         assert first.read_bytes() == second.read_bytes()
     assert b"<dc:date>" not in written[0][1].read_bytes()
@@ -170,14 +206,21 @@ def test_the_animation_is_small_and_ends_complete(tmp_path):
 def test_a_negative_share_is_taken_off_the_bubble():
     parts = {"computation": 0.5, "bubble": 0.4, "imbalance": -0.1, "transfer": 0.2}
     drawn = bars.drawable(parts)
-    assert drawn == {"computation": 0.5, "bubble": pytest.approx(0.3), "imbalance": 0, "transfer": 0.2}
+    assert drawn == {
+        "computation": 0.5,
+        "bubble": pytest.approx(0.3),
+        "imbalance": 0,
+        "transfer": 0.2,
+    }
 
 
 def test_the_caption_says_when_a_negative_share_is_hidden(results, done, monkeypatch):
     assert "negative" not in figures._caption(results, done, "breakdown")
     shares = dict.fromkeys(PARTS, 0.2) | {"imbalance": -0.2}
     monkeypatch.setattr(bars, "split", lambda timeline, schedule: shares)
-    assert "negative where an unequal cut shortens the wait" in figures._caption(results, done, "breakdown")
+    assert "negative where an unequal cut shortens the wait" in figures._caption(
+        results, done, "breakdown"
+    )
     assert "negative" not in figures._caption(results, done, "memory")
 
 
@@ -204,14 +247,18 @@ def test_a_simulated_step_is_not_said_to_be_traced(results, done):
         for fidelity, of in (("measured", done), ("simulated", rows))
     }
     assert captions == {
-        "measured": {"One traced step, the one of median length, on the clock that the stages share."},
+        "measured": {
+            "One traced step, the one of median length, on the clock that the stages share."
+        },
         "simulated": {"One simulated step, on a virtual clock."},
     }
 
 
 def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch):
     seen = []
-    monkeypatch.setattr(bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2))
+    monkeypatch.setattr(
+        bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2)
+    )
     bars._shares(results, done[-1] | {"schedule": "gpipe-late"})
     bars._shares(results, done[-1] | {"schedule": "ddp"})
     assert (seen[0].name, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", 2, 4)

@@ -6,7 +6,18 @@ from math import nan
 import pandas as pd
 
 from repro.report.compare import Ratio
-from repro.report.grid import Cell, Column, amount, declared, estimate, milliseconds, plain, quotient, share, spread
+from repro.report.grid import (
+    Cell,
+    Column,
+    amount,
+    declared,
+    estimate,
+    milliseconds,
+    plain,
+    quotient,
+    share,
+    spread,
+)
 from repro.report.table import csv_text
 
 COLUMNS: list[Column[int]] = [
@@ -25,15 +36,26 @@ def test_readers_and_the_csv_file_have_the_same_cells(tmp_path):
         "| 1 | 1.0 | 1.00 [0.50, 1.50] | slower |",
     ]
     written = pd.read_csv(table.write(tmp_path)[0])
-    assert list(written) == ["K", "step_s", "step over", "step over: low", "step over: high", "rounds"]
+    assert list(written) == [
+        "K",
+        "step_s",
+        "step over",
+        "step over: low",
+        "step over: high",
+        "rounds",
+    ]
     assert written.iloc[1].tolist() == [2, 0.002, 2, 1.5, 2.5, 4]
 
 
 def test_names_without_a_group_stay_plain():
-    table = declared("toy", "Toy", "", [3], [Column("K", plain), Column("share", lambda K: share(K / 4))], "toy")
+    table = declared(
+        "toy", "Toy", "", [3], [Column("K", plain), Column("share", lambda K: share(K / 4))], "toy"
+    )
     assert table.shown.to_dict("records") == [{"K": "3", "share": "75.0%"}]
     assert table.data is not None
-    assert pd.read_csv(io.StringIO(csv_text(table.data))).to_dict("records") == [{"K": 3, "share": 0.75}]
+    assert pd.read_csv(io.StringIO(csv_text(table.data))).to_dict("records") == [
+        {"K": 3, "share": 0.75}
+    ]
 
 
 def test_what_is_not_known_is_a_dash_and_no_number():

@@ -49,14 +49,24 @@ def test_tables_and_figures_lie_beside_the_page(written):
     for stem in ("table2", "table2_speedup", "table2_long", "table2_points", "memory", "runs"):
         assert {f"{stem}.csv", f"{stem}.md", f"{stem}.tex"} <= names
     assert "rounds.csv" in names
-    for stem in ("speedup", "bubble", "memory", "cells", "breakdown", "figure2b_transformer", "figure2c_transformer"):
+    for stem in (
+        "speedup",
+        "bubble",
+        "memory",
+        "cells",
+        "breakdown",
+        "figure2b_transformer",
+        "figure2c_transformer",
+    ):
         assert {f"table2_{stem}.png", f"table2_{stem}.svg"} <= names
 
 
 def test_the_page_is_self_contained_and_its_ids_are_unique(written):
     html = written.read_text(encoding="utf-8")
     assert not re.search(r'src="https?:', html)
-    assert re.findall(r'href="(https?:[^"]+)"', html) == ["https://ui.perfetto.dev"], "a link, nothing to load"
+    assert re.findall(r'href="(https?:[^"]+)"', html) == ["https://ui.perfetto.dev"], (
+        "a link, nothing to load"
+    )
     assert "<script" not in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
@@ -66,7 +76,9 @@ def test_the_page_is_self_contained_and_its_ids_are_unique(written):
 
 def test_the_trace_has_every_timeline_as_a_process(written):
     trace = json.loads((written.parent / "table2.trace.json").read_text(encoding="utf-8"))
-    names = {e["args"]["name"]: e["pid"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    names = {
+        e["args"]["name"]: e["pid"] for e in trace["traceEvents"] if e["name"] == "process_name"
+    }
     assert len(names) == len(set(names.values())) == 4
     assert all(name.endswith("(measured)") for name in names)
     assert "table2.trace.json" in written.read_text(encoding="utf-8")
@@ -76,7 +88,9 @@ def test_the_page_is_the_same_again(written, folder, tmp_path):
     assert page.write(folder, tmp_path).read_bytes() == written.read_bytes()
 
 
-@pytest.mark.parametrize("name", ["table3_points_simulated", "breakdown_points", "bubble_points_emulated"])
+@pytest.mark.parametrize(
+    "name", ["table3_points_simulated", "breakdown_points", "bubble_points_emulated"]
+)
 def test_one_line_a_point_is_folded_where_other_tables_have_it(name):
     shown = DataFrame({"K": [1]})
     assert page._shown(Table(name, "", "", shown, experiment=name.partition("_")[0]))["folded"]
@@ -91,7 +105,9 @@ def copied(folder: Path, to: Path, scale: str) -> Path:
 
 
 def banner(path: Path) -> str:
-    found = re.search(r'<div class="banner">(.*?)</div>', path.read_text(encoding="utf-8"), flags=re.S)
+    found = re.search(
+        r'<div class="banner">(.*?)</div>', path.read_text(encoding="utf-8"), flags=re.S
+    )
     assert found
     return unescape(found.group(1))
 
@@ -101,7 +117,9 @@ def test_a_folder_that_is_not_there_or_empty_is_refused(tmp_path):
     plots = tmp_path / "plots"
     with pytest.raises(ValueError, match=r"no such folder.*did you mean 'results'\?$"):
         page.write(tmp_path / "resluts", plots)
-    with pytest.raises(ValueError, match=r"nothing is recorded there.*repro run .*--results \S+/results/reference$"):
+    with pytest.raises(
+        ValueError, match=r"nothing is recorded there.*repro run .*--results \S+/results/reference$"
+    ):
         page.write(tmp_path / "results", plots)
     with pytest.raises(ValueError, match=r"no such folder"):
         page.write(tmp_path / "a" / "b", plots)
@@ -113,13 +131,17 @@ def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
         name="sweep",
         title="K x M sweep",
         question="?",
-        groups=(Group(name="mlp", runs=tuple(RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))),),
+        groups=(
+            Group(name="mlp", runs=tuple(RunSpec(model="timed", K=K, M=2, N=8) for K in (1, 2))),
+        ),
     )
 
     def made(spec: RunSpec, _round: int) -> Measured:
         walked = timeline(spec.K, spec.M)
         schedule = make_schedule("gpipe", spec.K, spec.M)
-        return Measured(line(walked, schedule, loss=[1.0], peak_bytes=[2**20] * spec.K), walked.to_rows())
+        return Measured(
+            line(walked, schedule, loss=[1.0], peak_bytes=[2**20] * spec.K), walked.to_rows()
+        )
 
     fill_with(tmp_path / "results", plan, made)
     path = page.write(tmp_path / "results", tmp_path / "plots")
@@ -150,7 +172,12 @@ def test_a_smoke_report_says_what_smoke_is_for_and_shows_nothing_of_the_paper(fo
     html = path.read_text(encoding="utf-8")
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", html, flags=re.S)
     assert not {"quoted", "6.3", "3.48"} & set(cells)
-    assert "quoted" not in "".join(re.findall(r"<figcaption>.*?</figcaption>|<dt>.*?</dt>", html, flags=re.S)).lower()
+    assert (
+        "quoted"
+        not in "".join(
+            re.findall(r"<figcaption>.*?</figcaption>|<dt>.*?</dt>", html, flags=re.S)
+        ).lower()
+    )
     assert "Table 4" not in html
 
 
@@ -170,7 +197,9 @@ def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
     shutil.copytree(folder, copy)
     markers = sorted(copy.glob("*/*/*/rounds/*.json"))
     for number, marker in enumerate(markers):
-        marker.write_text(json.dumps(json.loads(marker.read_text()) | {"commit": f"commit{number % 2}"}))
+        marker.write_text(
+            json.dumps(json.loads(marker.read_text()) | {"commit": f"commit{number % 2}"})
+        )
     html = page.write(copy, tmp_path / "plots").read_text(encoding="utf-8")
     assert "<b>Rows come from 2 commits</b>: commit0, commit1." in html
 

@@ -14,7 +14,15 @@ from repro.report.table import Table
 from repro.report.tables import all_tables
 
 WHEN = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
-TIMED = {"model": "timed", "model_args": {"L": 8}, "K": 8, "M": 4, "N": 4, "trace": False, "fidelity": "emulated"}
+TIMED = {
+    "model": "timed",
+    "model_args": {"L": 8},
+    "K": 8,
+    "M": 4,
+    "N": 4,
+    "trace": False,
+    "fidelity": "emulated",
+}
 CHECKED = {"model": "probe", "K": 2, "M": 4, "N": 16, "trace": False, "task": "check"}
 RUNS = [  # seconds of a step in each of five rounds: ours, a peer, and ours again
     (RunSpec(**TIMED), (1.0, 1.1, 1.2, 1.0, 1.1)),
@@ -28,7 +36,12 @@ FOUND = {
 
 
 def line(steps: list[float], **more: Any) -> dict[str, Any]:
-    unknown = {"bubble_idle_over_total": [None], "bubble_idle_over_work": [None], "breakdown": {}, "peak_bytes": None}
+    unknown = {
+        "bubble_idle_over_total": [None],
+        "bubble_idle_over_work": [None],
+        "breakdown": {},
+        "peak_bytes": None,
+    }
     rest = {"balance": [1] * 8, "setup_s": 0.1, "unit": "examples/s", "labels": {}}
     return {"step_s": steps, "loss": steps, **unknown, **rest, **more}
 
@@ -45,7 +58,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Results:
     listed = {run: ("all", spec) for run, spec in zip(ids, specs, strict=True)}
     folder.declare(plan, listed, MACHINE.identity, accumulate=False)
     for number in range(5):
-        measured = {run: Measured(line([steps[number]]), []) for run, (_, steps) in zip(ids, RUNS, strict=False)}
+        measured = {
+            run: Measured(line([steps[number]]), [])
+            for run, (_, steps) in zip(ids, RUNS, strict=False)
+        }
         if number == 0:
             measured[ids[-2]] = Measured(line([], checks=FOUND), [])
         folder.commit_round("all", measured, MACHINE, WHEN)
@@ -81,7 +97,10 @@ def test_a_ratio_is_split_into_the_schedules_and_the_runtimes_part(found: dict[s
     assert one["ideal"] == pytest.approx(44 / 37)  # (M+K-1) 4 over (M+K-1) + 3 M + 2 (K-1)
     assert one["runtime"] == pytest.approx(1.25 * 37 / 44)
     (shown,) = found["peers_speed_emulated"].shown.to_dict("records")
-    assert (shown["throughput, ours over peer"], shown["verdict"]) == ("1.25 [1.25, 1.25]", "faster")
+    assert (shown["throughput, ours over peer"], shown["verdict"]) == (
+        "1.25 [1.25, 1.25]",
+        "faster",
+    )
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])

@@ -25,4 +25,6 @@ def test_reference_tables_are_those_of_the_reference_results(written, kind):
     committed = {path.name: path.read_bytes() for path in REFERENCE.glob(f"*.{kind}")}
     assert made.keys() == committed.keys()
     differ = [name for name, content in made.items() if committed[name] != content]
-    assert not differ, "`repro report --reference` writes them anew; say in the commit why they changed"
+    assert not differ, (
+        "`repro report --reference` writes them anew; say in the commit why they changed"
+    )

@@ -23,7 +23,9 @@ OPTIMUM = {(2, 4): 0.19, (4, 32): 1.37}  # (M+K-1)F + M(R+B) + (K-1)B with F = R
 NOISE = (-0.01, 0.0, 0.0, 0.005, 0.01)  # of the overhead, a round each
 
 
-def spec(K: int, M: int, forward: float = FORWARD, message: int = 64 * KIB, **changed: Any) -> RunSpec:
+def spec(
+    K: int, M: int, forward: float = FORWARD, message: int = 64 * KIB, **changed: Any
+) -> RunSpec:
     args = {"L": K, "forward_s": forward, "backward_s": 2 * forward, "elements": message // 4}
     return RunSpec(model="timed", model_args=args, K=K, M=M, N=M, fidelity="emulated", **changed)
 
@@ -42,8 +44,11 @@ GROUPS = {
 def step(run: RunSpec, number: int, shm: float = 0.1) -> float:
     """Seconds of a step: 2 % above the optimum at 64 KiB; at 1 MiB 10 % with shared memory, 21 % with gloo."""
     if not run.model_args["forward_s"]:
-        return 12e-6 * (20 + 3 * run.trace + 10 * DRIFT[number])  # 3 x 12 / 14 microseconds for each of 14 spans
-    overhead = 0.02 if run.model_args["elements"] == 16 * KIB else shm if run.transport == "shm" else 0.21
+        # 3 x 12 / 14 microseconds for each of 14 spans
+        return 12e-6 * (20 + 3 * run.trace + 10 * DRIFT[number])
+    overhead = (
+        0.02 if run.model_args["elements"] == 16 * KIB else shm if run.transport == "shm" else 0.21
+    )
     return OPTIMUM[run.K, run.M] * (1 + overhead + NOISE[number])
 
 
@@ -51,7 +56,10 @@ def metrics(run: RunSpec, seconds: float) -> dict[str, Any]:
     forward = run.model_args["forward_s"]
     shares = dict.fromkeys(PARTS, 0.0)
     if forward:
-        shares |= {"computation": 3 * run.M * forward / seconds, "recompute": run.M * forward / seconds}
+        shares |= {
+            "computation": 3 * run.M * forward / seconds,
+            "recompute": run.M * forward / seconds,
+        }
         shares["bubble"] = 1 - 4 * run.M * forward / OPTIMUM[run.K, run.M]
         shares["transfer"] = 1 - sum(shares.values())
     return {
@@ -79,15 +87,28 @@ def recorded(
     made = tuple(Group(name=name, runs=runs) for name, runs in groups.items())
     plan = Experiment(name="runtime", title="What the runtime costs", question="?", groups=made)
     folder = Folder.of(path, MACHINE, "laptop", plan.name)
-    ids = {run.run_id(1, MACHINE.identity): (group.name, run) for group in made for run in group.runs}
+    ids = {
+        run.run_id(1, MACHINE.identity): (group.name, run) for group in made for run in group.runs
+    }
     folder.declare(plan, ids, MACHINE.identity, accumulate=False)
     for group in made:
-        mine = {name: run for name, (where, run) in ids.items() if where == group.name and run not in failed}
+        mine = {
+            name: run
+            for name, (where, run) in ids.items()
+            if where == group.name and run not in failed
+        }
         for number in range(rounds):
-            found = {name: Measured(metrics(run, step(run, number, shm)), []) for name, run in mine.items()}
-            folder.commit_round(group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+            found = {
+                name: Measured(metrics(run, step(run, number, shm)), [])
+                for name, run in mine.items()
+            }
+            folder.commit_round(
+                group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+            )
     for name, (_, run) in ids.items():
-        folder.set_status(name, *(("failed", "stage 1 died", 0) if run in failed else ("done", "", rounds)))
+        folder.set_status(
+            name, *(("failed", "stage 1 died", 0) if run in failed else ("done", "", rounds))
+        )
     return load(path)
 
 
@@ -115,9 +136,15 @@ def test_known_durations_stand_beside_arithmetic(results):
         assert 0.99 < low < 2 < high < 3.01
         assert line["computation", "arithmetic"] == pytest.approx(3 * M * FORWARD / best)
         assert line["computation", "emulated"] == pytest.approx(3 * M * FORWARD / best / 1.02)
-        for column in (("idle/total", "arithmetic"), ("bubble", "arithmetic"), ("bubble", "emulated")):
+        for column in (
+            ("idle/total", "arithmetic"),
+            ("bubble", "arithmetic"),
+            ("bubble", "emulated"),
+        ):
             assert line[column] == pytest.approx(1 - 4 * M * FORWARD / best)
-        assert line["transfer", "emulated"] == pytest.approx(4 * M * FORWARD / best * (1 - 1 / 1.02))
+        assert line["transfer", "emulated"] == pytest.approx(
+            4 * M * FORWARD / best * (1 - 1 / 1.02)
+        )
     assert table.shown["overhead (%)", "emulated"].tolist()[0].startswith("2.00 [")
     assert ("transfer", "arithmetic") not in table.shown.columns
 
@@ -129,7 +156,9 @@ def test_a_span_costs_the_difference_within_rounds(results):
         assert line["per action", "traced, emulated"] == pytest.approx(35)
         assert line["per action", "untraced, emulated"] == pytest.approx(32)
         assert line["per span", "emulated"] == pytest.approx(36 / 14)
-        assert line["per span", "emulated: high"] == pytest.approx(36 / 14), "the drift of the rounds is taken out"
+        assert line["per span", "emulated: high"] == pytest.approx(36 / 14), (
+            "the drift of the rounds is taken out"
+        )
     assert "at most 5" in table.note
 
 
@@ -146,8 +175,13 @@ def test_overhead_is_drawn_against_message_size(results):
         assert bar[0][1] < 21 < bar[1][1]
         assert [text.get_text() for text in left.get_xticklabels()] == ["64 KiB", "1 MiB"]
         totals = [sum(bars[n].get_width() for bars in right.containers) for n in range(4)]
-        assert totals == pytest.approx([0.02e2 + 0.1, 0.02e2 + 0.1, 21.1, 10.1]), "mean of the noise is 0.1"
-        assert [text.get_text() for text in right.get_yticklabels()][2:] == ["1 MiB, gloo", "1 MiB, shm"]
+        assert totals == pytest.approx([0.02e2 + 0.1, 0.02e2 + 0.1, 21.1, 10.1]), (
+            "mean of the noise is 0.1"
+        )
+        assert [text.get_text() for text in right.get_yticklabels()][2:] == [
+            "1 MiB, gloo",
+            "1 MiB, shm",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -185,20 +219,32 @@ def test_the_report_has_both_tables_and_one_figure(results, tmp_path):
     assert {"runtime_known_durations", "runtime_engine_overhead"} <= set(names)
     drawn = figures.draw_all(results, tmp_path)
     assert [one.stem.name for one in drawn] == ["runtime_overhead"]
-    assert {path.name for path in tmp_path.iterdir()} == {"runtime_overhead.png", "runtime_overhead.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "runtime_overhead.png",
+        "runtime_overhead.svg",
+    }
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_experiment_has_the_groups_and_messages_that_the_report_reads(scale):
     made = {group.name: group.runs for group in catalog.find("runtime").build(scale).groups}
     assert set(made) == {runtime.KNOWN_DURATIONS, runtime.MESSAGE_SIZE, runtime.NO_OP}
-    assert all(4 * run.model_args["elements"] * run.N // run.M == 64 * KIB for run in made[runtime.KNOWN_DURATIONS])
+    assert all(
+        4 * run.model_args["elements"] * run.N // run.M == 64 * KIB
+        for run in made[runtime.KNOWN_DURATIONS]
+    )
     for name in (runtime.KNOWN_DURATIONS, runtime.MESSAGE_SIZE):
         assert all(
-            (run.schedule, run.checkpoint, run.model_args["L"]) == ("gpipe", "always", run.K) for run in made[name]
+            (run.schedule, run.checkpoint, run.model_args["L"]) == ("gpipe", "always", run.K)
+            for run in made[name]
         )
     assert {run.transport for run in made[runtime.MESSAGE_SIZE]} == {"shm", "gloo"}
-    assert [(run.K, run.trace) for run in made[runtime.NO_OP]] == [(1, True), (1, False), (2, True), (2, False)]
+    assert [(run.K, run.trace) for run in made[runtime.NO_OP]] == [
+        (1, True),
+        (1, False),
+        (2, True),
+        (2, False),
+    ]
 
 
 def test_without_the_experiment_there_is_nothing(tmp_path):

@@ -19,27 +19,49 @@ from repro.report.table import Table
 from repro.report.tables import all_tables
 from repro.simulate import Calibration, StageCosts, settle, simulate
 
-F = 0.01  # seconds of F and R of each layer, alone; B takes twice as long, and together everything does
+# seconds of F and R of each layer, alone; B takes twice as long, and together everything does
+F = 0.01
 OFF = (0.02, 0.05, 0.04, 0.06, 0.03)  # by how much the simulated step is too long, a round each
 FREE = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
 BASE: dict[str, Any] = {"model": "transformer", "model_args": {"L": 2}, "K": 2}
 TIMED = RunSpec(**BASE, M=2, N=4, task="calibrate", balance="uniform")
 JUDGED = tuple(RunSpec(**BASE, M=M, N=8) for M in (1, 4))
-KNOWN: dict[str, Any] = {"model": "timed", "model_args": {"L": 2}, "K": 2, "M": 4, "N": 4, "balance": "uniform"}
+KNOWN: dict[str, Any] = {
+    "model": "timed",
+    "model_args": {"L": 2},
+    "K": 2,
+    "M": 4,
+    "N": 4,
+    "balance": "uniform",
+}
 PAIR = tuple(RunSpec(**KNOWN, fidelity=fidelity) for fidelity in ("emulated", "simulated"))
 
 
 def tables(factor: float) -> dict[str, Any]:
-    return {name: [[factor * part * F] * 2] for name, part in (("forward", 1), ("recompute", 1), ("backward", 2))}
+    return {
+        name: [[factor * part * F] * 2]
+        for name, part in (("forward", 1), ("recompute", 1), ("backward", 2))
+    }
 
 
 def calibration(alone: bool) -> dict[str, Any]:
-    rest = {"sizes": [8], "update": [0.0, 0.0], "activations": [0.0], "gradients": [0.0], "link": FREE}
+    rest = {
+        "sizes": [8],
+        "update": [0.0, 0.0],
+        "activations": [0.0],
+        "gradients": [0.0],
+        "link": FREE,
+    }
     return {**tables(2), **rest, "alone": tables(1) if alone else None}
 
 
 def line(steps: list[float], **more: Any) -> dict[str, Any]:
-    bubble = {"bubble_idle_over_total": [0.1], "bubble_idle_over_work": [0.1], "breakdown": {}, "peak_bytes": None}
+    bubble = {
+        "bubble_idle_over_total": [0.1],
+        "bubble_idle_over_work": [0.1],
+        "breakdown": {},
+        "peak_bytes": None,
+    }
     about = {"balance": [1, 1], "setup_s": 0.1, "unit": "x/s", "labels": {}}
     return {"step_s": steps, "loss": [1.0] if steps else [], **bubble, **about, **more}
 
@@ -47,15 +69,25 @@ def line(steps: list[float], **more: Any) -> dict[str, Any]:
 def step(cost: Calibration, run: RunSpec) -> Timeline:
     """As the simulator has it."""
     schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
-    return simulate(schedule, settle(schedule, lambda together: cost.stages((1, 1), 8 // run.M, together=together)))
+    return simulate(
+        schedule,
+        settle(schedule, lambda together: cost.stages((1, 1), 8 // run.M, together=together)),
+    )
 
 
-def recorded(path: Path, alone: bool = True, rounds: int = 5, without: tuple[RunSpec, ...] = ()) -> Results:
+def recorded(
+    path: Path, alone: bool = True, rounds: int = 5, without: tuple[RunSpec, ...] = ()
+) -> Results:
     """Rounds of the experiment in which the step is what the simulator says over 1 + OFF."""
-    groups = (Group(name="transformer", runs=(TIMED, *JUDGED)), Group(name="known-durations", runs=PAIR))
+    groups = (
+        Group(name="transformer", runs=(TIMED, *JUDGED)),
+        Group(name="known-durations", runs=PAIR),
+    )
     plan = Experiment(name="simulator", title="Right?", question="?", groups=groups)
     folder = Folder.of(path, MACHINE, "laptop", plan.name)
-    ids = {run.run_id(1, MACHINE.identity): (group.name, run) for group in groups for run in group.runs}
+    ids = {
+        run.run_id(1, MACHINE.identity): (group.name, run) for group in groups for run in group.runs
+    }
     folder.declare(plan, ids, MACHINE.identity, accumulate=False)
     cost = Calibration.from_plain(calibration(alone))
     for number in range(rounds):
@@ -75,13 +107,18 @@ def recorded(path: Path, alone: bool = True, rounds: int = 5, without: tuple[Run
                 timeline = step(cost, run)
                 slower = 1 / (1 + OFF[number])
                 rows = [
-                    {**row, "start": slower * row["start"], "end": slower * row["end"]} for row in timeline.to_rows()
+                    {**row, "start": slower * row["start"], "end": slower * row["end"]}
+                    for row in timeline.to_rows()
                 ]
                 found[group][name] = Measured(line([slower * timeline.step_time]), rows)
         for group, some in found.items():
-            folder.commit_round(group, some, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"))
+            folder.commit_round(
+                group, some, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+            )
     for name, (_, run) in ids.items():
-        folder.set_status(name, *(("failed", "stage 1 died", 0) if run in without else ("done", "", rounds)))
+        folder.set_status(
+            name, *(("failed", "stage 1 died", 0) if run in without else ("done", "", rounds))
+        )
     return load(path)
 
 
@@ -136,7 +173,11 @@ def test_old_rounds_were_timed_together_only(tmp_path):
 
 def test_what_is_missing_has_a_word(tmp_path):
     table = only(recorded(tmp_path, rounds=1, without=(TIMED, PAIR[0])))
-    assert table.shown["", "rounds"].tolist() == ["no calibration", "no calibration", "failed(stage 1 died)"]
+    assert table.shown["", "rounds"].tolist() == [
+        "no calibration",
+        "no calibration",
+        "failed(stage 1 died)",
+    ]
     assert "Median" not in table.note
 
 
@@ -152,7 +193,11 @@ def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_pat
         assert np.size(rounds.get_xdata()) == sum(
             len(cell.errors[cell.counts]) for cell in simulator.cells(results)[:2]
         )
-        crosses = [line for line in axes.get_lines() if line.get_marker() == "x" and np.size(line.get_xdata())]
+        crosses = [
+            line
+            for line in axes.get_lines()
+            if line.get_marker() == "x" and np.size(line.get_xdata())
+        ]
         assert np.size(crosses[0].get_xdata()) == 2
     stems = [one.stem.name for one in figures.draw_all(results, tmp_path)]
     assert stems == ["simulator_error"]

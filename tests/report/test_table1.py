@@ -32,8 +32,17 @@ def measured(run: RunSpec) -> dict:
     for status, name in (("done", "largest"), ("oom", "next")):
         cut = found[name]
         totals = [stage["total"] for stage in cut["stages"]]
-        tried = {"args": cut["args"], "parameters": cut["parameters"], "status": status, "reason": "stage 1: too much"}
-        tried |= {"peak_bytes": totals if status == "done" else None, "counted_bytes": totals, "allocator_bytes": None}
+        tried = {
+            "args": cut["args"],
+            "parameters": cut["parameters"],
+            "status": status,
+            "reason": "stage 1: too much",
+        }
+        tried |= {
+            "peak_bytes": totals if status == "done" else None,
+            "counted_bytes": totals,
+            "allocator_bytes": None,
+        }
         found.setdefault("tried", []).append(tried)
     found["counted"] = found["largest"]
     return line
@@ -48,7 +57,11 @@ def plan() -> Experiment:
 def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("results")
     folder = Folder.of(path, MACHINE, "laptop", plan.name)
-    runs = {run.run_id(plan.version, MACHINE.identity): (g.name, run) for g in plan.groups for run in g.runs}
+    runs = {
+        run.run_id(plan.version, MACHINE.identity): (g.name, run)
+        for g in plan.groups
+        for run in g.runs
+    }
     folder.declare(plan, runs, MACHINE.identity, accumulate=False)
     for group in plan.groups:
         lines = {
@@ -57,7 +70,11 @@ def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if g == group.name and wanted(run)
         }
         if group.name == "transformer-here":
-            lines = {name: Measured(measured(run), []) for name, (g, run) in runs.items() if g == group.name}
+            lines = {
+                name: Measured(measured(run), [])
+                for name, (g, run) in runs.items()
+                if g == group.name
+            }
         if lines:
             folder.commit_round(group.name, lines, MACHINE, SPAN)
         for name in lines:
@@ -76,7 +93,11 @@ def tables(results: Results) -> dict[str, Table]:
 
 
 def row(table: Table, model: str, column: str) -> dict:
-    return next(line for line in table.shown.to_dict("records") if list(line.values())[:2] == [model, column])
+    return next(
+        line
+        for line in table.shown.to_dict("records")
+        if list(line.values())[:2] == [model, column]
+    )
 
 
 def test_the_columns_stand_side_by_side(tables: dict[str, Table]):
@@ -100,16 +121,25 @@ def test_memory_has_12_bytes_and_the_swapped_cells_put_right(tables: dict[str, T
     one = row(tables["table1_memory"], "Transformer", "Pipeline-1")
     assert one["12 bytes each", "counted"] == "8.78 GiB"
     naive = row(tables["table1_memory"], "Transformer", "Naive-1")
-    assert (naive["12 bytes each", "quoted"], naive["peak activations", "quoted"]) == ("11.7", "3.15")
+    assert (naive["12 bytes each", "quoted"], naive["peak activations", "quoted"]) == (
+        "11.7",
+        "3.15",
+    )
     ratio = "activations / parameters"
     assert (naive[ratio, "quoted"], naive[ratio, "quoted, corrected"]) == ("0.27", "3.71")
-    others = [line for line in tables["table1_memory"].shown.to_dict("records") if line["", "column"] != "Naive-1"]
+    others = [
+        line
+        for line in tables["table1_memory"].shown.to_dict("records")
+        if line["", "column"] != "Naive-1"
+    ]
     assert all(line[ratio, "quoted"] == line[ratio, "quoted, corrected"] for line in others)
 
 
 def test_every_difference_has_its_sentence(tables: dict[str, Table]):
     lines = tables["table1_why"].shown.to_dict("records")
-    words = {(line["column"].removeprefix("Transformer, "), line["cell"]): line["why"] for line in lines}
+    words = {
+        (line["column"].removeprefix("Transformer, "), line["cell"]): line["why"] for line in lines
+    }
     assert words["Naive-1", "parameter memory"].startswith("12 bytes times 282.2M is 3.15 GiB")
     assert "cannot be all 32 in float32" in words["Naive-1", "largest"]
     assert ("Pipeline-1", "largest") not in words, "the same is no difference"
@@ -128,13 +158,22 @@ def test_what_is_not_printed_is_varied(tables: dict[str, Table]):
 
 def test_what_trained_here_stands_beside_what_was_counted(tables: dict[str, Table]):
     line = row(tables["table1_here"], "Transformer", "Pipeline-2")
-    assert (line["counted"], line["measured"], line["measured over counted"]) == ("L=17", "L=17", "1.000")
+    assert (line["counted"], line["measured"], line["measured over counted"]) == (
+        "L=17",
+        "L=17",
+        "1.000",
+    )
     assert line["next size"] == "L=18: stage 1"
 
 
 def test_a_law_that_holds_is_told_from_one_that_does_not():
     plain, short, kept = MEMORY_LAWS
-    grid = [Point(4, 16, 64, 0), *(Point(4, M, 64, 0) for M in (1, 4, 64)), Point(1, 16, 64, 0), Point(4, 16, 128, 0)]
+    grid = [
+        Point(4, 16, 64, 0),
+        *(Point(4, M, 64, 0) for M in (1, 4, 64)),
+        Point(1, 16, 64, 0),
+        Point(4, 16, 128, 0),
+    ]
     some = [Point(p.K, p.M, p.N, int(1e6 * (3 * p.N + 500 * p.N / (p.K * p.M)))) for p in grid]
     assert max(map(abs, laws.errors(plain, some).values())) < 1e-6
     assert laws.constants(plain, some) == pytest.approx([3e6, 500e6], rel=1e-6)

@@ -39,8 +39,13 @@ def test_one_line_a_model_and_m_with_each_fidelity_in_its_column(made):
     assert len(shown) == 6
     assert cell(made["table2"], "Transformer", 4, "K=2", "measured").startswith("1.60 [")
     assert cell(made["table2"], "Transformer", 4, "K=2", "simulated") == "1.47"
-    assert cell(made["table2"], "Transformer", 4, "K=8", "simulated") == f"{step(2, 1) / step(8, 4):.2f}"
-    assert cell(made["table2"], "Transformer", 4, "K=8", "emulated").startswith(f"{step(2, 1) / step(8, 4):.2f} [")
+    assert (
+        cell(made["table2"], "Transformer", 4, "K=8", "simulated")
+        == f"{step(2, 1) / step(8, 4):.2f}"
+    )
+    assert cell(made["table2"], "Transformer", 4, "K=8", "emulated").startswith(
+        f"{step(2, 1) / step(8, 4):.2f} ["
+    )
     assert cell(made["table2"], "AmoebaNet-D", 4, "K=4", "measured") == "not run"
     note = made["table2"].note
     assert "Simulated: AmoebaNet-D (L=18, D=256, image=224), N=32 on tpu-v2" in note
@@ -53,15 +58,26 @@ def test_two_measured_settings_of_a_model_keep_their_lines(modelled):
     again = modelled.rows[modelled.rows["fidelity"] == "measured"]
     rows = modelled.rows.copy()
     rows.loc[again.index[again["M"] == 4], "scale"] = "smoke"
-    found = table2.table2(type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)).shown
+    found = table2.table2(
+        type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    ).shown
     titles = list(found["", "model"])
     assert titles.count("AmoebaNet-D") == 3
-    assert {title.split(",")[0] for title in titles} == {"AmoebaNet-D", "Transformer (laptop", "Transformer (smoke"}
+    assert {title.split(",")[0] for title in titles} == {
+        "AmoebaNet-D",
+        "Transformer (laptop",
+        "Transformer (smoke",
+    }
 
 
 def test_speedup_is_also_over_one_stage_that_keeps_everything(made):
     assert cell(made["table2_speedup"], "Transformer", 4, "K=2", "simulated") == "1.68"
-    assert cell(made["table2_speedup"], "Transformer", 4, "K=2", "simulated, over K=1 without recompute") == "1.26"
+    assert (
+        cell(
+            made["table2_speedup"], "Transformer", 4, "K=2", "simulated, over K=1 without recompute"
+        )
+        == "1.26"
+    )
     assert "emulated" not in {name for _, name in made["table2_speedup"].shown.columns}
 
 
@@ -82,7 +98,9 @@ def test_by_memory_is_a_ratio_of_throughput_with_its_n(modelled, made):
     row = next(r for r in rows_of(modelled, group="amoebanet-d-by-memory", K=4, M=32))
     assert row["speedup_vs_k2m1"] == pytest.approx(expected)
     shown = made["table2_protocols"].shown
-    line = shown[(shown["", "model"] == "Transformer") & (shown["", "K"] == 2) & (shown["", "M"] == 4)].iloc[0]
+    line = shown[
+        (shown["", "model"] == "Transformer") & (shown["", "K"] == 2) & (shown["", "M"] == 4)
+    ].iloc[0]
     assert line["simulated", "by memory"] == "nothing fits"
     assert line["simulated", "N by memory"] == "-"
     assert line["simulated", "its N"] == "4"
@@ -103,7 +121,8 @@ def test_the_seven_cells_are_found_by_arithmetic(made):
     assert said.startswith("a batch would explain it: N grows from 1 to")
     assert "other cells that the paper prints do not fit" in said
     assert shown.loc["AmoebaNet-D, K=4, M=1", "what it explains"].startswith(
-        f"no batch is needed: one N gives 1.08, {(step(2, 1) / step(4, 1) - 1) / (1.13 - 1):.0%} of what"
+        f"no batch is needed: one N gives 1.08, {(step(2, 1) / step(4, 1) - 1) / (1.13 - 1):.0%} "
+        "of what"
     )
 
 
@@ -132,7 +151,9 @@ def test_causes_add_up_from_the_ideal_to_the_quoted(modelled):
 
 def prediction(quoted, predicted, batch_more=nan, cut=nan):
     others = {"batch": batch_more, "cut by parameters": cut}
-    return table2_predictions.Prediction("transformer", 4, 4, quoted, predicted, predicted, {"update": 0.0}, others)
+    return table2_predictions.Prediction(
+        "transformer", 4, 4, quoted, predicted, predicted, {"update": 0.0}, others
+    )
 
 
 def test_verdicts():
@@ -177,13 +198,19 @@ def small(modelled):
     rounds.loc[rounds["run"].isin(rows.loc[some, "run"]), "scale"] = "smoke"
     names = set(rows.loc[some, "run"])
     tiny = {"model_args": {"L": 3}}
-    specs = {name: spec.model_copy(update=tiny) if name in names else spec for name, spec in modelled.specs.items()}
+    specs = {
+        name: spec.model_copy(update=tiny) if name in names else spec
+        for name, spec in modelled.specs.items()
+    }
     return type(modelled)(rows, rounds, specs, modelled.folders)
 
 
 def test_another_size_is_said_first_and_nothing_is_argued_from_it(small):
     tables = {table.name: table for table in table2.tables(small)}
-    assert tables["table2_predictions"].title == "Table 2 predicted, smoke size: quoted against simulated"
+    assert (
+        tables["table2_predictions"].title
+        == "Table 2 predicted, smoke size: quoted against simulated"
+    )
     assert set(tables["table2_predictions"].shown["verdict"]) == {"baseline", "another size"}
     assert "onsistent" not in tables["table2_predictions"].note
     assert not {"table2_beyond", "table2_explained"} & set(tables)
@@ -192,7 +219,9 @@ def test_another_size_is_said_first_and_nothing_is_argued_from_it(small):
         assert "smoke size" in table.title, name
         assert table.note.split(". ")[0].endswith("show nothing about the paper"), name
         assert "paper's size" not in table.title, name
-    assert tables["table2"].note.startswith("AmoebaNet-D and Transformer: modelled runs are of smoke size")
+    assert tables["table2"].note.startswith(
+        "AmoebaNet-D and Transformer: modelled runs are of smoke size"
+    )
     assert "counted to take 1.0 MiB a stage" in tables["table2"].note
     assert "quoted cells lie within" not in tables["table2_sensitivity"].note
 
@@ -218,7 +247,9 @@ def test_a_dot_belongs_to_the_group_at_its_left(modelled):
     with styled():
         figure: Any = bars(modelled, [])
         axes = figure.axes[1]
-        dot = next(one for one in axes.containers if hasattr(one, "has_yerr")).lines[0].get_xdata()[0]
+        dot = (
+            next(one for one in axes.containers if hasattr(one, "has_yerr")).lines[0].get_xdata()[0]
+        )
         edge = max(bar.get_x() + bar.get_width() for bar in axes.patches if bar.get_x() < dot)
         assert edge < dot < round(dot) + 0.4
 
@@ -244,7 +275,8 @@ def test_the_row_of_m32_stands_over_both_bases(modelled, made):
     assert table2_why.renormalised(row["quoted"])[8] == pytest.approx(3.48 / 1.21)
     assert row[table2_why.PEER] == {2: 1.773, 4: 2.709, 8: 4.953}
     kept, predicted = row["predicted, base without recompute"], row["and update: predicted"]
-    assert kept[2] / predicted[2] == pytest.approx(6 / 7)  # F and B of two stages instead of F, F, R while waiting, B
+    # F and B of two stages instead of F, F, R while waiting, B
+    assert kept[2] / predicted[2] == pytest.approx(6 / 7)
     lines = made["table2_explained"].shown.set_index("of")["what the evidence says"]
     assert "off by up to 5% and 24%" in lines["Transformer, M=32: the softmax"]
     assert "nothing fits at K=2, M=4" in lines["Transformer, M=32: the batch"]
@@ -262,7 +294,8 @@ def test_emulated_is_held_against_its_own_stages(made):
 
 
 def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
-    assert best(modelled, "transformer", 2, 4)[0] == "emulated"  # measured too, but of a smaller model
+    # measured too, but of a smaller model
+    assert best(modelled, "transformer", 2, 4)[0] == "emulated"
     assert best(modelled, "transformer", 8, 4)[0] == "emulated"
     scale, ratio = smaller(modelled, "transformer", 2, 4) or ("", None)
     assert (scale, ratio and ratio.value) == ("laptop", pytest.approx(1.6, abs=0.005))
@@ -280,13 +313,19 @@ def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
         words = [text.get_text() for text in figure.legends[0].get_texts()]
         ours = ["simulated, the paper's size", "ideal", "measured, laptop size: a smaller model"]
         assert words == ["quoted", *ours]
-        assert figure.axes[1].get_title(loc="left").startswith("Transformer; simulated: L=48, N=32 on tpu-v")
+        assert (
+            figure.axes[1]
+            .get_title(loc="left")
+            .startswith("Transformer; simulated: L=48, N=32 on tpu-v")
+        )
 
 
 def test_measured_at_the_papers_size_is_the_best_evidence(modelled):
     specs = dict(modelled.specs)
     for row in rows_of(modelled, model="transformer", fidelity="measured"):
-        specs[row["run"]] = specs[row["run"]].model_copy(update={"model_args": SIZES["transformer"]})
+        specs[row["run"]] = specs[row["run"]].model_copy(
+            update={"model_args": SIZES["transformer"]}
+        )
     found = type(modelled)(modelled.rows, modelled.rounds, specs, modelled.folders)
     assert best(found, "transformer", 2, 4) == ("measured", pytest.approx(1.6, abs=0.005))
     assert smaller(found, "transformer", 2, 4) is None

@@ -42,8 +42,14 @@ def test_the_base_is_changed_too(modelled, shown):
     low, high = (step(2, 1) + more * LATE for more in (-0.5, 1.0))
     many = [step(8, 32) + 32 * more * LATE for more in (-0.5, 1.0)]
     expected = low / many[0], high / many[1]
-    assert shown.loc[FIGURES["link_latency_s"], "K=8, M=32"] == f"{expected[0]:.2f} / {expected[1]:.2f}"
-    assert shown.loc["widest range", "K=8, M=32"] == f"{expected[1]:.2f} to {expected[0]:.2f}: link latency"
+    assert (
+        shown.loc[FIGURES["link_latency_s"], "K=8, M=32"]
+        == f"{expected[0]:.2f} / {expected[1]:.2f}"
+    )
+    assert (
+        shown.loc["widest range", "K=8, M=32"]
+        == f"{expected[1]:.2f} to {expected[0]:.2f}: link latency"
+    )
     own = protocol(modelled, "transformer", "controlled")
     found = table2_sensitivity.ratios(own)
     assert found["link_latency_s"][8, 32]["doubled"] == pytest.approx(expected[1])
@@ -55,7 +61,9 @@ def test_it_is_among_the_tables_with_its_numbers(modelled):
     assert "Nothing is fitted" in table.note
     assert "of 6 quoted cells lie within" in table.note
     assert table.data is not None
-    numbers = [[*table.data["K=8, M=32", word].dropna()] for word in ("as it is", "doubled", "lowest")]
+    numbers = [
+        [*table.data["K=8, M=32", word].dropna()] for word in ("as it is", "doubled", "lowest")
+    ]
     assert [len(some) for some in numbers] == [2, 2 * len(FIGURES), 2]
     assert "AmoebaNet-D" in table.markdown()
 

@@ -26,7 +26,11 @@ NOISE = (0.99, 1.0, 1.0, 1.005, 1.01)
 
 
 def modelled(model: str, args: dict[str, Any], K: int, **changed: Any) -> RunSpec:
-    given: dict[str, Any] = {"fidelity": "simulated", "profile": "p100-pcie", "optimizer": "rmsprop"} | changed
+    given: dict[str, Any] = {
+        "fidelity": "simulated",
+        "profile": "p100-pcie",
+        "optimizer": "rmsprop",
+    } | changed
     return RunSpec(model=model, model_args=args, K=K, M=32, N=32, **given)
 
 
@@ -51,8 +55,12 @@ def made(run: RunSpec, number: int) -> Measured | None:
         stages = of_transformer(run.K)
         said = {"batch": 32, "stages": stages.plain(), "rungs": {}}
         return Measured(line(simulate(schedule, stages), schedule, modelled=said), [])
-    factor = SLOWER[run.link.bytes_per_second if run.link else None] * (NOISE[number] if run.link else 1)
-    timeline = simulate(schedule, StageCosts.uniform(2, 0.01 * factor, 0.01 * factor, 0.02 * factor))
+    factor = SLOWER[run.link.bytes_per_second if run.link else None] * (
+        NOISE[number] if run.link else 1
+    )
+    timeline = simulate(
+        schedule, StageCosts.uniform(2, 0.01 * factor, 0.01 * factor, 0.02 * factor)
+    )
     return Measured(line(timeline, schedule, loss=[1.0]), [])
 
 
@@ -61,16 +69,25 @@ def recorded(path: Any, args: dict[str, Any], rounds: int = 5) -> Results:
     groups = [
         Group(
             name=f"{name}-simulated",
-            runs=tuple(modelled(name, table3.SIZES[name] if args is full else args, K) for K in (1, 2, 4, 8)),
+            runs=tuple(
+                modelled(name, table3.SIZES[name] if args is full else args, K)
+                for K in (1, 2, 4, 8)
+            ),
         )
         for name in names[: 2 if args is full else 1]
     ]
     emulated = Group(
         name="transformer-emulated",
-        runs=(modelled("transformer", table3.SIZES["transformer"], 4, fidelity="emulated", stretch=0.1),),
+        runs=(
+            modelled(
+                "transformer", table3.SIZES["transformer"], 4, fidelity="emulated", stretch=0.1
+            ),
+        ),
     )
     throttled = Group(name="transformer-throttled", runs=tuple(slowed(speed) for speed in SLOWER))
-    plan = Experiment(name="table3", title="Links", question="?", groups=(*groups, emulated, throttled))
+    plan = Experiment(
+        name="table3", title="Links", question="?", groups=(*groups, emulated, throttled)
+    )
     fill_with(path, plan, made, rounds)
     return load(path)
 
@@ -97,7 +114,10 @@ def test_table3_judges_each_simulated_cell(results):
     table = table3.main(results)
     found, words = lines(table), shown(table)
     four = found["Transformer", 4]
-    steps = {K: simulate(make_schedule("gpipe", K, 32, "always"), of_transformer(K)).step_time for K in (2, 4, 8)}
+    steps = {
+        K: simulate(make_schedule("gpipe", K, 32, "always"), of_transformer(K)).step_time
+        for K in (2, 4, 8)
+    }
     assert four["simulated", "over K=2"] == pytest.approx(steps[2] / steps[4])
     assert four["simulated", "over quoted"] == pytest.approx(steps[2] / steps[4] / 1.8)
     assert found["Transformer", 8]["ideal", "over K=2"] == pytest.approx(3.517, abs=1e-3)
@@ -106,7 +126,10 @@ def test_table3_judges_each_simulated_cell(results):
     assert words["Transformer", 4]["emulated", "over K=2"] == "not run"
     assert words["Transformer", 2]["simulated", "over K=2"].startswith("1")
     assert "Transformer at K=8 is not consistent" in table.note
-    assert "The uniform ideal, 3.52, is within 10% of quoted there while the simulation is not." in table.note
+    assert (
+        "The uniform ideal, 3.52, is within 10% of quoted there while the simulation is not."
+        in table.note
+    )
     assert "really waited 0.1 times as long." in table.note
     assert "either side" in table.note
     assert ("measured", "over K=2") not in table.shown.columns
@@ -139,7 +162,9 @@ def test_a_free_link_takes_the_messages_out(results):
     for K in (2, 4, 8):
         one = found["Transformer", K]
         free = simulate(make_schedule("gpipe", K, 32, "always"), of_transformer(K, FREE)).step_time
-        assert one["free link", "step over step"] == pytest.approx(1e3 * free / one["step (ms)", "simulated"])
+        assert one["free link", "step over step"] == pytest.approx(
+            1e3 * free / one["step (ms)", "simulated"]
+        )
         assert one["free link", "step over step"] < 1
         assert one["transfer", "simulated"] > 0
         slowest = max(of_transformer(K).forward)
@@ -163,8 +188,8 @@ def test_throttled_links_are_over_the_one_left_alone(results):
     assert found["1 GB/s"]["message", "KiB"] == pytest.approx(4 * 4 * 4 * 8 / 1024)
     assert found["20 MB/s"]["message", "ms on this link"] == pytest.approx(1e3 * 512 / 2e7)
     assert table3_links.sentences(results) == [
-        "Transformer: a link costs 10% of the step or more at 100 MB/s (1.30 [1.29, 1.31] times), less than that at "
-        "1 GB/s (1.02 [1.01, 1.03] times)."
+        "Transformer: a link costs 10% of the step or more at 100 MB/s (1.30 [1.29, 1.31] times), "
+        "less than that at 1 GB/s (1.02 [1.01, 1.03] times)."
     ]
 
 
@@ -182,7 +207,10 @@ def test_all_runs_names_the_link_by_which_alone_some_differ(results):
 
 def test_what_the_update_of_each_fidelity_is(results):
     rows = rows_of(results)
-    assert optimizers(results, rows) == "Optimizer: SGD in measured steps, RMSProp in emulated and simulated steps."
+    assert (
+        optimizers(results, rows)
+        == "Optimizer: SGD in measured steps, RMSProp in emulated and simulated steps."
+    )
     assert optimizers(results, [row for row in rows if row["fidelity"] == "measured"]) == ""
 
 
@@ -192,13 +220,17 @@ def test_pictures(results):
         found = {name: figure for name, figure, _ in report.figures(results, done)}
         assert list(found) == ["bars", "throttled"]
         bars: Any = found["bars"]
-        panel = next(axes for axes in bars.axes if axes.get_title("left").startswith("Transformer\n"))
+        panel = next(
+            axes for axes in bars.axes if axes.get_title("left").startswith("Transformer\n")
+        )
         heights = {one.get_label(): [bar.get_height() for bar in one] for one in panel.containers}
         assert heights["quoted"] == [1, 1.8, 3.3]
         assert heights["ideal"] == pytest.approx([1, 1.912, 3.517], abs=1e-3)
         assert list(heights) == ["quoted", "simulated", "ideal"]
         throttled: Any = found["throttled"]
-        assert list(throttled.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([1.02, 1.3, 2])
+        assert list(throttled.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx(
+            [1.02, 1.3, 2]
+        )
         names = [label.get_text() for label in throttled.axes[0].get_xticklabels()]
         assert names[-1] == "not\nthrottled"
 

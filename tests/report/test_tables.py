@@ -71,7 +71,9 @@ def test_a_baseline_is_named_as_such_and_few_rounds_have_no_interval(results):
 
 def test_table_2_has_quoted_measured_and_ideal_side_by_side(results):
     table = table2.table2(results)
-    assert [cell(table, "Transformer", 4, "K=2", name) for name in ("quoted", "measured", "ideal")] == [
+    assert [
+        cell(table, "Transformer", 4, "K=2", name) for name in ("quoted", "measured", "ideal")
+    ] == [
         "1.7",
         "1.60 [1.52, 1.68]",
         "1.47",
@@ -121,7 +123,9 @@ def test_a_fidelity_never_shares_a_column(mixed):
 
 
 def test_rows_that_differ_in_attention_alone_are_told_apart(results):
-    fused = results.rows.assign(run=results.rows["run"] + "f", labels=[{"attention": "fused"}] * len(results.rows))
+    fused = results.rows.assign(
+        run=results.rows["run"] + "f", labels=[{"attention": "fused"}] * len(results.rows)
+    )
     specs = {
         run + "f": spec.model_copy(update={"model_args": {"L": 4, "attention": "fused"}})
         for run, spec in results.specs.items()
@@ -138,19 +142,26 @@ def test_rows_that_differ_in_attention_alone_are_told_apart(results):
 
 def test_what_differs_between_settings_is_named(results):
     def details(**changed):
-        specs = {run: s.model_copy(update=changed if s.M == 4 else {}) for run, s in results.specs.items()}
+        specs = {
+            run: s.model_copy(update=changed if s.M == 4 else {})
+            for run, s in results.specs.items()
+        }
         changed_results = type(results)(results.rows, results.rounds, specs, results.folders)
         return {setting.details for setting in settings(changed_results, rows_of(changed_results))}
 
     usual = "laptop, L=4, N=32, remat always"
     assert details(lr=0.5) == {f"{usual}, lr {lr}, attention plain" for lr in (0.01, 0.5)}
     slow = Link(bytes_per_second=10e6)
-    assert details(link=slow) == {f"{usual}, link {link}, attention plain" for link in ("10 MB/s", "not throttled")}
+    assert details(link=slow) == {
+        f"{usual}, link {link}, attention plain" for link in ("10 MB/s", "not throttled")
+    }
     assert details(profile="tpu-v2") == {
         f"{usual}, attention plain",
         "L=4, N=32, device profile tpu-v2, remat always, attention plain",
     }
-    assert details(balance=(2, 2)) == {f"{usual}, {cut}attention plain" for cut in ("", "balance given, ")}
+    assert details(balance=(2, 2)) == {
+        f"{usual}, {cut}attention plain" for cut in ("", "balance given, ")
+    }
 
 
 def test_a_fall_with_more_micro_batches_is_explained_by_one_stage_alone(results):
@@ -164,10 +175,15 @@ def test_a_fall_with_more_micro_batches_is_explained_by_one_stage_alone(results)
             rounds.loc[mine, "step_s"] = factor * rounds.loc[mine, "round"].map(steps)
             rounds.loc[mine, "throughput"] = 32 / rounds.loc[mine, "step_s"]
         times = rounds.groupby("run")["step_s"].median()
-        rows = results.rows.assign(throughput=[32 / times.get(run, nan) for run in results.rows["run"]])
+        rows = results.rows.assign(
+            throughput=[32 / times.get(run, nan) for run in results.rows["run"]]
+        )
         return table2.table2(type(results)(rows, rounds, results.specs, results.folders)).note
 
-    why = "; one stage alone (K=1) already loses 50 % from M=1 to M=4 at this size: micro-batches of N/M = 8 are too"
+    why = (
+        "; one stage alone (K=1) already loses 50 % from M=1 to M=4 at this size: micro-batches "
+        "of N/M = 8 are too"
+    )
     assert f"Transformer at K=2: M=4 has 20 % less throughput than M=1{why} small." in note(2, 1.25)
     assert note(0.9, 1.25).endswith("Transformer at K=2: M=4 has 20 % less throughput than M=1.")
     assert "less throughput" not in note(2, 0.9)
@@ -195,7 +211,11 @@ def test_what_is_simulated_is_not_said_to_be_measured_here(modelled):
     assert "Peak MiB of each stage, counted. " in tables.memory(modelled, "simulated").note
     devices = {row["fidelity"]: row["device"] for row in rows_of(modelled, status="done")}
     assert devices["simulated"] in ("tpu-v2", "tpu-v3")
-    assert devices["measured"] == devices["emulated"] == modelled.folders[0].about()["identity"]["device"]
+    assert (
+        devices["measured"]
+        == devices["emulated"]
+        == modelled.folders[0].about()["identity"]["device"]
+    )
 
 
 def widths(results: Path) -> Results:
@@ -208,7 +228,13 @@ def widths(results: Path) -> Results:
         return Measured(line(walked, schedule, **extra), walked.to_rows())
 
     runs = tuple(
-        RunSpec(model="import:mine:mlp", model_args={"width": width, "act": "gelu", "sizes": [1, 2]}, K=2, M=4, N=8)
+        RunSpec(
+            model="import:mine:mlp",
+            model_args={"width": width, "act": "gelu", "sizes": [1, 2]},
+            K=2,
+            M=4,
+            N=8,
+        )
         for width in (64, 256, 512)
     )
     plan = Experiment(name="sweep", title="", question="", groups=(Group(name="mlp", runs=runs),))
@@ -227,10 +253,14 @@ def test_runs_csv_holds_numbers_that_pandas_reads(tmp_path):
     assert set(frame["optimizer"]) == {"sgd"}
     assert frame["trace"].tolist() == [True] * 3
     assert frame["peak_gib_max"].tolist() == [1.0] * 3
-    assert [[float(part) for part in cell.split(";")] for cell in frame["peak_gib_per_stage"]] == [[1.0, 0.5]] * 3
+    assert [[float(part) for part in cell.split(";")] for cell in frame["peak_gib_per_stage"]] == [
+        [1.0, 0.5]
+    ] * 3
     assert (set(frame["balance"]), set(frame["model_args.sizes"])) == ({"1;1"}, {"1;2"})
     assert all(isnan(value) for value in frame["speedup_vs_k1_ci_low"]), "there is no K=1"
-    assert not re.search(r"[\[({]|None|nan", path.read_text(encoding="utf-8")), "no cell is a Python value"
+    assert not re.search(r"[\[({]|None|nan", path.read_text(encoding="utf-8")), (
+        "no cell is a Python value"
+    )
 
 
 def test_rounds_csv_has_a_line_for_each_run_and_round(tmp_path):
@@ -240,7 +270,9 @@ def test_rounds_csv_has_a_line_for_each_run_and_round(tmp_path):
     steps = {name: list(some["step_s"]) for name, some in frame.groupby("round")}
     assert steps["mlp-0002"] == pytest.approx([2 * step for step in steps["mlp-0001"]])
     assert frame["throughput"].tolist() == pytest.approx([8 / step for step in frame["step_s"]])
-    assert {"K", "M", "N", "fidelity", "commit", "breakdown.recompute", "setup_s"} <= set(frame.columns)
+    assert {"K", "M", "N", "fidelity", "commit", "breakdown.recompute", "setup_s"} <= set(
+        frame.columns
+    )
     assert not set(frame.columns) & {"checks", "fit", "modelled", "calibration"}
 
 
@@ -249,7 +281,20 @@ def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
     frame = pd.read_csv(Path(__file__).parents[2] / "plots/reference/runs.csv")
     asked = [
         *(name for name in frame.columns if name.startswith("model_args.")),
-        *("machine", "scale", "experiment", "model", "K", "M", "N", "D", "schedule", "remat", "optimizer", "lr"),
+        *(
+            "machine",
+            "scale",
+            "experiment",
+            "model",
+            "K",
+            "M",
+            "N",
+            "D",
+            "schedule",
+            "remat",
+            "optimizer",
+            "lr",
+        ),
         *("fidelity", "library", "cut_by", "labels.link", *SETTINGS),
     ]
     assert len(frame.drop_duplicates(asked)) == len(frame)
@@ -267,7 +312,11 @@ def reference() -> Results:
 
 def at_smoke(results: Results) -> Results:
     """The same as if it had been recorded at scale smoke; no timeline is found under that name."""
-    return replace(results, rows=results.rows.assign(scale="smoke"), rounds=results.rounds.assign(scale="smoke"))
+    return replace(
+        results,
+        rows=results.rows.assign(scale="smoke"),
+        rounds=results.rounds.assign(scale="smoke"),
+    )
 
 
 def headings(table: Table) -> str:
@@ -305,16 +354,23 @@ def test_at_smoke_no_figure_shows_the_paper_s_numbers(reference, tmp_path, monke
     labels: dict[str, list[str]] = {}
 
     def save(figure, stem):
-        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+        legends = [
+            *figure.legends,
+            *(axes.get_legend() for axes in figure.axes if axes.get_legend()),
+        ]
         labels[stem.name] = [text.get_text() for legend in legends for text in legend.get_texts()]
-        labels[stem.name] += [text.get_text() for axes in figure.axes for text in axes.get_yticklabels()]
+        labels[stem.name] += [
+            text.get_text() for axes in figure.axes for text in axes.get_yticklabels()
+        ]
 
     monkeypatch.setattr(figures, "save", save)
     drawn = {one.stem.name: one for one in figures.draw_all(at_smoke(reference), tmp_path)}
     assert {"table2_speedup", "table3_bars", "breakdown_parts", "bubble_curves"} <= set(drawn)
     for name, one in drawn.items():
         assert "quoted" not in " ".join([*labels[name], one.caption]).lower(), name
-    assert not {"table1_largest", "table2_bars", "table2_protocols", "bubble_utilisation"} & set(drawn)
+    assert not {"table1_largest", "table2_bars", "table2_protocols", "bubble_utilisation"} & set(
+        drawn
+    )
 
 
 def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(results, nothing):
@@ -323,12 +379,16 @@ def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(resu
     assert set(without_smoke(both).rows["scale"]) == {"laptop"}
     assert set(without_smoke(tiny).rows["scale"]) == {"smoke"}
     planned = replace(
-        both, rows=both.rows.assign(status=both.rows["scale"].map({"laptop": "planned", "smoke": "done"}))
+        both,
+        rows=both.rows.assign(
+            status=both.rows["scale"].map({"laptop": "planned", "smoke": "done"})
+        ),
     )
     assert set(without_smoke(planned).rows["scale"]) == {"laptop", "smoke"}
-    assert [beside_paper(some, "table2") for some in (results, both, tiny, planned, nothing)] == [True, True] + [
-        False
-    ] * 3
+    assert [beside_paper(some, "table2") for some in (results, both, tiny, planned, nothing)] == [
+        True,
+        True,
+    ] + [False] * 3
     made = {table.name: table for table in tables.all_tables(both)}
     assert set(made["table2_long"].shown["scale"]) == {"laptop"}
     assert set(made["runs"].shown["scale"]) == {"laptop", "smoke"}
@@ -336,7 +396,9 @@ def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(resu
 
 def test_an_experiment_of_that_name_without_its_models_has_no_table_2(tmp_path):
     run = RunSpec(model="import:mine:mlp", K=1, M=2, N=8)
-    plan = Experiment(name="table2", title="", question="", groups=(Group(name="mlp", runs=(run,)),))
+    plan = Experiment(
+        name="table2", title="", question="", groups=(Group(name="mlp", runs=(run,)),)
+    )
     fill_with(tmp_path, plan, lambda spec, _: None)
     names = {table.name for table in tables.all_tables(load(tmp_path))}
     assert not {"table2", "table2_speedup"} & names
@@ -353,7 +415,9 @@ def test_settings_leave_out_what_is_usual(results):
 
 
 def test_files_escape_their_own_special_characters(tmp_path):
-    shown = pd.DataFrame([["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]], columns=list("wxyz"))
+    shown = pd.DataFrame(
+        [["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]], columns=list("wxyz")
+    )
     csv_path, md_path, tex_path = Table("odd", "T_1 | <x>", "5 % ~", shown).write(tmp_path)
     with csv_path.open(encoding="utf-8") as file:
         assert list(csv.reader(file))[1] == ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
@@ -365,4 +429,5 @@ def test_files_escape_their_own_special_characters(tmp_path):
     assert "50 % &amp; {x}" in html
     assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
     assert '<td class="missing">not run</td>' in html
-    assert "<td>-6 %</td>" in Table("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()  # a number, not a missing one
+    # a number, not a missing one
+    assert "<td>-6 %</td>" in Table("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()

@@ -20,7 +20,11 @@ def test_one_line_for_each_measured_run_of_several_stages(results):
         *("25.0%", "20.0%", "50.0%", "0.0%", "0.0%"),
     ]
     assert line["replayed"].removeprefix("+").removeprefix("-") == "0.0%"
-    assert [line[name] for name in ("M doubled", "M quadrupled", "nothing recomputed")] == ["1.08x", "1.13x", "1.25x"]
+    assert [line[name] for name in ("M doubled", "M quadrupled", "nothing recomputed")] == [
+        "1.08x",
+        "1.13x",
+        "1.25x",
+    ]
     assert "M=16 instead of 4 at the same N would give about 1.13x" in line["verdict"]
     assert "recompute early" not in table.shown
     assert "Recompute early" not in table.note
@@ -31,7 +35,9 @@ def test_its_numbers_are_numbers_and_shares_sum_to_one(results):
     (table,) = why.tables(results)
     assert table.data is not None
     for line in table.data.to_dict("records"):
-        assert sum(value for name, value in line.items() if str(name).startswith("path ")) == pytest.approx(1)
+        assert sum(
+            value for name, value in line.items() if str(name).startswith("path ")
+        ) == pytest.approx(1)
         assert line["replayed"] == pytest.approx(0, abs=1e-9)
         assert line["free link"] == pytest.approx(1)
         assert isnan(line["recompute early"])

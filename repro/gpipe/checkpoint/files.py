@@ -1,8 +1,8 @@
 """The files of a checkpoint: how they are written so that a crash spoils none, and how much they are trusted.
 
 folder/stage0-3fa9c1....pt    layers and optimizer state of a stage, by torch.save
-folder/stage1-77b02d....pt
-folder/index.json             step, K, layers; of each file its SHA-256 and its keys with shapes and types
+folder/stage1-77b02d....pt folder/index.json             step, K, layers; of each file its SHA-256
+and its keys with shapes and types
 
 The index ends with a digest of its own content. So whatever was damaged, edited or mixed up with
 another save is refused. The digests show accidents; they are no signature.
@@ -34,7 +34,8 @@ _STAGE_FILE = re.compile(r"stage\d+-[0-9a-f]{32}\.pt")
 _NEW_INDEX = re.compile(r"index-[0-9a-f]{32}\.json")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-Kind = tuple[tuple[int, ...], str] | None  # a tensor's shape and type; None for a module's extra state
+# a tensor's shape and type; None for a module's extra state
+Kind = tuple[tuple[int, ...], str] | None
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,14 @@ def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, A
     for j, part in enumerate(parts):
         path = folder / part.file
         if not path.is_file() or path.stat().st_size != part.written.size:
-            raise ValueError(f"no file here from stage {j} on {part.host}; all stages need one shared folder")
+            raise ValueError(
+                f"no file here from stage {j} on {part.host}; all stages need one shared folder"
+            )
     optimizers = sorted({part.optimizer for part in parts if part.optimizer})
     if len(optimizers) > 1:
-        raise ValueError(f"the stages' optimizers are {' and '.join(optimizers)}; use one class on all stages")
+        raise ValueError(
+            f"the stages' optimizers are {' and '.join(optimizers)}; use one class on all stages"
+        )
     index = Index(
         format=FORMAT,
         step=step,
@@ -131,7 +136,10 @@ def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, A
         layers=[name for part in parts for name in part.layers],
         optimizer=optimizers[0] if optimizers else None,
         extra=dict(extra or {}),
-        files={part.file: StageFile(part.written.size, part.written.sha256, part.kinds) for part in parts},
+        files={
+            part.file: StageFile(part.written.size, part.written.sha256, part.kinds)
+            for part in parts
+        },
     )
     text = _as_text(index)
     new = folder / f"index-{uuid4().hex}.json"
@@ -177,7 +185,9 @@ def read_index(folder: Path) -> Index:
         path.lstat()
         found = from_json(read_text(path, LARGE, links=False), any_number=True)
     except FileNotFoundError:
-        raise ValueError(f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote") from None
+        raise ValueError(
+            f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote"
+        ) from None
     except (OSError, ValueError) as error:
         raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
     try:
@@ -197,12 +207,14 @@ def _parsed(found: Any) -> Index:
     """The index that a JSON value describes."""
     version = found.get("format") if isinstance(found, dict) else None
     if type(version) is int and version > FORMAT:
-        raise ValueError(f"format {version}, and {FORMAT} is the newest known here; update this library")
+        raise ValueError(
+            f"format {version}, and {FORMAT} is the newest known here; update this library"
+        )
     if type(version) is int and version < FORMAT:
         raise ValueError(
-            f"format {version} has no digests of its files; load it with the version of this library "
-            "that wrote it, save its whole_state_dict() with torch.save, and load that with "
-            "load_state_dict()"
+            f"format {version} has no digests of its files; load it with the version of this "
+            "library that wrote it, save its whole_state_dict() with torch.save, and load that "
+            "with load_state_dict()"
         )
     fields = _fields("the index", found, _INDEX)
     if digest(fields) != fields["digest"]:
@@ -287,7 +299,8 @@ def read_part(folder: Path, index: Index, file: str) -> dict[str, Any]:
         return {"model": part["model"], "optimizer": part["optimizer"]}
     except FileNotFoundError:
         raise ValueError(
-            f"checkpoint {folder}: {file} is not there, but {INDEX} names it; take another checkpoint"
+            f"checkpoint {folder}: {file} is not there, but {INDEX} names it; take another "
+            "checkpoint"
         ) from None
     except Exception as error:  # a damaged file fails in many ways
         raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
@@ -307,13 +320,19 @@ def _refusal(error: Exception) -> str:
 
 def kind_of(value: object) -> Kind:
     """Shape and type of a tensor."""
-    return (tuple(value.shape), str(value.dtype).removeprefix("torch.")) if isinstance(value, Tensor) else None
+    return (
+        (tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        if isinstance(value, Tensor)
+        else None
+    )
 
 
 def check_extra(value: object) -> None:
     """Raise a ValueError if it is no dict, more than JSON can hold, or could not be read again."""
     if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"extra: a {type(value).__name__}, needed is a dict; give {{'name': value}}")
+        raise ValueError(
+            f"extra: a {type(value).__name__}, needed is a dict; give {{'name': value}}"
+        )
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """An optimizer's state by the names of its parameters, so that it can be cut again with the layers.
 
-torch numbers parameters by their place in the optimizer, which says nothing once another K cuts the model elsewhere.
+torch numbers parameters by their place in the optimizer, which says nothing once another K cuts the
+model elsewhere.
 """
 
 import copy
@@ -33,21 +34,31 @@ def refuse_no_optimizer(value: object) -> None:
     """Raise a ValueError unless it can be used as one of torch.optim's optimizers."""
     needed = ("step", "zero_grad", "state_dict", "param_groups")
     if isinstance(value, type) or not all(hasattr(value, name) for name in needed):
-        found = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        raise ValueError(f"optimizer: {found}, which is no optimizer; make one of torch.optim from pipe.parameters()")
+        found = (
+            f"the class {value.__name__}"
+            if isinstance(value, type)
+            else f"a {type(value).__name__}"
+        )
+        raise ValueError(
+            f"optimizer: {found}, which is no optimizer; make one of torch.optim from "
+            "pipe.parameters()"
+        )
 
 
 def named(optimizer: Optimizer, module: nn.Module) -> Named:
     """The state of an optimizer of this module's parameters; tensors are not copied.
 
     Raises:
-        ValueError: if it holds a parameter or a state that is not of this module, or a value that cannot be saved.
+        ValueError: if it holds a parameter or a state that is not of this module, or a value that
+            cannot be saved.
     """
     names = [_names(group, module) for group in optimizer.param_groups]
     order = [name for group in names for name in group]
     found = optimizer.state_dict()
     if strange := [key for key in found["state"] if not isinstance(key, int)]:
-        raise ValueError(f"optimizer: state {strange[0]!r} belongs to no parameter and cannot be cut into stages")
+        raise ValueError(
+            f"optimizer: state {strange[0]!r} belongs to no parameter and cannot be cut into stages"
+        )
     return {
         "groups": [
             {"names": group, "options": {k: plain(v, k) for k, v in saved.items() if k not in _OWN}}
@@ -60,22 +71,33 @@ def named(optimizer: Optimizer, module: nn.Module) -> Named:
 def positional(saved: Sequence[Named], optimizer: Optimizer, module: nn.Module) -> dict[str, Any]:
     """What `optimizer.load_state_dict` takes, copied from the states that several stages saved.
 
-    A group's options come from the saved groups of its parameters. Options that were not saved, because a scheduler
-    or another version of torch added them since, stay as they are; so do those of a group without parameters.
+    A group's options come from the saved groups of its parameters. Options that were not saved,
+    because a scheduler or another version of torch added them since, stay as they are; so do those
+    of a group without parameters.
 
     Raises:
-        ValueError: if the two optimizers do not have the same ones of this module's parameters, or the parameters of
-            one group were saved with different options.
+        ValueError: if the two optimizers do not have the same ones of this module's parameters, or
+            the parameters of one group were saved with different options.
     """
-    options = {name: group["options"] for part in saved for group in part["groups"] for name in group["names"]}
+    options = {
+        name: group["options"]
+        for part in saved
+        for group in part["groups"]
+        for name in group["names"]
+    }
     states = {name: state for part in saved for name, state in part["state"].items()}
     names = [_names(group, module) for group in optimizer.param_groups]
     order = [name for group in names for name in group]
     if missing := [name for name in order if name not in options]:
-        raise ValueError(f"optimizer: {missing[0]} was not in the saved optimizer; load without one and start afresh")
+        raise ValueError(
+            f"optimizer: {missing[0]} was not in the saved optimizer; load without one and start "
+            "afresh"
+        )
     own = {name for name, _ in module.named_parameters()}
     if dropped := [name for name in options if name in own and name not in order]:
-        raise ValueError(f"optimizer: {dropped[0]} was in the saved optimizer and is not in this one; add it")
+        raise ValueError(
+            f"optimizer: {dropped[0]} was in the saved optimizer and is not in this one; add it"
+        )
     groups, start = [], 0
     for group, members in zip(optimizer.param_groups, names, strict=True):
         own_options = {k: v for k, v in group.items() if k != "params"}
@@ -101,7 +123,8 @@ def plain(value: Any, where: str) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()  # a learning rate that was computed with numpy
     raise ValueError(
-        f"{where}: a {type(value).__name__} cannot be saved; use tensors, numbers, strings, lists, tuples and dicts"
+        f"{where}: a {type(value).__name__} cannot be saved; use tensors, numbers, strings, lists, "
+        "tuples and dicts"
     )
 
 
@@ -111,8 +134,8 @@ def _names(group: Mapping[str, Any], module: nn.Module) -> list[str]:
     for parameter in group["params"]:
         if parameter not in names:
             raise ValueError(
-                f"optimizer: a parameter of shape {tuple(parameter.shape)} is not of this stage's layers; "
-                "make the optimizer from pipe.parameters()"
+                f"optimizer: a parameter of shape {tuple(parameter.shape)} is not of this stage's "
+                "layers; make the optimizer from pipe.parameters()"
             )
     return [names[parameter] for parameter in group["params"]]
 
@@ -135,8 +158,9 @@ def _refuse_other_groups(saved: Sequence[Named], names: Sequence[Sequence[str]])
             j, n = places[name]
             if group_of.setdefault((j, n), here) != here or stages.setdefault(j, n) != n:
                 raise ValueError(
-                    f"optimizer: its parameter groups are not those that were saved (see {name}), and loading would "
-                    "change their options; make the groups as they were, or load without an optimizer"
+                    f"optimizer: its parameter groups are not those that were saved (see {name}), "
+                    "and loading would change their options; make the groups as they were, or "
+                    "load without an optimizer"
                 )
 
 
@@ -148,8 +172,8 @@ def _agreed(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> d
             ours, theirs = agreed.get(key), options[name].get(key)
             if not _same(ours, theirs):
                 raise ValueError(
-                    f"optimizer: {names[0]} and {name} are in one group, but were saved with {key}={ours!r} and "
-                    f"{key}={theirs!r}; make the groups as they were"
+                    f"optimizer: {names[0]} and {name} are in one group, but were saved with "
+                    f"{key}={ours!r} and {key}={theirs!r}; make the groups as they were"
                 )
     return dict(agreed)
 

@@ -1,7 +1,8 @@
 """A training run on disk: the whole model under the unsplit model's keys, saved stage by stage, for any other K.
 
-Each stage writes a file of a new name; then the first stage replaces the index, in one rename; then the files that
-the index names no more are deleted. Whatever dies, and whenever, the folder holds one whole checkpoint.
+Each stage writes a file of a new name; then the first stage replaces the index, in one rename; then
+the files that the index names no more are deleted. Whatever dies, and whenever, the folder holds
+one whole checkpoint.
 """
 
 import copy
@@ -66,7 +67,8 @@ def save(
     """Write a checkpoint in place of the one that is there; call it on every stage.
 
     Args:
-        folder: seen by all stages; made if needed. Files that are not a checkpoint's are left alone.
+        folder: seen by all stages; made if needed. Files that are not a checkpoint's are left
+            alone.
         rank: j, this stage.
         gather: one small object of each stage -> those of all stages, in order.
         module: this stage's layers, by their names in the unsplit model.
@@ -78,7 +80,8 @@ def save(
 
     Raises:
         OSError: on every stage if one cannot write; the checkpoint that was there stays.
-        ValueError: likewise if a value cannot or must not be saved, or the stages see different folders.
+        ValueError: likewise if a value cannot or must not be saved, or the stages see different
+            folders.
     """
     where = f"checkpoint {folder}"
     own = new_file(Path(folder), rank)
@@ -120,12 +123,13 @@ def load(
         rank: j, this stage.
         gather: one small object of each caller -> those of all callers, in order.
         module: this stage's layers, by their names in the unsplit model.
-        layers: the names of all layers of the unsplit model, since a stage cannot miss what belongs to none.
+        layers: the names of all layers of the unsplit model, since a stage cannot miss what belongs
+            to none.
         optimizer: of the same class as the saved one. None leaves the optimizer state where it is.
 
     Raises:
-        ValueError: one line on every stage, if the checkpoint is damaged or incomplete, fits another
-            model or optimizer, or is not the same one for all stages.
+        ValueError: one line on every stage, if the checkpoint is damaged or incomplete, fits
+            another model or optimizer, or is not the same one for all stages.
     """
     where = f"checkpoint {folder}"
     checked: list[_Checked] = []
@@ -157,13 +161,15 @@ class _Checked:
     state: dict[str, Any] | None
 
 
-def _check_all(folder: Path, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None) -> _Checked:
+def _check_all(
+    folder: Path, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None
+) -> _Checked:
     """Read what a stage needs; raises ValueError for whatever does not fit."""
     index = read_index(folder)
     if index.layers != list(layers):
         raise ValueError(
-            f"checkpoint {folder}: it has {_counted(index.layers)}, and this model has {_counted(layers)}; "
-            "build the model that was saved"
+            f"checkpoint {folder}: it has {_counted(index.layers)}, and this model has "
+            f"{_counted(layers)}; build the model that was saved"
         )
     kinds = {key: kind for file in index.files.values() for key, kind in file.kinds.items()}
     _check(kinds, module, layers, f"checkpoint {folder}", exact=True)
@@ -191,7 +197,9 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def own_part(state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]) -> dict[str, Any]:
+def own_part(
+    state_dict: Mapping[str, Any], module: nn.Sequential, layers: Collection[str]
+) -> dict[str, Any]:
     """This stage's part of the unsplit model's state dict.
 
     Args:
@@ -200,16 +208,26 @@ def own_part(state_dict: Mapping[str, Any], module: nn.Sequential, layers: Colle
         layers: the names of all layers of the unsplit model.
 
     Raises:
-        ValueError: one line that names a key which is missing, of another shape, or of no such layer.
+        ValueError: one line that names a key which is missing, of another shape, or of no such
+            layer.
     """
-    _check({key: kind_of(value) for key, value in state_dict.items()}, module, layers, "state_dict", exact=False)
+    _check(
+        {key: kind_of(value) for key, value in state_dict.items()},
+        module,
+        layers,
+        "state_dict",
+        exact=False,
+    )
     return {key: state_dict[key] for key in module.state_dict()}
 
 
-def together(where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None) -> list[T]:
+def together(
+    where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None
+) -> list[T]:
     """What the call returned on each stage that `gather` reaches; if it raised on one, all raise, naming that one.
 
-    Then the file to `undo` is deleted; not so if another stage died, for it may have committed the file before.
+    Then the file to `undo` is deleted; not so if another stage died, for it may have committed the
+    file before.
     """
     result, failure, cause = None, None, None
     try:
@@ -243,8 +261,8 @@ def _refuse_other_keys(value: Any, where: str) -> None:
         for key, part in value.items():
             if not isinstance(key, str):
                 raise ValueError(
-                    f"{where}: JSON turns its key {key!r} into a string; use strings as keys, or leave the entry out "
-                    "and make it anew after load"
+                    f"{where}: JSON turns its key {key!r} into a string; use strings as keys, or "
+                    "leave the entry out and make it anew after load"
                 )
             _refuse_other_keys(part, f"{where}[{key!r}]")
     elif isinstance(value, list | tuple):
@@ -253,26 +271,38 @@ def _refuse_other_keys(value: Any, where: str) -> None:
 
 
 def _optimizer_state(
-    folder: Path, index: Index, parts: Sequence[Mapping[str, Any]], optimizer: Optimizer, module: nn.Module
+    folder: Path,
+    index: Index,
+    parts: Sequence[Mapping[str, Any]],
+    optimizer: Optimizer,
+    module: nn.Module,
 ) -> dict[str, Any]:
     optimizer_state.refuse_no_optimizer(optimizer)
     name = type(optimizer).__qualname__
     if index.optimizer != name:
         saved = f"with {index.optimizer}" if index.optimizer else "without an optimizer"
-        raise ValueError(f"checkpoint {folder}: saved {saved}, not {name}; load it as saved, or optimizer=None")
+        raise ValueError(
+            f"checkpoint {folder}: saved {saved}, not {name}; load it as saved, or optimizer=None"
+        )
     states = [part["optimizer"] for part in parts if part["optimizer"] is not None]
     return optimizer_state.positional(states, optimizer, module)
 
 
 def _check(
-    found: Mapping[str, Kind], module: nn.Sequential, layers: Collection[str], source: str, *, exact: bool
+    found: Mapping[str, Kind],
+    module: nn.Sequential,
+    layers: Collection[str],
+    source: str,
+    *,
+    exact: bool,
 ) -> None:
     """Raise a ValueError unless these keys fit the stage: shapes, and types too where `exact`."""
     needed = {key: kind_of(value) for key, value in module.state_dict().items()}
     for key, kind in needed.items():
         if key not in found:
             raise ValueError(
-                f"{source}: no {key}; the first key there is {next(iter(found), None)}; build the same layers"
+                f"{source}: no {key}; the first key there is {next(iter(found), None)}; build the "
+                "same layers"
             )
         saved = found[key]
         if kind and saved != kind and (exact or saved is None or saved[0] != kind[0]):

@@ -1,7 +1,8 @@
 """Small messages between the stages of a pipeline: announcements, losses, timelines, clocks.
 
-Every message begins with a header of one size, which names its kind. Ranks that make different calls therefore find
-out at the first message that does not fit: gloo would abort the process over a message of another size.
+Every message begins with a header of one size, which names its kind. Ranks that make different
+calls therefore find out at the first message that does not fit: gloo would abort the process over a
+message of another size.
 """
 
 import pickle
@@ -43,7 +44,8 @@ def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -
 class Wire:
     """Small messages between the stages of a pipeline, in host memory over the default group's gloo.
 
-    Point to point only: a subgroup would have to be made by all processes, also by those that have no stage.
+    Point to point only: a subgroup would have to be made by all processes, also by those that have
+    no stage.
 
     Args:
         stages: K.
@@ -60,7 +62,9 @@ class Wire:
         """The process of a stage of this replica."""
         return self.replica * self.stages + stage
 
-    def announce(self, numbers: Sequence[int], stage: int, *, evaluate: bool) -> Callable[[], object]:
+    def announce(
+        self, numbers: Sequence[int], stage: int, *, evaluate: bool
+    ) -> Callable[[], object]:
         """Start to send three integers that announce a step; call the result to wait until they are taken."""
         return self._isend(_header(_step(evaluate=evaluate), *numbers), stage)
 
@@ -68,7 +72,8 @@ class Wire:
         """The counterpart of `announce`.
 
         Raises:
-            ValueError: one line, if that stage announces another kind of step, or does something else.
+            ValueError: one line, if that stage announces another kind of step, or does something
+                else.
         """
         a, b, c = self._recv(_step(evaluate=evaluate), stage)()
         return a, b, c
@@ -140,7 +145,9 @@ class Wire:
             found = _KINDS[int.from_bytes(data[:8], "little")]
             if found != kind:
                 own, theirs = self.world_rank(self.rank), self.world_rank(stage)
-                raise ValueError(f"rank {own} waits for {kind}, rank {theirs} sent {found}: {SAME_CALLS}")
+                raise ValueError(
+                    f"rank {own} waits for {kind}, rank {theirs} sent {found}: {SAME_CALLS}"
+                )
             return _HEADERS[kind].unpack(data)[1:]
 
         return numbers
@@ -158,7 +165,8 @@ class Wire:
     def clock_offset(self, rounds: int = 8) -> float:
         """Seconds to add to this stage's clock to get the first stage's; 0 where all stages share a host.
 
-        Of several exchanges the quickest one counts: it was delayed least, so it is off by half its length at most.
+        Of several exchanges the quickest one counts: it was delayed least, so it is off by half its
+        length at most.
         """
         hosts = self.all_gather(socket.gethostname())
         remote = [j for j in range(self.stages) if hosts[j] != hosts[0]]
@@ -182,4 +190,6 @@ def _step(*, evaluate: bool) -> str:
 
 
 def _header(kind: str, *numbers: float) -> Tensor:
-    return torch.frombuffer(bytearray(_HEADERS[kind].pack(_KINDS.index(kind), *numbers)), dtype=torch.uint8)
+    return torch.frombuffer(
+        bytearray(_HEADERS[kind].pack(_KINDS.index(kind), *numbers)), dtype=torch.uint8
+    )

@@ -24,19 +24,24 @@ class Links:
         wire: of this stage; its neighbours must make theirs at the same point.
         device: where tensors live here.
         transport: one of `transport.TRANSPORTS`.
-        throttle: what each link is to be no faster than, the same on every stage; None leaves them as they are.
+        throttle: what each link is to be no faster than, the same on every stage; None leaves them
+            as they are.
 
     Raises:
-        ValueError: if the transport does not exist or cannot be had here, or links cannot be throttled here.
+        ValueError: if the transport does not exist or cannot be had here, or links cannot be
+            throttled here.
     """
 
-    def __init__(self, wire: Wire, device: torch.device, transport: str, throttle: LinkSpeed | None = None) -> None:
+    def __init__(
+        self, wire: Wire, device: torch.device, transport: str, throttle: LinkSpeed | None = None
+    ) -> None:
         one_of("transport", transport, TRANSPORTS)
         served = {"shm": ["cpu"], "gloo": ["cpu", "cuda"]}.get(transport, [device.type])
         if device.type not in served:
             what = " or a GPU" if "cuda" in served else ""
             raise ValueError(
-                f"transport='{transport}': is for stages on the CPU{what}, this one is on {device}; try 'auto'"
+                f"transport='{transport}': is for stages on the CPU{what}, this one is on "
+                f"{device}; try 'auto'"
             )
         if throttle is not None:
             refuse_impossible(throttle, wire, device)
@@ -52,14 +57,17 @@ class Links:
 
         def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
             made = connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport)
-            # NCCL makes a communicator when it is first used, and both ends wait for each other: here, in no schedule.
+            # NCCL makes a communicator when it is first used, and both ends wait for each other:
+            # here, in no schedule.
             greeting = torch.zeros(1, dtype=torch.uint8, device=device)
             if outgoing:
                 self.outbox.send(made, [greeting])
             else:
                 made.irecv(TensorMeta.of(greeting))()
             if throttle is not None:
-                stamps = connect(wire, neighbour, tag + STAMPS, device, outgoing=outgoing, transport=transport)
+                stamps = connect(
+                    wire, neighbour, tag + STAMPS, device, outgoing=outgoing, transport=transport
+                )
                 made = Throttled(made, stamps, throttle)
             self._all.append(made)
             return made
@@ -91,9 +99,15 @@ class Links:
         The stages take turns: each answers the one before, then asks the one after.
         """
         took: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
-        messages = [torch.zeros(size, dtype=torch.uint8, device=self._device) for size in took for _ in range(_REPEATS)]
+        messages = [
+            torch.zeros(size, dtype=torch.uint8, device=self._device)
+            for size in took
+            for _ in range(_REPEATS)
+        ]
         for message in messages if self.before is not None else ():
-            self.outbox.send(self.gradients_out, [self.activations_in.irecv(TensorMeta.of(message))()])
+            self.outbox.send(
+                self.gradients_out, [self.activations_in.irecv(TensorMeta.of(message))()]
+            )
         for message in messages if self.after is not None else ():
             arriving = self.gradients_in.irecv(TensorMeta.of(message))
             start = time.perf_counter()

@@ -21,8 +21,8 @@ class Inbox:
         link: where they come from.
         order: micro-batches in the order in which the neighbour sends them.
         metas: micro-batch -> what its message holds; may be filled while the step runs.
-        learn_from: the wire and the stage from which each message's description comes first, to be put into `metas`;
-            None if they are known.
+        learn_from: the wire and the stage from which each message's description comes first, to be
+            put into `metas`; None if they are known.
         ahead: receives to keep posted; each one occupies memory.
     """
 
@@ -59,7 +59,9 @@ class Inbox:
                 self.metas[self._todo[0]] = meta
             self.post()
             j, arriving = self._posted.popleft()
-            self._arrived[j] = [m.restored(wait()) for m, wait in zip(self.metas[j].tensors, arriving, strict=True)]
+            self._arrived[j] = [
+                m.restored(wait()) for m, wait in zip(self.metas[j].tensors, arriving, strict=True)
+            ]
             self.post()
         return self._arrived.pop(i)
 
@@ -67,7 +69,9 @@ class Inbox:
         """The message as it was sent; members that require a gradient are leaves that do."""
         tensors = self.take(i)
         meta = self.metas[i]
-        leaves = [t.requires_grad_(m.requires_grad) for t, m in zip(tensors, meta.tensors, strict=True)]
+        leaves = [
+            t.requires_grad_(m.requires_grad) for t, m in zip(tensors, meta.tensors, strict=True)
+        ]
         return unflatten(leaves, meta.skeleton)
 
 

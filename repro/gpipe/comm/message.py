@@ -19,9 +19,10 @@ CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtyp
 class TensorMeta:
     """Everything a receiver must know to make room for a tensor.
 
-    It crosses without gaps, with the strides `layout`, to memory that is aligned. Where the sender's `stride` is
-    another one, or its memory begins `offset` bytes behind an aligned address, the receiver lays the tensor out anew,
-    since a neighbour must compute the same bits as the sender would.
+    It crosses without gaps, with the strides `layout`, to memory that is aligned. Where the
+    sender's `stride` is another one, or its memory begins `offset` bytes behind an aligned address,
+    the receiver lays the tensor out anew, since a neighbour must compute the same bits as the
+    sender would.
     """
 
     shape: tuple[int, ...]
@@ -35,7 +36,9 @@ class TensorMeta:
     def of(cls, tensor: Tensor) -> "TensorMeta":
         """Describe a tensor."""
         shape, offset = tuple(tensor.shape), offset_of(tensor)
-        return cls(shape, tensor.stride(), layout_of(tensor), tensor.dtype, tensor.requires_grad, offset)
+        return cls(
+            shape, tensor.stride(), layout_of(tensor), tensor.dtype, tensor.requires_grad, offset
+        )
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +47,9 @@ class TensorMeta:
 
     def room(self, device: torch.device, *, pinned: bool = False) -> Tensor:
         """An empty tensor to receive into."""
-        return torch.empty_strided(self.shape, self.layout, dtype=self.dtype, device=device, pin_memory=pinned)
+        return torch.empty_strided(
+            self.shape, self.layout, dtype=self.dtype, device=device, pin_memory=pinned
+        )
 
     def restored(self, arrived: Tensor) -> Tensor:
         """The tensor as the sender had it: with its gaps, its repeats where it was expanded, and its alignment."""
@@ -72,26 +77,31 @@ class MessageMeta:
         """Describe what will be sent.
 
         Raises:
-            ValueError: if the structure holds no tensor, or an object that is neither a tensor nor a plain constant.
+            ValueError: if the structure holds no tensor, or an object that is neither a tensor nor
+                a plain constant.
         """
         tensors, skeleton = flatten(tree)
         if not tensors:
             raise ValueError(
-                f"a layer returned {shown(tree)} at a stage boundary, which holds no tensor for the next stage to "
-                "compute on; check that the last layer of this stage has a return statement"
+                f"a layer returned {shown(tree)} at a stage boundary, which holds no tensor for "
+                "the next stage to compute on; check that the last layer of this stage has a "
+                "return statement"
             )
         for leaf in leaves(skeleton):
             if not isinstance(leaf, CONSTANTS):
                 raise ValueError(
-                    f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, numbers, strings and "
-                    "None, in tuples, lists or dicts, can cross; unpack it, or choose a balance that keeps it inside"
+                    f"a layer returned a {type(leaf).__name__} at a stage boundary: only tensors, "
+                    "numbers, strings and None, in tuples, lists or dicts, can cross; unpack it, "
+                    "or choose a balance that keeps it inside"
                 )
         return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton, overlapping(tensors))
 
     def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
         """Whether shapes, strides, types and constants are those of these tensors."""
         return (
-            len(tensors) == len(self.tensors) and skeleton == self.skeleton and all(map(_fits, self.tensors, tensors))
+            len(tensors) == len(self.tensors)
+            and skeleton == self.skeleton
+            and all(map(_fits, self.tensors, tensors))
         )
 
     def gradients(self, *, flags: bool = False) -> "MessageMeta":
@@ -99,7 +109,9 @@ class MessageMeta:
 
         A gradient has no gaps and repeats nothing, also where the tensor does.
         """
-        tensors = tuple(replace(m, stride=m.layout, offset=0) for m in self.tensors if m.requires_grad)
+        tensors = tuple(
+            replace(m, stride=m.layout, offset=0) for m in self.tensors if m.requires_grad
+        )
         if flags and tensors:
             tensors += (TensorMeta((len(tensors),), (1,), (1,), torch.uint8, requires_grad=False),)
         return MessageMeta(tensors, None)
@@ -112,7 +124,12 @@ def overlapping(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     for b, (storage, first, end) in enumerate(spans):
         for a in range(b):
             other, other_first, other_end = spans[a]
-            if storage == other and first < other_end and other_first < end and _share_bytes(tensors[a], tensors[b]):
+            if (
+                storage == other
+                and first < other_end
+                and other_first < end
+                and _share_bytes(tensors[a], tensors[b])
+            ):
                 found |= {a, b}
     return tuple(sorted(found))
 
@@ -135,7 +152,9 @@ def _share_bytes(a: Tensor, b: Tensor) -> bool:
     def bytes_of(t: Tensor) -> Tensor:
         size = t.element_size()
         strides = [stride * size for stride in t.stride()]
-        return numbers.as_strided((*t.shape, size), (*strides, 1), t.storage_offset() * size - begin)
+        return numbers.as_strided(
+            (*t.shape, size), (*strides, 1), t.storage_offset() * size - begin
+        )
 
     used = torch.zeros(len(numbers), dtype=torch.bool)
     used[bytes_of(a)] = True
@@ -143,7 +162,9 @@ def _share_bytes(a: Tensor, b: Tensor) -> bool:
 
 
 def _fits(meta: TensorMeta, tensor: Tensor) -> bool:
-    return tensor.shape == meta.shape and tensor.stride() == meta.stride and tensor.dtype == meta.dtype
+    return (
+        tensor.shape == meta.shape and tensor.stride() == meta.stride and tensor.dtype == meta.dtype
+    )
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -151,7 +172,9 @@ def is_dense(tensor: Tensor) -> bool:
     if tensor.is_contiguous():
         return True
     expected = 1
-    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+    for stride, size in sorted(
+        (s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1
+    ):
         if stride != expected:
             return False
         expected *= size
@@ -166,7 +189,8 @@ def dense(tensor: Tensor) -> Tensor:
 def settled(tensor: Tensor) -> Tensor:
     """The tensor, or a copy where it does not lie in memory as a fresh one would.
 
-    The last bits of a product depend on how its operands are aligned, and a slice of a mini-batch begins anywhere.
+    The last bits of a product depend on how its operands are aligned, and a slice of a mini-batch
+    begins anywhere.
     """
     return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
 
@@ -175,14 +199,18 @@ def copied(tensor: Tensor) -> Tensor:
     """A copy that lies in memory as the tensor does; a repeated one itself, since nothing can write to it."""
     if tensor.is_sparse or (is_dense(tensor) and not offset_of(tensor)):
         return tensor.clone()
-    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+    if any(
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
         return tensor
     return _placed(tensor, tensor.stride(), offset_of(tensor))
 
 
 def layout_of(tensor: Tensor) -> tuple[int, ...]:
     """The strides of the tensor's gradient: its own, or those of a contiguous tensor where it has gaps or overlaps."""
-    return tensor.stride() if is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
+    return (
+        tensor.stride() if is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
+    )
 
 
 def offset_of(tensor: Tensor) -> int:
@@ -203,9 +231,10 @@ def settle_gradients(tree: Tree) -> list[bool]:
 
     Returns which of them require a gradient.
 
-    autograd may hand a layer a gradient with gaps, repeats or other strides, for example where the next layer is a mean
-    or a slice. A boundary removes these, and the last bits of what is computed from a gradient may depend on them. So
-    they are removed behind every layer, whether a boundary is there or not.
+    autograd may hand a layer a gradient with gaps, repeats or other strides, for example where the
+    next layer is a mean or a slice. A boundary removes these, and the last bits of what is computed
+    from a gradient may depend on them. So they are removed behind every layer, whether a boundary
+    is there or not.
     """
     tensors, _ = flatten(tree)
     for tensor in tensors:
@@ -217,7 +246,9 @@ def settle_gradients(tree: Tree) -> list[bool]:
 def _settled_gradient(layout: tuple[int, ...], gradient: Tensor) -> Tensor:
     if gradient.stride() == layout and settled(gradient) is gradient:
         return gradient
-    return torch.empty_strided(gradient.shape, layout, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+    return torch.empty_strided(
+        gradient.shape, layout, dtype=gradient.dtype, device=gradient.device
+    ).copy_(gradient)
 
 
 def elements(tensor: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Tensors between two processes of one host through shared memory: one copy, made by the sender.
 
-The sender copies into a segment and rings a socket; the receiver computes on the segment itself, which is free again
-when the last tensor on it is gone. Segments are anonymous files whose descriptors travel over the socket, so nothing
-is left behind however a process ends, and a neighbour that died is noticed at once.
+The sender copies into a segment and rings a socket; the receiver computes on the segment itself,
+which is free again when the last tensor on it is gone. Segments are anonymous files whose
+descriptors travel over the socket, so nothing is left behind however a process ends, and a
+neighbour that died is noticed at once.
 """
 
 import ctypes
@@ -20,9 +21,11 @@ from torch import Tensor
 
 from repro.gpipe.comm.message import TensorMeta
 
-_BELL = struct.Struct("<II")  # the segment's number, and its size where its descriptor comes along, else 0
+# the segment's number, and its size where its descriptor comes along, else 0
+_BELL = struct.Struct("<II")
 _FD = struct.Struct("i")
-_FREE, _TAKEN = b"\0", b"\1"  # the first byte of a segment; data begins a page later, so it is aligned
+# the first byte of a segment; data begins a page later, so it is aligned
+_FREE, _TAKEN = b"\0", b"\1"
 _LONG = 3600  # seconds without a message; a neighbour that dies is noticed at once
 
 
@@ -51,7 +54,9 @@ def _map(fd: int, size: int) -> "ctypes.Array[ctypes.c_char]":
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     if address == ctypes.c_void_p(-1).value:
-        raise MemoryError(f"no room to map {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}")
+        raise MemoryError(
+            f"no room to map {size} bytes of shared memory: {os.strerror(ctypes.get_errno())}"
+        )
     memory = (ctypes.c_char * size).from_address(address)
     weakref.finalize(memory, libc.munmap, address, size).atexit = False
     return memory
@@ -111,8 +116,11 @@ class Sender:
             os.posix_fallocate(fd, 0, size)
         except OSError as error:
             os.close(fd)
-            raise MemoryError(f"no {size} bytes of shared memory for a message: {error.strerror}") from None
-        small = next((s.number for s in self._segments if s.free), len(self._segments))  # it is replaced
+            raise MemoryError(
+                f"no {size} bytes of shared memory for a message: {error.strerror}"
+            ) from None
+        # it is replaced
+        small = next((s.number for s in self._segments if s.free), len(self._segments))
         segment = _Segment(small, fd, size)
         self._segments[small : small + 1] = [segment]
         segment.put(tensor)
@@ -122,7 +130,9 @@ class Sender:
         """Tell the receiver; False if that would have to wait and may not."""
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            socket.send_fds(self._socket, [bell], fds, flags) if fds else self._socket.send(bell, flags)
+            socket.send_fds(self._socket, [bell], fds, flags) if fds else self._socket.send(
+                bell, flags
+            )
         except BlockingIOError:
             return False
         for fd in fds:
@@ -149,7 +159,9 @@ class Receiver:
         listening = self._socket
         while True:
             self._socket, _ = listening.accept()
-            _, user, _ = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            _, user, _ = struct.unpack(
+                "3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
             if user == os.getuid():
                 break
             self._socket.close()

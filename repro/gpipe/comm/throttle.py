@@ -1,8 +1,8 @@
 """Links no faster than they are told to be: what a slow network does to a pipeline, on one host.
 
-A stamp goes ahead of every tensor and says when the receiver may have it. It is a moment on the clock of
-time.perf_counter, which the processes of a Linux host share. The receiver sleeps until then, outside of any span, so
-`breakdown` counts it as transfer.
+A stamp goes ahead of every tensor and says when the receiver may have it. It is a moment on the
+clock of time.perf_counter, which the processes of a Linux host share. The receiver sleeps until
+then, outside of any span, so `breakdown` counts it as transfer.
 """
 
 import math
@@ -32,8 +32,9 @@ class Throttled(Link):
 
     Args:
         link: what really carries the tensors; if it takes longer, they come later.
-        stamps: another link between the same stages, in the same direction. On the same one a stamp would queue behind
-            large tensors, and take the room in shared memory that was made for them.
+        stamps: another link between the same stages, in the same direction. On the same one a stamp
+            would queue behind large tensors, and take the room in shared memory that was made for
+            them.
         speed: of this link.
 
     Attributes:
@@ -48,9 +49,15 @@ class Throttled(Link):
         """Start to send the stamp and the tensor; one without elements is free, as `LinkSpeed.seconds` has it."""
         if not tensor.numel():
             return self._link.isend(tensor)
-        self.free = max(self.free, time.perf_counter()) + tensor.nbytes / self._speed.bytes_per_second
+        self.free = (
+            max(self.free, time.perf_counter()) + tensor.nbytes / self._speed.bytes_per_second
+        )
         stamp = torch.tensor([self.free + self._speed.latency], dtype=_STAMP.dtype)
-        rests = [rest for rest in (self._stamps.isend(stamp), self._link.isend(tensor)) if rest is not None]
+        rests = [
+            rest
+            for rest in (self._stamps.isend(stamp), self._link.isend(tensor))
+            if rest is not None
+        ]
         return partial(_finish, rests) if rests else None
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
@@ -96,19 +103,22 @@ def refuse_impossible(throttle: object, wire: Wire, device: torch.device) -> Non
     """Every stage of a throttled pipeline calls it.
 
     Raises:
-        ValueError: on every stage, if it is no LinkSpeed, or one of them is not on the CPU of this Linux host.
+        ValueError: on every stage, if it is no LinkSpeed, or one of them is not on the CPU of this
+            Linux host.
     """
     if not isinstance(throttle, LinkSpeed):
-        raise ValueError(f"throttle={throttle!r}: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)")
+        raise ValueError(
+            f"throttle={throttle!r}: must be a LinkSpeed or None; try LinkSpeed(latency=1e-3)"
+        )
     gathered = wire.all_gather((device.type, shm.host() if shm.available() else None))
     for stage, (where, host) in enumerate(gathered):
         if where != "cpu":
             raise ValueError(
-                f"throttle={throttle}: is for stages on the CPU, stage {stage} is on {where}; try device='cpu', "
-                "or leave it out"
+                f"throttle={throttle}: is for stages on the CPU, stage {stage} is on {where}; try "
+                "device='cpu', or leave it out"
             )
         if wire.stages > 1 and (host is None or host != gathered[0][1]):
             raise ValueError(
-                f"throttle={throttle}: is for stages that share a Linux host and so a clock, and stages 0 and {stage} "
-                "do not; leave it out"
+                f"throttle={throttle}: is for stages that share a Linux host and so a clock, and "
+                f"stages 0 and {stage} do not; leave it out"
             )

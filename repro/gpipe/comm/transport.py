@@ -1,13 +1,14 @@
 """One direction between neighbouring stages: activations go from stage j to j+1, gradients back.
 
-A link starts to send and to receive without blocking, in the order of its calls. Which kind it is depends on where
-the two stages are:
+A link starts to send and to receive without blocking, in the order of its calls. Which kind it is
+depends on where the two stages are:
 
     shared memory   two processes of one host, tensors on the CPU: the sender's copy is the only one
-    gloo            tensors on the CPU, any two hosts
-    NCCL            every stage has a GPU of its own: one communicator for each neighbour and direction, so that no
+    gloo            tensors on the CPU, any two hosts NCCL            every stage has a GPU of its
+    own: one communicator for each neighbour and direction, so that no
                     receive that is posted ahead stands in the way of a send
-    host-staged     stages that share a GPU: through pinned host memory and gloo, copies on a stream of their own
+    host-staged     stages that share a GPU: through pinned host memory and gloo, copies on a stream
+    of their own
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +30,8 @@ ACTIVATION, GRADIENT = 1, 2  # gloo's tags; see also wire.CONTROL
 STAMPS = 3  # to be added to one of them: of what goes ahead of throttled messages
 TRANSPORTS = ("auto", "shm", "gloo")
 TIMEOUT = timedelta(hours=1)  # of one message; a neighbour that dies is noticed at once
-_INLINE = 2**20  # bytes up to which the compute thread copies itself: waking another one would take as long
+# bytes up to which the compute thread copies itself: waking another one would take as long
+_INLINE = 2**20
 
 
 class Link(ABC):
@@ -72,7 +74,9 @@ class Gloo(Link):
         """Make room and post."""
         room = meta.room(torch.device("cpu"), pinned=self.pinned)
         with reaching(self.peer):
-            return partial(wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer)
+            return partial(
+                wait, dist.irecv(elements(room), self.peer, tag=self.tag), room, self.peer
+            )
 
 
 class Shared(Link):
@@ -81,7 +85,8 @@ class Shared(Link):
     def __init__(self, end: shm.Sender | shm.Receiver, peer: int) -> None:
         self._end: Any = end
         self._peer = peer
-        self._left, self._done = 0, 0  # sends to the other thread, and by it: each is counted by one thread alone
+        # sends to the other thread, and by it: each is counted by one thread alone
+        self._left, self._done = 0, 0
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
         """Copy and ring, or leave both to another thread."""
@@ -123,7 +128,8 @@ class Shared(Link):
 class Nccl(Link):
     """Tensors between GPUs. Its kernels run on the communicator's own stream, beside the computing one.
 
-    Waiting for a send would make the computing stream wait, so what is sent is kept until it is seen to be gone.
+    Waiting for a send would make the computing stream wait, so what is sent is kept until it is
+    seen to be gone.
     """
 
     def __init__(self, peer: int, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -141,7 +147,9 @@ class Nccl(Link):
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
         """Queue; the computing stream will wait for it."""
         room = meta.room(self.device)
-        return partial(wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer)
+        return partial(
+            wait, dist.irecv(elements(room), self.peer, group=self.group), room, self.peer
+        )
 
     def flush(self) -> None:
         """Make the computing stream wait, which a later step would have to anyway."""
@@ -160,7 +168,9 @@ class Staged(Link):
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
         """Copy to the host once computed; the rest is the host's."""
         source = dense(tensor.detach())
-        staged = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, pin_memory=True)
+        staged = torch.empty_strided(
+            source.shape, source.stride(), dtype=source.dtype, pin_memory=True
+        )
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
             staged.copy_(source, non_blocking=True)
@@ -200,7 +210,9 @@ def nccl_pairs(world: int) -> dict[tuple[int, int], dist.ProcessGroup]:
     return dict(zip(ordered, groups, strict=True))  # pyright: ignore[reportReturnType]
 
 
-def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgoing: bool, transport: str) -> Link:
+def connect(
+    wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgoing: bool, transport: str
+) -> Link:
     """Make one direction; the neighbour must make its end at the same point of its own program.
 
     Args:
@@ -209,8 +221,8 @@ def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgo
         tag: ACTIVATION or GRADIENT, or STAMPS more.
         device: where tensors live here.
         outgoing: whether we send.
-        transport: "auto" takes the fastest that there is; "shm" insists, for tensors on the CPU, and so does "gloo",
-            which tensors of a GPU reach through pinned host memory.
+        transport: "auto" takes the fastest that there is; "shm" insists, for tensors on the CPU,
+            and so does "gloo", which tensors of a GPU reach through pinned host memory.
 
     Raises:
         ValueError: at both ends, if they share no memory and "shm" insists on it.
@@ -225,7 +237,9 @@ def connect(wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgo
     if transport != "gloo" and (end := _shared(wire, neighbour, outgoing=outgoing)):
         return Shared(end, peer)
     if transport == "shm":
-        raise ValueError(f"transport='shm': stages {wire.rank} and {neighbour} share no Linux host; try 'auto'")
+        raise ValueError(
+            f"transport='shm': stages {wire.rank} and {neighbour} share no Linux host; try 'auto'"
+        )
     return Gloo(peer, tag)
 
 

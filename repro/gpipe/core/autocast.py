@@ -1,7 +1,8 @@
 """The caller's torch.autocast region: layers and loss run inside it, and everything else outside.
 
-PyTorch recommends to leave the region before the backward. Inside it, the gradients of operators that ran in float32
-would be computed in the lower precision. The same holds for an optimizer that multiplies matrices.
+PyTorch recommends to leave the region before the backward. Inside it, the gradients of operators
+that ran in float32 would be computed in the lower precision. The same holds for an optimizer that
+multiplies matrices.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ def left_for_a_step(stage: Stage) -> Iterator[None]:
         yield
         return
     stage.autocast = torch.get_autocast_dtype(kind)
-    # The region caches weights in the lower precision until its end, and there may be many steps in one region.
+    # The region caches weights in the lower precision until its end, and there may be many steps in
+    # one region.
     torch.clear_autocast_cache()
     try:
         with torch.autocast(kind, enabled=False):

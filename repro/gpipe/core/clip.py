@@ -22,8 +22,8 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
-    The norms of all gradients are put into one vector in layer order; the norm of that vector is the
-    total. So the total has the same bits for every K. Call it on every rank.
+    The norms of all gradients are put into one vector in layer order; the norm of that vector is
+    the total. So the total has the same bits for every K. Call it on every rank.
 
     Args:
         parameters: of this stage, in layer order.
@@ -41,9 +41,14 @@ def clip_grad_norm_(
     """
     own, wrong, norms = {}, "", torch.zeros(0)
     try:
-        own = {"max_norm": _number("max_norm", max_norm), "norm_type": _number("norm_type", norm_type)}
+        own = {
+            "max_norm": _number("max_norm", max_norm),
+            "norm_type": _number("norm_type", norm_type),
+        }
         if own["norm_type"] == 0:
-            raise ValueError("norm_type=0.0: must be above 0; use 2.0, or inf for the largest value")
+            raise ValueError(
+                "norm_type=0.0: must be above 0; use 2.0, or inf for the largest value"
+            )
         norms = _norms(parameters, own["norm_type"])
     except ValueError as error:
         wrong = str(error)
@@ -54,7 +59,8 @@ def clip_grad_norm_(
             raise RefusedError(wrong)
         if theirs != first:
             raise RefusedError(
-                f"clip_grad_norm_: {theirs} on rank {rank}, but {first} on rank 0; give every rank the same"
+                f"clip_grad_norm_: {theirs} on rank {rank}, but {first} on rank 0; give every rank "
+                "the same"
             )
         if late:
             raise RefusedError(
@@ -63,7 +69,9 @@ def clip_grad_norm_(
             )
     # Empty ones are left out, because torch.cat lets them take part in choosing the number format.
     filled = [norms for *_, norms in gathered[:stages] if norms.numel()]
-    total = torch.linalg.vector_norm(torch.cat(filled), own["norm_type"]) if filled else torch.zeros(())
+    total = (
+        torch.linalg.vector_norm(torch.cat(filled), own["norm_type"]) if filled else torch.zeros(())
+    )
     clipped = [p for p in parameters if p.grad is not None]
     if clipped:
         torch.nn.utils.clip_grads_with_norm_(clipped, own["max_norm"], total.to(clipped[0].device))

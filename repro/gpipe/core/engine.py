@@ -41,8 +41,10 @@ from repro.gpipe.schedule.actions import Action, Part, Schedule
 
 _log = logging.getLogger(__name__)
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
-_GOOD, _NON_FINITE, _UNEXPECTED, _FORBIDDEN = range(4)  # how a step went on one stage; on all of them, the greatest
-_UPDATES, _LEAVES_GRADIENTS = 1, 2  # what a stage that has parameters to train does with their gradients
+# how a step went on one stage; on all of them, the greatest
+_GOOD, _NON_FINITE, _UNEXPECTED, _FORBIDDEN = range(4)
+# what a stage that has parameters to train does with their gradients
+_UPDATES, _LEAVES_GRADIENTS = 1, 2
 
 
 def _nothing() -> None: ...
@@ -55,10 +57,11 @@ class _UnexpectedStepError(EveryRankError):
 class Engine:
     """Runs one stage's part of each step.
 
-    What crosses the boundaries is learnt once for each signature of the inputs: the first stage announces the
-    signature down the pipe ahead of the data; where it is new, every message brings its description, and from then on
-    receives are posted ahead. A step that turns out to be unlike the one that was learnt from, since a layer was
-    frozen, say, or works in place from now on, is undone on all stages and done once more, learning.
+    What crosses the boundaries is learnt once for each signature of the inputs: the first stage
+    announces the signature down the pipe ahead of the data; where it is new, every message brings
+    its description, and from then on receives are posted ahead. A step that turns out to be unlike
+    the one that was learnt from, since a layer was frozen, say, or works in place from now on, is
+    undone on all stages and done once more, learning.
 
     Args:
         stage: the layers that run here.
@@ -69,7 +72,13 @@ class Engine:
     """
 
     def __init__(
-        self, stage: Stage, links: Links, replicas: Replicas | None, everyone: Wire, *, refuse_nonfinite: bool
+        self,
+        stage: Stage,
+        links: Links,
+        replicas: Replicas | None,
+        everyone: Wire,
+        *,
+        refuse_nonfinite: bool,
     ) -> None:
         self.stage = stage
         self.links = links
@@ -85,7 +94,8 @@ class Engine:
         self._parts_of: dict[int, Part] = {}
         self._signatures: Signatures | None = None  # made when M is known
         self._parameters: list[nn.Parameter] = []  # of this stage, listed once a step
-        self._told: Callable[[], object] = _nothing  # kept, since gloo must not lose what it sends if a step fails
+        # kept, since gloo must not lose what it sends if a step fails
+        self._told: Callable[[], object] = _nothing
 
     @told()
     def run(
@@ -103,13 +113,15 @@ class Engine:
         """One step of `schedule`; afterwards `loss` and `recorder` tell what happened.
 
         Raises:
-            NonFiniteError: on every stage, if loss or gradients are to be finite and are not; nothing has changed then.
+            NonFiniteError: on every stage, if loss or gradients are to be finite and are not;
+                nothing has changed then.
         """
         if self.links.closed:  # nothing would finish what is sent
             raise RefusedError(f"stage {self._rank}: this Pipeline is closed; make another one")
         if torch.is_inference_mode_enabled() and not evaluate:
             raise RefusedError(
-                "train_step inside torch.inference_mode(): nothing there has a gradient; leave that mode"
+                "train_step inside torch.inference_mode(): nothing there has a gradient; leave "
+                "that mode"
             )
         here.step, here.action, here.warm = self.step, None, True
         if id(schedule) not in self._parts_of:
@@ -132,8 +144,9 @@ class Engine:
                 self._attempt(inputs, targets, loss_fn, optimizer, learn=True)
             except _UnexpectedStepError:
                 raise RefusedError(
-                    f"step {self.step}: which outputs of a stage require a gradient is not the same in the forward and "
-                    "when that is recomputed; a layer must do the same both times"
+                    f"step {self.step}: which outputs of a stage require a gradient is not the "
+                    "same in the forward and when that is recomputed; a layer must do the same "
+                    "both times"
                 ) from None
         self.step += not evaluate
         here.action = None
@@ -163,7 +176,8 @@ class Engine:
         self.outputs: dict[int, Tree] = {}
         self.stage.begin_step(self.step)
         self._agreed: float | None = None
-        # By micro-batch, from the action that makes or receives it to the one that sends or uses it.
+        # By micro-batch, from the action that makes or receives it to the one that sends or uses
+        # it.
         self._received: dict[int, Tree] = {}
         self._made: dict[int, Tree] = {}
         self._gradients: dict[int, list[Tensor | None]] = {}
@@ -237,7 +251,8 @@ class Engine:
             if self._loss_module is not None:
                 stage.refused = stage.refused or self._loss_module.refusal()
             loss = self._own_loss()
-            # With a loss scale, inf is expected from time to time, and the scaler skips that update.
+            # With a loss scale, inf is expected from time to time, and the scaler skips that
+            # update.
             check = self.refuse_nonfinite and self._scaler is None
             wrong = self._nonfinite(loss, accumulated) if check else ""
             state = _UNEXPECTED if stage.unexpected else _NON_FINITE if wrong else _GOOD
@@ -250,8 +265,8 @@ class Engine:
                 raise RefusedError(next(filter(None, self.everyone.all_gather(stage.refused))))
             if updates == _UPDATES | _LEAVES_GRADIENTS:
                 raise RefusedError(
-                    "optimizer: some stages got one and others, which have parameters to train, did not; give every "
-                    "rank an optimizer of its own stage, or none to any"
+                    "optimizer: some stages got one and others, which have parameters to train, "
+                    "did not; give every rank an optimizer of its own stage, or none to any"
                 )
             if state == _UNEXPECTED and stage.watch is None:
                 self._note_unexpected()
@@ -270,11 +285,13 @@ class Engine:
         """Count the step, and warn where from now on each step with this signature has to learn."""
         self._learnt.unexpected += 1
         if self.stage.unexpected:
-            _log.info("stage %d, step %d: %s; learning anew", self._rank, self.step, self.stage.unexpected)
+            _log.info(
+                "stage %d, step %d: %s; learning anew", self._rank, self.step, self.stage.unexpected
+            )
             if self._learnt.must_learn:
                 _log.warning(
-                    "stage %d: %s. Such changes come again and again, so from now on every message brings its "
-                    "description along, and steps are slower",
+                    "stage %d: %s. Such changes come again and again, so from now on every "
+                    "message brings its description along, and steps are slower",
                     self._rank,
                     self.stage.unexpected,
                 )
@@ -283,7 +300,9 @@ class Engine:
         """Hand the gradients of the inputs to the user's tensors, or to whatever these were computed from."""
         pairs = [(given, part.grad) for given, part in self._given if part.grad is not None]
         if pairs:
-            torch.autograd.backward([given for given, _ in pairs], [gradient for _, gradient in pairs])
+            torch.autograd.backward(
+                [given for given, _ in pairs], [gradient for _, gradient in pairs]
+            )
 
     def _flush(self) -> None:
         """Wait until everything is sent."""
@@ -314,7 +333,9 @@ class Engine:
         tensors, skeleton = flatten(unwrapped(inputs))
         # Which ones lie in the same memory, and where, counts too: see `overlapping`.
         storages = [t.untyped_storage().data_ptr() for t in tensors]
-        places = [(storages.index(s), t.storage_offset()) for s, t in zip(storages, tensors, strict=True)]
+        places = [
+            (storages.index(s), t.storage_offset()) for s, t in zip(storages, tensors, strict=True)
+        ]
         places = places if len({*storages}) < len(storages) else []
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
         text = repr((self.evaluating, self.stage.autocast, shapes, places, skeleton))
@@ -328,7 +349,8 @@ class Engine:
     def _own(self, part: Tree) -> Tree:
         """A micro-batch without what the user computed it from, which gets its gradient at the end of the step."""
         tensors, skeleton = flatten(part)
-        # Probing clones its inputs, and a clone of a part may have other strides and another alignment.
+        # Probing clones its inputs, and a clone of a part may have other strides and another
+        # alignment.
         own = [settled(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
         self._given += [(t, mine) for t, mine in zip(tensors, own, strict=True) if t.requires_grad]
         return unflatten(own, skeleton)
@@ -350,7 +372,9 @@ class Engine:
         signature, learning, examples = announced
         assert self._signatures is not None
         known = self._signatures.get(signature)
-        assert learning or known is not None, "the first stage remembers what this one has forgotten"
+        assert learning or known is not None, (
+            "the first stage remembers what this one has forgotten"
+        )
         self.stage.probing = bool(learning)
         self._parameters = [*self.stage.module.parameters()]
         if learning or known is None:
@@ -361,7 +385,9 @@ class Engine:
         if self._before is not None:
             self._given = []
             learn_from = (self.wire, self._before) if learning else None
-            self._activations = Inbox(self.links.activations_in, self._part.activations, learnt.incoming, learn_from)
+            self._activations = Inbox(
+                self.links.activations_in, self._part.activations, learnt.incoming, learn_from
+            )
         if self._after is not None:
             returning = {i: m.gradients() for i, m in learnt.outgoing.items()}
             self._returned = Inbox(self.links.gradients_in, self._part.gradients, returning)
@@ -383,7 +409,8 @@ class Engine:
             arrived = self._returned.take(i)
             if self.stage.probing:
                 self._learnt.reached[i] = arrived.pop().bool().tolist() if arrived else []
-            # None where the loss does not depend on an output, as without a boundary: optimizers heed the difference.
+            # None where the loss does not depend on an output, as without a boundary: optimizers
+            # heed the difference.
             reached = self._learnt.reached[i]
             self._gradients[i] = [g if r else None for g, r in zip(arrived, reached, strict=True)]
 
@@ -404,7 +431,9 @@ class Engine:
         if self.evaluating:
             result = self.stage.evaluate(i, inputs, overlapping=shared)
         else:
-            result = self.stage.forward(i, inputs, keep=i not in self._part.recomputed, overlapping=shared)
+            result = self.stage.forward(
+                i, inputs, keep=i not in self._part.recomputed, overlapping=shared
+            )
         self.recorder.span("F", i, began)
         if self._after is not None:
             self._made[i] = result
@@ -425,8 +454,9 @@ class Engine:
             self.wire.send_object(meta, self._after)
         elif not self._learnt.outgoing[i].describes(tensors, skeleton):
             raise ValueError(
-                f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or constants, the inputs not; "
-                "what a layer returns besides the contents of its tensors must not depend on data or time"
+                f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or "
+                "constants, the inputs not; what a layer returns besides the contents of its "
+                "tensors must not depend on data or time"
             )
         self.links.outbox.send(self.links.activations_out, tensors)
         if i not in self._part.recomputed and not self.evaluating:
@@ -451,7 +481,9 @@ class Engine:
         gradients: list[Tensor | None] | None = None
         if self._after is not None:
             arrived = iter(self._gradients.pop(i))
-            gradients = [next(arrived) if m.requires_grad else None for m in self._learnt.outgoing[i].tensors]
+            gradients = [
+                next(arrived) if m.requires_grad else None for m in self._learnt.outgoing[i].tensors
+            ]
         elif self._scaler is not None:
             gradients = [self._scaler.gradient_of(self.losses[i])]
         if self.replicas is not None and action == self._part.last_backward:
@@ -465,7 +497,10 @@ class Engine:
     def _send_gradients(self, i: int, made: list[Tensor | None]) -> None:
         """Send gradients, zeros where there is none, and while shapes are learnt also where there is one."""
         metas = self._learnt.incoming[i].gradients().tensors
-        gradients = [m.room(self.stage.device).zero_() if g is None else g for g, m in zip(made, metas, strict=True)]
+        gradients = [
+            m.room(self.stage.device).zero_() if g is None else g
+            for g, m in zip(made, metas, strict=True)
+        ]
         exist = [g is not None for g in made]
         if self.stage.probing:
             self._learnt.made[i] = exist
@@ -485,7 +520,8 @@ class Engine:
         if isinstance(self.stage.head, Head):
             self.stage.head.refuse_constant()
         if self.replicas is not None:
-            self.replicas.finish()  # before statistics are gathered: replicas must meet in the same order
+            # before statistics are gathered: replicas must meet in the same order
+            self.replicas.finish()
         self._work.close()
         if self._before is None:
             self._return_to_user()

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from repro.gpipe.exact import rng
 
 Layer = nn.Module | Callable[[], nn.Module]
-_RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")  # the second is nn.MultiheadAttention's
+# the second is nn.MultiheadAttention's
+_RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 
 
 def as_layers(layers: Any) -> list[Layer]:
     """The layers of a model, checked.
 
     Raises:
-        ValueError: one line, if this is no sequence of layers, or if two layers on the meta device share a parameter.
+        ValueError: one line, if this is no sequence of layers, or if two layers on the meta device
+            share a parameter.
     """
     if isinstance(layers, nn.Sequential):
         layers = list(layers)
@@ -33,8 +35,9 @@ def as_layers(layers: Any) -> list[Layer]:
         wrong = next((e for e in entries if not callable(e)), layers)
         shown = " ".join(str(wrong).split())[:40]
         raise ValueError(
-            f"layers: expected an nn.Sequential or a sequence of modules or factories, found {type(wrong).__name__} "
-            f"({shown}); list the model's layers in order, each taking one value and returning one"
+            "layers: expected an nn.Sequential or a sequence of modules or factories, found "
+            f"{type(wrong).__name__} ({shown}); list the model's layers in order, each taking one "
+            "value and returning one"
         )
     _refuse_shared_on_meta(entries)
     return cast("list[Layer]", entries)
@@ -54,7 +57,8 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
     Initialised on the CPU from (seed, layer index), so that no K changes it.
 
     Raises:
-        ValueError: if a factory makes no module, or a module on the meta device cannot initialise itself.
+        ValueError: if a factory makes no module, or a module on the meta device cannot initialise
+            itself.
     """
     others = [*rng.other_sources().values()]
     with rng.preserved(torch.device("cpu"), others):
@@ -73,10 +77,15 @@ def _made(factory: Callable[[], nn.Module], index: int) -> nn.Module:
     """
     if not _takes_nothing(factory):
         name = getattr(factory, "__name__", type(factory).__name__)
-        raise ValueError(f"layers[{index}]: {name} needs arguments, and a factory gets none; write lambda: {name}(...)")
+        raise ValueError(
+            f"layers[{index}]: {name} needs arguments, and a factory gets none; write lambda: "
+            f"{name}(...)"
+        )
     made = factory()
     if not isinstance(made, nn.Module):
-        raise ValueError(f"layers[{index}]: the factory returned {type(made).__name__}, not an nn.Module")
+        raise ValueError(
+            f"layers[{index}]: the factory returned {type(made).__name__}, not an nn.Module"
+        )
     return made
 
 
@@ -97,20 +106,23 @@ def _tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, 
 def _materialised(layer: nn.Module, index: int) -> nn.Module:
     """A copy of a module on the meta device, with memory, initialised by its own submodules' reset methods.
 
-    These run as constructors do, submodules first: nn.MultiheadAttention sets its projection's bias after that has
-    drawn one. The draws are those of a factory where the constructors do no more than call them.
+    These run as constructors do, submodules first: nn.MultiheadAttention sets its projection's bias
+    after that has drawn one. The draws are those of a factory where the constructors do no more
+    than call them.
 
     Raises:
-        ValueError: if part of the module is not on the meta device, or would be left without a value.
+        ValueError: if part of the module is not on the meta device, or would be left without a
+            value.
     """
     if real := next((name for name, tensor in _tensors(layer) if not tensor.is_meta), None):
         raise ValueError(
-            f"layers[{index}].{real}: not on the meta device as other parts of this layer are, and initialising the "
-            "layer would overwrite it; give a factory that makes the whole layer"
+            f"layers[{index}].{real}: not on the meta device as other parts of this layer are, and "
+            "initialising the layer would overwrite it; give a factory that makes the whole layer"
         )
     blank = {id(tensor): _blank(tensor) for _, tensor in _tensors(layer)}
     untouched = {id(tensor): tensor._version for tensor in blank.values()}
-    module = deepcopy(layer, dict(blank))  # takes the blanks for copies already made: what was tied stays tied
+    # takes the blanks for copies already made: what was tied stays tied
+    module = deepcopy(layer, dict(blank))
     for name, part in _parts_first(module):
         reset = next((getattr(part, method) for method in _RESETS if hasattr(part, method)), None)
         if reset is not None and _takes_nothing(reset):
@@ -119,10 +131,17 @@ def _materialised(layer: nn.Module, index: int) -> nn.Module:
             why = "has no reset_parameters() without arguments"
             raise _not_initialised(index, f"{name}.{own}".lstrip("."), part, why)
     for name, tensor in _tensors(module):
-        # No value can mark an integer or a boolean as unset, so there it is that nothing wrote to the tensor.
-        if tensor.isnan().any() if _has_nan(tensor) else untouched.get(id(tensor)) == tensor._version:
+        # No value can mark an integer or a boolean as unset, so there it is that nothing wrote to
+        # the tensor.
+        if (
+            tensor.isnan().any()
+            if _has_nan(tensor)
+            else untouched.get(id(tensor)) == tensor._version
+        ):
             part = module.get_submodule(name.rpartition(".")[0])
-            raise _not_initialised(index, name, part, "leaves it unset when it resets its parameters")
+            raise _not_initialised(
+                index, name, part, "leaves it unset when it resets its parameters"
+            )
     return module
 
 
@@ -163,14 +182,17 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
     """Number of parameters of each layer; factories are only built on the meta device.
 
     Raises:
-        ValueError: if a layer is lazy, so that its parameters have no shape before it has seen data.
+        ValueError: if a layer is lazy, so that its parameters have no shape before it has seen
+            data.
     """
     for index, layer in enumerate(on_meta(layers)):
-        if lazy := next((key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)), None):
+        if lazy := next(
+            (key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)), None
+        ):
             raise ValueError(
-                f"layers[{index}].{lazy}: has no shape before the layer's first forward, so balance='parameters' "
-                "cannot count it; give balance='uniform' or a list of layers per stage, or a layer with sizes, such "
-                "as nn.Linear in place of nn.LazyLinear"
+                f"layers[{index}].{lazy}: has no shape before the layer's first forward, so "
+                "balance='parameters' cannot count it; give balance='uniform' or a list of layers "
+                "per stage, or a layer with sizes, such as nn.Linear in place of nn.LazyLinear"
             )
     return [sum(p.numel() for p in layer.parameters()) for layer in on_meta(layers)]
 
@@ -178,7 +200,8 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     """Raise a ValueError if two stages share a parameter or a buffer: each would change its own copy.
 
-    A factory that hands out what exists already is found out by its tensors, which are not on the meta device.
+    A factory that hands out what exists already is found out by its tensors, which are not on the
+    meta device.
     """
     if len(balance) == 1:
         return
@@ -191,8 +214,9 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
             first, _ = owner.setdefault(id(tensor), (j, tensor))
             if first != j:
                 raise ValueError(
-                    f"layers[{index}].{name}: shared by stages {first} and {j}; what is shared must lie within "
-                    "one stage: choose a balance that keeps its users together, or untie it"
+                    f"layers[{index}].{name}: shared by stages {first} and {j}; what is shared "
+                    "must lie within one stage: choose a balance that keeps its users together, "
+                    "or untie it"
                 )
 
 
@@ -203,8 +227,9 @@ def _refuse_shared_on_meta(layers: Sequence[Any]) -> None:
         for name, tensor in _tensors(layer) if isinstance(layer, nn.Module) else ():
             if tensor.is_meta and (first := owner.setdefault(id(tensor), index)) != index:
                 raise ValueError(
-                    f"layers[{index}].{name}: on the meta device and shared with layers[{first}], but each layer there "
-                    "is built on its own; untie it, put both into one layer, or give modules that are built already"
+                    f"layers[{index}].{name}: on the meta device and shared with layers[{first}], "
+                    "but each layer there is built on its own; untie it, put both into one layer, "
+                    "or give modules that are built already"
                 )
 
 
@@ -213,6 +238,6 @@ def refuse_sync_batchnorm(module: nn.Module, index: int) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.SyncBatchNorm):
             raise ValueError(
-                f"layers[{index}]{name and '.' + name}: SyncBatchNorm would wait for the other stages, which do not "
-                "have this layer; use nn.BatchNorm1d, 2d or 3d"
+                f"layers[{index}]{name and '.' + name}: SyncBatchNorm would wait for the other "
+                "stages, which do not have this layer; use nn.BatchNorm1d, 2d or 3d"
             )

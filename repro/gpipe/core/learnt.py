@@ -1,7 +1,8 @@
 """What crosses a stage's boundaries, learnt in one step and expected in the steps that follow.
 
-A step announces the signature of its inputs: their shapes, types and constants. Where the signature is new, the step
-learns: every message brings its description along. Later steps with that signature post their receives ahead.
+A step announces the signature of its inputs: their shapes, types and constants. Where the signature
+is new, the step learns: every message brings its description along. Later steps with that signature
+post their receives ahead.
 """
 
 import logging
@@ -26,8 +27,10 @@ class Learnt:
     Attributes:
         incoming: activations from the stage before.
         outgoing: activations to the stage after.
-        reached: micro-batch -> for each outgoing tensor that requires a gradient, whether there is one.
-        made: micro-batch -> for each incoming tensor that requires a gradient, whether this stage makes one.
+        reached: micro-batch -> for each outgoing tensor that requires a gradient, whether there is
+            one.
+        made: micro-batch -> for each incoming tensor that requires a gradient, whether this stage
+            makes one.
         unexpected: how many steps were not as learnt and had to be done again.
     """
 
@@ -77,10 +80,14 @@ class Signatures:
         self._in_a_row = self._in_a_row + 1 if new else 0
         if self._in_a_row == _NEW_IN_A_ROW:
             same = self._before == shapes
-            cause = "a constant among them differs; give it as a tensor" if same else "pad to few shapes"
+            cause = (
+                "a constant among them differs; give it as a tensor"
+                if same
+                else "pad to few shapes"
+            )
             _log.warning(
-                "steps are slow: each of the last %d had inputs of a new kind, so every message brought its "
-                "description (now %s); %s",
+                "steps are slow: each of the last %d had inputs of a new kind, so every message "
+                "brought its description (now %s); %s",
                 _NEW_IN_A_ROW,
                 constants if same else shapes,
                 cause,

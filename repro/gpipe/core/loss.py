@@ -19,12 +19,13 @@ Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> it
 class Weighted:
     """A mean loss that says what a micro-batch weighs where that is not its number of examples.
 
-    A loss over the tokens that are not padding, say: `Weighted(loss, lambda targets: (targets != PAD).sum())`.
+    A loss over the tokens that are not padding, say: `Weighted(loss, lambda targets: (targets !=
+    PAD).sum())`.
 
     Attributes:
         loss: (outputs, targets) of a micro-batch -> its mean loss.
-        weight: targets of a micro-batch -> how many terms that mean has, 0 or more. A micro-batch that weighs
-            nothing adds nothing, and its loss is not asked for.
+        weight: targets of a micro-batch -> how many terms that mean has, 0 or more. A micro-batch
+            that weighs nothing adds nothing, and its loss is not asked for.
     """
 
     loss: Loss
@@ -38,7 +39,8 @@ class Weighted:
 class LossModule:
     """What a loss that is an nn.Module holds: nothing in it may be trained or change.
 
-    It would have no part in replicas, clipping and checkpoints, and buffers would change once more in R.
+    It would have no part in replicas, clipping and checkpoints, and buffers would change once more
+    in R.
 
     Args:
         module: the loss, or what a `Weighted` one has as its loss.
@@ -56,7 +58,9 @@ class LossModule:
             trained: parameters of the stage, which the loss may use.
         """
         own = {id(parameter) for parameter in trained}
-        self._parameters = [(name, p) for name, p in self.module.named_parameters() if id(p) not in own]
+        self._parameters = [
+            (name, p) for name, p in self.module.named_parameters() if id(p) not in own
+        ]
         return [p for _, p in self._parameters], self._buffers.before_step(learning=False)
 
     def refusal(self) -> str:
@@ -67,8 +71,9 @@ class LossModule:
         if name is None:
             return ""
         return (
-            f"loss_fn: {type(self.module).__name__} {does} {name!r}, but a loss is not trained, saved or recomputed "
-            "like a layer; make it the last layer of the model, one that returns what a plain loss needs"
+            f"loss_fn: {type(self.module).__name__} {does} {name!r}, but a loss is not trained, "
+            "saved or recomputed like a layer; make it the last layer of the model, one that "
+            "returns what a plain loss needs"
         )
 
 
@@ -90,7 +95,12 @@ class Head:
     """
 
     def __init__(
-        self, loss_fn: Loss, targets: Tree, examples: int, micro_batches: int, total: Callable[[float], float]
+        self,
+        loss_fn: Loss,
+        targets: Tree,
+        examples: int,
+        micro_batches: int,
+        total: Callable[[float], float],
     ) -> None:
         self._loss = loss_fn
         self.parts: list[Tree] = [None] * micro_batches
@@ -105,18 +115,19 @@ class Head:
         whole = total(sum(weights) if right else math.nan)  # so that every replica refuses
         if not whole > 0:
             raise ValueError(
-                f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at least 0, and the "
-                "mini-batch's more than 0: a mean over nothing is none"
+                f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at "
+                "least 0, and the mini-batch's more than 0: a mean over nothing is none"
             )
         self._shares = [w / whole for w in weights]
-        self._wanted, self._given = False, False  # a gradient, by any of the outputs and by any of the losses
+        # a gradient, by any of the outputs and by any of the losses
+        self._wanted, self._given = False, False
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
         if not flatten(outputs)[0]:
             raise ValueError(
-                f"the last layer returned {shown(outputs)}, which holds no tensor for the loss to be made of; check "
-                "that it has a return statement"
+                f"the last layer returned {shown(outputs)}, which holds no tensor for the loss to "
+                "be made of; check that it has a return statement"
             )
         if not self._shares[i]:
             return _nothing(outputs)
@@ -126,12 +137,15 @@ class Head:
             if self.parts[i] is not None:
                 raise
             raise ValueError(
-                f"targets: None on the last stage, and the loss failed with {type(error).__name__}: {error}; pass the "
-                "targets on the last stage, or a loss that needs none"
+                "targets: None on the last stage, and the loss failed with "
+                f"{type(error).__name__}: {error}; pass the targets on the last stage, or a loss "
+                "that needs none"
             ) from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch")
+            raise ValueError(
+                f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch"
+            )
         self._wanted |= any(t.requires_grad for t in flatten(outputs)[0])
         self._given |= loss.requires_grad
         return loss * self._shares[i]
@@ -139,7 +153,10 @@ class Head:
     def refuse_constant(self) -> None:
         """After the last backward: raise a ValueError if no loss depended on outputs that could have been trained."""
         if self._wanted and not self._given:
-            raise ValueError("loss_fn: no micro-batch's loss has a gradient; do not detach() it, nor make it of item()")
+            raise ValueError(
+                "loss_fn: no micro-batch's loss has a gradient; do not detach() it, nor make it "
+                "of item()"
+            )
 
 
 def _number(weight: Any) -> float:
@@ -152,4 +169,7 @@ def _number(weight: Any) -> float:
 
 def _nothing(outputs: Tree) -> Tensor:
     """Zero, whose gradients are zero; sums of no elements, since an output may be NaN where nothing counts."""
-    return sum((t.flatten()[:0].sum() for t in flatten(outputs)[0] if t.is_floating_point()), start=torch.zeros(()))
+    return sum(
+        (t.flatten()[:0].sum() for t in flatten(outputs)[0] if t.is_floating_point()),
+        start=torch.zeros(()),
+    )

@@ -1,7 +1,8 @@
 """Peak memory of one stage.
 
-On a GPU the allocator's own statistics. On the CPU, which keeps none, the bytes of all live tensor storages, found
-by watching every operator; that is slow, so it is read in a step of its own and never in a timed one.
+On a GPU the allocator's own statistics. On the CPU, which keeps none, the bytes of all live tensor
+storages, found by watching every operator; that is slow, so it is read in a step of its own and
+never in a timed one.
 """
 
 import weakref
@@ -16,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private: the one p
 from repro.gpipe.core.microbatch import flatten
 
 _OVER = "are allowed"  # what the errors of a limit say, and no others
-_OVER_ON_GPU = "allowed; Of the allocated memory"  # torch's own words, where a process has a share of its own
+# torch's own words, where a process has a share of its own
+_OVER_ON_GPU = "allowed; Of the allocated memory"
 
 
 def over_limit(reason: str) -> bool:
@@ -39,7 +41,10 @@ class LiveBytes(TorchDispatchMode):
         self._seen: set[int] = set()
         for tensor in resident:
             # Inputs may be a slice of a data set: what lies around it is not ours.
-            self._add(tensor, min(tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()))
+            self._add(
+                tensor,
+                min(tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()),
+            )
 
     def _add(self, tensor: Tensor, size: int | None = None) -> None:
         storage = tensor.untyped_storage()
@@ -84,7 +89,9 @@ class Peak:
 
 
 @contextmanager
-def peak_memory(device: torch.device, resident: Iterable[Tensor], limit: int | None = None) -> Iterator[Peak]:
+def peak_memory(
+    device: torch.device, resident: Iterable[Tensor], limit: int | None = None
+) -> Iterator[Peak]:
     """Measure the peak of the statements inside, `resident` tensors included, in bytes.
 
     Raises:

@@ -99,13 +99,19 @@ def refuse_uncuttable(tree: Tree, name: str) -> None:
     """Raise a ValueError if a tensor has no plain rows that could be cut into micro-batches and sent."""
     for tensor in flatten(tree)[0]:
         if tensor.is_nested:
-            raise ValueError(f"{name}: a nested tensor cannot be cut into micro-batches; pad it, by to_padded_tensor()")
+            raise ValueError(
+                f"{name}: a nested tensor cannot be cut into micro-batches; pad it, by "
+                "to_padded_tensor()"
+            )
         if tensor.layout != torch.strided:
             raise ValueError(
-                f"{name}: a tensor of layout {tensor.layout} cannot be cut into micro-batches; give to_dense() of it"
+                f"{name}: a tensor of layout {tensor.layout} cannot be cut into micro-batches; "
+                "give to_dense() of it"
             )
         if tensor.is_meta:
-            raise ValueError(f"{name}: a tensor on the meta device has no values; give one on the CPU or a GPU")
+            raise ValueError(
+                f"{name}: a tensor on the meta device has no values; give one on the CPU or a GPU"
+            )
 
 
 def batch_size(tree: Tree, name: str = "inputs") -> int:
@@ -115,14 +121,17 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
         ValueError: if there is no tensor, or two tensors disagree.
     """
     if tree is None:
-        raise ValueError(f"{name}: None, but this stage reads the mini-batch; only the other stages may pass None")
+        raise ValueError(
+            f"{name}: None, but this stage reads the mini-batch; only the other stages may pass "
+            "None"
+        )
     tensors, _ = flatten(map_leaves(Whole, lambda _w: None, tree))
     found = {t.shape[0] if t.ndim else -1 for t in tensors}
     if len(found) != 1 or -1 in found:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "no tensor"
         raise ValueError(
-            f"{name}: all tensors must share their first dimension, the mini-batch N, got {shapes}; "
-            "wrap what belongs to the whole mini-batch in repro.gpipe.Whole(...)"
+            f"{name}: all tensors must share their first dimension, the mini-batch N, got "
+            f"{shapes}; wrap what belongs to the whole mini-batch in repro.gpipe.Whole(...)"
         )
     return found.pop()
 
@@ -144,7 +153,9 @@ def split(tree: Tree, micro_batches: int, name: str = "inputs") -> list[Tree]:
     parts = [torch.split(t, cuts) for t in tensors]
 
     def part(i: int) -> Tree:
-        return map_leaves(Whole, lambda w: wholes[w.value], unflatten([p[i] for p in parts], skeleton))
+        return map_leaves(
+            Whole, lambda w: wholes[w.value], unflatten([p[i] for p in parts], skeleton)
+        )
 
     return [part(i) for i in range(micro_batches)]
 
@@ -153,6 +164,7 @@ def gather(parts: list[Tree]) -> Tree:
     """Join the outputs of all micro-batches along their first dimension."""
     flat = [flatten(p) for p in parts]
     joined = [
-        torch.cat(group) if group[0].ndim else torch.stack(group) for group in zip(*(t for t, _ in flat), strict=True)
+        torch.cat(group) if group[0].ndim else torch.stack(group)
+        for group in zip(*(t for t, _ in flat), strict=True)
     ]
     return unflatten(joined, flat[0][1])

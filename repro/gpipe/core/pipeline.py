@@ -25,7 +25,14 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
 from repro.gpipe.core.autocast import left_for_a_step
 from repro.gpipe.core.engine import Engine
-from repro.gpipe.core.layers import Layer, as_layers, build, names, refuse_shared, refuse_sync_batchnorm
+from repro.gpipe.core.layers import (
+    Layer,
+    as_layers,
+    build,
+    names,
+    refuse_shared,
+    refuse_sync_batchnorm,
+)
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.core.replicas import Replicas
@@ -51,31 +58,36 @@ class Pipeline:
     """K stages of a model, of which this process is one.
 
     Args:
-        layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes one value and
-            returns one: a tensor, or nested tuples, lists or dicts of tensors. Factories are called only for the
-            layers that run here and are initialised from (seed, layer), the same for every K.
+        layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes
+            one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
+            Factories are called only for the layers that run here and are initialised from (seed,
+            layer), the same for every K.
         stages: K, at most the number of processes and of layers. 1 needs no process group.
         micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
-        replicas: D copies of the pipeline, each with mini-batches of its own: rank d K + j of the world runs stage j
-            of replica d. Gradients are those of the mean over all of them, running statistics too.
-        balance: layers in each stage; or what to make even: "parameters", "uniform" counts, measured "time", which
-            needs a `sample`, or any cost(a, b) of a stage made of layers a to b-1. `print(pipe.cut)` tells.
+        replicas: D copies of the pipeline, each with mini-batches of its own: rank d K + j of the
+            world runs stage j of replica d. Gradients are those of the mean over all of them,
+            running statistics too.
+        balance: layers in each stage; or what to make even: "parameters", "uniform" counts,
+            measured "time", which needs a `sample`, or any cost(a, b) of a stage made of layers a
+            to b-1. `print(pipe.cut)` tells.
         partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
             paper's) or "cumulative-share" (Lingvo's).
-        checkpoint: recompute activations "always" (the paper), for all but the last micro-batch ("except_last"), or
-            "never".
+        checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
+            ("except_last"), or "never".
         schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`.
-        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and gloo otherwise; "shm"
-            and "gloo" insist. GPUs use NCCL if each stage has its own, else, and with "gloo", pinned host memory.
-        throttle: makes every link between neighbours, each direction one, no faster than this, to emulate a slow
-            network between stages on the CPU of one Linux host. A link carries one message at a time, and the message
-            arrives `latency` later; without `overlap` its sender does not compute before it is on its way.
-            Small messages of the runtime itself (announcements, descriptions, losses) are not throttled.
+        transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
+            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, else,
+            and with "gloo", pinned host memory.
+        throttle: makes every link between neighbours, each direction one, no faster than this, to
+            emulate a slow network between stages on the CPU of one Linux host. A link carries one
+            message at a time, and the message arrives `latency` later; without `overlap` its sender
+            does not compute before it is on its way. Small messages of the runtime itself
+            (announcements, descriptions, losses) are not throttled.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
-        allow_nonfinite: train on, and save, where loss, gradients or weights are inf or nan: nothing is checked. For a
-            loss scale of your own, say.
+        allow_nonfinite: train on, and save, where loss, gradients or weights are inf or nan:
+            nothing is checked. For a loss scale of your own, say.
 
     Raises:
         ValueError: one line, for any argument out of range.
@@ -104,8 +116,8 @@ class Pipeline:
         rng.check_seed(seed)
         if schedule in SCHEDULES and SCHEDULES[schedule].interleaved:
             raise ValueError(
-                f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, since a process runs one "
-                "stage; try '1f1b'"
+                f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, "
+                "since a process runs one stage; try '1f1b'"
             )
         self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
         check(self.schedule)
@@ -117,11 +129,22 @@ class Pipeline:
         self._all = Wire(stages * replicas, self.replica * stages + self.rank)
         self.device = own_device(device, self._all.rank)
         if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # events and communicators belong to the current device
+            # events and communicators belong to the current device
+            torch.cuda.set_device(self.device)
         here.who = named(self.rank, self.replica, replicas)
-        alike = {"stages": stages, "replicas": replicas, "layers": len(entries), "micro_batches": micro_batches}
+        alike = {
+            "stages": stages,
+            "replicas": replicas,
+            "layers": len(entries),
+            "micro_batches": micro_batches,
+        }
         alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
-        alike |= {"checkpoint": checkpoint, "seed": seed, "schedule": schedule, "transport": transport}
+        alike |= {
+            "checkpoint": checkpoint,
+            "seed": seed,
+            "schedule": schedule,
+            "transport": transport,
+        }
         alike |= {"throttle": throttle, "allow_nonfinite": allow_nonfinite}
         if stages * replicas > 1:
             refuse_unlike(self._all.rank, alike)
@@ -132,7 +155,9 @@ class Pipeline:
             stages,
             balance,
             partitioner,
-            lambda: self._profile(entries, links, recompute=checkpoint != "never", seed=seed, sample=sample),
+            lambda: self._profile(
+                entries, links, recompute=checkpoint != "never", seed=seed, sample=sample
+            ),
         )
         self.balance = self.cut.counts
         if self._all.rank == 0:
@@ -151,18 +176,21 @@ class Pipeline:
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.device)
         self.allow_nonfinite = allow_nonfinite
-        self.engine = Engine(self.stage, links, copies, self._all, refuse_nonfinite=not allow_nonfinite)
+        self.engine = Engine(
+            self.stage, links, copies, self._all, refuse_nonfinite=not allow_nonfinite
+        )
         self._offset: float | None = None  # of this host's clock, learnt in the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
     def __repr__(self) -> str:
         end = self.stage.head_index
-        layers = ", ".join(f"{name} {type(layer).__name__}" for name, layer in self.module.named_children())
+        layers = ", ".join(
+            f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
+        )
         return (
-            f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule {self.schedule.name}, "
-            f"checkpoint {self.schedule.checkpoint}\n"
-            f"  cut: {self.cut}\n"
-            f"  here: {named(self.rank, self.replica, self.replicas)} on {self.device}, layers "
+            f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
+            f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
+            f"here: {named(self.rank, self.replica, self.replicas)} on {self.device}, layers "
             f"{end - len(self.module)} to {end - 1}: {shorten(layers, 80, placeholder=' ...')}"
         )
 
@@ -188,28 +216,30 @@ class Pipeline:
     ) -> StepResult:
         """One mini-batch: M forwards and backwards on every stage and one synchronous update.
 
-        Call it on every rank. The gradients are those of the mini-batch mean. Inside torch.autocast the layers and
-        the loss run in the lower precision, and everything else as outside.
+        Call it on every rank. The gradients are those of the mini-batch mean. Inside torch.autocast
+        the layers and the loss run in the lower precision, and everything else as outside.
 
         Args:
-            inputs: read on the first stage, this replica's own; tensors of shape [N, ...], nested as the first layer
-                takes them; members marked `Whole` reach every micro-batch uncut. Other stages may pass None.
+            inputs: read on the first stage, this replica's own; tensors of shape [N, ...], nested
+                as the first layer takes them; members marked `Whole` reach every micro-batch uncut.
+                Other stages may pass None.
             targets: read on the last stage; [N, ...] likewise, or None. Other stages may pass None.
-            loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage. Micro-batches weigh
-                by their numbers of examples, or as a `Weighted` loss says.
-            optimizer: of this stage's parameters. None leaves the gradients to the caller, and does not clear them
-                beforehand.
+            loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
+                Micro-batches weigh by their numbers of examples, or as a `Weighted` loss says.
+            optimizer: of this stage's parameters. None leaves the gradients to the caller, and does
+                not clear them beforehand.
             trace: collect the spans of all stages.
-            scaler: from `grad_scaler`, for float16. The gradients are those of the scaled loss, and the loss that is
-                returned is not scaled. With an optimizer, its step and update are done too. Gradients may then be
-                inf or nan; no NonFiniteError is raised.
+            scaler: from `grad_scaler`, for float16. The gradients are those of the scaled loss, and
+                the loss that is returned is not scaled. With an optimizer, its step and update are
+                done too. Gradients may then be inf or nan; no NonFiniteError is raised.
 
         Raises:
-            ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference mode, or if the
-                optimizer would discard gradients that steps without one have left.
-            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running the step once more
-                finds out which layer made it. Weights, optimizer state, buffers, gradients and the step's number are
-                as before: training can go on with another mini-batch.
+            ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference
+                mode, or if the optimizer would discard gradients that steps without one have left.
+            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running
+                the step once more finds out which layer made it. Weights, optimizer state, buffers,
+                gradients and the step's number are as before: training can go on with another
+                mini-batch.
         """
         self._refuse_update(optimizer, scaler)
         step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
@@ -218,29 +248,36 @@ class Pipeline:
             try:
                 step(optimizer, trace=trace, scaler=scaler)
             except NonFiniteError as refused:
-                raise culprit.find(self.stage, self._all, self.engine.wire, str(refused), step) from None
+                raise culprit.find(
+                    self.stage, self._all, self.engine.wire, str(refused), step
+                ) from None
         self._updated = optimizer is not None
         return self._result(trace=trace)
 
     @told()
-    def _refuse_update(self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None) -> None:
+    def _refuse_update(
+        self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None
+    ) -> None:
         """Raise a ValueError where a step would train something else than the same code does without a pipeline."""
         if optimizer is not None:
             refuse_no_optimizer(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
-                "optimizer: LBFGS needs the loss several times a step and all parameters at once, but a stage has a "
-                "part of them; use an optimizer that treats each parameter alone, such as SGD or AdamW"
+                "optimizer: LBFGS needs the loss several times a step and all parameters at once, "
+                "but a stage has a part of them; use an optimizer that treats each parameter "
+                "alone, such as SGD or AdamW"
             )
         if scaler is not None and not isinstance(scaler, GradScaler):
             raise ValueError(
-                f"scaler: {type(scaler).__name__} knows the gradients of one stage only; make it by pipe.grad_scaler()"
+                f"scaler: {type(scaler).__name__} knows the gradients of one stage only; make it "
+                "by pipe.grad_scaler()"
             )
         left = self._updated is False and any(p.grad is not None for p in self.parameters())
         if optimizer is not None and left:
             raise ValueError(
-                "optimizer: train_step would clear the gradients that steps without an optimizer have left; call "
-                "optimizer.step() to use them, or optimizer.zero_grad() to drop them"
+                "optimizer: train_step would clear the gradients that steps without an optimizer "
+                "have left; call optimizer.step() to use them, or optimizer.zero_grad() to drop "
+                "them"
             )
 
     @in_call()
@@ -248,8 +285,8 @@ class Pipeline:
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that their norm over all stages is at most `max_norm`; call it on every rank.
 
-        Call it between `train_step` without an optimizer and `optimizer.step()`. It is torch.nn.utils.clip_grad_norm_
-        of the unsplit model. The norm has the same bits for every K.
+        Call it between `train_step` without an optimizer and `optimizer.step()`. It is
+        torch.nn.utils.clip_grad_norm_ of the unsplit model. The norm has the same bits for every K.
 
         Args:
             max_norm: at least 0; inf only measures.
@@ -259,8 +296,8 @@ class Pipeline:
             The norm before clipping, a scalar on this stage's device.
 
         Raises:
-            ValueError: if an argument is out of range or differs between ranks, or if the last `train_step` has
-                updated the weights already.
+            ValueError: if an argument is out of range or differs between ranks, or if the last
+                `train_step` has updated the weights already.
         """
         total = clip.clip_grad_norm_(
             list(self.parameters()),
@@ -276,8 +313,8 @@ class Pipeline:
         """A torch.amp.GradScaler for `train_step`: an inf on one stage skips the update on all stages.
 
         Args:
-            options: those of torch.amp.GradScaler, the same on every rank: `init_scale`, `growth_factor`,
-                `backoff_factor`, `growth_interval`, `enabled`.
+            options: those of torch.amp.GradScaler, the same on every rank: `init_scale`,
+                `growth_factor`, `backoff_factor`, `growth_interval`, `enabled`.
         """
         return GradScaler(self.device, self._all, **options)
 
@@ -293,7 +330,9 @@ class Pipeline:
         if not trace:
             return StepResult(loss, *times)
         own = [s._replace(start=s.start + self._offset, end=s.end + self._offset) for s in own]
-        timeline = Timeline(tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages)
+        timeline = Timeline(
+            tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages
+        )
         return StepResult(loss, *times, timeline)
 
     @in_call()
@@ -332,24 +371,31 @@ class Pipeline:
     ) -> list[int]:
         """Peak bytes on each stage over one training step, which it runs: slower than usual, so never time it.
 
-        Counted are parameters, buffers, gradients, optimizer state, activations, messages and, on the CPU, only
-        tensors (live storages); on a GPU what the allocator handed out.
+        Counted are parameters, buffers, gradients, optimizer state, activations, messages and, on
+        the CPU, only tensors (live storages); on a GPU what the allocator handed out.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes; the others are told.
+            MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes; the
+                others are told.
         """
-        with memory.peak_memory(self.device, self.resident(inputs, targets, optimizer), limit) as peak:
+        with memory.peak_memory(
+            self.device, self.resident(inputs, targets, optimizer), limit
+        ) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
 
-    def resident(self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None) -> Iterator[Tensor]:
+    def resident(
+        self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
+    ) -> Iterator[Tensor]:
         """What lies in this stage's memory between steps; a list of it would keep alive what a step lets go of."""
         yield from self.module.parameters()
         yield from self.module.buffers()
         yield from (p.grad for p in self.module.parameters() if p.grad is not None)
-        yield from flatten([[*state.values()] for state in optimizer.state.values()] if optimizer is not None else [])[
-            0
-        ]
+        yield from flatten(
+            [[*state.values()] for state in optimizer.state.values()]
+            if optimizer is not None
+            else []
+        )[0]
         yield from flatten(unwrapped(inputs))[0] if self.rank == 0 else []
         yield from flatten(unwrapped(targets))[0] if self.is_last else []
 
@@ -363,13 +409,15 @@ class Pipeline:
         """Write a checkpoint that any K can load, in place of the one that is there; call it on every rank.
 
         Args:
-            folder: one that all hosts see. Each stage writes its own part; replicas after the first only wait.
+            folder: one that all hosts see. Each stage writes its own part; replicas after the first
+                only wait.
             optimizer: of this stage; its state goes along.
             extra: anything of yours that JSON can keep, such as the epoch.
 
         Raises:
-            OSError, ValueError: one line on every rank, also where weights, running statistics or optimizer state are
-                inf or nan and that is not allowed; the checkpoint that was there stays.
+            OSError, ValueError: one line on every rank, also where weights, running statistics or
+                optimizer state are inf or nan and that is not allowed; the checkpoint that was
+                there stays.
         """
         failure = None
         try:
@@ -392,11 +440,14 @@ class Pipeline:
                 raise found
 
     @in_call()
-    def load(self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    def load(
+        self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None
+    ) -> dict[str, Any]:
         """Go on from a checkpoint of any K, bit for bit; call it on every rank. Returns what `save` got as `extra`.
 
         Raises:
-            ValueError: one line on every rank, before anything is changed, if it is damaged or of another model.
+            ValueError: one line on every rank, before anything is changed, if it is damaged or of
+                another model.
         """
         restored = save_load.load(
             Path(folder),
@@ -436,11 +487,16 @@ class Pipeline:
         found = None
         if self._all.rank == 0:
             if sample is None:
-                raise ValueError("balance='time': needs sample=, the inputs of one micro-batch; or try 'parameters'")
+                raise ValueError(
+                    "balance='time': needs sample=, the inputs of one micro-batch; or try "
+                    "'parameters'"
+                )
             found = measure(layers, sample, self.device, recompute=recompute, seed=seed)
         gathered = self._all.all_gather((found, links.speed()))
         speeds = [speed for _, speed in gathered]
         slowest = LinkSpeed(
-            max(s.latency for s in speeds), min(s.bytes_per_second for s in speeds), all(s.overlap for s in speeds)
+            max(s.latency for s in speeds),
+            min(s.bytes_per_second for s in speeds),
+            all(s.overlap for s in speeds),
         )
         return gathered[0][0], slowest

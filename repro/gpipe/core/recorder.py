@@ -1,7 +1,8 @@
 """Clocks: spans of what this stage does, in seconds that all stages of a host share.
 
-`time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around the kernels and
-placed on that clock after the step. A span costs a clock reading and an entry in a list, about a microsecond.
+`time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around
+the kernels and placed on that clock after the step. A span costs a clock reading and an entry in a
+list, about a microsecond.
 """
 
 import time
@@ -66,5 +67,7 @@ class Recorder:
             start, end = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
             self._marks.append((kind, i, start, end))
         self._events.clear()
-        spans = [Span(kind, self.stage, i, start, end, self.step) for kind, i, start, end in self._marks]
+        spans = [
+            Span(kind, self.stage, i, start, end, self.step) for kind, i, start, end in self._marks
+        ]
         return sorted(spans, key=lambda s: (s.start, s.end))

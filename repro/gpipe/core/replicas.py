@@ -1,8 +1,9 @@
 """D copies of a pipeline (data parallelism): what stage j of every copy has to agree on.
 
-The gradients of a stage are final during its last backward: whenever a bucket of them is, its all-reduce starts and
-runs beside what is left of that backward, and beside the backwards of the stages before. Sparse gradients, as of
-nn.Embedding(sparse=True), are exchanged after it, and stay sparse: optimizers treat the rows in them unlike others.
+The gradients of a stage are final during its last backward: whenever a bucket of them is, its
+all-reduce starts and runs beside what is left of that backward, and beside the backwards of the
+stages before. Sparse gradients, as of nn.Embedding(sparse=True), are exchanged after it, and stay
+sparse: optimizers treat the rows in them unlike others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import _get_default_store  # private: the one place that imports it
+
+# private: the one place that imports it
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.hooks import RemovableHandle
 
 from repro.gpipe.comm.control_channel import wait
@@ -24,7 +27,8 @@ BUCKET = 25 * 2**20  # bytes of gradients that are summed at once
 def group(members: tuple[int, ...], backend: str) -> Any:
     """A process group that only its members make, once in the life of a process; `new_group` would need everybody.
 
-    It is torch's bare ProcessGroupGloo or ProcessGroupNCCL, which torch.distributed's functions do not take.
+    It is torch's bare ProcessGroupGloo or ProcessGroupNCCL, which torch.distributed's functions do
+    not take.
 
     Args:
         members: ranks of the world.
@@ -48,7 +52,8 @@ class Replicas:
     def __init__(self, members: Sequence[int], device: torch.device) -> None:
         nccl = device.type == "cuda" and "nccl" in dist.get_backend_config()
         self._group = group(tuple(members), "nccl" if nccl else "gloo")
-        # A sum needs every member. Each says that it waits for the next one, so the one that is missing is found.
+        # A sum needs every member. Each says that it waits for the next one, so the one that is
+        # missing is found.
         self._next = members[(members.index(dist.get_rank()) + 1) % len(members)]
         self._device = device if nccl else torch.device("cpu")
         self._parameters: list[nn.Parameter] = []
@@ -61,7 +66,8 @@ class Replicas:
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
         """Before a step, whose gradients are the only ones that these parameters have; see `rollback`.
 
-        The parameters may be others than in the last step: weight norm, pruning and adapters replace or add some.
+        The parameters may be others than in the last step: weight norm, pruning and adapters
+        replace or add some.
         """
         self._armed = False
         self._parameters = list(parameters)
@@ -90,7 +96,9 @@ class Replicas:
             wait(work, flat, self._next)
             sizes = [*(p.numel() for p in bucket), len(bucket), len(bucket)]
             *parts, had, sparse = flat.to(bucket[0].device).split(sizes)
-            for parameter, part, elsewhere, is_sparse in zip(bucket, parts, had, sparse.tolist(), strict=True):
+            for parameter, part, elsewhere, is_sparse in zip(
+                bucket, parts, had, sparse.tolist(), strict=True
+            ):
                 if is_sparse:
                     self._sparse.add(parameter)
                 elif parameter.grad is not None:
@@ -116,14 +124,18 @@ class Replicas:
     def _ready(self, parameter: nn.Parameter) -> None:
         if self._armed and parameter not in self._sparse:
             bucket = self._bucket[parameter]
-            assert self._missing[bucket], "a gradient was added to twice in one backward (a reentrant checkpoint?)"
+            assert self._missing[bucket], (
+                "a gradient was added to twice in one backward (a reentrant checkpoint?)"
+            )
             self._missing[bucket] -= 1
             self._start()
 
     @torch.no_grad()
     def _start(self, *, everything: bool = False) -> None:
         """Sum the next buckets that are final, in the same order on every replica."""
-        while len(self._works) < len(self._order) and (everything or not self._missing[len(self._works)]):
+        while len(self._works) < len(self._order) and (
+            everything or not self._missing[len(self._works)]
+        ):
             bucket = self._order[len(self._works)]
             sparse = [p.grad is not None and p.grad.is_sparse for p in bucket]
             grads = [
@@ -131,7 +143,9 @@ class Replicas:
                 for p, is_sparse in zip(bucket, sparse, strict=True)
             ]
             had = grads[0].new_tensor([p.grad is not None for p in bucket])
-            flat = torch.cat([*(g.reshape(-1) for g in grads), had, had.new_tensor(sparse)]).to(self._device)
+            flat = torch.cat([*(g.reshape(-1) for g in grads), had, had.new_tensor(sparse)]).to(
+                self._device
+            )
             self._works.append((self._group.allreduce([flat]), flat))
 
     @torch.no_grad()
@@ -139,9 +153,16 @@ class Replicas:
         """Sum gradients that are sparse on some replica; the sums are the same on every replica."""
         if not parameters:
             return
-        own = [p.grad.coalesce() if p.grad is not None and p.grad.is_sparse else p.grad for p in parameters]
-        # What each replica has: 0 nothing, 1 a dense gradient, 2 a sparse one with so many indexed dimensions and rows.
-        kinds = [(0, 0, 0) if g is None else (2, g.sparse_dim(), g._nnz()) if g.is_sparse else (1, 0, 0) for g in own]
+        own = [
+            p.grad.coalesce() if p.grad is not None and p.grad.is_sparse else p.grad
+            for p in parameters
+        ]
+        # What each replica has: 0 nothing, 1 a dense gradient, 2 a sparse one with so many indexed
+        # dimensions and rows.
+        kinds = [
+            (0, 0, 0) if g is None else (2, g.sparse_dim(), g._nnz()) if g.is_sparse else (1, 0, 0)
+            for g in own
+        ]
         of_replicas = torch.stack(self.gather(torch.tensor(kinds))).unbind(1)
         for parameter, gradient, found in zip(parameters, own, of_replicas, strict=True):
             kind, dimensions, rows = found.t().tolist()
@@ -154,7 +175,9 @@ class Replicas:
             else:
                 parameter.grad = self._joined(parameter, gradient, indexed.pop(), rows)
 
-    def _joined(self, like: Tensor, gradient: Tensor | None, dimensions: int, rows: Sequence[int]) -> Tensor:
+    def _joined(
+        self, like: Tensor, gradient: Tensor | None, dimensions: int, rows: Sequence[int]
+    ) -> Tensor:
         """The sum of sparse gradients; every replica sends as many rows as the longest has."""
         room = max(*rows, 1)
         indices = torch.zeros(dimensions, room, dtype=torch.int64, device=like.device)
@@ -163,9 +186,13 @@ class Replicas:
             indices[:, : gradient._nnz()] = gradient.indices()
             values[: gradient._nnz()] = gradient.values()
         # Without the padding: a row counts as used by being there, even where its gradient is zero.
-        all_indices = torch.cat([i[:, :n] for i, n in zip(self.gather(indices), rows, strict=True)], dim=1)
+        all_indices = torch.cat(
+            [i[:, :n] for i, n in zip(self.gather(indices), rows, strict=True)], dim=1
+        )
         all_values = torch.cat([v[:n] for v, n in zip(self.gather(values), rows, strict=True)])
-        return torch.sparse_coo_tensor(all_indices, all_values, like.shape, check_invariants=False).coalesce()
+        return torch.sparse_coo_tensor(
+            all_indices, all_values, like.shape, check_invariants=False
+        ).coalesce()
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterable[list[nn.Parameter]]:

@@ -12,7 +12,8 @@ class StepResult:
 
     Attributes:
         loss: mean over the mini-batch, that of all replicas together.
-        start: when this stage began, in seconds on the clock of the first stage of all (time.perf_counter there).
+        start: when this stage began, in seconds on the clock of the first stage of all
+            (time.perf_counter there).
         end: when it had ended, its device included.
         timeline: spans of all stages of this replica, if traced.
     """

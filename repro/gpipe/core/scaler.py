@@ -15,9 +15,9 @@ from repro.gpipe.exact.nonfinite import all_finite
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler for one stage of a pipeline, made by `Pipeline.grad_scaler`.
 
-    `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed. It also asks all stages whether
-    their gradients are finite. By that answer `step` skips the update on all stages or on none, and `update` changes
-    the scale alike on all. Everything else is torch's.
+    `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed. It also asks
+    all stages whether their gradients are finite. By that answer `step` skips the update on all
+    stages or on none, and `update` changes the scale alike on all. Everything else is torch's.
 
     Args:
         device: of this stage.
@@ -29,7 +29,8 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device.type, **options)
         self._everyone = everyone
         self._found_inf = False  # on any stage, in the gradients of the step that ran last
-        self.scale(torch.zeros((), device=device))  # torch makes the scale's tensor at the first call
+        # torch makes the scale's tensor at the first call
+        self.scale(torch.zeros((), device=device))
         # torch's update() reads what unscale_() found. A stage without gradients has nothing to
         # unscale, so each stage also unscales this one number.
         self._witness = nn.Parameter(torch.zeros((), device=device))
@@ -57,8 +58,9 @@ class GradScaler(torch.amp.GradScaler):
         for rank, (_, scale, _) in enumerate(answers):
             if scale != answers[0][1]:
                 raise RefusedError(
-                    f"scaler: the scale is {scale} on rank {rank}, but {answers[0][1]} on rank 0; make the scaler with "
-                    "the same arguments, and call update() equally often, on every rank"
+                    f"scaler: the scale is {scale} on rank {rank}, but {answers[0][1]} on rank 0; "
+                    "make the scaler with the same arguments, and call update() equally often, on "
+                    "every rank"
                 )
         self._found_inf = not all(finite for finite, _, _ in answers)
         return any(update for _, _, update in answers)
@@ -76,6 +78,8 @@ class GradScaler(torch.amp.GradScaler):
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Change the scale by what the stages found; call it on every rank after `step`."""
         if self.is_enabled():
-            self._witness.grad = torch.full_like(self._witness, torch.inf if self._found_inf else 0.0)
+            self._witness.grad = torch.full_like(
+                self._witness, torch.inf if self._found_inf else 0.0
+            )
             self.unscale_(self._witness_optimizer)
         super().update(new_scale)

@@ -1,7 +1,7 @@
 """F, R and B of one micro-batch on one stage: the layers of a stage and what it keeps between these.
 
-With re-materialization F keeps only the boundary inputs; R runs the layers again with a graph; B differentiates
-(section 2.3 of arXiv:1811.06965v5).
+With re-materialization F keeps only the boundary inputs; R runs the layers again with a graph; B
+differentiates (section 2.3 of arXiv:1811.06965v5).
 """
 
 from collections import OrderedDict
@@ -23,9 +23,11 @@ from repro.gpipe.exact.grad_mode import OperatorLog
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
 _Call = tuple[int, Callable[[Tree], Tree], set[str]]
-_WRITES_TO_LEAF = "leaf Variable that requires grad"  # what torch says of a layer that writes to the stage's inputs
+# what torch says of a layer that writes to the stage's inputs
+_WRITES_TO_LEAF = "leaf Variable that requires grad"
 _FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
-Watch = Callable[[int, int, Tree], Tree]  # (micro-batch, layer index, what it returned) -> the same values
+# (micro-batch, layer index, what it returned) -> the same values
+Watch = Callable[[int, int, Tree], Tree]
 
 
 @dataclass
@@ -48,7 +50,8 @@ _Requiring = list[list[bool]]
 class _Trial:
     """Whether F is the same without a graph, and what required a gradient inside when that was tried.
 
-    Which kernels torch chooses depends on the latter, so the answer holds for as long as it is the same.
+    Which kernels torch chooses depends on the latter, so the answer holds for as long as it is the
+    same.
     """
 
     needs_no_graph: bool
@@ -64,13 +67,16 @@ class Stage:
         device: where they run.
         seed: of the random state, see `rng`.
 
-    While `probing`, F builds a graph even if none is kept, to learn which outputs require a gradient, whether the
-    layers overwrite the stage's inputs, which buffers change and which generators the layers draw from. In the other
-    steps `unexpected` says what was not as learnt: such a step must be undone, and done again while probing. `refused`
-    says why a step must be undone for good.
+    While `probing`, F builds a graph even if none is kept, to learn which outputs require a
+    gradient, whether the layers overwrite the stage's inputs, which buffers change and which
+    generators the layers draw from. In the other steps `unexpected` says what was not as learnt:
+    such a step must be undone, and done again while probing. `refused` says why a step must be
+    undone for good.
     """
 
-    def __init__(self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int) -> None:
+    def __init__(
+        self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int
+    ) -> None:
         self.names = names
         self.module = nn.Sequential(OrderedDict(zip(names, layers.values(), strict=True)))
         self.device = device
@@ -93,12 +99,14 @@ class Stage:
         self._first_index = min(layers, default=0)
         self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
         self._layers: list[_Call] = []
-        self._tree: object = None  # names, layers and all their submodules when they were looked at last
+        # names, layers and all their submodules when they were looked at last
+        self._tree: object = None
         self._follow([*self.module.modules()])
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
         self._suspected: set[str] = set()  # moved in a step that was not as learnt
-        self._drawn_elsewhere: set[str] = set()  # by something else than a layer: another thread, say
+        # by something else than a layer: another thread, say
+        self._drawn_elsewhere: set[str] = set()
 
     def begin_step(self, step: int) -> None:
         """Before the first action of a step; `step` is its number."""
@@ -145,9 +153,9 @@ class Stage:
         if found == [*self.names]:
             return ""
         return (
-            f"pipe.module: its layers are {', '.join(found) or 'none'}, and the Pipeline was built with "
-            f"{', '.join(self.names)}; put another layer in the place of one, or build another Pipeline to add or "
-            "remove some"
+            f"pipe.module: its layers are {', '.join(found) or 'none'}, and the Pipeline was built "
+            f"with {', '.join(self.names)}; put another layer in the place of one, or build "
+            "another Pipeline to add or remove some"
         )
 
     def _expected_otherwise(self) -> None:
@@ -158,12 +166,15 @@ class Stage:
 
         Args:
             i: micro-batch.
-            inputs: on this device; floating-point tensors that arrived from a neighbour require a gradient.
+            inputs: on this device; floating-point tensors that arrived from a neighbour require a
+                gradient.
             keep: keep the graph, so that B can follow without R.
-            overlapping: numbers of the input tensors that shared memory with others where they were made.
+            overlapping: numbers of the input tensors that shared memory with others where they were
+                made.
 
         Returns:
-            The outputs, or on the last stage, with a head, the micro-batch's share of the loss; without a graph,
+            The outputs, or on the last stage, with a head, the micro-batch's share of the loss;
+                without a graph,
             but `requires_grad` tells what had one when `keep` or `probing`.
         """
         tensors, skeleton = flatten(inputs)
@@ -183,7 +194,9 @@ class Stage:
         held = attributes.held(self.module) if self.probing and not keep else []
         with torch.set_grad_enabled(kept.trial is None):
             self._count(True)
-            outputs, structure = flatten(self._probe(i, kept, log) if self.probing else self._run(i, kept, log))
+            outputs, structure = flatten(
+                self._probe(i, kept, log) if self.probing else self._run(i, kept, log)
+            )
             self._count(False)
             if self.watch is None and (moved := [one for one in held if one.moved]):
                 self._refuse_moving(i, kept, moved)
@@ -208,7 +221,9 @@ class Stage:
             if not attributes.same(before, one.now()):
                 self.refused = self.refused or one.refusal()
 
-    def _same_without_graph(self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]) -> bool:
+    def _same_without_graph(
+        self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]
+    ) -> bool:
         """Whether F of micro-batch i, done once more without a graph, calls the same operators and gives the same bits.
 
         Values alone would not do: those of a small layer may be equal by chance.
@@ -240,16 +255,21 @@ class Stage:
 
         Args:
             i: micro-batch.
-            gradients: one for each output tensor, None where it has none; None as a whole on the last stage, whose
-                output is the loss.
+            gradients: one for each output tensor, None where it has none; None as a whole on the
+                last stage, whose output is the loss.
 
         Returns:
-            One gradient for each input tensor that requires one, None where the loss does not depend on it.
+            One gradient for each input tensor that requires one, None where the loss does not
+                depend on it.
         """
         kept = self.kept.pop(i)
         assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
         given = gradients if gradients is not None else [torch.ones_like(t) for t in kept.outputs]
-        pairs = [(t, g) for t, g in zip(kept.outputs, given, strict=True) if t.requires_grad and g is not None]
+        pairs = [
+            (t, g)
+            for t, g in zip(kept.outputs, given, strict=True)
+            if t.requires_grad and g is not None
+        ]
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
         return [t.grad for t in kept.inputs if t.requires_grad and t.is_leaf]
@@ -276,9 +296,10 @@ class Stage:
     def _run(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
         """Layers and head on the kept inputs, which stay as they are.
 
-        The layers get copies if they work in place on the stage's inputs (timm's ResNet does), which would spoil what
-        R needs, and on the first stage always, because its inputs are the user's own. F and R treat the inputs alike,
-        since a matrix product's last bits may depend on how its operands are aligned.
+        The layers get copies if they work in place on the stage's inputs (timm's ResNet does),
+        which would spoil what R needs, and on the first stage always, because its inputs are the
+        user's own. F and R treat the inputs alike, since a matrix product's last bits may depend on
+        how its operands are aligned.
         """
         copy = self.probing or self.takes_user_inputs or self._overwrites_inputs
         tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
@@ -318,10 +339,10 @@ class Stage:
         for n in overlapping:
             if now[n] != versions[n]:
                 raise ValueError(
-                    f"layer {self.names[0]} or one behind it writes in place to tensor {n} of what enters this stage, "
-                    "which shares memory with another tensor there (one is a view of the other): across a stage "
-                    "boundary they are separate; clone() one of them, or choose a balance that keeps these layers "
-                    "together"
+                    f"layer {self.names[0]} or one behind it writes in place to tensor {n} of what "
+                    "enters this stage, which shares memory with another tensor there (one is a "
+                    "view of the other): across a stage boundary they are separate; clone() one "
+                    "of them, or choose a balance that keeps these layers together"
                 )
 
     def _probe(self, i: int, kept: _Kept, log: OperatorLog | None) -> Tree:
@@ -331,7 +352,11 @@ class Stage:
 
     def _last(self, i: int) -> list[_Call]:
         """The head, which counts as one more layer to random state."""
-        return [] if self.head is None else [(self.head_index, partial(self.head, i), self._head_draws)]
+        return (
+            []
+            if self.head is None
+            else [(self.head_index, partial(self.head, i), self._head_draws)]
+        )
 
     @contextmanager
     def generators_preserved(self, *, watch: bool) -> Iterator[None]:
@@ -342,7 +367,9 @@ class Stage:
         """
         if self.probing:
             self._others = rng.other_sources()
-        seeded = self._others if self.probing else {name: self._others[name] for name in self._drawn}
+        seeded = (
+            self._others if self.probing else {name: self._others[name] for name in self._drawn}
+        )
         # F and R would draw different numbers from a generator that is not seeded for both.
         unseeded = self._others.keys() - seeded.keys() - self._drawn_elsewhere if watch else ()
         rest = {name: self._others[name] for name in unseeded}
@@ -350,7 +377,9 @@ class Stage:
             yield
         if moved:
             self._suspected = set(moved)
-            self.unexpected = f"a layer drew from {moved[0]}'s random numbers, which none did before"
+            self.unexpected = (
+                f"a layer drew from {moved[0]}'s random numbers, which none did before"
+            )
         elif self.probing:
             self._drawn_elsewhere |= self._suspected - self._drawn
             self._suspected = set()
@@ -369,7 +398,9 @@ class Stage:
                 if self.watch is not None:
                     value = self.watch(i, index, value)
                 if self.probing:
-                    draws |= {name for name, source in self._others.items() if source.has_moved(seed)}
+                    draws |= {
+                        name for name, source in self._others.items() if source.has_moved(seed)
+                    }
                     self._drawn |= draws & self._others.keys()
         if requiring:
             self._requiring = requiring

@@ -22,15 +22,16 @@ def place(stages: int, replicas: int) -> tuple[int, int]:
     if needed > world:
         what = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
         raise ValueError(
-            f"{what}: only {world} process(es) here and each stage needs one; "
-            f"start them with repro.gpipe.runtime.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
+            f"{what}: only {world} process(es) here and each stage needs one; start them with "
+            f"repro.gpipe.runtime.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
     if needed == 1:
         return 0, 0
     rank = dist.get_rank()
     if rank >= needed:
         raise ValueError(
-            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to {needed - 1} only"
+            f"stages={stages}: rank {rank} has no stage; build the Pipeline on ranks 0 to "
+            f"{needed - 1} only"
         )
     return divmod(rank, stages)
 
@@ -53,15 +54,19 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
         return found
     if found.type == "cuda" and gpus and (found.index or 0) < gpus:
         return in_turn if found.index is None else found
-    here = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'" if gpus else "'cpu', for torch can use no GPU here"
+    here = (
+        f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'"
+        if gpus
+        else "'cpu', for torch can use no GPU here"
+    )
     raise ValueError(f"device={str(device)!r}: choose {here}; or leave it out")
 
 
 def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
     """Raise a ValueError on every rank where one has other settings: it would train another model, or hang.
 
-    Rank 0 has a part in every pipeline, so its list of them is everybody's: a rank goes on in it to the next one that
-    is large enough to need this rank. `settings` has "stages" and "replicas".
+    Rank 0 has a part in every pipeline, so its list of them is everybody's: a rank goes on in it to
+    the next one that is large enough to need this rank. `settings` has "stages" and "replicas".
     """
     watch = health.begin(None, rank, dist.get_world_size())
     watch.beat()
@@ -80,5 +85,6 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
         for name, value in first.items():
             if theirs[name] != value:
                 raise ValueError(
-                    f"{name}={theirs[name]} on rank {other}, but {value} on rank 0; give every rank the same"
+                    f"{name}={theirs[name]} on rank {other}, but {value} on rank 0; give every "
+                    "rank the same"
                 )

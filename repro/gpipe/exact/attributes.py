@@ -1,8 +1,9 @@
 """What a layer holds as a plain attribute, besides parameters and buffers, and changes in a forward.
 
-R runs a layer once more. It would draw other numbers from a generator of the layer's own, and compute with a tensor
-that F has changed. Neither is put back, so a layer that does this is refused where it is recomputed. A tensor that is
-only written, such as the last activations that a layer keeps to be looked at, does no harm.
+R runs a layer once more. It would draw other numbers from a generator of the layer's own, and
+compute with a tensor that F has changed. Neither is put back, so a layer that does this is refused
+where it is recomputed. A tensor that is only written, such as the last activations that a layer
+keeps to be looked at, does no harm.
 """
 
 import random
@@ -49,12 +50,14 @@ class Held:
         """Why the layer cannot be recomputed, and what to do."""
         if isinstance(self.value, Tensor):
             return (
-                f"layer {self.name}: a tensor that is no buffer, and forward changes it and computes with it, so "
-                f"re-materialization would use other values; make it a buffer by register_buffer(), {_INSTEAD}"
+                f"layer {self.name}: a tensor that is no buffer, and forward changes it and "
+                "computes with it, so re-materialization would use other values; make it a buffer "
+                f"by register_buffer(), {_INSTEAD}"
             )
         return (
-            f"layer {self.name}: a generator of random numbers that forward draws from, so re-materialization would "
-            f"draw other numbers; draw from torch's default generator, {_INSTEAD}"
+            f"layer {self.name}: a generator of random numbers that forward draws from, so "
+            "re-materialization would draw other numbers; draw from torch's default generator, "
+            f"{_INSTEAD}"
         )
 
 

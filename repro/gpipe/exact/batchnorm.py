@@ -1,10 +1,11 @@
 """Running statistics of normalisation layers: moved once a mini-batch, whatever M is and however often a layer runs.
 
-Layers train on the statistics of each micro-batch; the running ones, for evaluation, see the whole mini-batch
-(section 2.3 of arXiv:1811.06965v5). While a step runs, every F leaves the statistics of its micro-batch in scratch
-buffers: with momentum 1 a layer writes just these there, so they cost nothing extra. Before the layer runs again they
-are merged into a count, a mean and a spread in float64 for each channel, so memory does not grow with M (Chan, Golub
-and LeVeque, 1979). After the step the layer's own buffers move once. State-dict keys stay those of the layers.
+Layers train on the statistics of each micro-batch; the running ones, for evaluation, see the whole
+mini-batch (section 2.3 of arXiv:1811.06965v5). While a step runs, every F leaves the statistics of
+its micro-batch in scratch buffers: with momentum 1 a layer writes just these there, so they cost
+nothing extra. Before the layer runs again they are merged into a count, a mean and a spread in
+float64 for each channel, so memory does not grow with M (Chan, Golub and LeVeque, 1979). After the
+step the layer's own buffers move once. State-dict keys stay those of the layers.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,13 +47,16 @@ class _Norm:
 
     def take(self, output: Tensor) -> None:
         """Note that a forward has left the statistics of its micro-batch."""
-        self.fresh = output.numel() // (output.shape[1] if self.pooled else output.shape[1:].numel())
+        self.fresh = output.numel() // (
+            output.shape[1] if self.pooled else output.shape[1:].numel()
+        )
 
     def merge_weights(self) -> tuple[float, float, float]:
         """Of the fresh statistics in the merged ones; from now on they count as merged.
 
         Returns:
-            For the distance between the means, the fresh variance, and the squared distance between the means. All
+            For the distance between the means, the fresh variance, and the squared distance between
+                the means. All
             are 0 if nothing is fresh.
         """
         before, fresh = self.count, self.fresh
@@ -83,7 +87,9 @@ class _Norm:
         """Move the running statistics once, given `summed` of every replica."""
         groups = torch.stack(parts)
         channels = self.running[0].numel()
-        count, mean, spread = self._joined(*groups.split([1, channels, channels], dim=1)).split([1, channels, channels])
+        count, mean, spread = self._joined(*groups.split([1, channels, channels], dim=1)).split(
+            [1, channels, channels]
+        )
         factor = self.momentum
         if self.tracked is not None and self.pooled:
             self.tracked += 1
@@ -101,7 +107,11 @@ class Statistics:
 
     def __init__(self, module: nn.Module) -> None:
         kinds = BATCH_NORMS + INSTANCE_NORMS
-        found = [m for m in module.modules() if isinstance(m, kinds) and m.training and m.running_mean is not None]
+        found = [
+            m
+            for m in module.modules()
+            if isinstance(m, kinds) and m.training and m.running_mean is not None
+        ]
         self.counting = False
         self._norms = {id(m): _Norm(m) for m in found if m.track_running_stats}
         norms = [*self._norms.values()]
@@ -109,8 +119,12 @@ class Statistics:
         device = norms[0].running[0].device if norms else None
         self._channels = torch.tensor(channels, dtype=torch.int64, device=device)
         # Means and spreads of all norms, one norm behind the other.
-        self._merged = [torch.zeros(sum(channels), dtype=torch.float64, device=device) for _ in range(2)]
-        for norm, mean, spread in zip(norms, *(flat.split(channels) for flat in self._merged), strict=True):
+        self._merged = [
+            torch.zeros(sum(channels), dtype=torch.float64, device=device) for _ in range(2)
+        ]
+        for norm, mean, spread in zip(
+            norms, *(flat.split(channels) for flat in self._merged), strict=True
+        ):
             norm.merged = mean, spread
         self._hooks = [norm.module.register_forward_pre_hook(self._before) for norm in norms]
         self._hooks += [norm.module.register_forward_hook(self._after) for norm in norms]
@@ -121,7 +135,8 @@ class Statistics:
             self._merge()
 
     def _before(self, module: nn.Module, _inputs: object) -> None:
-        # The layer is about to overwrite them: in the next F, in an R, or used a second time in an F.
+        # The layer is about to overwrite them: in the next F, in an R, or used a second time in an
+        # F.
         if self._norms[id(module)].fresh:
             self._merge()
 
@@ -136,10 +151,14 @@ class Statistics:
         mean, spread = self._merged
         rows = torch.tensor([norm.merge_weights() for norm in norms], dtype=torch.float64)
         rows = rows.to(mean.device, non_blocking=True)  # a GPU is not to wait for it
-        share, own, between = rows.t().repeat_interleave(self._channels, dim=1, output_size=len(mean))
-        fresh_mean, fresh_variance = (torch.cat([norm.scratch[n] for norm in norms]).double() for n in range(2))
-        # Products and sums in turn, never fused: fused ones round otherwise at the end of a tensor, and where a norm
-        # lies in it depends on K.
+        share, own, between = rows.t().repeat_interleave(
+            self._channels, dim=1, output_size=len(mean)
+        )
+        fresh_mean, fresh_variance = (
+            torch.cat([norm.scratch[n] for norm in norms]).double() for n in range(2)
+        )
+        # Products and sums in turn, never fused: fused ones round otherwise at the end of a tensor,
+        # and where a norm lies in it depends on K.
         distance = fresh_mean.sub_(mean)
         mean.add_(share.mul_(distance))
         spread.add_(own.mul_(fresh_variance))
@@ -175,7 +194,9 @@ class Statistics:
         ran = [True] * len(norms)
         if gather is not None:
             replicas = [r.split([len(t) for t in own]) for r in gather(torch.cat(own))]
-            counts = torch.stack([torch.stack([part[0] for part in replica]) for replica in replicas])
+            counts = torch.stack(
+                [torch.stack([part[0] for part in replica]) for replica in replicas]
+            )
             ran = (counts.sum(0) > 0).tolist()
         for norm, parts in compress(zip(norms, zip(*replicas, strict=True), strict=True), ran):
             norm.commit(list(parts))
@@ -187,7 +208,8 @@ def once_per_mini_batch(module: nn.Module, gather: Gather | None = None) -> Iter
 
     Args:
         module: of one stage, in training mode where it trains.
-        gather: over the replicas of this stage, so that all of them move alike, by the mini-batch of all.
+        gather: over the replicas of this stage, so that all of them move alike, by the mini-batch
+            of all.
     """
     statistics = Statistics(module)
     try:

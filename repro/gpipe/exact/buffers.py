@@ -1,7 +1,7 @@
 """Buffers that a forward changes, such as the vectors of a spectral norm's power iteration.
 
-R must compute with what F saw, and must not change a buffer a second time. Running statistics are not handled here but
-in `batchnorm`.
+R must compute with what F saw, and must not change a buffer a second time. Running statistics are
+not handled here but in `batchnorm`.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +36,9 @@ class _Constant:
 class Changing:
     """The buffers of a stage, and which of them its forward changes.
 
-    Which ones change is learnt in one step. From then on those are copied in every step. Every other one is copied
-    once, so that a step in which it changes for the first time can be undone and learnt from.
+    Which ones change is learnt in one step. From then on those are copied in every step. Every
+    other one is copied once, so that a step in which it changes for the first time can be undone
+    and learnt from.
 
     Args:
         module: whose they are.
@@ -48,7 +49,8 @@ class Changing:
         self.module = module
         self._besides = besides
         self._names: list[tuple[nn.Module, str]] = []
-        self._constants: list[_Constant] | None = None  # None until a step begins that does not learn
+        # None until a step begins that does not learn
+        self._constants: list[_Constant] | None = None
 
     def snapshot(self) -> Snapshot:
         """Copies of the buffers that are known to change, to be taken before an F that will be recomputed."""
@@ -68,7 +70,11 @@ class Changing:
         for constant in self._constants:
             if constant.changed:  # between two steps, by the user
                 buffer = getattr(constant.module, constant.name)
-                constant.buffer, constant.version, constant.copy = buffer, buffer._version, buffer.clone()
+                constant.buffer, constant.version, constant.copy = (
+                    buffer,
+                    buffer._version,
+                    buffer.clone(),
+                )
         return [*self.snapshot(), *((c.module, c.name, c.copy) for c in self._constants)]
 
     def newly_changed(self) -> str | None:
@@ -76,7 +82,9 @@ class Changing:
         return next((constant.name for constant in self._constants or () if constant.changed), None)
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        found = ((m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False))
+        found = (
+            (m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False)
+        )
         return ((m, n, b) for m, n, b in found if not self._besides(m, n))
 
     @contextmanager

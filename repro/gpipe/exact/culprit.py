@@ -1,8 +1,9 @@
 """Which layer made inf or nan? Found by running a refused step once more while every layer is watched.
 
-The second run has the same inputs, buffers and random state, hence the same numbers, so that naming the culprit costs
-nothing as long as all goes well. The first micro-batch that went wrong counts, and in it the layer that came first in
-the order of computation: every schedule and every K names the same.
+The second run has the same inputs, buffers and random state, hence the same numbers, so that naming
+the culprit costs nothing as long as all goes well. The first micro-batch that went wrong counts,
+and in it the layer that came first in the order of computation: every schedule and every K names
+the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,8 @@ class Seen:
         targets: micro-batches whose targets are.
         losses: micro-batches whose loss is.
         forward: micro-batch -> the first layer here that returned it.
-        backward: micro-batch -> the layer here that made such a gradient, the last one in the model.
+        backward: micro-batch -> the layer here that made such a gradient, the last one in the
+            model.
         summed: what is, though no micro-batch's is.
     """
 
@@ -53,7 +55,9 @@ class Seen:
     summed: str = ""
 
 
-def find(stage: Stage, everyone: Wire, wire: Wire, refused: str, run: Callable[[], object]) -> NonFiniteError:
+def find(
+    stage: Stage, everyone: Wire, wire: Wire, refused: str, run: Callable[[], object]
+) -> NonFiniteError:
     """The error to raise, the same on every rank, all of which call this.
 
     Args:
@@ -63,13 +67,19 @@ def find(stage: Stage, everyone: Wire, wire: Wire, refused: str, run: Callable[[
         refused: what was inf or nan on this stage, if anything.
         run: the same step once more; it is refused again.
     """
-    where = f"stage {wire.rank}" + (f" of replica {wire.replica}" if everyone.stages > wire.stages else "")
+    where = f"stage {wire.rank}" + (
+        f" of replica {wire.replica}" if everyone.stages > wire.stages else ""
+    )
     seen = Seen(wire.replica, where, refused)
     with _watched(stage, seen), suppress(NonFiniteError):
         run()
     if isinstance(stage.head, Head):
-        seen.targets = {i for i, part in enumerate(stage.head.parts) if not _all_fine(flatten(part)[0])}
-    return NonFiniteError(f"step {stage.step}: {told(everyone.all_gather(seen))}; allow_nonfinite=True trains on")
+        seen.targets = {
+            i for i, part in enumerate(stage.head.parts) if not _all_fine(flatten(part)[0])
+        }
+    return NonFiniteError(
+        f"step {stage.step}: {told(everyone.all_gather(seen))}; allow_nonfinite=True trains on"
+    )
 
 
 def told(seen: Sequence[Seen]) -> str:
@@ -83,13 +93,16 @@ def told(seen: Sequence[Seen]) -> str:
     advice = "lower the learning rate, or what scales the loss"
     for one in seen:
         if one.summed:
-            return f"{one.summed} on {one.where} is inf or nan in the sum over micro-batches, in none alone; {advice}"
+            return (
+                f"{one.summed} on {one.where} is inf or nan in the sum over micro-batches, in none "
+                f"alone; {advice}"
+            )
     refused = " and ".join(f"{one.refused} on {one.where}" for one in seen if one.refused)
     if len({one.replica for one in seen}) > 1:
         return f"{refused} are inf or nan in the sum over replicas, in none alone; {advice}"
     return (
-        f"{refused} were inf or nan, and not when the step was run once more: the caller's own gradients were so "
-        "before it, or a layer does not do the same twice"
+        f"{refused} were inf or nan, and not when the step was run once more: the caller's own "
+        "gradients were so before it, or a layer does not do the same twice"
     )
 
 
@@ -97,17 +110,23 @@ def _blamed(i: int, seen: Sequence[Seen]) -> str:
     """Who spoilt micro-batch i."""
     for one in seen:
         if i in one.inputs:
-            return f"the inputs of micro-batch {i} on {one.where} are inf or nan; mend or leave out such examples"
+            return (
+                f"the inputs of micro-batch {i} on {one.where} are inf or nan; mend or leave out "
+                "such examples"
+            )
     forward = [(*one.forward[i], one.where) for one in seen if i in one.forward]
     for one in seen:
         if i in one.targets and min(forward)[1] == _LOSS:
-            return f"the targets of micro-batch {i} on {one.where} are inf or nan; mend or leave out such examples"
+            return (
+                f"the targets of micro-batch {i} on {one.where} are inf or nan; mend or leave out "
+                "such examples"
+            )
     backward = [(*one.backward[i], one.where) for one in seen if i in one.backward]
     _, layer, where = min(forward) if forward else max(backward)
     way = "forward" if forward else "backward"
     return (
-        f"{layer} on {where} made inf or nan in the {way} of micro-batch {i}; lower the learning rate, or look at "
-        "that input"
+        f"{layer} on {where} made inf or nan in the {way} of micro-batch {i}; lower the learning "
+        "rate, or look at that input"
     )
 
 
@@ -134,7 +153,9 @@ class _Watch:
         self._labels = {stage.head_index: _LOSS} if stage.head is not None else {}
         named = zip(stage.names, stage.module, strict=True)
         for index, (name, layer) in enumerate(named, stage.head_index - len(stage.names)):
-            self._labels[index] = f"layer {index} ({type(layer).__name__ if name == str(index) else name})"
+            self._labels[index] = (
+                f"layer {index} ({type(layer).__name__ if name == str(index) else name})"
+            )
             for key, parameter in layer.named_parameters():
                 if parameter.requires_grad:
                     self._hook_parameter(index, f"{name}.{key}", parameter)
@@ -151,7 +172,9 @@ class _Watch:
                 self._seen.losses.add(i)
             if index in self._labels:
                 self._seen.forward.setdefault(i, (index, self._labels[index]))
-        return unflatten([self._hooked(i, index, t) if t.requires_grad else t for t in tensors], skeleton)
+        return unflatten(
+            [self._hooked(i, index, t) if t.requires_grad else t for t in tensors], skeleton
+        )
 
     def _hooked(self, i: int, index: int, tensor: Tensor) -> Tensor:
         """A view, lest a later layer that passes the tensor on looks at the same gradient."""

@@ -1,10 +1,11 @@
 """Whether a forward computes the same bits without a graph as with one.
 
-With re-materialization F needs no graph, and is faster without one. But torch chooses some kernels by whether there is
-a graph: those of an LSTM, the fused "fast path" of attention layers in eval mode, how a product of three-dimensional
-tensors is folded. F would then differ from R in the last bits, and what a stage sends from what it trains on. So F goes
-without a graph only where it was seen to call the same operators as with one, each with the same bits as its result:
-some operators, such as oneDNN's recurrent layers, choose a kernel inside.
+With re-materialization F needs no graph, and is faster without one. But torch chooses some kernels
+by whether there is a graph: those of an LSTM, the fused "fast path" of attention layers in eval
+mode, how a product of three-dimensional tensors is folded. F would then differ from R in the last
+bits, and what a stage sends from what it trains on. So F goes without a graph only where it was
+seen to call the same operators as with one, each with the same bits as its result: some operators,
+such as oneDNN's recurrent layers, choose a kernel inside.
 """
 
 from typing import Any
@@ -41,7 +42,11 @@ class OperatorLog(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func not in _NO_KERNELS:
             results = result if isinstance(result, list | tuple) else [result]
-            sums = [] if func in _UNINITIALISED else [_sums_of_bits(t) for t in results if isinstance(t, Tensor)]
+            sums = (
+                []
+                if func in _UNINITIALISED
+                else [_sums_of_bits(t) for t in results if isinstance(t, Tensor)]
+            )
             self.calls.append((func, described, sums))
         return result
 
@@ -56,7 +61,9 @@ def _sums_of_bits(tensor: Tensor) -> list[int]:
     with torch.no_grad():
         plain = tensor.detach().resolve_conj().resolve_neg()
         plain = torch.view_as_real(plain) if plain.is_complex() else plain
-        bits = plain.view(torch.uint8 if plain.dtype == torch.bool else _AS_INTEGER[plain.element_size()])
+        bits = plain.view(
+            torch.uint8 if plain.dtype == torch.bool else _AS_INTEGER[plain.element_size()]
+        )
         parts = [bits] if bits.dim() == 0 else [bits, bits[..., ::2], bits[..., ::3]]
         return [int(part.sum(dtype=torch.int64)) for part in parts]
 
@@ -72,6 +79,8 @@ def _described(value: Any) -> Any:
         return [_described(part) for part in value]
     if isinstance(value, dict):
         return [(key, _described(part)) for key, part in value.items()]
-    if value is None or isinstance(value, bool | int | float | complex | str | torch.dtype | torch.device):
+    if value is None or isinstance(
+        value, bool | int | float | complex | str | torch.dtype | torch.device
+    ):
         return value
     return type(value).__name__

@@ -15,8 +15,9 @@ from repro.gpipe.exact.batchnorm import owns
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no element is inf or nan, with one kernel and one number to read for each type; all on one device.
 
-    What torch's GradScaler asks of gradients, a private function that is called here alone. It multiplies by one in
-    place, which keeps every bit, and is about ten times as fast as the public ones that are as exact.
+    What torch's GradScaler asks of gradients, a private function that is called here alone. It
+    multiplies by one in place, which keeps every bit, and is about ten times as fast as the public
+    ones that are as exact.
     """
     groups: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
@@ -35,7 +36,8 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 def is_finite(tensor: Tensor, *, or_mask: bool = False) -> bool:
     """The same of one tensor, which is only read; with `or_mask` -inf is fine too, for masks are made of it."""
     values = _real_values(tensor)
-    # A sum makes no copies, and is finite only if every element is; it may overflow where none does.
+    # A sum makes no copies, and is finite only if every element is; it may overflow where none
+    # does.
     if math.isfinite(values.sum().item()):
         return True
     fine = values.isfinite()
@@ -55,9 +57,14 @@ def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
 
     Other buffers than running statistics may be infinite: a mask, or the least value seen so far.
     """
-    wrong = next((name for name, tensor in _trained(module, optimizer) if not is_finite(tensor)), None)
+    wrong = next(
+        (name for name, tensor in _trained(module, optimizer) if not is_finite(tensor)), None
+    )
     if wrong is not None:
-        raise ValueError(f"{wrong} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True saves it")
+        raise ValueError(
+            f"{wrong} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True "
+            "saves it"
+        )
 
 
 def _trained(module: nn.Module, optimizer: Optimizer | None) -> Iterator[tuple[str, Tensor]]:
@@ -65,7 +72,9 @@ def _trained(module: nn.Module, optimizer: Optimizer | None) -> Iterator[tuple[s
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             yield name, parameter
-        for key, value in optimizer.state.get(parameter, {}).items() if optimizer is not None else ():
+        for key, value in (
+            optimizer.state.get(parameter, {}).items() if optimizer is not None else ()
+        ):
             if isinstance(value, Tensor):
                 yield f"{key} of {name} in the optimizer", value
     for path, part in module.named_modules():

@@ -1,9 +1,10 @@
 """Random state that belongs to (seed, step, micro-batch, layer) and never to a process.
 
-So dropout draws the same mask in F and in R, and for every K. The user's own generators are left as they were.
-torch's generators are always seeded: `default_generator.manual_seed` costs about a microsecond, `torch.manual_seed` a
-hundred times as much. Python's and NumPy's cost more and serve few layers: those that are seen to draw from them
-while shapes are learnt, and those that say so with an attribute, `draws_from = ("python", "numpy")`.
+So dropout draws the same mask in F and in R, and for every K. The user's own generators are left as
+they were. torch's generators are always seeded: `default_generator.manual_seed` costs about a
+microsecond, `torch.manual_seed` a hundred times as much. Python's and NumPy's cost more and serve
+few layers: those that are seen to draw from them while shapes are learnt, and those that say so
+with an attribute, `draws_from = ("python", "numpy")`.
 """
 
 import pickle
@@ -35,7 +36,9 @@ def hashed(seed: int, step: int, micro_batch: int, layer: int) -> int:
 def check_seed(seed: object) -> None:
     """Raise a ValueError unless it is a whole number of 64 bits."""
     if not isinstance(seed, Integral) or not -(2**63) <= int(seed) < 2**63:
-        raise ValueError(f"seed={seed!r}: must be a whole number between -2**63 and 2**63 - 1; try 0")
+        raise ValueError(
+            f"seed={seed!r}: must be a whole number between -2**63 and 2**63 - 1; try 0"
+        )
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ def declared(layer: nn.Module) -> set[str]:
 def preserved(device: torch.device, others: Sequence[Source] = ()) -> Iterator[None]:
     """Put the generators back as they were on leaving."""
     cpu = torch.default_generator.get_state()
-    cuda = torch.cuda.default_generators[_index(device)].get_state() if device.type == "cuda" else None
+    cuda = (
+        torch.cuda.default_generators[_index(device)].get_state() if device.type == "cuda" else None
+    )
     states = [(source, source.state()) for source in others]
     try:
         yield

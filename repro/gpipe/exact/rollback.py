@@ -1,6 +1,7 @@
 """A step that is refused leaves nothing behind: buffers and gradients are as they were before it.
 
-Weights, optimizer state and running statistics need no undoing, because they change only once a step is good.
+Weights, optimizer state and running statistics need no undoing, because they change only once a
+step is good.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,9 @@ from repro.gpipe.exact.buffers import Snapshot
 def undone_if_it_fails(parameters: Sequence[Tensor], buffers: Snapshot) -> Iterator[list[Tensor]]:
     """Around F, R and B of a step; gives the gradients that were there before it.
 
-    Gradients that the caller accumulates over several steps are put aside meanwhile, and the step's own are added to
-    them at its end. That takes memory for a second set of gradients, but only while a caller accumulates.
+    Gradients that the caller accumulates over several steps are put aside meanwhile, and the step's
+    own are added to them at its end. That takes memory for a second set of gradients, but only
+    while a caller accumulates.
 
     Args:
         parameters: what the step adds gradients to.

@@ -42,7 +42,10 @@ class Cut:
         text = f"{'+'.join(map(str, self.counts))} layers {self.chosen}"
         if self.costs is None:
             return text
-        return f"{text}: {_shown(self.costs, self.unit)}, predicted imbalance {100 * (self.imbalance or 0.0):.1f} %"
+        return (
+            f"{text}: {_shown(self.costs, self.unit)}, predicted imbalance "
+            f"{100 * (self.imbalance or 0.0):.1f} %"
+        )
 
 
 def choose(
@@ -57,9 +60,11 @@ def choose(
     Args:
         layers: L of them; factories are only built on the meta device, and only for "parameters".
         stages: K.
-        balance: what should be even: "parameters", measured "time", the number of layers ("uniform"), or any
-            cost(a, b) of a stage made of layers a to b-1, the same on every rank; or the layers of each stage.
-        partitioner: a name in `PARTITIONERS`; nothing is left to it where the layers of each stage are given.
+        balance: what should be even: "parameters", measured "time", the number of layers
+            ("uniform"), or any cost(a, b) of a stage made of layers a to b-1, the same on every
+            rank; or the layers of each stage.
+        partitioner: a name in `PARTITIONERS`; nothing is left to it where the layers of each stage
+            are given.
         profile: measures, called for "time" alone.
 
     Raises:
@@ -88,8 +93,8 @@ def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
     if not whole or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
         raise ValueError(
-            f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to the model's "
-            f"{layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
+            f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to "
+            f"the model's {layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
         )
     return counts
 

@@ -1,6 +1,7 @@
 """What each layer costs here, measured: seconds of F, R and B, and the bytes that cross behind it.
 
-Layers are built, timed and dropped one after the other, so that no process ever holds the whole model.
+Layers are built, timed and dropped one after the other, so that no process ever holds the whole
+model.
 """
 
 import math
@@ -19,7 +20,8 @@ from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, un
 from repro.gpipe.errors import shown, within
 from repro.gpipe.exact import rng
 
-LEAST, MOST = 1e-30, 1e30  # of seconds, bytes and bytes per second: what is made of such numbers stays finite
+# of seconds, bytes and bytes per second: what is made of such numbers stays finite
+LEAST, MOST = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class LinkSpeed:
         overlap: whether a stage can compute while it sends.
 
     Raises:
-        ValueError: one line, if the latency is negative, the speed not positive, or one of them no number.
+        ValueError: one line, if the latency is negative, the speed not positive, or one of them no
+            number.
     """
 
     latency: float = 0.0
@@ -42,16 +45,19 @@ class LinkSpeed:
     def __post_init__(self) -> None:
         if not within(self.latency, 0, MOST):
             raise ValueError(
-                f"latency={shown(self.latency)}: must be a finite number of seconds, 0 to {MOST:g}; try latency=1e-5"
+                f"latency={shown(self.latency)}: must be a finite number of seconds, 0 to "
+                f"{MOST:g}; try latency=1e-5"
             )
         speed = self.bytes_per_second
         if not (within(speed, LEAST, MOST) or within(speed, math.inf, math.inf)):
             raise ValueError(
-                f"bytes_per_second={shown(speed)}: must be a number from {LEAST:g} to {MOST:g}, or inf for a free "
-                "link; try bytes_per_second=1e9"
+                f"bytes_per_second={shown(speed)}: must be a number from {LEAST:g} to {MOST:g}, or "
+                "inf for a free link; try bytes_per_second=1e9"
             )
         if type(self.overlap).__name__ not in ("bool", "bool_"):  # the latter is NumPy's
-            raise ValueError(f"overlap={shown(self.overlap)}: must be True or False; try overlap=True")
+            raise ValueError(
+                f"overlap={shown(self.overlap)}: must be True or False; try overlap=True"
+            )
 
     def seconds(self, size: int) -> float:
         """Seconds of a message of `size` bytes; where there is nothing to send, none is sent."""
@@ -66,7 +72,8 @@ class Profile:
         forward: seconds of F; L of them.
         recompute: seconds of R, those of F with re-materialization and else 0.
         backward: seconds of B.
-        activation_bytes: what goes forward behind each layer but the last: all tensors; L-1 of them.
+        activation_bytes: what goes forward behind each layer but the last: all tensors; L-1 of
+            them.
         gradient_bytes: what comes back there: gradients of those tensors that require one.
     """
 
@@ -79,10 +86,10 @@ class Profile:
     def cost(self, link: LinkSpeed) -> Callable[[int, int], float]:
         """Seconds of one micro-batch on a stage made of layers a to b-1, as the partitioners take it.
 
-        A stage is charged for F, R and B of its layers and for what it sends: activations forward unless it ends
-        the model, gradients back unless it begins it. What it receives is charged to the sender. Where it computes
-        while it sends, only a message that takes longer than F, or R and B, counts, and in their place: so fast at
-        most does one micro-batch follow the other.
+        A stage is charged for F, R and B of its layers and for what it sends: activations forward
+        unless it ends the model, gradients back unless it begins it. What it receives is charged to
+        the sender. Where it computes while it sends, only a message that takes longer than F, or R
+        and B, counts, and in their place: so fast at most does one micro-batch follow the other.
         """
         F = [0.0, *accumulate(self.forward)]
         RB = [0.0, *accumulate(map(sum, zip(self.recompute, self.backward, strict=True)))]
@@ -143,9 +150,15 @@ def _measure_layer(
             if attempt:
                 forward, backward = min(forward, f), min(backward, b)
     except Exception as error:
-        error.add_note(f"layers[{index}]: {type(module).__name__} failed on the sample while it was timed")
+        error.add_note(
+            f"layers[{index}]: {type(module).__name__} failed on the sample while it was timed"
+        )
         raise
-    return forward, backward, map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs)
+    return (
+        forward,
+        backward,
+        map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs),
+    )
 
 
 def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, float, Tree]:
@@ -155,7 +168,9 @@ def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, f
     copies = unflatten([t.clone() for t in received], skeleton)  # layers may work in place
     forward, outputs = _timed(device, lambda: module(copies))
     ready = [t for t in flatten(outputs)[0] if t.requires_grad]
-    backward, _ = _timed(device, lambda: torch.autograd.backward(ready, [torch.ones_like(t) for t in ready]))
+    backward, _ = _timed(
+        device, lambda: torch.autograd.backward(ready, [torch.ones_like(t) for t in ready])
+    )
     return forward, backward, outputs
 
 

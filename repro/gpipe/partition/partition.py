@@ -1,12 +1,14 @@
 """Cut a chain of L layers into K stages of consecutive layers.
 
-The paper's partitioner minimises the variance of the stages' costs and calls that a heuristic (section 2.2); the
-step time of a synchronous pipeline follows its slowest stage, so the smallest largest stage is what we prefer.
+The paper's partitioner minimises the variance of the stages' costs and calls that a heuristic
+(section 2.2); the step time of a synchronous pipeline follows its slowest stage, so the smallest
+largest stage is what we prefer.
 
-Every rule takes cost(a, b), the cost of one stage made of layers a to b-1, in any unit; costs need not add up, since
-a stage may also pay for what it sends. It returns the layers in each stage, K positive numbers that sum to L, and
-raises a ValueError if K > L, or if a cost is not a finite number of at least 0. The exact rules call `cost` once for
-each of the L (L+1) / 2 intervals and take O(K L^2) steps on arrays.
+Every rule takes cost(a, b), the cost of one stage made of layers a to b-1, in any unit; costs need
+not add up, since a stage may also pay for what it sends. It returns the layers in each stage, K
+positive numbers that sum to L, and raises a ValueError if K > L, or if a cost is not a finite
+number of at least 0. The exact rules call `cost` once for each of the L (L+1) / 2 intervals and
+take O(K L^2) steps on arrays.
 """
 
 import math
@@ -32,8 +34,9 @@ def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
 def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
     """The paper's rule: the least variance of the K stage costs.
 
-    Minimised is their sum of squares. Where costs add up, the mean is the same for every cut and this is exactly the
-    variance; elsewhere the variance alone would favour cuts that make all stages equally dear, and this does not.
+    Minimised is their sum of squares. Where costs add up, the mean is the same for every cut and
+    this is exactly the variance; elsewhere the variance alone would favour cuts that make all
+    stages equally dear, and this does not.
     """
     return _least_squares(_table(cost, layers, stages), stages)
 
@@ -41,8 +44,9 @@ def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
 def cumulative_share(cost: Cost, layers: int, stages: int) -> list[int]:
     """Lingvo's rule (`PartitionSequentialLayers`): layer i goes to stage floor(K x share), at most K-1.
 
-    The share is that of layers 0 to i, so layer i included, in the cost of all; a layer costs what a stage made of it
-    alone does. Lingvo leaves a stage empty where a layer is dear; here it takes the nearest layer instead.
+    The share is that of layers 0 to i, so layer i included, in the cost of all; a layer costs what
+    a stage made of it alone does. Lingvo leaves a stage empty where a layer is dear; here it takes
+    the nearest layer instead.
     """
     check_stages(layers, stages)
     running = list(accumulate(_number(cost, i, i + 1) for i in range(layers)))
@@ -83,8 +87,8 @@ def _number(cost: Cost, a: int, b: int) -> float:
     if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         shown = " ".join(str(value).split())[:40]
         raise ValueError(
-            f"balance: the cost of a stage of layers {a} to {b - 1} is {shown} ({type(value).__name__}); "
-            "it must be a finite number, at least 0"
+            f"balance: the cost of a stage of layers {a} to {b - 1} is {shown} "
+            f"({type(value).__name__}); it must be a finite number, at least 0"
         )
     return float(value)
 
@@ -92,14 +96,18 @@ def _number(cost: Cost, a: int, b: int) -> float:
 def _table(cost: Cost, layers: int, stages: int) -> Tensor:
     """[L+1, L+1]: cost(a, b) at (a, b), infinite where no layer lies between."""
     check_stages(layers, stages)
-    rows = [[math.inf] * (a + 1) + [_number(cost, a, b) for b in range(a + 1, layers + 1)] for a in range(layers + 1)]
+    rows = [
+        [math.inf] * (a + 1) + [_number(cost, a, b) for b in range(a + 1, layers + 1)]
+        for a in range(layers + 1)
+    ]
     return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
 
 def _least_squares(table: Tensor, stages: int) -> list[int]:
     """Among cuts without an infinite stage, the least sum of squared costs, and then of squared layer counts.
 
-    So layers that cost nothing are spread evenly; where even that leaves a choice, earlier stages take more layers.
+    So layers that cost nothing are spread evenly; where even that leaves a choice, earlier stages
+    take more layers.
     """
     layers = len(table) - 1
     position = torch.arange(layers + 1, dtype=torch.float64, device="cpu")

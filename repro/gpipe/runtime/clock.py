@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import cache
 
 _TIMER_SLACK = 29  # prctl's PR_SET_TIMERSLACK
-_AT_ONCE = 1e-4  # seconds of sleep up to which a wait follows the one before it: more was waiting for a message
+# seconds of sleep up to which a wait follows the one before it: more was waiting for a message
+_AT_ONCE = 1e-4
 _TIMER_LATE = 1e-3  # seconds that a timer may be late; more is something else
 _SHARE = 0.1  # of a wait, the most by which it is shortened
 
@@ -24,7 +25,8 @@ def _sharp(_thread: int) -> None:
 def wait_until(deadline: float) -> None:
     """Sleep until `deadline` on the clock of time.perf_counter; return at once if that has passed.
 
-    Never spins: stages that wait side by side would take the cores from each other and from the engine.
+    Never spins: stages that wait side by side would take the cores from each other and from the
+    engine.
     """
     _sharp(threading.get_ident())
     while (left := deadline - time.perf_counter()) > 0:
@@ -34,10 +36,11 @@ def wait_until(deadline: float) -> None:
 class Waits:
     """Waits of known length in one process, one behind the other: what one ends late, later ones make good.
 
-    Made good is what no imitated device would suffer: the timer's lateness, up to a millisecond, and time in which this
-    thread was ready to run and had no core, since K stages share fewer than K (Linux counts it; elsewhere it stays).
-    No wait is shortened by more than a tenth. What passes between waits otherwise, the runtime's own work, stays; where
-    the thread slept in between it waited for something else, and nothing of before is made good.
+    Made good is what no imitated device would suffer: the timer's lateness, up to a millisecond,
+    and time in which this thread was ready to run and had no core, since K stages share fewer than
+    K (Linux counts it; elsewhere it stays). No wait is shortened by more than a tenth. What passes
+    between waits otherwise, the runtime's own work, stays; where the thread slept in between it
+    waited for something else, and nothing of before is made good.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,11 @@
 """A stage that fails is known to every other one within seconds, whatever each of them is waiting for.
 
-Every process has a thread that reports to the store what the process last did, and reads there whether another one has
-failed. The store lives in the launcher (torchrun's agent, or the program that started the stages), never in a stage,
-and no data goes over its sockets. A process that raises says so itself; one that dies is found by whoever sees it
-first: the launcher by its exit, a neighbour by a closed connection, and the rank before it by its silence. A wait
-inside gloo or NCCL cannot be interrupted, so whoever reads of a failure leaves by `os._exit`.
+Every process has a thread that reports to the store what the process last did, and reads there
+whether another one has failed. The store lives in the launcher (torchrun's agent, or the program
+that started the stages), never in a stage, and no data goes over its sockets. A process that raises
+says so itself; one that dies is found by whoever sees it first: the launcher by its exit, a
+neighbour by a closed connection, and the rank before it by its silence. A wait inside gloo or NCCL
+cannot be interrupted, so whoever reads of a failure leaves by `os._exit`.
 """
 
 import atexit
@@ -69,7 +70,9 @@ class Health:
         self._watch = Watch(self.store)
         here.who = here.who or f"rank {rank}"
         works = (self._tell, self._mind)
-        self._threads = [threading.Thread(target=w, name=f"gpipe-health{w.__name__}", daemon=True) for w in works]
+        self._threads = [
+            threading.Thread(target=w, name=f"gpipe-health{w.__name__}", daemon=True) for w in works
+        ]
         for thread in self._threads:
             thread.start()
         atexit.register(self.end)
@@ -87,7 +90,8 @@ class Health:
         # What concerns every rank says itself where, if that matters.
         text = str(error) if isinstance(error, EveryRankError) else f"{here}: {words(error)}"
         said = "".join(traceback.format_exception(error))
-        with suppress(dist.DistError):  # the store is gone, and with it everybody who could read this
+        # the store is gone, and with it everybody who could read this
+        with suppress(dist.DistError):
             post(self.store, Failure(self.rank, status_of(error), text, said))
 
     def bereaved(self, error: LostNeighbourError) -> None:
@@ -122,7 +126,9 @@ class Health:
         while not self.waiting.check([own]):
             for rank, key in keys.items():
                 if has_ended(self.waiting, rank, self.launches) and not self.waiting.check([key]):
-                    raise ValueError(f"rank {rank} ended, and never built the Pipeline that {here.who} waits for")
+                    raise ValueError(
+                        f"rank {rank} ended, and never built the Pipeline that {here.who} waits for"
+                    )
             time.sleep(pause)
             pause = min(2 * pause, INTERVAL)
 
@@ -136,7 +142,8 @@ class Health:
             self.report(uncaught)
         with suppress(dist.DistError):
             post_farewell(self.store, self.rank)
-        # A thread that is still in the store's C++ code when the interpreter ends would abort the process.
+        # A thread that is still in the store's C++ code when the interpreter ends would abort the
+        # process.
         for thread in self._threads:
             thread.join(SILENCE)
 
@@ -166,14 +173,20 @@ class Health:
             if woken - before > SILENCE / 2:  # this process was stopped, not the store
                 self._heard = woken
             if woken - self._heard > SILENCE and here.needs_others and not self._failed:
-                self._leave(Failure(self.rank, "failed", f"no answer from the launcher for {SILENCE:.0f} s"))
+                self._leave(
+                    Failure(self.rank, "failed", f"no answer from the launcher for {SILENCE:.0f} s")
+                )
 
     def _trouble(self) -> Failure | None:
         """What is posted; silence of the next rank that has begun and not ended; a wait that can never end."""
         if (failure := posted(self.store)) is not None:
             return failure
         others = ((self.rank + step) % self.world for step in range(1, self.world))
-        begun = (rank for rank in others if self.store.check([f"beat/{rank}"]) and not said_farewell(self.store, rank))
+        begun = (
+            rank
+            for rank in others
+            if self.store.check([f"beat/{rank}"]) and not said_farewell(self.store, rank)
+        )
         failure = self._watch.silence([rank] if (rank := next(begun, None)) is not None else [])
         if failure is None and (here.waiting is not None or here.flushing):
             failure = self._watch.knot(self.rank, self.launches)
@@ -186,7 +199,9 @@ class Health:
             with suppress(Exception):
                 sys.stdout.flush()
             with suppress(OSError):
-                os.write(2, f"{here.who}: leaving, because {failure.text}\n".encode(errors="replace"))
+                os.write(
+                    2, f"{here.who}: leaving, because {failure.text}\n".encode(errors="replace")
+                )
 
         try:
             speaker = threading.Thread(target=speak, daemon=True)

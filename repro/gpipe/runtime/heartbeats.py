@@ -26,14 +26,19 @@ def _silence() -> float:
     except ValueError:
         seconds = 0.0
     if not 2 * INTERVAL <= seconds < 1e6:
-        raise ValueError(f"GPIPE_SILENCE_S={given!r}: must be a number of seconds from {2 * INTERVAL} up; try 7")
+        raise ValueError(
+            f"GPIPE_SILENCE_S={given!r}: must be a number of seconds from {2 * INTERVAL} up; try 7"
+        )
     return seconds
 
 
 SILENCE = _silence()  # without a report, from a process that is in a step
-SETTING_UP = max(60.0, SILENCE)  # the same before its first step: imports and drivers may hold Python's lock for long
-_ENDED = 3.0  # seconds of waiting for a message of a process that has ended; what it had sent would be here
-_OUTSIDE = 10.0  # seconds of waiting for a process that is in no call of its Pipeline, until a warning says so
+# the same before its first step: imports and drivers may hold Python's lock for long
+SETTING_UP = max(60.0, SILENCE)
+# seconds of waiting for a message of a process that has ended; what it had sent would be here
+_ENDED = 3.0
+# seconds of waiting for a process that is in no call of its Pipeline, until a warning says so
+_OUTSIDE = 10.0
 _LARGE = 2**20  # bytes of a message that may take its time on a slow link
 SAME_CALLS = "every rank must make the same calls of its Pipeline, as often, with the same options"
 _FAILURE = "failure"
@@ -64,7 +69,10 @@ def board(store: dist.Store) -> dist.Store:
 
 def post(board: dist.Store, failure: Failure) -> Failure:
     """Make a failure known, unless there is one: the first is the cause, the others its consequences. Returns it."""
-    said = asdict(failure) | {"text": failure.text[:1000], "traceback": failure.traceback[-_LONGEST:]}
+    said = asdict(failure) | {
+        "text": failure.text[:1000],
+        "traceback": failure.traceback[-_LONGEST:],
+    }
     return Failure(**json.loads(board.compare_set(_FAILURE, "", json.dumps(said))))
 
 
@@ -99,7 +107,11 @@ def said_farewell(board: dist.Store, rank: int) -> bool:
 
 def running(board: dist.Store, world: int) -> list[int]:
     """The ranks that have begun and not ended."""
-    return [rank for rank in range(world) if board.check([f"beat/{rank}"]) and not said_farewell(board, rank)]
+    return [
+        rank
+        for rank in range(world)
+        if board.check([f"beat/{rank}"]) and not said_farewell(board, rank)
+    ]
 
 
 def post_returned(board: dist.Store, rank: int, launch: int) -> None:
@@ -126,7 +138,9 @@ def post_death(board: dist.Store, rank: int, how: str) -> Failure:
 
 def status_of(error: BaseException) -> str:
     """The status word for a run that ends in this error."""
-    full = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in words(error)
+    full = isinstance(
+        error, torch.OutOfMemoryError | MemoryError
+    ) or "can't allocate memory" in words(error)
     return "oom" if full else "failed"
 
 
@@ -142,7 +156,8 @@ class Watch:
         self._board = board
         self._beats: dict[int, tuple[str, float]] = {}  # the last one of each rank, and since when
         self._looked = time.monotonic()
-        self._knot: tuple[object, float] = (None, 0.0)  # the chain of waits seen last, and since when
+        # the chain of waits seen last, and since when
+        self._knot: tuple[object, float] = (None, 0.0)
         self._warned: set[int] = set()  # ranks that were named in a warning
 
     def silence(self, ranks: Sequence[int]) -> Failure | None:
@@ -160,23 +175,31 @@ class Watch:
             patience = SILENCE if json.loads(raw)["in_steps"] else SETTING_UP
             if now - since >= patience:
                 hint = "a layer that holds Python's lock for as long needs a larger GPIPE_SILENCE_S"
-                text = f"{last_seen(self._board, rank)}: no sign of life for {patience:.0f} s ({hint})"
+                text = (
+                    f"{last_seen(self._board, rank)}: no sign of life for {patience:.0f} s ({hint})"
+                )
                 return post(self._board, Failure(rank, "failed", text))
         return None
 
     def knot(self, rank: int, launch: int) -> Failure | None:
         """The failure of a chain of processes, `rank` the first, each of which waits for the next one and for ever.
 
-        That is so where the last one has ended, or waits for another one of the chain. A message in transit may
-        still come, so nothing is concluded while waits change, nor soon while a large message is on its way. A last
-        one that is merely in no call of its Pipeline may still make one: a warning names it.
+        That is so where the last one has ended, or waits for another one of the chain. A message in
+        transit may still come, so nothing is concluded while waits change, nor soon while a large
+        message is on its way. A last one that is merely in no call of its Pipeline may still make
+        one: a warning names it.
         """
         chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
-        control: list[str] = []  # what each one does with a small message of the runtime, if it waits for that
+        # what each one does with a small message of the runtime, if it waits for that
+        control: list[str] = []
         patience = SILENCE
         while rank not in (known for known, _ in chain):
-            beat = json.loads(self._board.get(f"beat/{rank}")) if self._board.check([f"beat/{rank}"]) else {}
+            beat = (
+                json.loads(self._board.get(f"beat/{rank}"))
+                if self._board.check([f"beat/{rank}"])
+                else {}
+            )
             texts.append(beat.get("here", f"rank {rank}"))
             if has_ended(self._board, rank, launch):
                 chain.append((rank, -1))
@@ -192,8 +215,8 @@ class Watch:
             following, number = beat["waiting"]
             chain.append((rank, number))
             rank = following
-        # One sends what the other receives. Their connection is made at the first message, which takes its time on a
-        # busy machine.
+        # One sends what the other receives. Their connection is made at the first message, which
+        # takes its time on a busy machine.
         if chain[-1][1] >= 0 and sorted(control) == ["receive", "send"]:
             patience = SETTING_UP
         if self._unchanged_for(chain) < patience:
@@ -211,11 +234,17 @@ class Watch:
     def _warn(self, chain: list[tuple[int, int]], texts: list[str], *, in_call: bool) -> None:
         """Say once which process another one waits for, where the chain is these two; their waits may still end."""
         last = chain[-1][0]
-        if self._unchanged_for(chain) < _OUTSIDE or in_call or len(chain) != 2 or last in self._warned:
+        if (
+            self._unchanged_for(chain) < _OUTSIDE
+            or in_call
+            or len(chain) != 2
+            or last in self._warned
+        ):
             return
         self._warned.add(last)
         _log.warning(
-            "%s has waited for %s for %.0f s, which is in no call of its Pipeline: %s; or is it only slow?",
+            "%s has waited for %s for %.0f s, which is in no call of its Pipeline: %s; or is it "
+            "only slow?",
             *texts,
             _OUTSIDE,
             SAME_CALLS,

@@ -19,7 +19,15 @@ import torch.distributed as dist
 
 from repro.gpipe.comm.transport import TIMEOUT, nccl_pairs
 from repro.gpipe.runtime import health, spawnable
-from repro.gpipe.runtime.heartbeats import INTERVAL, Failure, Watch, board, post_death, posted, running
+from repro.gpipe.runtime.heartbeats import (
+    INTERVAL,
+    Failure,
+    Watch,
+    board,
+    post_death,
+    posted,
+    running,
+)
 from repro.gpipe.runtime.processes import NAME, Processes, how
 from repro.gpipe.runtime.store import PipeClient, PipeStore
 
@@ -31,14 +39,17 @@ class StageError(RuntimeError):
     """One stage failed: which, what it did last, and its traceback if it raised; `failure` holds them apart."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__("\n".join(part for part in (failure.text, failure.traceback.rstrip()) if part))
+        super().__init__(
+            "\n".join(part for part in (failure.text, failure.traceback.rstrip()) if part)
+        )
         self.failure = failure
 
 
 def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) -> list[Any]:
     """Run `fn(*args)` in one process for each stage and return what each returned, in rank order.
 
-    Under torchrun the ranks that exist are used instead. NCCL if every stage has a GPU of its own, else gloo.
+    Under torchrun the ranks that exist are used instead. NCCL if every stage has a GPU of its own,
+    else gloo.
 
     Args:
         fn: a function at the top level of a module; the script that calls `launch` needs the usual
@@ -48,10 +59,11 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         threads: CPU threads of each process.
 
     Raises:
-        ValueError: one line, before any process starts, if an argument is out of range, processes could not import the
-            function or unpickle its arguments, or torchrun started another number of ranks; and where the guard is
-            missing.
-        StageError: within seconds of the first stage that fails, dies or falls silent; the others are ended.
+        ValueError: one line, before any process starts, if an argument is out of range, processes
+            could not import the function or unpickle its arguments, or torchrun started another
+            number of ranks; and where the guard is missing.
+        StageError: within seconds of the first stage that fails, dies or falls silent; the others
+            are ended.
     """
     if spawnable.importing_main():
         if current_process().name.startswith(NAME):
@@ -64,7 +76,9 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
     # Only this user can open the folder, and only the stages have a way to the store.
     with TemporaryDirectory(prefix="gpipe-") as folder, PipeStore(stages) as store:
         results = [Path(folder) / str(rank) for rank in range(stages)]
-        calls = [(rank, fn, args, results, threads, client) for rank, client in enumerate(store.clients)]
+        calls = [
+            (rank, fn, args, results, threads, client) for rank, client in enumerate(store.clients)
+        ]
         with Processes(_child, calls, threads=threads) as processes:
             store.started()
             _until_all_ended(processes, board(store), results)
@@ -74,7 +88,8 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
 def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
     """Set up this process: threads, its GPU, the process group, and the watch over the others.
 
-    Without a store, through which the processes find each other, the environment names one, as torchrun sets it.
+    Without a store, through which the processes find each other, the environment names one, as
+    torchrun sets it.
     """
     torch.set_num_threads(threads)
     local_rank, local_world = (
@@ -112,7 +127,12 @@ def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path
 
 
 def _child(
-    rank: int, fn: Callable[..., Any], args: tuple[Any, ...], results: list[Path], threads: int, store: PipeClient
+    rank: int,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    results: list[Path],
+    threads: int,
+    store: PipeClient,
 ) -> None:
     world = len(results)
     health.begin(store, rank, world)
@@ -120,7 +140,9 @@ def _child(
         initialise(rank, world, dist.FileStore(str(results[0].with_name("rendezvous"))), threads)
         beside = results[rank].with_suffix(".part")
         returned = fn(*args)
-        beside.write_bytes(spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned))
+        beside.write_bytes(
+            spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned)
+        )
         health.current().end()
         if store.add("finished", 1) == world:
             store.set("all finished", "")
@@ -129,10 +151,14 @@ def _child(
     dist.destroy_process_group()
 
 
-def _under_torchrun(fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int) -> list[Any]:
+def _under_torchrun(
+    fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int
+) -> list[Any]:
     world = int(os.environ["WORLD_SIZE"])
     if world != stages:
-        raise ValueError(f"stages={stages}: torchrun started {world} ranks; start as many as there are stages")
+        raise ValueError(
+            f"stages={stages}: torchrun started {world} ranks; start as many as there are stages"
+        )
     if not dist.is_initialized():  # one group for every launch of this program
         initialise(int(os.environ["RANK"]), world, threads=threads)
         atexit.register(dist.destroy_process_group)

@@ -28,7 +28,8 @@ class Processes:
         calls: the arguments of each process.
         threads: CPU threads of each, known before it imports anything.
         logs: folder for each process's output, `<number>.log`; None: where this program's own goes.
-        local: whether they all run here, so that nothing they open needs to be reached from another host.
+        local: whether they all run here, so that nothing they open needs to be reached from another
+            host.
     """
 
     def __init__(
@@ -41,9 +42,16 @@ class Processes:
         local: bool = True,
     ) -> None:
         context = mp.get_context("spawn")
-        outputs = [None if logs is None else str(logs / f"{number}.log") for number in range(len(calls))]
+        outputs = [
+            None if logs is None else str(logs / f"{number}.log") for number in range(len(calls))
+        ]
         self._all = [
-            context.Process(target=_run, args=(fn, args, os.getpid(), output), name=f"{NAME}{number}", daemon=False)
+            context.Process(
+                target=_run,
+                args=(fn, args, os.getpid(), output),
+                name=f"{NAME}{number}",
+                daemon=False,
+            )
             for number, (args, output) in enumerate(zip(calls, outputs, strict=True))
         ]
         try:
@@ -58,7 +66,10 @@ class Processes:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
 
@@ -70,7 +81,11 @@ class Processes:
     def wait(self, seconds: float) -> dict[int, int]:
         """Number -> exit code, negative for a signal, of those that have ended; waits until another one does."""
         wait([process.sentinel for process in self._all if process.exitcode is None], seconds)
-        return {number: process.exitcode for number, process in enumerate(self._all) if process.exitcode is not None}
+        return {
+            number: process.exitcode
+            for number, process in enumerate(self._all)
+            if process.exitcode is not None
+        }
 
     def kill(self) -> None:
         """End them all; a signal that a stopped or blocked process heeds too."""
@@ -93,10 +108,13 @@ def how(code: int) -> str:
 def _environment(threads: int, *, local: bool) -> Iterator[None]:
     """What a new process must find before it imports torch; what the user has set stays, but for the threads."""
     changed = dict.fromkeys(_THREADS, str(threads))
-    wanted = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else every stage prints a stack when another one is gone
+    # else every stage prints a stack when another one is gone
+    wanted = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if local:
         loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-        wanted |= {name: loopback for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if loopback}
+        wanted |= {
+            name: loopback for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if loopback
+        }
     changed |= {name: value for name, value in wanted.items() if name not in os.environ}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -124,7 +142,8 @@ def _run(fn: Callable[..., object], args: tuple[Any, ...], parent: int, output: 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; the launcher ends them
+    # Ctrl-C reaches all of a terminal; the launcher ends them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if output is not None:
         log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -23,7 +23,10 @@ GUARD = (
     'launch: called without `if __name__ == "__main__":`; each stage process imports this file and would call it '
     "again, so put the call under that line"
 )
-_TO_FILE = "put it into a .py file and import it from there, which works in a notebook too (docs/launching.md)"
+_TO_FILE = (
+    "put it into a .py file and import it from there, which works in a notebook too "
+    "(docs/launching.md)"
+)
 
 
 def importing_main() -> bool:
@@ -37,7 +40,10 @@ def check_call(fn: object, args: Sequence[object], stages: object, threads: obje
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{field}={shown(number)}: must be a whole number, at least 1")
     if not callable(fn):
-        raise ValueError(f"fn={shown(fn)}: must be a function; write launch(train, ...), not launch(train(...), ...)")
+        raise ValueError(
+            f"fn={shown(fn)}: must be a function; write launch(train, ...), not launch(train(...), "
+            "...)"
+        )
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # a builtin that does not tell
@@ -45,7 +51,9 @@ def check_call(fn: object, args: Sequence[object], stages: object, threads: obje
     try:
         signature.bind(*args)
     except TypeError as error:
-        raise ValueError(f"fn={name(fn)}: cannot be called with these {len(args)} arguments: {error}") from None
+        raise ValueError(
+            f"fn={name(fn)}: cannot be called with these {len(args)} arguments: {error}"
+        ) from None
 
 
 def check_spawn(fn: Callable[..., Any], args: Sequence[object]) -> None:
@@ -58,10 +66,13 @@ def check_spawn(fn: Callable[..., Any], args: Sequence[object]) -> None:
     file = getattr(main, "__file__", None)
     if getattr(main, "__spec__", None) is None and file is not None and not Path(file).is_file():
         raise ValueError(
-            f"launch: this program is {file}, which is no file that stage processes could import; write it into a .py "
-            "file and run that"
+            f"launch: this program is {file}, which is no file that stage processes could import; "
+            "write it into a .py file and run that"
         )
-    for what, value in [(f"fn={name(fn)}", fn), *((f"args[{n}]", value) for n, value in enumerate(args))]:
+    for what, value in [
+        (f"fn={name(fn)}", fn),
+        *((f"args[{n}]", value) for n, value in enumerate(args)),
+    ]:
         _refuse_unpicklable(what, value)
 
 
@@ -74,7 +85,9 @@ def pickled(what: str, value: object) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:  # whatever a __reduce__ raises
-        raise ValueError(f"{what} {_reason(error)}; return tensors, numbers, strings, or lists of them") from None
+        raise ValueError(
+            f"{what} {_reason(error)}; return tensors, numbers, strings, or lists of them"
+        ) from None
 
 
 def _refuse_unpicklable(what: str, value: object) -> None:
@@ -86,7 +99,9 @@ def _refuse_unpicklable(what: str, value: object) -> None:
     except _RefusedError as refused:
         raise ValueError(f"{what}: {refused}") from None
     except Exception as error:
-        raise ValueError(f"{what}: {_reason(error)}; pass what it is made from, and make it in the function") from None
+        raise ValueError(
+            f"{what}: {_reason(error)}; pass what it is made from, and make it in the function"
+        ) from None
     finally:
         set_spawning_popen(before)
 
@@ -106,7 +121,9 @@ class _Looker(ForkingPickler):
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, Tensor):
             if obj.requires_grad and not obj.is_leaf:
-                raise _RefusedError("holds a tensor with a graph, which stays in its process; detach() it")
+                raise _RefusedError(
+                    "holds a tensor with a graph, which stays in its process; detach() it"
+                )
             return str, ()  # its memory is not to be touched, nor is it looked into
         if isinstance(obj, FunctionType | type) and (reason := _cannot_import(obj)):
             raise _RefusedError(reason)
@@ -131,22 +148,27 @@ def _cannot_import(thing: FunctionType | type) -> str:
     """Why a fresh process could not import a function or a class; empty where it can."""
     called = thing.__qualname__
     if called == "<lambda>" or called.endswith(".<lambda>"):
-        return f"is or holds a lambda, which a stage process cannot import; write a function with def, and {_TO_FILE}"
+        return (
+            "is or holds a lambda, which a stage process cannot import; write a function with "
+            f"def, and {_TO_FILE}"
+        )
     if "<locals>" in called:
         return (
-            f"is or holds {called}, defined inside a function, where a stage process cannot import it; move it to the "
-            "top level of its file"
+            f"is or holds {called}, defined inside a function, where a stage process cannot import "
+            "it; move it to the top level of its file"
         )
     if thing.__module__ != "__main__":
         return ""
     main = sys.modules["__main__"]
-    of_file = getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
+    of_file = (
+        getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
+    )
     typed = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
     if of_file and not typed:
         return ""
     return (
-        f"is or holds {called}, defined in an interactive session, a notebook or `python -c`, which stage processes "
-        f"cannot import; {_TO_FILE}"
+        f"is or holds {called}, defined in an interactive session, a notebook or `python -c`, "
+        f"which stage processes cannot import; {_TO_FILE}"
     )
 
 

@@ -9,8 +9,8 @@ from itertools import count
 from repro.gpipe.errors import LostNeighbourError
 from repro.gpipe.schedule.actions import Action
 
-# Rank that is waited for, number of this wait, bytes of the message, and "send" or "receive" if it is a small message
-# of the runtime, "" if it is another one.
+# Rank that is waited for, number of this wait, bytes of the message, and "send" or "receive" if it
+# is a small message of the runtime, "" if it is another one.
 Wait = tuple[int, int, int, str]
 
 
@@ -26,8 +26,8 @@ class Here:
         needs_others: how many blocks of `told` it is in: elsewhere it may do without a launcher.
         calls: how many calls of its Pipeline it is in.
         warm: whether it has begun a step: what imports and loads drivers may be silent for longer.
-        waiting: what the computing thread waits for: a message from another rank, or that rank's readiness to take
-            one. None while it computes.
+        waiting: what the computing thread waits for: a message from another rank, or that rank's
+            readiness to take one. None while it computes.
         sending: the messages that other threads are sending, by thread.
         flushing: True while the computing thread waits until all of `sending` is sent.
     """
@@ -75,7 +75,9 @@ def reaching(rank: int) -> Iterator[None]:
     try:
         yield
     except (ConnectionError, RuntimeError) as error:
-        raise error if isinstance(error, LostNeighbourError) else LostNeighbourError(rank, error) from error
+        raise (
+            error if isinstance(error, LostNeighbourError) else LostNeighbourError(rank, error)
+        ) from error
 
 
 @contextmanager

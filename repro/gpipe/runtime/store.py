@@ -1,8 +1,8 @@
 """A store in the launcher that its own processes reach, and nobody else on the machine.
 
-Each process inherits one end of two pairs of connected sockets. The sockets have no address, so there
-is nothing that another user could connect to. A process notices at once when the launcher is gone.
-Signs of life, failures and jobs go through this store, but no data.
+Each process inherits one end of two pairs of connected sockets. The sockets have no address, so
+there is nothing that another user could connect to. A process notices at once when the launcher is
+gone. Signs of life, failures and jobs go through this store, but no data.
 """
 
 import threading
@@ -35,9 +35,12 @@ class PipeStore(dist.Store):
         self._closed = False
         pairs = [(Pipe(), Pipe()) for _ in range(clients)]
         self.clients = [PipeClient(quick[1], patient[1]) for quick, patient in pairs]
-        # One thread for each end: one that waits, or whose process is stopped, keeps nobody else waiting.
+        # One thread for each end: one that waits, or whose process is stopped, keeps nobody else
+        # waiting.
         for end in (end for quick, patient in pairs for end in (quick[0], patient[0])):
-            threading.Thread(target=self._serve, args=(end,), name="gpipe-store", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(end,), name="gpipe-store", daemon=True
+            ).start()
 
     def __enter__(self) -> "PipeStore":
         return self
@@ -98,7 +101,9 @@ class PipeStore(dist.Store):
             dist.DistStoreError: if they have none by then.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._closed or self.check(keys), timeout.total_seconds()):
+            if not self._changed.wait_for(
+                lambda: self._closed or self.check(keys), timeout.total_seconds()
+            ):
                 raise dist.DistStoreError(f"no {', '.join(keys)} within {timeout}")
             if not self.check(keys):
                 raise dist.DistStoreError("the store is closed")

@@ -1,9 +1,9 @@
 """Schedules as values: for each rank, the ordered list of everything it does.
 
-The same value is executed by the engine, laid on a virtual clock by `replay`, walked through for memory by
-`repro.costs.stage_memory`, checked and drawn. None of them has a rule of its own about which message belongs to which
-action: the list says it.
-Sources: Figure 2 (c) and section 2.3 of arXiv:1811.06965v5.
+The same value is executed by the engine, laid on a virtual clock by `replay`, walked through for
+memory by `repro.costs.stage_memory`, checked and drawn. None of them has a rule of its own about
+which message belongs to which action: the list says it. Sources: Figure 2 (c) and section 2.3 of
+arXiv:1811.06965v5.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,14 @@ class Action(NamedTuple):
     """One thing that a rank does.
 
     Attributes:
-        kind: "F" forward, "R" recompute, "B" backward, "Send", "Recv", or "U", the optimizer's update.
+        kind: "F" forward, "R" recompute, "B" backward, "Send", "Recv", or "U", the optimizer's
+            update.
         rank: of the process that does it.
         stage: j; of a Recv the stage that needs the message, of U the first stage of the rank.
         micro_batch: i, or -1 of U.
         step: which optimizer step.
-        of: what a Send or Recv carries: "F" for the activations that an F makes, "B" for the gradients of a B.
+        of: what a Send or Recv carries: "F" for the activations that an F makes, "B" for the
+            gradients of a B.
         peer: the rank at the other end of a Send or Recv.
     """
 
@@ -46,7 +48,11 @@ class Action(NamedTuple):
         """`F3`, `Recv F3` or `U`."""
         if self.kind == "U":
             return "U"
-        return f"{self.kind} {self.of}{self.micro_batch}" if self.of else f"{self.kind}{self.micro_batch}"
+        return (
+            f"{self.kind} {self.of}{self.micro_batch}"
+            if self.of
+            else f"{self.kind}{self.micro_batch}"
+        )
 
     def __str__(self) -> str:
         return f"{self.label} on stage {self.stage}"
@@ -56,8 +62,9 @@ class Action(NamedTuple):
 class Schedule:
     """What each rank does, in order.
 
-    A Send starts a message and does not wait for it. A Recv stands where its message is needed; the engine posts the
-    receive earlier. A rank that holds several stages holds every K-th one, K being the number of ranks.
+    A Send starts a message and does not wait for it. A Recv stands where its message is needed; the
+    engine posts the receive earlier. A rank that holds several stages holds every K-th one, K being
+    the number of ranks.
 
     Attributes:
         name: one of `SCHEDULES`.
@@ -90,7 +97,9 @@ class Schedule:
     def forward_only(self) -> "Schedule":
         """The same forwards with their messages and nothing else: evaluation."""
         ranks = tuple(tuple(a for a in rank if "F" in (a.kind, a.of)) for rank in self.ranks)
-        return Schedule(f"{self.name}, forward only", self.stages, self.micro_batches, "never", ranks)
+        return Schedule(
+            f"{self.name}, forward only", self.stages, self.micro_batches, "never", ranks
+        )
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,18 @@ PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "
 def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str, float]:
     """Shares of K x step time; they sum to 1.
 
-    Work and set-up are read off the spans. Waiting is split by replaying the same schedule with free messages:
+    Work and set-up are read off the spans. Waiting is split by replaying the same schedule with
+    free messages:
 
     - `bubble` is the waiting that remains when every stage takes the mean time.
-    - `imbalance` is what each stage's own mean time adds. It is below 0 where an unequal cut shortens the wait, as it
-      can with M=1 and early recompute.
+    - `imbalance` is what each stage's own mean time adds. It is below 0 where an unequal cut
+      shortens the wait, as it can with M=1 and early recompute.
     - `transfer` is the rest: messages, the runtime's overhead and jitter.
 
     Args:
         timeline: of one step.
-        schedule: what was run; by default the order of the spans, in which recompute does not wait for its gradient.
+        schedule: what was run; by default the order of the spans, in which recompute does not wait
+            for its gradient.
     """
     total = timeline.ranks * timeline.step_time
     if not total:
@@ -36,7 +38,9 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
     }
     waiting = total - sum(parts.values())
     if schedule is None:
-        work = [[s for s in timeline.on(rank) if s.kind in COMPUTE] for rank in range(timeline.ranks)]
+        work = [
+            [s for s in timeline.on(rank) if s.kind in COMPUTE] for rank in range(timeline.ranks)
+        ]
         orders = [[(s.kind, s.stage, s.micro_batch) for s in spans] for spans in work]
         schedule = written_out("recorded", 0, "", orders, stages_per_rank=timeline.stages_per_rank)
     parts["bubble"] = _idle(timeline, schedule, by_stage=False)

@@ -1,7 +1,7 @@
 """The critical path of a step: what the end of the step waited for, back to its start.
 
-Pure: no torch, no clock; spans and the schedule that was run go in. The path names what to make faster: a span that is
-not on it may become a little slower without the step noticing.
+Pure: no torch, no clock; spans and the schedule that was run go in. The path names what to make
+faster: a span that is not on it may become a little slower without the step noticing.
 """
 
 from collections import defaultdict
@@ -24,7 +24,8 @@ class Leg:
     """One item of a critical path.
 
     Attributes:
-        kind: that of the span, "transfer" for the wait for a message, or "gap" for what is neither: the runtime.
+        kind: that of the span, "transfer" for the wait for a message, or "gap" for what is neither:
+            the runtime.
         stage: j; of a transfer and a gap, the stage whose next span could not begin.
         micro_batch: i, or -1.
         start: seconds on the timeline's clock.
@@ -46,17 +47,21 @@ class Leg:
 def critical_path(timeline: Timeline, schedule: Schedule) -> tuple[Leg, ...]:
     """The legs from the start of the step to its end, in order; each begins where the one before ends.
 
-    From the span that ends last (of several the one that also began last, then that of the lowest stage) backwards:
+    From the span that ends last (of several the one that also began last, then that of the lowest
+    stage) backwards:
 
-    - A span that needs a message waited for it if the sender ended after the previous span on its own stage; what lies
-      between, queueing, sending and waking included, is "transfer". It also did if by what the messages of its link
-      take (`delays`) its own was still on its way when the previous span ended, and the stage then stood still for
-      longer than it usually does without a reason (`gaps`).
-    - Otherwise, ties included, it followed the previous span on its stage; what lies between is "gap", however short.
-    - U follows the last work of any stage, if it began after that: stages agree that a step is finite before any of
-      them updates, and nobody sees that wait in the schedule.
-    - Before the first span of a stage there is a gap. Spans that overlap, as clocks of different hosts may have it,
-      count up to where the leg after them begins; what that leaves nothing of is left out.
+    - A span that needs a message waited for it if the sender ended after the previous span on its
+      own stage; what lies between, queueing, sending and waking included, is "transfer". It also
+      did if by what the messages of its link take (`delays`) its own was still on its way when the
+      previous span ended, and the stage then stood still for longer than it usually does without a
+      reason (`gaps`).
+    - Otherwise, ties included, it followed the previous span on its stage; what lies between is
+      "gap", however short.
+    - U follows the last work of any stage, if it began after that: stages agree that a step is
+      finite before any of them updates, and nobody sees that wait in the schedule.
+    - Before the first span of a stage there is a gap. Spans that overlap, as clocks of different
+      hosts may have it, count up to where the leg after them begins; what that leaves nothing of is
+      left out.
 
     Args:
         timeline: of one training step.
@@ -103,9 +108,10 @@ def by_stage(legs: Iterable[Leg], stages: int) -> list[dict[str, float]]:
 def delays(timeline: Timeline, schedule: Schedule) -> dict[tuple[int, int], Crossing]:
     """What a message takes from the end of its action, (sending rank, receiving rank) -> seconds.
 
-    Read off the spans that demonstrably waited: whose rank was free when the sender ended. Their median is latency,
-    unless the link carried one message at a time for so long that others queued, see `queueing.fitted`. A link on which
-    none did wait has the median of all others as its latency, 0 where there is none.
+    Read off the spans that demonstrably waited: whose rank was free when the sender ended. Their
+    median is latency, unless the link carried one message at a time for so long that others queued,
+    see `queueing.fitted`. A link on which none did wait has the median of all others as its
+    latency, 0 where there is none.
     """
     return _Causes(timeline, schedule).delays
 
@@ -113,7 +119,8 @@ def delays(timeline: Timeline, schedule: Schedule) -> dict[tuple[int, int], Cros
 def gaps(timeline: Timeline, schedule: Schedule) -> dict[tuple[str, int], float]:
     """Seconds between a span of this kind on this stage and the next one that waited for no message: medians.
 
-    They hold the sending of what the span made and the bookkeeping; a kind that no such span follows is not listed.
+    They hold the sending of what the span made and the bookkeeping; a kind that no such span
+    follows is not listed.
     """
     return _Causes(timeline, schedule).gaps
 
@@ -127,11 +134,16 @@ class _Causes:
         ordered = [timeline.on(rank) for rank in range(timeline.ranks)]
         self._previous = {s: p for spans in ordered for p, s in pairwise(spans)}
         self._done = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
-        self._work_ended = max((s for s in timeline.spans if s.kind in COMPUTE), key=lambda s: s.end, default=None)
+        self._work_ended = max(
+            (s for s in timeline.spans if s.kind in COMPUTE), key=lambda s: s.end, default=None
+        )
         self._links = self._received(timeline)
         self._arrivals: dict[Span, float] = {}  # of the message of a sender
-        self.gaps = self._gaps()  # only where no message was needed: what messages take is not known yet
-        links = {(a.rank, a.peer) for actions in schedule.ranks for a in actions if a.kind == "Send"}
+        # only where no message was needed: what messages take is not known yet
+        self.gaps = self._gaps()
+        links = {
+            (a.rank, a.peer) for actions in schedule.ranks for a in actions if a.kind == "Send"
+        }
         self.delays = self._delays(links)
         self.gaps = self._gaps()
 
@@ -139,7 +151,12 @@ class _Causes:
         """The span that this one waited for, if any, and what the time between them is."""
         previous, sender = self._previous.get(span), self._sender(span)
         last = self._work_ended
-        if span.kind == "U" and last is not None and previous is not None and previous.end < last.end <= span.start:
+        if (
+            span.kind == "U"
+            and last is not None
+            and previous is not None
+            and previous.end < last.end <= span.start
+        ):
             return last, "gap"
         if sender is None or (previous is not None and not self._waited(span, previous, sender)):
             return previous, "gap"
@@ -155,11 +172,15 @@ class _Causes:
         if sender.end > previous.end:
             return True
         under_way = self._arrivals[sender] > previous.end
-        return under_way and span.start - previous.end > self.gaps.get((previous.kind, span.stage), 0.0)
+        return under_way and span.start - previous.end > self.gaps.get(
+            (previous.kind, span.stage), 0.0
+        )
 
     def _received(self, timeline: Timeline) -> dict[tuple[int, int], list[tuple[Span, Span]]]:
         """(sending rank, receiving rank) -> (sender, receiver) of its messages, in the order they were sent."""
-        pairs = [(sender, span) for span in timeline.spans if (sender := self._sender(span)) is not None]
+        pairs = [
+            (sender, span) for span in timeline.spans if (sender := self._sender(span)) is not None
+        ]
         found: dict[tuple[int, int], list[tuple[Span, Span]]] = defaultdict(list)
         for sender, span in sorted(pairs, key=lambda pair: pair[0].end):
             found[sender.stage % self._ranks, span.stage % self._ranks].append((sender, span))
@@ -171,17 +192,25 @@ class _Causes:
         if previous is None:
             return Message(sender.end, sender.end, span.start, waited=True)
         usual = self.gaps.get((previous.kind, span.stage), 0.0)
-        return Message(sender.end, previous.end + usual, span.start, waited=sender.end > previous.end)
+        return Message(
+            sender.end, previous.end + usual, span.start, waited=sender.end > previous.end
+        )
 
     def _delays(self, links: set[tuple[int, int]]) -> dict[tuple[int, int], Crossing]:
         """What messages take on every link; `_arrivals` of every sender's follow from it."""
-        sent = {link: [self._message(*pair) for pair in pairs] for link, pairs in self._links.items()}
-        waits = [max(0.0, m.began - m.sent) for messages in sent.values() for m in messages if m.waited]
+        sent = {
+            link: [self._message(*pair) for pair in pairs] for link, pairs in self._links.items()
+        }
+        waits = [
+            max(0.0, m.began - m.sent) for messages in sent.values() for m in messages if m.waited
+        ]
         everywhere = Crossing(latency=median(waits) if waits else 0.0)
         found = {link: fitted(sent.get(link, ())) or everywhere for link in links}
         for link, pairs in self._links.items():
             there = arrivals(sent[link], found[link])
-            self._arrivals.update((sender, at) for (sender, _), at in zip(pairs, there, strict=True))
+            self._arrivals.update(
+                (sender, at) for (sender, _), at in zip(pairs, there, strict=True)
+            )
         return found
 
     def _gaps(self) -> dict[tuple[str, int], float]:

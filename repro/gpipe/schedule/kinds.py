@@ -1,7 +1,7 @@
 """The kinds of schedules: (kind, K, M, checkpoint) -> a schedule.
 
-A kind only orders F and B of each rank. `_with_recompute` puts in R, so that every kind has every checkpoint mode, and
-`written_out` puts in the messages and the update.
+A kind only orders F and B of each rank. `_with_recompute` puts in R, so that every kind has every
+checkpoint mode, and `written_out` puts in the messages and the update.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,10 @@ class Kind(NamedTuple):
     """One kind of schedule.
 
     Attributes:
-        order: (rank, K, M) -> F and B of that rank in order; of an interleaved kind (rank, K, M, stages a rank).
-        late: whether R waits for the gradient from the next stage, as in peers that recompute inside B. The paper's
-            does not (section 2.3).
+        order: (rank, K, M) -> F and B of that rank in order; of an interleaved kind (rank, K, M,
+            stages a rank).
+        late: whether R waits for the gradient from the next stage, as in peers that recompute
+            inside B. The paper's does not (section 2.3).
         interleaved: whether a rank holds several stages, which the engine does not execute yet.
     """
 
@@ -35,7 +36,9 @@ class Kind(NamedTuple):
 SCHEDULES: dict[str, Kind] = {}
 
 
-def _kind(name: str, *, late: bool = False, interleaved: bool = False) -> Callable[..., Callable[..., list[Work]]]:
+def _kind(
+    name: str, *, late: bool = False, interleaved: bool = False
+) -> Callable[..., Callable[..., list[Work]]]:
     """Enter a function in `SCHEDULES`; arguments as of `Kind`."""
 
     def enter(order: Callable[..., list[Work]]) -> Callable[..., list[Work]]:
@@ -68,20 +71,25 @@ def _one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Work]:
 def _interleaved(rank: int, ranks: int, micro_batches: int, stages_per_rank: int) -> list[Work]:
     """1F1B in which each rank holds several stages: Megatron-LM's order (arXiv:2104.04473, section 2.2).
 
-    A rank takes K micro-batches through its first stage, the same K through its second, and so on, then the next K.
-    Backwards do the same from the last stage to the first, each micro-batch in the order of the forwards. Each rank is
-    2 (K - 1 - rank) + (stages a rank - 1) K forwards ahead before its first pair of F and B.
+    A rank takes K micro-batches through its first stage, the same K through its second, and so on,
+    then the next K. Backwards do the same from the last stage to the first, each micro-batch in the
+    order of the forwards. Each rank is 2 (K - 1 - rank) + (stages a rank - 1) K forwards ahead
+    before its first pair of F and B.
 
-    Where M is no multiple of K the last group has up to 2 K - 1 micro-batches, which are as many more forwards ahead. A
-    smaller group at the end would deadlock.
+    Where M is no multiple of K the last group has up to 2 K - 1 micro-batches, which are as many
+    more forwards ahead. A smaller group at the end would deadlock.
     """
     held = range(rank, ranks * stages_per_rank, ranks)
     starts = range(0, max(1, micro_batches - ranks + 1), ranks)
     groups = [range(a, b) for a, b in pairwise([*starts, micro_batches])]
     forwards: list[Work] = [("F", stage, i) for group in groups for stage in held for i in group]
-    backwards: list[Work] = [("B", stage, i) for group in groups for stage in reversed(held) for i in group]
+    backwards: list[Work] = [
+        ("B", stage, i) for group in groups for stage in reversed(held) for i in group
+    ]
     largest = max(map(len, groups))
-    return _alternating(forwards, backwards, ahead=2 * (ranks - 1 - rank) + (stages_per_rank - 1) * largest + 1)
+    return _alternating(
+        forwards, backwards, ahead=2 * (ranks - 1 - rank) + (stages_per_rank - 1) * largest + 1
+    )
 
 
 def _alternating(forwards: list[Work], backwards: list[Work], ahead: int) -> list[Work]:
@@ -120,15 +128,16 @@ def written_out(
 ) -> Schedule:
     """The schedule in which each rank computes in this order.
 
-    What an action needs from another rank is received directly before it, what it makes for another rank is sent
-    directly after it, and a rank that trains updates at the end.
+    What an action needs from another rank is received directly before it, what it makes for another
+    rank is sent directly after it, and a rank that trains updates at the end.
 
     Args:
         name: of the schedule.
         micro_batches: M.
         checkpoint: which micro-batches are recomputed, a word for people.
         orders: for each rank F, R and B in order.
-        late: receive a gradient before R of its micro-batch, where there is one, instead of before B.
+        late: receive a gradient before R of its micro-batch, where there is one, instead of before
+            B.
         stages_per_rank: how many stages each rank holds.
     """
     K = len(orders)
@@ -137,14 +146,17 @@ def written_out(
     ranks: list[tuple[Action, ...]] = []
     for rank, order in enumerate(orders):
         actions: list[Action] = []
-        received: set[tuple[int, int]] = set()  # gradients: where R is late, B need not receive them
+        # gradients: where R is late, B need not receive them
+        received: set[tuple[int, int]] = set()
         before, after = (rank - 1) % K, (rank + 1) % K
         for kind, stage, i in order:
             # With K=1 neighbouring stages are on one rank, and nothing is sent.
             first, last = stage == 0 or K == 1, stage == stages - 1 or K == 1
             if kind == "F" and not first:
                 actions.append(Action("Recv", rank, stage, i, 0, "F", before))
-            elif (kind == "B" or (kind == "R" and late)) and not last and (stage, i) not in received:
+            elif (
+                (kind == "B" or (kind == "R" and late)) and not last and (stage, i) not in received
+            ):
                 actions.append(Action("Recv", rank, stage, i, 0, "B", after))
                 received.add((stage, i))
             actions.append(Action(kind, rank, stage, i))
@@ -165,12 +177,13 @@ def make_schedule(
     """Build a schedule.
 
     Args:
-        name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient has arrived),
-            "1f1b", or "interleaved-1f1b", which is not executed yet.
+        name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient
+            has arrived), "1f1b", or "interleaved-1f1b", which is not executed yet.
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
         checkpoint: "always", "except_last" or "never".
-        stages_per_rank: 1, or at least 2 for "interleaved-1f1b"; then K is stages / stages_per_rank.
+        stages_per_rank: 1, or at least 2 for "interleaved-1f1b"; then K is stages /
+            stages_per_rank.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -184,10 +197,19 @@ def make_schedule(
     kind = SCHEDULES[name]
     if kind.interleaved != (stages_per_rank > 1):
         allowed = "at least 2" if kind.interleaved else "1"
-        raise ValueError(f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}")
+        raise ValueError(
+            f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}"
+        )
     if stages % stages_per_rank:
-        raise ValueError(f"stages={stages}: must be a multiple of stages_per_rank={stages_per_rank}")
+        raise ValueError(
+            f"stages={stages}: must be a multiple of stages_per_rank={stages_per_rank}"
+        )
     ranks = stages // stages_per_rank
     more = (stages_per_rank,) if kind.interleaved else ()
-    orders = [_with_recompute(kind.order(rank, ranks, micro_batches, *more), checkpoint) for rank in range(ranks)]
-    return written_out(name, micro_batches, checkpoint, orders, late=kind.late, stages_per_rank=stages_per_rank)
+    orders = [
+        _with_recompute(kind.order(rank, ranks, micro_batches, *more), checkpoint)
+        for rank in range(ranks)
+    ]
+    return written_out(
+        name, micro_batches, checkpoint, orders, late=kind.late, stages_per_rank=stages_per_rank
+    )

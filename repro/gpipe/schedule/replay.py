@@ -1,7 +1,7 @@
 """Lay a schedule on a virtual clock: actions and durations in, a Timeline out.
 
-The one walker of the project: the simulator, the deadlock check, the drawings of ideal schedules and the split of
-waiting time (`breakdown`) all use it. Pure.
+The one walker of the project: the simulator, the deadlock check, the drawings of ideal schedules
+and the split of waiting time (`breakdown`) all use it. Pure.
 """
 
 from collections import Counter, defaultdict
@@ -49,7 +49,8 @@ def replay(
     Args:
         schedule: what each rank does, in order.
         duration: seconds that an F, R or B takes.
-        transfer: seconds from a Send until its message is there, or what the message of each Send takes.
+        transfer: seconds from a Send until its message is there, or what the message of each Send
+            takes.
         ready: when each rank can begin, in seconds; by default at 0.
         update: seconds of each rank's U; by default 0, and then it has no span.
 
@@ -60,7 +61,8 @@ def replay(
     crossing = transfer if callable(transfer) else None
     delay = 0.0 if callable(transfer) else transfer
     arrivals: dict[tuple[str, int, int, int], float] = {}  # maker of a message -> when it is there
-    free: dict[tuple[int, int], float] = {}  # (from, to) -> when the link can carry the next message
+    # (from, to) -> when the link can carry the next message
+    free: dict[tuple[int, int], float] = {}
     spans: list[Span] = []
     clock = [*ready] if ready is not None else [0.0] * len(ranks)
     at = [0] * len(ranks)
@@ -111,7 +113,9 @@ def replay(
             updating.clear()
     if waiting or updating:
         blocked = [ranks[rank][at[rank]] for rank in sorted({*waiting.values(), *updating})]
-        stuck = ", ".join(f"{a} waits for {'all ranks' if a.kind == 'U' else f'rank {a.peer}'}" for a in blocked)
+        stuck = ", ".join(
+            f"{a} waits for {'all ranks' if a.kind == 'U' else f'rank {a.peer}'}" for a in blocked
+        )
         raise DeadlockError(f"the schedule deadlocks: {stuck}")
     ordered = tuple(sorted(spans, key=attrgetter("start", "stage", "end")))
     return Timeline(ordered, schedule.stages, schedule.stages_per_rank)
@@ -120,29 +124,41 @@ def replay(
 def check(schedule: Schedule) -> None:
     """Raise a ValueError, one line, for what would deadlock, or use or send what is not there."""
     training = any(action.kind == "B" for rank in schedule.ranks for action in rank)
-    needed = sorted((kind, i) for kind in ("FB" if training else "F") for i in range(schedule.micro_batches))
+    needed = sorted(
+        (kind, i) for kind in ("FB" if training else "F") for i in range(schedule.micro_batches)
+    )
     name = f"schedule {schedule.name!r}"
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             if action.rank != rank or action.stage % len(schedule.ranks) != rank:
-                raise ValueError(f"{name}: rank {rank} has an action of another rank or stage: {action}")
+                raise ValueError(
+                    f"{name}: rank {rank} has an action of another rank or stage: {action}"
+                )
         for stage in range(rank, schedule.stages, len(schedule.ranks)):
-            own = [(a.kind, a.micro_batch) for a in actions if a.stage == stage and a.kind in ("F", "B")]
+            own = [
+                (a.kind, a.micro_batch)
+                for a in actions
+                if a.stage == stage and a.kind in ("F", "B")
+            ]
             if sorted(own) != needed:
                 raise ValueError(
-                    f"{name}: stage {stage} must do each of F{' and B' * training} 0 to {needed[-1][1]} exactly once"
+                    f"{name}: stage {stage} must do each of F{' and B' * training} 0 to "
+                    f"{needed[-1][1]} exactly once"
                 )
         _check_data_flow(name, actions, schedule.stages)
         updates = [n for n, action in enumerate(actions) if action.kind == "U"]
         if updates != ([len(actions) - 1] if training else []):
-            raise ValueError(f"{name}: rank {rank} must have {'one U, at its end' if training else 'no U'}")
+            raise ValueError(
+                f"{name}: rank {rank} must have {'one U, at its end' if training else 'no U'}"
+            )
     _check_messages(name, schedule)
     replay(schedule, lambda _action: 1.0)
 
 
 def _check_data_flow(name: str, actions: Sequence[Action], stages: int) -> None:
     """Raise a ValueError if an action of a rank comes before what it works on."""
-    made: set[tuple[str, int, int]] = set()  # what is here: activations, gradients (kind, stage, micro-batch)
+    # what is here: activations, gradients (kind, stage, micro-batch)
+    made: set[tuple[str, int, int]] = set()
     forwarded: set[tuple[int, int]] = set()  # and has no B yet
     for action in actions:
         kind, stage, i = action.kind, action.stage, action.micro_batch
@@ -180,11 +196,14 @@ def _check_messages(name: str, schedule: Schedule) -> None:
         for action in (*sent[link], *received[link]):
             if (there[action.maker], here[action.maker]) != (1, 1):
                 other = "Recv" if action.kind == "Send" else "Send"
-                raise ValueError(f"{name}: {action} must have exactly one {other} on rank {action.peer}")
+                raise ValueError(
+                    f"{name}: {action} must have exactly one {other} on rank {action.peer}"
+                )
         for send, recv in zip(sent[link], received[link], strict=True):
             if send.maker != recv.maker:
                 raise ValueError(
-                    f"{name}: {recv} comes where {send} is sent; a link's messages are received in the order of sending"
+                    f"{name}: {recv} comes where {send} is sent; a link's messages are received in "
+                    "the order of sending"
                 )
 
 

@@ -1,6 +1,7 @@
 """What every way of running a schedule yields: spans on a common clock, and the numbers read off them.
 
-Pure: no torch, no clock. Sources: bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
+Pure: no torch, no clock. Sources: bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and
+(c).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,12 @@ WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
 COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
 _LATEST = 1e9  # seconds, thirty years: a clock that shows more is none
-_COLOURS = {"F": "thread_state_running", "R": "thread_state_runnable", "B": "rail_animation", "U": "good"}
+_COLOURS = {
+    "F": "thread_state_running",
+    "R": "thread_state_runnable",
+    "B": "rail_animation",
+    "U": "good",
+}
 
 
 class Span(NamedTuple):
@@ -48,7 +54,8 @@ class Timeline:
     Attributes:
         spans: in no particular order.
         stages: how many there are, on all ranks together.
-        stages_per_rank: how many each rank holds; a rank holds every K-th one, K being the number of ranks.
+        stages_per_rank: how many each rank holds; a rank holds every K-th one, K being the number
+            of ranks.
     """
 
     spans: tuple[Span, ...]
@@ -90,7 +97,9 @@ class Timeline:
     def on(self, rank: int) -> list[Span]:
         """The spans of one rank, which is one stage unless it holds several, in the order in which they began."""
         ranks = self.ranks
-        return sorted((s for s in self.spans if s.stage % ranks == rank), key=lambda s: (s.start, s.end))
+        return sorted(
+            (s for s in self.spans if s.stage % ranks == rank), key=lambda s: (s.start, s.end)
+        )
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One record a span, columns `COLUMNS`."""
@@ -107,7 +116,13 @@ class Timeline:
             {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
         ]
         events += [
-            {"ph": "M", "name": "thread_name", "pid": pid, "tid": rank, "args": {"name": self._row_name(rank)}}
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": pid,
+                "tid": rank,
+                "args": {"name": self._row_name(rank)},
+            }
             for rank in range(self.ranks)
         ]
         begin = self.start
@@ -130,7 +145,8 @@ class Timeline:
     def to_text(self, slot: float = 1.0) -> str:
         """A table for people: one line a rank, one cell for each `slot` seconds, `.` where it idles.
 
-        Where ranks hold several stages, a letter says which of them it is: F0a on the first, F0b on the second.
+        Where ranks hold several stages, a letter says which of them it is: F0a on the first, F0b on
+        the second.
         """
         count = round(self.step_time / slot)
         width = max([2, *(len(self._label(s)) for s in self.spans if s.micro_batch >= 0)])
@@ -140,7 +156,9 @@ class Timeline:
             for s in self.on(rank):
                 first, last = (round((t - self.start) / slot) for t in (s.start, s.end))
                 cells[first:last] = [self._label(s)] * (last - first)
-            lines.append(f"{self._row_name(rank)} | " + " ".join(c.ljust(width) for c in cells).rstrip())
+            lines.append(
+                f"{self._row_name(rank)} | " + " ".join(c.ljust(width) for c in cells).rstrip()
+            )
         return "\n".join(lines)
 
     def _row_name(self, rank: int) -> str:
@@ -157,11 +175,15 @@ def _span(row: Mapping[str, Any], stages: int) -> Span:
     """A row as a span."""
     for name, kind in COLUMNS.items():
         if type(row.get(name)) is not kind:
-            raise ValueError(f"a span has {name} = {row.get(name)!r}: allowed is {kind.__name__}; record it again")
+            raise ValueError(
+                f"a span has {name} = {row.get(name)!r}: allowed is {kind.__name__}; record it "
+                "again"
+            )
     span = Span(**{name: row[name] for name in COLUMNS})
     inside = 0 <= span.stage < stages and span.micro_batch >= -1 and span.kind in KINDS
     if not (inside and -_LATEST <= span.start <= span.end <= _LATEST):
         raise ValueError(
-            f"{span}: allowed are kinds {', '.join(KINDS)}, stages 0 to {stages - 1}, and an end after the start"
+            f"{span}: allowed are kinds {', '.join(KINDS)}, stages 0 to {stages - 1}, and an end "
+            "after the start"
         )
     return span

@@ -1,7 +1,8 @@
 """Why a step takes as long as it does: where its critical path goes, and what changes to the run would give.
 
-Pure: no torch, no clock. A change is never run, it is replayed with the costs that were recorded; so all of it stands
-and falls with how well the unchanged schedule, replayed in the same way, gives the step that was recorded.
+Pure: no torch, no clock. A change is never run, it is replayed with the costs that were recorded;
+so all of it stands and falls with how well the unchanged schedule, replayed in the same way, gives
+the step that was recorded.
 """
 
 from collections import Counter, defaultdict
@@ -22,9 +23,14 @@ NEVER, EXCEPT_LAST = "nothing recomputed", "recompute except last"
 ALL, NEVER_IDLE = "all together", "never idle"
 MORE = {DOUBLED: 2, QUADRUPLED: 4}
 CHANGES = {  # what each assumes
-    BALANCE: "every stage takes the mean over stages, as whole layers hardly can; or as now, if that is faster",
+    BALANCE: (
+        "every stage takes the mean over stages, as whole layers hardly can; or as now, if that "
+        "is faster"
+    ),
     DOUBLED: "same N; half the seconds per micro-batch, which fixed costs of a micro-batch break",
-    QUADRUPLED: "same N; a quarter of the seconds per micro-batch, which fixed costs of a micro-batch break",
+    QUADRUPLED: (
+        "same N; a quarter of the seconds per micro-batch, which fixed costs of a micro-batch break"
+    ),
     EARLY: "R no longer waits for the gradient",
     NEVER: "keeps all activations: costs memory",
     EXCEPT_LAST: "no R where B directly follows F: keeps one more micro-batch's activations",
@@ -85,7 +91,9 @@ class Why:
         """Arguments and errors as in `what_if`."""
         costs = Costs.of(timeline, schedule)
         found = tuple(_changes(costs, schedule, examples))
-        return cls(timeline, schedule, critical_path(timeline, schedule), costs.step(schedule), found)
+        return cls(
+            timeline, schedule, critical_path(timeline, schedule), costs.step(schedule), found
+        )
 
     @property
     def error(self) -> float:
@@ -95,7 +103,9 @@ class Why:
     @cached_property
     def shares(self) -> dict[str, float]:
         """Kind -> its share of the critical path; they sum to 1."""
-        return {kind: seconds / self.timeline.step_time for kind, seconds in by_kind(self.path).items()}
+        return {
+            kind: seconds / self.timeline.step_time for kind, seconds in by_kind(self.path).items()
+        }
 
     def factor(self, name: str) -> float | None:
         """What a change would give; None where it does not concern this run."""
@@ -113,7 +123,10 @@ class Why:
         best = max(alone, key=lambda change: change.factor, default=None)
         gain, told_from = (best.factor if best else 1.0), max(_TOLD, 1 + abs(self.error))
         if self.shares["gap"] > max(1 - 1 / gain, 1 - 1 / told_from):
-            told = f"the runtime: {self.shares['gap']:.0%} of the critical path is neither work nor a message"
+            told = (
+                f"the runtime: {self.shares['gap']:.0%} of the critical path is neither work nor a "
+                "message"
+            )
         elif best and gain >= told_from:
             told = f"{self._cause(best.name)} {gain:.2f}x"
         else:
@@ -133,14 +146,23 @@ class Why:
         K, M = self.timeline.stages, self.schedule.micro_batches
         if change in MORE:
             idle, more = self.timeline.bubble_over_total, M * MORE[change]
-            return f"stages idle {idle:.0%} of K x step: M={more} instead of {M} at the same N would give about"
+            return (
+                f"stages idle {idle:.0%} of K x step: M={more} instead of {M} at the same N would "
+                "give about"
+            )
         if change == BALANCE:
             work = [self.timeline.busy(j, "FRB") for j in range(K)]
             slowest = max(range(K), key=work.__getitem__)
             excess = work[slowest] / fmean(work) - 1
-            return f"stage {slowest} is {excess:.0%} slower than the mean: a better balance would give about"
+            return (
+                f"stage {slowest} is {excess:.0%} slower than the mean: a better balance would "
+                "give about"
+            )
         if change == LINK:
-            return f"messages are {self.shares['transfer']:.0%} of the critical path: a free link would give"
+            return (
+                f"messages are {self.shares['transfer']:.0%} of the critical path: a free link "
+                "would give"
+            )
         if change == EARLY:
             return "recomputation waits for gradients: recomputing early would give"
         assert change == ORDER, change
@@ -153,10 +175,12 @@ class Costs:
 
     Attributes:
         seconds: (kind, stage) -> mean of F, R or B.
-        gaps: (kind, stage) -> how long the stage is taken by what follows such an action, see `critical.gaps`.
-        delays: (sending rank, receiving rank) -> seconds for which a message occupies the link, and of latency, from
-            the end of its action on, see `critical.delays`.
-        around: seconds of the step before the first F and after the last B: set-up, agreement and update.
+        gaps: (kind, stage) -> how long the stage is taken by what follows such an action, see
+            `critical.gaps`.
+        delays: (sending rank, receiving rank) -> seconds for which a message occupies the link, and
+            of latency, from the end of its action on, see `critical.delays`.
+        around: seconds of the step before the first F and after the last B: set-up, agreement and
+            update.
     """
 
     seconds: dict[tuple[str, int], float]
@@ -186,23 +210,28 @@ class Costs:
             timeline.step_time - inside,
         )
 
-    def step(self, schedule: Schedule, part: float = 1.0, *, even: bool = False, free: bool = False) -> float:
+    def step(
+        self, schedule: Schedule, part: float = 1.0, *, even: bool = False, free: bool = False
+    ) -> float:
         """Seconds of a step with these costs.
 
         Args:
             schedule: what is run.
-            part: of the seconds of an action, and of those for which its message occupies a link; what is around it,
-                and the latency of a message, takes as long as ever.
+            part: of the seconds of an action, and of those for which its message occupies a link;
+                what is around it, and the latency of a message, takes as long as ever.
             even: every stage takes the mean over stages.
             free: messages arrive at once and occupy no link.
         """
-        mean = {kind: fmean(v for (k, _), v in self.seconds.items() if k == kind) for kind in COMPUTE}
+        mean = {
+            kind: fmean(v for (k, _), v in self.seconds.items() if k == kind) for kind in COMPUTE
+        }
 
         def duration(action: Action) -> float:
             own = mean[action.kind] if even else self.seconds[action.kind, action.stage]
             return part * own + self.gaps[action.kind, action.stage]
 
-        def crossing(send: Action) -> Crossing:  # from the end of the action, a gap is no part of it
+        # from the end of the action, a gap is no part of it
+        def crossing(send: Action) -> Crossing:
             sending = self.gaps[send.of, send.stage]
             message = Crossing() if free else self.delays[send.rank, send.peer]
             return Crossing(part * message.seconds, message.latency - sending)
@@ -212,16 +241,21 @@ class Costs:
 
 
 def _check(timeline: Timeline, schedule: Schedule) -> None:
-    recorded = Counter((s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE)
+    recorded = Counter(
+        (s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE
+    )
     planned = Counter((a.kind, a.stage, a.micro_batch) for a in _work(schedule))
     if recorded != planned:
         kind, j, i = min((recorded - planned) + (planned - recorded))
         raise ValueError(
-            f"the timeline has {recorded[kind, j, i]} spans of {kind}{i} on stage {j}, the schedule "
-            f"'{schedule.name}' has {planned[kind, j, i]}: they are not of one run; measure it again with --force"
+            f"the timeline has {recorded[kind, j, i]} spans of {kind}{i} on stage {j}, the "
+            f"schedule '{schedule.name}' has {planned[kind, j, i]}: they are not of one run; "
+            "measure it again with --force"
         )
     if timeline.step_time <= 0:
-        raise ValueError("the timeline's spans take 0 s: nothing to explain; measure it again with --force")
+        raise ValueError(
+            "the timeline's spans take 0 s: nothing to explain; measure it again with --force"
+        )
 
 
 def _everywhere(found: dict[tuple[str, int], float], stages: int) -> dict[tuple[str, int], float]:
@@ -254,8 +288,9 @@ def _alone(costs: Costs, schedule: Schedule, examples: int | None) -> Iterator[t
     """(name, seconds) of every change that concerns this run."""
     K, M, checkpoint = schedule.stages, schedule.micro_batches, schedule.checkpoint
     if K > 1:
-        # Equal stages are not always the best: where R hides in waiting on all stages but the last, with M=1 above all,
-        # the last one is better off with less than its part. As it is now is a cut as well.
+        # Equal stages are not always the best: where R hides in waiting on all stages but the last,
+        # with M=1 above all, the last one is better off with less than its part. As it is now is a
+        # cut as well.
         yield BALANCE, min(costs.step(schedule, even=even) for even in (True, False))
         for name, times in MORE.items():
             if examples is None or M * times <= examples:
@@ -279,4 +314,6 @@ def _work(schedule: Schedule) -> Iterator[Action]:
 
 def _like(schedule: Schedule, micro_batches: int, checkpoint: str) -> Schedule:
     """The same kind of schedule with another M or checkpoint mode."""
-    return make_schedule(schedule.name, schedule.stages, micro_batches, checkpoint, schedule.stages_per_rank)
+    return make_schedule(
+        schedule.name, schedule.stages, micro_batches, checkpoint, schedule.stages_per_rank
+    )

@@ -1,9 +1,10 @@
 """What the layers of a model take on this machine, timed while as many processes compute as there will be stages.
 
-They share memory bandwidth and caches, so a layer that is timed alone looks faster than it is in a pipeline, and
-slower than it is where the other stages wait if all compute: so both are timed, in turn and all at once. Each process
-runs the whole chain of layers, forward and back, as a stage would its part: one layer timed again and again
-would find its weights in the cache. What comes of it `repro.simulate.Calibration` reads.
+They share memory bandwidth and caches, so a layer that is timed alone looks faster than it is in a
+pipeline, and slower than it is where the other stages wait if all compute: so both are timed, in
+turn and all at once. Each process runs the whole chain of layers, forward and back, as a stage
+would its part: one layer timed again and again would find its weights in the cache. What comes of
+it `repro.simulate.Calibration` reads.
 """
 
 import statistics
@@ -54,9 +55,15 @@ def run(job: Job, rank: int, _groups: list[Any]) -> dict[str, Any]:
             tables[kind].append(_mean(wire, _medians(found[kind] for found in passes)))
             alone[kind].append(_mean(wire, _medians(found[kind] for found in lone)))
     links = Links(wire, device, spec.transport)
-    speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))  # the last stage has none
+    # the last stage has none
+    speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
-    found = {"sizes": sizes(spec), **tables, "update": _mean(wire, chain.updates(spec.steps)), **chain.sent()}
+    found = {
+        "sizes": sizes(spec),
+        **tables,
+        "update": _mean(wire, chain.updates(spec.steps)),
+        **chain.sent(),
+    }
     found["link"] = plain_link(speed)
     found["alone"] = alone if spec.K > 1 else None
     line = {
@@ -80,9 +87,13 @@ class _Chain:
 
     def __init__(self, spec: RunSpec, model: Model, wire: Wire, device: torch.device) -> None:
         self._spec, self._model, self._wire, self._device = spec, model, wire, device
-        self._modules = [build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)]
+        self._modules = [
+            build_layer(layer, index, spec.seed, device) for index, layer in enumerate(model.layers)
+        ]
         self._optimizers = [
-            OPTIMIZERS[spec.optimizer]([*module.parameters()], lr=spec.lr) if [*module.parameters()] else None
+            OPTIMIZERS[spec.optimizer]([*module.parameters()], lr=spec.lr)
+            if [*module.parameters()]
+            else None
             for module in self._modules
         ]
         self._sent: list[tuple[int, int]] = []
@@ -101,7 +112,9 @@ class _Chain:
         """One micro-batch through all layers and back: seconds of each, the loss counted to the last one."""
         meet = meet or partial(self._wire.all_gather, None)  # begin when the others do
         batch = self._model.batch(n, self._spec.seed)
-        inputs, targets = (map_leaves(Tensor, lambda t: t.to(self._device), unwrapped(tree)) for tree in batch)
+        inputs, targets = (
+            map_leaves(Tensor, lambda t: t.to(self._device), unwrapped(tree)) for tree in batch
+        )
         meet()
         with rng.preserved(self._device):
             with torch.no_grad():
@@ -111,14 +124,17 @@ class _Chain:
             backward = self._backward(tops, starts)
         return dict(zip(KINDS, (forward, recompute, backward), strict=True))
 
-    def _forward(self, inputs: Tree, targets: Tree) -> tuple[list[float], list[Tree], list[list[Tensor]]]:
+    def _forward(
+        self, inputs: Tree, targets: Tree
+    ) -> tuple[list[float], list[Tree], list[list[Tensor]]]:
         """Seconds of each layer, what each returned, and its inputs cut off from the graph before."""
         took, tops, starts = [], [], []
         value = inputs
         for module in self._modules:
             tensors, skeleton = flatten(value)
             starts.append([t.detach().requires_grad_(t.requires_grad) for t in tensors])
-            copies = unflatten([t.clone() for t in starts[-1]], skeleton)  # layers may work in place
+            # layers may work in place
+            copies = unflatten([t.clone() for t in starts[-1]], skeleton)
             seconds, value = self._timed(partial(module, copies))
             took.append(seconds)
             tops.append(value)

@@ -19,7 +19,9 @@ def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     spec = job.spec
     model = build(spec.model, **spec.arguments)
     setup = setup_of(job, model, model.batch(spec.N, spec.seed)[0], rank, groups)
-    found = examine(partial(make, spec.library), setup, model.batch, spec.N, spare=(groups or [None])[-1])
+    found = examine(
+        partial(make, spec.library), setup, model.batch, spec.N, spare=(groups or [None])[-1]
+    )
     line = metrics(model, spec, setup.counts(), [], None, time.perf_counter() - started)
     line["metrics"]["checks"] = {name: asdict(check) for name, check in found.items()}
     return line

@@ -20,7 +20,8 @@ from repro.models import Model
 from repro.models.timed import TimedLayer
 from repro.simulate import FREE, Calibration, StageCosts, settle, simulate
 
-# What a step is put together from, one cause after the other: terms of the layers, the model's ends, the link.
+# What a step is put together from, one cause after the other: terms of the layers, the model's
+# ends, the link.
 RUNGS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "imbalance": (("matmul",), False, False),
     "ends": (("matmul",), True, False),
@@ -29,7 +30,14 @@ RUNGS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "transfer": (roofline.TERMS, True, True),
 }
 # Of a device, what a step is made to depend on: each in turn by each of the factors.
-FIGURES = ("matmul_flops", "other_flops", "bytes_per_second", "launch_s", "link_bytes_per_second", "link_latency_s")
+FIGURES = (
+    "matmul_flops",
+    "other_flops",
+    "bytes_per_second",
+    "launch_s",
+    "link_bytes_per_second",
+    "link_latency_s",
+)
 FACTORS = {"halved": 0.5, "doubled": 2.0}
 _last: Counter | None = None  # of this process: whose traces the next one uses
 
@@ -136,7 +144,9 @@ class _Counts:
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
         """Layers of each stage."""
         inputs = micro_batch(self._few[0], 1)
-        costs = [self._counter.cost(index, inputs).parameters for index in range(len(self._counter))]
+        costs = [
+            self._counter.cost(index, inputs).parameters for index in range(len(self._counter))
+        ]
         return _cut(self._spec, layers, link, costs)
 
     def peaks(self, n: int, counts: Sequence[int]) -> list[int]:
@@ -145,7 +155,10 @@ class _Counts:
         schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
         inputs, targets = (mini_batch(few, n * spec.M) for few in self._few)
         ends = [0, *accumulate(counts)]
-        tasks = [Task(schedule, j, range(a, b), inputs, targets, Messages()) for j, (a, b) in enumerate(pairwise(ends))]
+        tasks = [
+            Task(schedule, j, range(a, b), inputs, targets, Messages())
+            for j, (a, b) in enumerate(pairwise(ends))
+        ]
         return [walk(self._counter, task).total for task in tasks]
 
 
@@ -156,12 +169,13 @@ class Calibrated(_Counts):
         super().__init__(spec, model, device)
         if spec.memory is not None:
             raise ValueError(
-                f"memory = {spec.memory}: a calibration is cut to no memory; leave it out, or take a profile"
+                f"memory = {spec.memory}: a calibration is cut to no memory; leave it out, or take "
+                "a profile"
             )
         if len(calibration.update) != len(model.layers):
             raise ValueError(
-                f"calibration: is of {len(calibration.update)} layers, {spec.model} has L = {len(model.layers)} here; "
-                "give the model and arguments that were calibrated"
+                f"calibration: is of {len(calibration.update)} layers, {spec.model} has L = "
+                f"{len(model.layers)} here; give the model and arguments that were calibrated"
             )
         self._calibration = calibration
         self.link = link_speed(spec.link) or calibration.link
@@ -172,9 +186,14 @@ class Calibrated(_Counts):
 
     def layers(self, n: int) -> Profile:
         """What each layer takes for a micro-batch of n examples while all processes compute, as the engine cuts."""
-        one = self._calibration.stages([1] * len(self._calibration.update), n, self._spec.checkpoint)
+        one = self._calibration.stages(
+            [1] * len(self._calibration.update), n, self._spec.checkpoint
+        )
         again = one.recompute if self._spec.checkpoint != "never" else (0.0,) * one.stages
-        sent = tuple(round(size) for size in one.activations), tuple(round(size) for size in one.gradients)
+        sent = (
+            tuple(round(size) for size in one.activations),
+            tuple(round(size) for size in one.gradients),
+        )
         return Profile(one.forward, again, one.backward, *sent)
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
@@ -227,8 +246,12 @@ class Roofline(_Counts):
         layers = roofline.layers(self._counter, inputs, device)
         return layers, roofline.head(self._counter, inputs, targets, device)
 
-    def _profile(self, times: Times, terms: Sequence[str] = roofline.TERMS, *, ends: bool = True) -> Profile:
-        return roofline.profile(*times, terms=terms, ends=ends, recompute=self._spec.checkpoint != "never")
+    def _profile(
+        self, times: Times, terms: Sequence[str] = roofline.TERMS, *, ends: bool = True
+    ) -> Profile:
+        return roofline.profile(
+            *times, terms=terms, ends=ends, recompute=self._spec.checkpoint != "never"
+        )
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         """Of the stages."""
@@ -250,10 +273,15 @@ class Roofline(_Counts):
 
         A link that the spec gives is no figure of the device.
         """
-        figures = [name for name in FIGURES if self._spec.link is None or not name.startswith("link")]
+        figures = [
+            name for name in FIGURES if self._spec.link is None or not name.startswith("link")
+        ]
         return {
             name: {"basis": self._device.figures[name].basis}
-            | {word: self._altered(n, self._device.with_figure(name, factor)) for word, factor in FACTORS.items()}
+            | {
+                word: self._altered(n, self._device.with_figure(name, factor))
+                for word, factor in FACTORS.items()
+            }
             for name in figures
         }
 
@@ -263,7 +291,9 @@ class Roofline(_Counts):
         return self._step(self._costs(times, self.cut(self._profile(times), link), link))
 
     def _step(self, costs: StageCosts) -> float:
-        schedule = make_schedule(self._spec.schedule, self._spec.K, self._spec.M, self._spec.checkpoint)
+        schedule = make_schedule(
+            self._spec.schedule, self._spec.K, self._spec.M, self._spec.checkpoint
+        )
         return simulate(schedule, costs).step_time
 
 
@@ -277,11 +307,17 @@ def _sizes(most: int) -> list[int]:
     return sorted(found - {0})
 
 
-def _cut(spec: RunSpec, layers: Profile, link: LinkSpeed, parameters: Sequence[int]) -> tuple[int, ...]:
+def _cut(
+    spec: RunSpec, layers: Profile, link: LinkSpeed, parameters: Sequence[int]
+) -> tuple[int, ...]:
     """Layers of each stage, as `repro.gpipe.Pipeline` would cut them had it measured these times."""
     L = len(layers.forward)
     spec.fit(L)
     if isinstance(spec.balance, tuple):
         return spec.balance
-    costs = {"time": layers.cost(link), "parameters": additive(parameters), "uniform": additive([1] * L)}
+    costs = {
+        "time": layers.cost(link),
+        "parameters": additive(parameters),
+        "uniform": additive([1] * L),
+    }
     return tuple(smallest_largest(costs[spec.balance], L, spec.K))

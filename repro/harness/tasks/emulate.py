@@ -9,11 +9,13 @@ from repro.simulate import StageCosts
 def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
     """Have a crew emulate a run: simulated first, then K stages wait as long, on a clock `stretch` times slower.
 
-    What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed here. Memory is not
-    read, for layers that wait keep nothing.
+    What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed
+    here. Memory is not read, for layers that wait keep nothing.
     """
     spec = job.spec
-    twin = spec.model_copy(update={"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False})
+    twin = spec.model_copy(
+        update={"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
+    )
     outcome = crew.measure(replace(job, spec=twin, device="cpu"), deadline)
     if outcome.status != "done" or not outcome.metrics["step_s"]:
         return outcome
@@ -25,6 +27,10 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
     own = {name: outcome.metrics[name] for name in ("balance", "modelled")}
     own["labels"] = ran.metrics["labels"] | outcome.metrics["labels"]
     own["step_s"] = [seconds / stretch for seconds in ran.metrics["step_s"]]
-    began = min((row["start"] for row in ran.timeline), default=0.0)  # a slow clock would take it far from 0
-    spans = [row | {end: (row[end] - began) / stretch for end in ("start", "end")} for row in ran.timeline]
+    # a slow clock would take it far from 0
+    began = min((row["start"] for row in ran.timeline), default=0.0)
+    spans = [
+        row | {end: (row[end] - began) / stretch for end in ("start", "end")}
+        for row in ran.timeline
+    ]
     return replace(ran, metrics=ran.metrics | own, timeline=spans)

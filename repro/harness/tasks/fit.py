@@ -39,7 +39,9 @@ def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     finally:
         method.close()
     seconds = time.perf_counter() - started
-    metrics = line(found, found["peak_bytes"], list(method.balance), seconds, model.unit, model.labels)
+    metrics = line(
+        found, found["peak_bytes"], list(method.balance), seconds, model.unit, model.labels
+    )
     return {"metrics": metrics, "timeline": []}
 
 
@@ -49,7 +51,8 @@ def _check_room(spec: RunSpec) -> None:
     total = torch.cuda.mem_get_info(0)[1]
     if here * (spec.memory or 0) > total:
         raise ValueError(
-            f"memory = {spec.memory}: {here} stage(s) share a GPU of {total} bytes here; use more GPUs, or larger ones"
+            f"memory = {spec.memory}: {here} stage(s) share a GPU of {total} bytes here; use more "
+            "GPUs, or larger ones"
         )
 
 
@@ -60,12 +63,17 @@ def counted(spec: RunSpec, device: str) -> Line:
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     under_way = Messages(0, 0) if spec.transport == "shm" else Messages()
-    step = Step(spec.K, spec.M, spec.N, spec.checkpoint, spec.schedule, optimizer, under_way, device)
+    step = Step(
+        spec.K, spec.M, spec.N, spec.checkpoint, spec.schedule, optimizer, under_way, device
+    )
     assert spec.memory is not None
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
     sizes = families(spec.model, spec.arguments, None)
     found = _last.largest(sizes)
-    cuts = {"largest": found.best and found.best.plain(), "next": found.above and found.above.plain()}
+    cuts = {
+        "largest": found.best and found.best.plain(),
+        "next": found.above and found.above.plain(),
+    }
     peaks = [stage.total for stage in found.best.stages] if found.best else None
     shown = found.best or found.above
     model = build(spec.model, **(shown.args if shown else sizes[0][0]))
@@ -76,8 +84,8 @@ def counted(spec: RunSpec, device: str) -> Line:
 def attempt(spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str) -> Line:
     """Train one size within the memory: peak bytes of each stage, and where that is cheap also what its allocator says.
 
-    Two steps: before the first there are no gradients, and the optimizer has no state. A given size is small enough for
-    a third one under torch's profiler.
+    Two steps: before the first there are no gradients, and the optimizer has no state. A given size
+    is small enough for a third one under torch's profiler.
 
     Raises:
         MemoryError, torch.OutOfMemoryError: on the stage that needs more.

@@ -1,8 +1,8 @@
 """A measured fit: the largest size that trains, searched by the coordinator.
 
-It starts at the size that is counted to be the largest, and goes up or down from there until one size has trained
-within the memory and the next one up has not. Every size is trained by fresh stages; a stage that runs out of memory is
-a result here.
+It starts at the size that is counted to be the largest, and goes up or down from there until one
+size has trained within the memory and the next one up has not. Every size is trained by fresh
+stages; a stage that runs out of memory is a result here.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,9 @@ from repro.harness.tasks.fit import Line, counted, line
 Count = Callable[[RunSpec, str], Line]  # of a fit, on "cpu" or "cuda"
 
 
-def search(crew: Measurer, job: Job, deadline: float, tell: Callable[[str], object], count: Count = counted) -> Outcome:
+def search(
+    crew: Measurer, job: Job, deadline: float, tell: Callable[[str], object], count: Count = counted
+) -> Outcome:
     """Measure a fit; what became of it, and every size that was tried.
 
     Args:
@@ -25,7 +27,8 @@ def search(crew: Measurer, job: Job, deadline: float, tell: Callable[[str], obje
         job: the fit.
         deadline: in seconds, of each size.
         tell: takes a line about each.
-        count: counts in this process, since the crew's are started afresh after each size that was too large.
+        count: counts in this process, since the crew's are started afresh after each size that was
+            too large.
     """
     return _Climb(crew, job, deadline, tell, count).run()
 
@@ -63,14 +66,23 @@ class _Climb:
             return stopped.outcome
         except ValueError as error:  # it cannot be counted
             return Outcome("failed", str(error))
-        peaks = next((tried["peak_bytes"] for tried in self.tried if size and tried["args"] == size["args"]), None)
+        peaks = next(
+            (tried["peak_bytes"] for tried in self.tried if size and tried["args"] == size["args"]),
+            None,
+        )
         found = {"largest": size, "next": above, "tried": self.tried, "counted": fit["largest"]}
         balance = (size or above or {"balance": [0]})["balance"]
-        return Outcome("done", metrics=line(found, peaks, balance, first["setup_s"], first["unit"], first["labels"]))
+        return Outcome(
+            "done",
+            metrics=line(found, peaks, balance, first["setup_s"], first["unit"], first["labels"]),
+        )
 
     def _counted(self, size: int | None) -> Line:
         """The largest size counted to fit into so many bytes, and the next one up."""
-        return self.count(self.job.spec.model_copy(update={"fidelity": "counted", "memory": size}), self.job.device)
+        return self.count(
+            self.job.spec.model_copy(update={"fidelity": "counted", "memory": size}),
+            self.job.device,
+        )
 
     def _smaller(self, cut: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The next size down: cuts are even to a thousandth, so the same size may be counted to need a bit less."""
@@ -87,13 +99,26 @@ class _Climb:
     def _trains(self, cut: Mapping[str, Any]) -> bool:
         """Whether this size trains within the memory."""
         spec = self.job.spec.model_copy(update={"model_args": cut["args"]})
-        outcome = self.crew.measure(replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline)
+        outcome = self.crew.measure(
+            replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline
+        )
         if outcome.status != "done" and not memory.over_limit(outcome.reason):
             raise _Stopped(outcome)
         ran = outcome.metrics.get("fit", {}) if outcome.status == "done" else {}
         peaks = ran.get("peak_bytes")
-        counts = {"counted_bytes": [stage["total"] for stage in cut["stages"]], "parameters": cut["parameters"]}
-        entry = {"args": cut["args"], "status": outcome.status, "reason": outcome.reason, "peak_bytes": peaks}
+        counts = {
+            "counted_bytes": [stage["total"] for stage in cut["stages"]],
+            "parameters": cut["parameters"],
+        }
+        entry = {
+            "args": cut["args"],
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "peak_bytes": peaks,
+        }
         self.tried.append({"allocator_bytes": None} | ran | entry | counts)
-        self.tell(f"{self.job.spec.grown(cut['args'])}: {'trains' if peaks else 'out of memory: ' + outcome.reason}")
+        self.tell(
+            f"{self.job.spec.grown(cut['args'])}: "
+            f"{'trains' if peaks else 'out of memory: ' + outcome.reason}"
+        )
         return peaks is not None

@@ -1,6 +1,7 @@
 """Runs whose durations a cost model says: simulated on a virtual clock, or what stages wait for to emulate them.
 
-What a stage costs comes from the layers on fake tensors and a device's profile, or from layers that wait.
+What a stage costs comes from the layers on fake tensors and a device's profile, or from layers that
+wait.
 """
 
 import time
@@ -30,8 +31,8 @@ def run(job: Job, _rank: int, _groups: list[Any]) -> dict[str, Any]:
 def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None) -> dict[str, Any]:
     """One simulated run: a line of metrics.jsonl and the spans; `device` says whose operators are counted.
 
-    With a calibration layers take what they took where it was measured. Where not even micro-batches of one example
-    stay within the memory, the line has no steps.
+    With a calibration layers take what they took where it was measured. Where not even
+    micro-batches of one example stay within the memory, the line has no steps.
     """
     began = time.perf_counter()
     model = build(spec.model, **spec.arguments)
@@ -60,36 +61,46 @@ def check(spec: RunSpec, model: Model) -> None:
     if waits(model) == (spec.profile is not None):
         raise ValueError(
             f"profile = {spec.profile!r} with fidelity = '{spec.fidelity}': "
-            + ("the layers of this model say what they take; leave it out" if spec.profile else _needed())
+            + (
+                "the layers of this model say what they take; leave it out"
+                if spec.profile
+                else _needed()
+            )
         )
     if spec.profile is not None:
         devices.load(expanded(spec.profile))
 
 
 def _needed() -> str:
-    return f"layers that compute need a device; one of {', '.join(devices.names())}, or the path of a profile"
+    return (
+        f"layers that compute need a device; one of {', '.join(devices.names())}, or the path of a "
+        "profile"
+    )
 
 
 @dataclass(frozen=True)
 class Emulation:
     """What stands in for a model: one layer that waits in each stage, and a link slowed down with its messages.
 
-    Micro-batches have one example each, which is as large as a message. Messages are cut down by one factor for all
-    boundaries, until the largest has `MESSAGE` bytes, and so is the link's speed: what is not really sent is waited
-    for, and counts as transfer.
+    Micro-batches have one example each, which is as large as a message. Messages are cut down by
+    one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's
+    speed: what is not really sent is waited for, and counts as transfer.
 
     Raises:
-        ValueError: where gradients of a boundary are not as large as its activations, as those of a waiting layer are.
+        ValueError: where gradients of a boundary are not as large as its activations, as those of a
+            waiting layer are.
     """
 
     costs: StageCosts
 
     def __post_init__(self) -> None:
-        for j, (onward, back) in enumerate(zip(self.costs.activations, self.costs.gradients, strict=True)):
+        for j, (onward, back) in enumerate(
+            zip(self.costs.activations, self.costs.gradients, strict=True)
+        ):
             if onward != back:
                 raise ValueError(
-                    f"fidelity = 'emulated': stage {j} sends {onward:g} bytes and gets {back:g} back; layers that wait "
-                    "get back what they send; try fidelity='simulated'"
+                    f"fidelity = 'emulated': stage {j} sends {onward:g} bytes and gets {back:g} "
+                    "back; layers that wait get back what they send; try fidelity='simulated'"
                 )
 
     @classmethod

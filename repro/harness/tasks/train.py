@@ -1,7 +1,8 @@
 """Train: build, warm up, time, read the memory.
 
-A step lasts from the first stage's start, after a barrier, to the last stage's end, its device included, whether it is
-traced or not. Peak memory is read in a step of its own, which is not timed, because reading it slows a step down.
+A step lasts from the first stage's start, after a barrier, to the last stage's end, its device
+included, whether it is traced or not. Peak memory is read in a step of its own, which is not timed,
+because reading it slows a step down.
 """
 
 import gc
@@ -47,7 +48,8 @@ def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
         for _ in range(spec.warmup):
             _refuse_nonfinite(method.train_step(inputs, targets).loss, job)
         gc.collect()
-        gc.freeze()  # else a collection inside a step would walk all that torch has made, for either library
+        # else a collection inside a step would walk all that torch has made, for either library
+        gc.freeze()
         prepared = time.perf_counter() - started
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
@@ -65,7 +67,8 @@ def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
     result = method.train_step(inputs, targets, trace=trace)
     if trace:
         return Step(result.seconds, result.loss, result.timeline)
-    times = method.gather((result.start, result.end))  # on one clock; a peer library's only on one host
+    # on one clock; a peer library's only on one host
+    times = method.gather((result.start, result.end))
     # The others may leave the barrier a little earlier; they have to wait for the first stage.
     return Step(max(end for _, end in times) - times[0][0], result.loss, None)
 
@@ -73,7 +76,9 @@ def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
 def _refuse_nonfinite(loss: float, job: Job) -> None:
     """Raise a NonFiniteError for a library that trains on; ours has said more."""
     if not (math.isfinite(loss) or job.allow_nonfinite):
-        raise NonFiniteError(f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it")
+        raise NonFiniteError(
+            f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it"
+        )
 
 
 def metrics(
@@ -87,15 +92,21 @@ def metrics(
     """The metrics line of the round and the spans of its median step; null or nothing where none were recorded."""
     schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
     timelines = [step.timeline for step in steps if step.timeline is not None]
-    middle = sorted(timelines, key=lambda timeline: timeline.step_time)[(len(timelines) - 1) // 2 :][:1]
+    middle = sorted(timelines, key=lambda timeline: timeline.step_time)[
+        (len(timelines) - 1) // 2 :
+    ][:1]
     parts = [breakdown(timeline, schedule) for timeline in timelines]
     return {
         "metrics": {
             "step_s": [step.seconds for step in steps],
             "loss": [step.loss for step in steps],
-            "bubble_idle_over_total": [timeline.bubble_over_total for timeline in timelines] or [None],
-            "bubble_idle_over_work": [timeline.bubble_over_work for timeline in timelines] or [None],
-            "breakdown": {name: statistics.mean(part[name] for part in parts) for name in (parts or [{}])[0]},
+            "bubble_idle_over_total": [timeline.bubble_over_total for timeline in timelines]
+            or [None],
+            "bubble_idle_over_work": [timeline.bubble_over_work for timeline in timelines]
+            or [None],
+            "breakdown": {
+                name: statistics.mean(part[name] for part in parts) for name in (parts or [{}])[0]
+            },
             "peak_bytes": peaks,
             "balance": list(balance),
             "setup_s": setup,

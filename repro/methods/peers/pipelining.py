@@ -1,8 +1,9 @@
 """torch.distributed.pipelining as a method: `ScheduleGPipe`, each stage wrapped in `torch.utils.checkpoint`.
 
-Static mode: shapes are given, learnt here stage after stage on one real micro-batch. In dynamic mode the library learns
-them by training on memory that nobody has written, which ruins batch norm's running statistics. A boundary crosses as
-a flat tuple of tensors, which is all that the library sends.
+Static mode: shapes are given, learnt here stage after stage on one real micro-batch. In dynamic
+mode the library learns them by training on memory that nobody has written, which ruins batch norm's
+running statistics. A boundary crosses as a flat tuple of tensors, which is all that the library
+sends.
 """
 
 from collections import OrderedDict
@@ -28,8 +29,9 @@ from repro.methods.method import Setup
 def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
     """Process groups of the first K processes, one for each timeout of a message.
 
-    Every process of the world must call this, also those without a stage: the library refuses a group with more
-    processes than stages, and a group made by its members alone hangs where they made different numbers before.
+    Every process of the world must call this, also those without a stage: the library refuses a
+    group with more processes than stages, and a group made by its members alone hangs where they
+    made different numbers before.
     """
     return [dist.new_group(range(stages), timeout=timeout) for timeout in timeouts]
 
@@ -52,7 +54,13 @@ class Pipelining:
         self._run = _Flat(self.module, skeleton, recompute=setup.checkpoint == "always")
         outputs = self._leaving(inputs)
         stage = PipelineStage(
-            self._run, self._rank, K, setup.device, input_args=inputs, output_args=outputs, group=setup.group
+            self._run,
+            self._rank,
+            K,
+            setup.device,
+            input_args=inputs,
+            output_args=outputs,
+            group=setup.group,
         )
         self._schedule = ScheduleGPipe(stage, setup.micro_batches, loss_fn=self._loss)
 

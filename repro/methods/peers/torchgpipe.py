@@ -1,7 +1,7 @@
 """torchgpipe 0.0.7 as a method: all stages in this one process, so an oracle of semantics and no rival in speed.
 
-Its stages share one thread on the CPU. Batch norm is its own deferred kind, which it has for running statistics over
-the mini-batch.
+Its stages share one thread on the CPU. Batch norm is its own deferred kind, which it has for
+running statistics over the mini-batch.
 """
 
 import warnings
@@ -19,7 +19,8 @@ from repro.methods.method import Setup
 
 with warnings.catch_warnings():  # written for torch 1.6
     warnings.simplefilter("ignore")
-    GPipe: Any = import_module("torchgpipe").GPipe  # optional, so that no type checker can count on it
+    # optional, so that no type checker can count on it
+    GPipe: Any = import_module("torchgpipe").GPipe
 
 
 class TorchGPipe:
