@@ -171,21 +171,21 @@ def _rates(rates: "list[Rates]", device: "Device") -> "RenderableType":
     """What was measured, case by case, and which the profile took."""
     rows: list[tuple[str, str, str]] = []
     for title, table, unit, took in (
-        ("matrices, convolutions", "matmul", "GFLOP/s", device.matmul_flops),
-        ("other operators, elements", "other", "G/s", device.other_flops),
+        ("matrices, convolutions", "matmul", "GFLOP/s", device.matmul_flops.value),
+        ("other operators, elements", "other", "G/s", device.other_flops.value),
     ):
         for case in getattr(rates[0], table):
             value = fmean(getattr(one, table)[case] for one in rates)
             rows.append((f"  {case}", f"{value / 1e9:,.2f} {unit}", ""))
         rows.append((title, f"{took / 1e9:,.2f} {unit}", "median of the above"))
-    link, gib = device.link, device.memory / 2**30
+    link, gib = device.link, device.memory.value / 2**30
     rows += [
         (
             "memory bandwidth",
-            f"{device.bytes_per_second / 1e9:,.2f} GB/s",
+            f"{device.bytes_per_second.value / 1e9:,.2f} GB/s",
             "c = a + b beyond caches",
         ),
-        ("launch of an operator", f"{1e6 * device.launch_s:,.2f} us", "x + x of one element"),
+        ("launch of an operator", f"{1e6 * device.launch_s.value:,.2f} us", "x + x of one element"),
         (
             "link between stages",
             f"{link.bytes_per_second / 1e9:,.2f} GB/s",

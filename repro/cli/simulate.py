@@ -152,7 +152,7 @@ def _source(options: SimulateOptions, model: str) -> Source:
         args,
         len(built.layers),
         f"{found.title}, {found.precision}",
-        found.memory,
+        int(found.memory.value),
         options.device,
     )
 

@@ -1,67 +1,75 @@
-"""Devices as data: what each attains, by which file and on whose word; nothing here is fitted to the paper's tables.
+"""Device profiles: the peak and attainable rates of an accelerator, each with its source.
 
-A profile is a JSON object. A rate (matrix multiplication, other operators, memory, link) has a
-peak, the fraction of it that programs attain, and a source for each; any other figure has a value
-and a source. Where nobody has published a fraction its source begins with the word "assumption";
-what was written down from memory says "not looked up".
+A profile is a JSON object with the fields of `Device`. Nothing in it is fitted to the tables of the
+paper.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from repro.costs.sourced_number import (
-    AMOUNTS,
-    RANGES,
-    RATES,
-    SWITCHES,
-    TEXTS,
-    Figure,
-    check_figure,
-    check_text,
+    Amount,
+    Latency,
+    LaunchTime,
+    LineOfText,
+    LinkRate,
+    Memory,
+    Rate,
+    Switch,
 )
-from repro.gpipe.errors import shown
+from repro.gpipe.errors import did_you_mean, shown
 from repro.gpipe.partition.layer_profile import LinkSpeed
-from repro.io.untrusted import read_text
+from repro.io.untrusted import from_json, read_text
 
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
-_PARTS = {
-    **dict.fromkeys(RATES, ("peak", "attainable", "source", "attainable_source")),
-    **dict.fromkeys((*AMOUNTS, *SWITCHES), ("value", "source")),
-}
 
 
-@dataclass(frozen=True)
-class Device:
-    """One accelerator and its link to a neighbouring stage.
+class Device(BaseModel, frozen=True, extra="forbid"):
+    """One accelerator and its link to a neighbouring stage; make one with `load`, `of` or `measured`.
 
     Attributes:
-        name: a word.
-        title: what it is, for readers.
+        name: the name of the profile.
+        title: the full name.
         precision: of multiplication and of storage.
-        date: on which its figures were read or measured, such as "2026-11-21".
-        figures: one for each of `RATES`, `AMOUNTS` and `SWITCHES`.
-
-    Raises:
-        ValueError: one line, if a figure is missing, unknown or out of range.
+        date: when the numbers were looked up or measured, such as "2026-11-21".
+        matmul_flops: FLOP/s of matrix multiplication and convolution; a multiply-add counts as two.
+        other_flops: elements per second of every other operator.
+        bytes_per_second: memory bandwidth.
+        link_bytes_per_second: bandwidth to a neighbouring stage, one way.
+        launch_s: seconds that each operator takes besides its work.
+        memory: bytes.
+        link_latency_s: seconds of a message besides its transfer.
+        link_overlap: whether the device can compute while it sends.
     """
 
-    name: str
-    title: str
-    precision: str
-    date: str
-    figures: Mapping[str, Figure] = field(hash=False)
+    name: LineOfText
+    title: LineOfText
+    precision: LineOfText
+    date: LineOfText
+    matmul_flops: Rate
+    other_flops: Rate
+    bytes_per_second: Rate
+    link_bytes_per_second: LinkRate
+    launch_s: LaunchTime
+    memory: Memory
+    link_latency_s: Latency
+    link_overlap: Switch
 
-    def __post_init__(self) -> None:
-        for name in TEXTS:
-            check_text(name, getattr(self, name))
-        _check_names("", self.figures, _PARTS)
-        for name, figure in self.figures.items():
-            check_figure(name, figure)
+    @classmethod
+    def of(cls, value: object) -> "Device":
+        """The device that a plain value describes, as it stands in a file.
+
+        Raises:
+            ValueError: one line, if a field is missing, unknown or out of range.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise ValueError(_one_line(error)) from None
 
     @classmethod
     def measured(
@@ -79,190 +87,108 @@ class Device:
         memory: int,
         link: LinkSpeed,
     ) -> "Device":
-        """A device whose figures were all measured in one place, which is their source; so each is its own peak."""
-        values = {
-            "matmul_flops": matmul_flops,
-            "other_flops": other_flops,
-            "bytes_per_second": bytes_per_second,
-            "launch_s": launch_s,
-            "memory": memory,
-            "link_latency_s": link.latency,
-            "link_bytes_per_second": link.bytes_per_second,
-            "link_overlap": link.overlap,
-        }
-        figures = {
-            key: Figure(value, source, 1.0, source * (key in RATES))
-            for key, value in values.items()
-        }
-        return cls(name, title, precision, date, figures)
+        """A device whose numbers were all measured by `source`, so that each rate is its own peak."""
 
-    @property
-    def matmul_flops(self) -> float:
-        """Attainable operations per second of matrix multiplication and convolution, a multiply-add being two."""
-        return self.figures["matmul_flops"].value
+        def rate(value: float) -> dict[str, Any]:
+            return {
+                "peak": value,
+                "attainable": 1.0,
+                "source": source,
+                "attainable_source": source,
+            }
 
-    @property
-    def other_flops(self) -> float:
-        """Attainable elements per second of every other operator."""
-        return self.figures["other_flops"].value
+        def amount(value: float) -> dict[str, Any]:
+            return {"value": value, "source": source}
 
-    @property
-    def bytes_per_second(self) -> float:
-        """Attainable memory bandwidth."""
-        return self.figures["bytes_per_second"].value
-
-    @property
-    def launch_s(self) -> float:
-        """Seconds that each operator takes besides its work."""
-        return self.figures["launch_s"].value
-
-    @property
-    def memory(self) -> int:
-        """Bytes."""
-        return int(self.figures["memory"].value)
+        return cls.of(
+            {
+                "name": name,
+                "title": title,
+                "precision": precision,
+                "date": date,
+                "matmul_flops": rate(matmul_flops),
+                "other_flops": rate(other_flops),
+                "bytes_per_second": rate(bytes_per_second),
+                "link_bytes_per_second": rate(link.bytes_per_second),
+                "launch_s": amount(launch_s),
+                "memory": amount(memory),
+                "link_latency_s": amount(link.latency),
+                "link_overlap": amount(bool(link.overlap)),
+            }
+        )
 
     @property
     def link(self) -> LinkSpeed:
         """To a neighbouring stage, one way."""
-        latency, speed, overlap = (
-            self.figures[key].value
-            for key in ("link_latency_s", "link_bytes_per_second", "link_overlap")
+        return LinkSpeed(
+            self.link_latency_s.value, self.link_bytes_per_second.value, self.link_overlap.value
         )
-        return LinkSpeed(latency, speed, bool(overlap))
 
-    def with_figure(self, name: str, factor: float) -> "Device":
-        """The same device with one of `RATES` or `AMOUNTS` that many times as large, to see what depends on it.
-
-        No farther than its range goes.
-        """
-        assert name not in SWITCHES, name
-        figure, (least, most) = self.figures[name], RANGES[name]
-        peak = min(most, max(least / figure.attainable, factor * figure.peak))
-        return replace(self, figures={**self.figures, name: replace(figure, peak=peak)})
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a file."""
-        return {name: getattr(self, name) for name in TEXTS} | {
-            name: _written(name, self.figures[name]) for name in _PARTS
-        }
+    def with_scaled(self, name: str, factor: float) -> "Device":
+        """The same device with one rate or amount multiplied by a factor, but kept in its range."""
+        number: Rate | Amount = getattr(self, name)
+        return self.model_copy(update={name: number.times(factor)})
 
     def save(self, path: Path | str) -> None:
         """Write the file that `load` reads."""
-        text = json.dumps(self.to_json(), indent=2, allow_nan=False)
+        text = json.dumps(self.model_dump(), indent=2, allow_nan=False)
         Path(path).write_text(text + "\n", encoding="utf-8")
 
 
 def names() -> list[str]:
-    """Of the built-in profiles."""
+    """Names of the built-in profiles."""
     return sorted(path.stem for path in _BUILT_IN.glob("*.json"))
 
 
 def load(name_or_path: str | Path) -> Device:
-    """A built-in profile by its name, or a file of one's own that ends in .json.
+    """Load a built-in profile by its name, or a profile from the path of a .json file.
 
     Raises:
-        ValueError: one line: an unknown name, or what is wrong with the file.
+        ValueError: one line: the name is unknown, or what is wrong with the file.
     """
-    known = names()
-    if name_or_path in known:
+    if name_or_path in names():
         return _read(_BUILT_IN / f"{name_or_path}.json")
-    named = isinstance(name_or_path, str | Path)
-    path = Path(name_or_path) if named else None
-    if path is not None and path.suffix.lower() == ".json":
-        return _read(path)
-    if path is not None and path.is_dir():
-        file = min(path.glob("*.json"), default=path / "device.json")
+    if not isinstance(name_or_path, str | Path):
+        hint = "; try 'v100'"
+    elif Path(name_or_path).suffix.lower() == ".json":
+        return _read(Path(name_or_path))
+    elif Path(name_or_path).is_dir():
+        folder = Path(name_or_path)
+        file = min(folder.glob("*.json"), default=folder / "device.json")
         hint = f"; that is a folder, give a file in it, such as {file}"
     else:
-        hint = _near(str(path), known) if named else "; try 'v100'"
+        hint = did_you_mean(str(name_or_path), names()) or "; is it written correctly?"
+    given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     raise ValueError(
-        f"device={shown(str(path) if named else name_or_path)}: allowed are {', '.join(known)} and "
-        f"the path of a .json file{hint}"
+        f"device={shown(given)}: allowed are {', '.join(names())} and the path of a .json file{hint}"
     )
 
 
 def _read(path: Path) -> Device:
-    """A file as a device; it is only data, and what is wrong with it is one line."""
     try:
-        return _from_json(_plain(read_text(path, _LARGEST)))
+        return Device.of(from_json(read_text(path, _LARGEST)))
     except ValueError as error:
         raise ValueError(" ".join(f"{path}: {error}".split())) from None
 
 
-def _plain(text: str) -> Any:
-    """The value of a JSON text, all of its numbers as floats."""
-    try:
-        return json.loads(text, object_pairs_hook=_object, parse_int=float)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not readable as JSON ({error}); correct it") from None
-    except RecursionError:
-        raise ValueError(
-            "not readable as JSON (too many lists and objects in each other)"
-        ) from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"a field of {shown(', '.join(found))} is there twice; take one out")
-    return found
-
-
-def _from_json(value: Any) -> Device:
-    _check_names("", _fields("the file", value), (*TEXTS, *_PARTS))
-    figures = {name: _figure(name, value[name]) for name in _PARTS}
-    return Device(**{name: value[name] for name in TEXTS}, figures=figures)
-
-
-def _figure(name: str, value: Any) -> Figure:
-    """One number of a file, of which only the kinds of its parts are checked here."""
-    parts = _fields(name, value)
-    _check_names(f"{name}.", parts, _PARTS[name])
-    kind = bool if name in SWITCHES else float
-    for key in ("peak", "attainable", "value"):
-        if key in parts and type(parts[key]) is not kind:
-            allowed = "true or false" if kind is bool else "a number"
-            raise ValueError(
-                f"{name}.{key} = {shown(parts[key])}: allowed is {allowed}; correct it"
-            )
-    if name in RATES:
-        return Figure(
-            parts["peak"], parts["source"], parts["attainable"], parts["attainable_source"]
+def _one_line(error: ValidationError) -> str:
+    """The first mistake that pydantic found, as one line: field, value, what is allowed."""
+    # A misspelt name is both unknown and missing: of the two, the unknown one is the mistake.
+    mistakes = sorted(error.errors(), key=lambda mistake: mistake["type"] != "extra_forbidden")
+    mistake: dict[str, Any] = {**mistakes[0]}
+    kind, path, value = mistake["type"], mistake["loc"], mistake["input"]
+    where = ".".join(map(str, path))
+    if kind == "missing":
+        return f"the field {where} is missing; add it"
+    if kind == "extra_forbidden":
+        of_number = len(path) == 2
+        model: Any = Device.model_fields[path[0]].annotation if of_number else Device
+        known = list(model.model_fields)
+        hint = did_you_mean(str(path[-1]), known) or "; is it written correctly?"
+        return f"no field {shown(where)}: allowed are {', '.join(known)}{hint}"
+    if kind == "model_type":
+        return (
+            f"{where or 'the file'} holds {shown(value)}: allowed is an object; put its fields "
+            "into braces"
         )
-    return Figure(parts["value"], parts["source"])
-
-
-def _written(name: str, figure: Figure) -> dict[str, Any]:
-    """A number as it stands in a file."""
-    if name in RATES:
-        values = (figure.peak, figure.attainable, figure.source, figure.attainable_source)
-    else:
-        values = (bool(figure.peak) if name in SWITCHES else figure.peak, figure.source)
-    return dict(zip(_PARTS[name], values, strict=True))
-
-
-def _fields(where: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(
-            f"{where} holds {shown(value)}: allowed is an object; put its fields into braces"
-        )
-    return value
-
-
-def _check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise a ValueError unless these are the very names."""
-    given, known = list(given), list(known)
-    for name in given:
-        if name not in known:
-            raise ValueError(
-                f"no field {shown(where + name)}: allowed are "
-                f"{', '.join(known)}{_near(name, known)}"
-            )
-    for name in known:
-        if name not in given:
-            raise ValueError(f"the field {where}{name} is missing; add it")
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    match = get_close_matches(word[:80], list(known), n=1)
-    return f"; did you mean {match[0]!r}?" if match else "; is it written correctly?"
+    return f"{where} = {shown(value)}: {mistake['ctx']['error']}"

@@ -70,13 +70,15 @@ def operator_seconds(op: Op, device: Device) -> Terms:
 
     Operators without counted operations are charged one for each element that they write.
     """
-    moved = _moved(op) / device.bytes_per_second
+    moved = _moved(op) / device.bytes_per_second.value
     if not (op.flops or moved):
         return Terms()
     if op.flops:
-        work = op.flops / device.matmul_flops
-        return Terms(work, max(0.0, moved - work), device.launch_s)
-    return Terms(0.0, max(op.written / _ELEMENT / device.other_flops, moved), device.launch_s)
+        work = op.flops / device.matmul_flops.value
+        return Terms(work, max(0.0, moved - work), device.launch_s.value)
+    return Terms(
+        0.0, max(op.written / _ELEMENT / device.other_flops.value, moved), device.launch_s.value
+    )
 
 
 def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...]:
@@ -101,7 +103,7 @@ def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...
         if key not in known:
             known[key] = _seconds(cost.forward, device), _seconds(cost.backward, device)
         forward, backward = known[key]
-        update = counter.resident(index).updated / device.bytes_per_second
+        update = counter.resident(index).updated / device.bytes_per_second.value
         found.append(
             LayerTime(
                 forward, backward, update, behind.nbytes, behind.gradients, cost.parameters, end

@@ -1,93 +1,160 @@
-"""One number of a device's profile: what the maker promises, what programs attain, and on whose word."""
+"""The numbers of a device profile: each with its allowed range and the source that it comes from.
 
-from dataclasses import dataclass
+A source begins with "assumption" where nobody has published the number, and says "not looked up"
+where the number was written down from memory.
+"""
 
-from repro.gpipe.errors import shown, within
+from typing import Annotated, Any, ClassVar, Literal
 
-RATES = ("matmul_flops", "other_flops", "bytes_per_second", "link_bytes_per_second")
-AMOUNTS = ("launch_s", "memory", "link_latency_s")
-SWITCHES = ("link_overlap",)
-# fraction: of a sourced peak
-BASES = ("sourced", "fraction assumed", "not looked up", "assumption")
-TEXTS = ("name", "title", "precision", "date")
-# From what is easily calculated by hand to far beyond what will be built; what is made of such
-# numbers stays finite.
-RANGES = {
-    "matmul_flops": (1.0, 1e19),  # operations a second
-    "other_flops": (1.0, 1e19),  # elements a second
-    "bytes_per_second": (1.0, 1e19),
-    "link_bytes_per_second": (1.0, 1e15),
-    "launch_s": (0.0, 1.0),
-    "link_latency_s": (0.0, 60.0),
-    "memory": (1.0, 2.0**60),  # bytes
-    **dict.fromkeys(SWITCHES, (0.0, 1.0)),
-}
-_LONGEST = 2000  # characters of a text in it
+from pydantic import BaseModel, BeforeValidator, ValidationInfo, field_validator
+
+from repro.gpipe.errors import within
+
+# "fraction assumed": the peak has a source, the attainable fraction of it has none.
+Basis = Literal["sourced", "fraction assumed", "not looked up", "assumption"]
+_LONGEST = 2000  # characters of a text
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One number of a profile.
+def _check_line_of_text(text: Any) -> str:
+    is_line = isinstance(text, str) and text.strip() and text.isprintable()
+    if not is_line or len(text) > _LONGEST:
+        raise ValueError(f"allowed is one line of 1 to {_LONGEST} characters; write it so")
+    return text
+
+
+def _check_boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("allowed is true or false; correct it")
+    return value
+
+
+def _check_range(value: Any, least: float, most: float) -> float:
+    if not within(value, least, most):
+        raise ValueError(f"allowed is a finite number from {least:g} to {most:g}; correct it")
+    return float(value)
+
+
+LineOfText = Annotated[str, BeforeValidator(_check_line_of_text)]
+
+
+class Amount(BaseModel, frozen=True, extra="forbid"):
+    """A number as its source gives it; from `least` to `most`."""
+
+    # The ranges go from what is easily computed by hand to far beyond what will be built, so that
+    # everything that is computed from these numbers is finite.
+    least: ClassVar[float] = 0.0
+    most: ClassVar[float]
+
+    value: float
+    source: LineOfText
+
+    @field_validator("value", mode="before")
+    @classmethod
+    def _check_value(cls, value: Any) -> float:
+        return _check_range(value, cls.least, cls.most)
+
+    @property
+    def basis(self) -> Basis:
+        """What the number rests on."""
+        return _basis(self.source)
+
+    def times(self, factor: float) -> "Amount":
+        """This number multiplied by a factor, but kept in its range."""
+        value = min(self.most, max(self.least, factor * self.value))
+        return self.model_copy(update={"value": value})
+
+
+class LaunchTime(Amount, frozen=True):
+    """Seconds that each operator takes besides its work."""
+
+    most = 1.0
+
+
+class Latency(Amount, frozen=True):
+    """Seconds of a message besides its transfer."""
+
+    most = 60.0
+
+
+class Memory(Amount, frozen=True):
+    """Bytes of memory."""
+
+    least = 1.0
+    most = 2.0**60
+
+
+class Rate(BaseModel, frozen=True, extra="forbid"):
+    """Operations, elements or bytes per second; peak and attainable rate from `least` to `most`.
 
     Attributes:
-        peak: of a rate what the maker promises; else the number itself, of a switch 0 or 1.
-        source: who says so.
-        attainable: the fraction of the peak that programs attain, in (0, 1].
-        attainable_source: who says so; empty for what is no rate.
+        peak: what the maker promises.
+        attainable: fraction of the peak that programs attain, in (0, 1].
+        source: of the peak.
+        attainable_source: of the fraction.
     """
 
+    least: ClassVar[float] = 1.0
+    most: ClassVar[float] = 1e19
+
     peak: float
-    source: str
-    attainable: float = 1.0
-    attainable_source: str = ""
+    attainable: float
+    source: LineOfText
+    attainable_source: LineOfText
+
+    @field_validator("peak", mode="before")
+    @classmethod
+    def _check_peak(cls, peak: Any) -> float:
+        return _check_range(peak, cls.least, cls.most)
+
+    @field_validator("attainable", mode="before")
+    @classmethod
+    def _check_attainable(cls, fraction: Any, others: ValidationInfo) -> float:
+        if not (within(fraction, 0, 1) and fraction > 0):
+            raise ValueError("allowed is a fraction in (0, 1]; try 1.0")
+        rate = fraction * others.data.get("peak", cls.most)
+        if rate < cls.least:
+            raise ValueError(
+                f"leaves {rate:g} of the peak, allowed is {cls.least:g} or more; correct it"
+            )
+        return float(fraction)
 
     @property
     def value(self) -> float:
-        """What programs attain."""
+        """The attainable rate."""
         return self.peak * self.attainable
 
     @property
-    def basis(self) -> str:
-        """What it rests on, one of `BASES`, by how its sources begin and what they admit."""
-        if self.source.startswith("assumption"):
-            return "assumption"
-        if "not looked up" in self.source + self.attainable_source:
-            return "not looked up"
-        return "fraction assumed" if self.attainable_source.startswith("assumption") else "sourced"
+    def basis(self) -> Basis:
+        """What the attainable rate rests on."""
+        return _basis(self.source, self.attainable_source)
+
+    def times(self, factor: float) -> "Rate":
+        """This rate with its peak multiplied by a factor, but kept in its range."""
+        peak = min(self.most, max(self.least / self.attainable, factor * self.peak))
+        return self.model_copy(update={"peak": peak})
 
 
-def check_text(where: str, text: object) -> None:
-    """Raise a one-line ValueError unless it is one line of text."""
-    if not (
-        isinstance(text, str) and text.strip() and text.isprintable() and len(text) <= _LONGEST
-    ):
-        raise ValueError(
-            f"{where} = {shown(text)}: allowed is one line of 1 to {_LONGEST} characters; write it "
-            "so"
-        )
+class LinkRate(Rate, frozen=True):
+    """Bytes per second over a link."""
+
+    most = 1e15
 
 
-def check_figure(name: str, figure: Figure) -> None:
-    """Raise a one-line ValueError unless a figure of this name is a number in its range and says where it is from."""
-    least, most = RANGES[name]
-    if not (
-        within(figure.peak, least, most) or (name in SWITCHES and isinstance(figure.peak, bool))
-    ):
-        part = "peak" if name in RATES else "value"
-        raise ValueError(
-            f"{name}.{part} = {shown(figure.peak)}: allowed is a finite number from {least:g} to "
-            f"{most:g}; correct it"
-        )
-    if not (within(figure.attainable, 0, 1) and figure.attainable > 0):
-        raise ValueError(
-            f"{name}.attainable = {shown(figure.attainable)}: allowed is a fraction in (0, 1]; try "
-            "1.0"
-        )
-    if figure.value < least:
-        raise ValueError(
-            f"{name}.attainable = {figure.attainable}: leaves {figure.value:g} of the peak, "
-            f"allowed is {least:g} or more; correct it"
-        )
-    check_text(f"{name}.source", figure.source)
-    if name in RATES:
-        check_text(f"{name}.attainable_source", figure.attainable_source)
+class Switch(BaseModel, frozen=True, extra="forbid"):
+    """Whether something holds."""
+
+    value: Annotated[bool, BeforeValidator(_check_boolean)]
+    source: LineOfText
+
+    @property
+    def basis(self) -> Basis:
+        """What the statement rests on."""
+        return _basis(self.source)
+
+
+def _basis(source: str, fraction_source: str = "") -> Basis:
+    if source.startswith("assumption"):
+        return "assumption"
+    if "not looked up" in source + fraction_source:
+        return "not looked up"
+    return "fraction assumed" if fraction_source.startswith("assumption") else "sourced"

@@ -46,6 +46,11 @@ def one_of(field: str, value: object, allowed: Iterable[str]) -> None:
     names = list(allowed)
     if value in names:
         return
-    near = get_close_matches(str(value), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(str(value), names)
     raise ValueError(f"{field}={value!r}: choose one of {', '.join(names)}{hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known word that is closest; empty where none is close."""
+    matches = get_close_matches(word[:80], list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

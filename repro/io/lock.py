@@ -1,71 +1,94 @@
-"""One harness at a time in a results folder: two would disturb each other's times and record a round twice."""
+"""One harness at a time in a results folder: two would disturb each other's measurements."""
 
 import errno
-import fcntl
 import getpass
 import json
 import os
 import socket
-import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
-_LONGEST = 2**12  # bytes of what it says
-NAME = ".lock"  # beside the machines' folders; git ignores it, since it says who and where
+from filelock import FileLock, Timeout
+
+from repro.io.untrusted import read_text
+
+NAME = ".lock"  # beside the machines' folders; git ignores it, since it names a user and a host
+_LARGEST = 2**12  # bytes of the description of the owner
+# Errors of a file system that has no locks.
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class Lock:
-    """Of a results folder, which is made if missing; `command` tells others what is going on.
+    """The lock of a results folder, which is made if it is missing.
 
-    The kernel lets go of the lock when this process ends, however it ends; worker processes do not
-    inherit it. The file stays, empty. On a file system without locks there is a warning and no
+    The kernel releases the lock when this process ends, however it ends; child processes do not
+    inherit it. The lock file stays, empty. On a file system without locks there is a warning and no
     protection.
+
+    Args:
+        results: the folder.
+        command: the command that runs, shown to whoever finds the folder locked.
     """
 
     def __init__(self, results: Path, command: str) -> None:
         self._results, self._command = results, command
-        self._files: list[IO[bytes]] = []
+        self._path = results / NAME
+        # Locks that this process holds. Only the last one still lies in the folder: the others are
+        # of folders that were deleted or moved away while we used them.
+        self._held: list[tuple[FileLock, os.stat_result]] = []
 
     def take(self) -> None:
-        """Take the lock; again, where the folder was deleted or moved since, and its file with it.
+        """Take the lock, also again after the folder was deleted or moved and the lock file with it.
 
-        Raises ValueError (one line) that names the owner where another process holds it.
+        Raises:
+            ValueError: one line: the process that holds the lock, or what is wrong with its file.
         """
         self._results.mkdir(parents=True, exist_ok=True)
-        file = _opened(self._results / NAME)
-        here = os.fstat(file.fileno())
-        if any(os.path.samestat(here, os.fstat(own.fileno())) for own in self._files):
-            file.close()
+        if self._is_held():
             return
+        # filelock refuses links too, but would take a pipe.
+        if self._path.is_symlink():
+            raise ValueError(f"{self._path}: it is a link, and the lock must be a file; remove it")
+        if self._path.exists() and not self._path.is_file():
+            raise ValueError(f"{self._path}: it is no regular file, as the lock must be; remove it")
+        lock = FileLock(self._path, fallback_to_soft=False)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with file:
-                raise ValueError(
-                    f"--results {self._results}: {_owner(file)} measures into it; wait until that "
-                    "has ended, or record into another folder with --results"
-                ) from None
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise ValueError(
+                f"--results {self._results}: {_owner(self._path)} measures into it; wait until that "
+                "has ended, or record into another folder with --results"
+            ) from None
         except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
             warnings.warn(
                 f"{self._results} lies on a file system without locks ({error.strerror}): "
                 "make sure that no other `repro run` measures into it",
                 stacklevel=1,
             )
-        self._files.append(file)
-        with suppress(OSError):  # a full disk is told by what has to be recorded
-            file.truncate(0)
-            file.write(json.dumps(_me(self._command)).encode())
+        self._held.append((lock, self._path.stat()))
+        with suppress(OSError):  # a full disk is reported by what has to be recorded
+            self._path.write_text(json.dumps(_description(self._command)), encoding="utf-8")
 
     def release(self) -> None:
-        """Let go of it."""
-        for file in self._files:
+        """Release the lock and empty its file."""
+        if self._is_held():
             with suppress(OSError):
-                file.truncate(0)
-            file.close()
+                self._path.write_bytes(b"")
+        for lock, _ in self._held:
+            lock.release()
+
+    def _is_held(self) -> bool:
+        """Whether the file that now lies in the folder is one that this process has locked."""
+        try:
+            present = self._path.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return any(os.path.samestat(present, held) for _, held in self._held)
 
 
 @contextmanager
@@ -79,44 +102,26 @@ def held(results: Path, command: str) -> Iterator[Lock]:
         lock.release()
 
 
-def _opened(path: Path) -> IO[bytes]:
-    """The lock's own file; a link would lead to somebody else's, which would be overwritten."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        descriptor = os.open(path, flags, 0o644)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise ValueError(
-            f"{path}: it is a link, and the lock must be a file of its own; remove it"
-        ) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError(f"{path}: it is no regular file, as the lock must be; remove it")
-    return os.fdopen(descriptor, "ab+", buffering=0)
-
-
-def _me(command: str) -> dict[str, str | int]:
+def _description(command: str) -> dict[str, str | int]:
+    """This process, for whoever finds the folder locked."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
-    since = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "user": user,
         "process": os.getpid(),
         "host": socket.gethostname(),
-        "since": since,
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
     }
 
 
-def _owner(file: IO[bytes]) -> str:
-    """Who holds the lock, as far as its file says."""
-    file.seek(0)
+def _owner(path: Path) -> str:
+    """The process that holds the lock, as far as its file says."""
     try:
-        owner = json.loads(file.read(_LONGEST))
+        owner = json.loads(read_text(path, _LARGEST))
         text = "{user} (process {process} on {host}, since {since}, `{command}`)".format(**owner)
-        return " ".join(text.split())[:300]
-    except (ValueError, KeyError, TypeError, OSError, RecursionError):  # just taken
+    except (ValueError, KeyError, TypeError, RecursionError):  # the lock has just been taken
         return "another process"
+    return " ".join(text.split())[:300]

@@ -36,11 +36,11 @@ def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
     made = calibrate.profile(
         [rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30
     )
-    assert made.matmul_flops == 4e9  # of medians 2, 4, 6
-    assert (made.other_flops, made.bytes_per_second) == (2e9, 2e10)
-    assert made.launch_s == pytest.approx(2e-3)
+    assert made.matmul_flops.value == 4e9  # of medians 2, 4, 6
+    assert (made.other_flops.value, made.bytes_per_second.value) == (2e9, 2e10)
+    assert made.launch_s.value == pytest.approx(2e-3)
     assert made.link == slow
-    assert "median of a, b, c" in made.figures["matmul_flops"].source
+    assert "median of a, b, c" in made.matmul_flops.source
     made.save(tmp_path / "device.json")
     assert device.load(tmp_path / "device.json") == made
 
@@ -52,7 +52,7 @@ def test_this_machine_becomes_a_profile(tmp_path, capsys, monkeypatch):
     assert main(["calibrate", "--results", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     (path,) = tmp_path.glob("*/device.json")
-    assert device.load(path).matmul_flops == 2e9
+    assert device.load(path).matmul_flops.value == 2e9
     for words in (
         "K=2 processes at once",
         "2.00 GFLOP/s",

@@ -106,7 +106,7 @@ def test_a_step_with_each_figure_halved_and_doubled():
 
 
 def test_what_is_altered_is_what_a_profile_of_its_own_would_say(tmp_path: Path):
-    devices.load("tpu-v2").with_figure("bytes_per_second", 0.5).save(tmp_path / "slow.json")
+    devices.load("tpu-v2").with_scaled("bytes_per_second", 0.5).save(tmp_path / "slow.json")
     slow = line(device(profile=str(tmp_path / "slow.json")))
     assert (
         line(device())["modelled"]["sensitivity"]["bytes_per_second"]["halved"] == slow["step_s"][0]

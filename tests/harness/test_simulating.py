@@ -112,7 +112,7 @@ def test_a_peak_beyond_the_device_is_marked(capsys, tmp_path: Path):
 
 def with_memory(folder: Path, size: int) -> list[str]:
     """The command on a V100 of so many bytes."""
-    profile = load("v100").to_json()
+    profile = load("v100").model_dump()
     profile["memory"]["value"] = size
     (folder / "small.json").write_text(json.dumps(profile))
     return [word if word != "v100" else str(folder / "small.json") for word in ON]

@@ -163,7 +163,7 @@ def test_a_calibration_writes_nothing_into_the_terminal_but_what_can_be_printed(
 
 def test_a_device(place: Path):
     path = place / "device.json"
-    profile = load_device("v100").to_json()
+    profile = load_device("v100").model_dump()
     for changed in with_code(profile):
         path.write_text(json.dumps(changed))
         with suppress(ValueError):

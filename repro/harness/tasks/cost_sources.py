@@ -277,9 +277,9 @@ class Roofline(_Counts):
             name for name in FIGURES if self._spec.link is None or not name.startswith("link")
         ]
         return {
-            name: {"basis": self._device.figures[name].basis}
+            name: {"basis": getattr(self._device, name).basis}
             | {
-                word: self._altered(n, self._device.with_figure(name, factor))
+                word: self._altered(n, self._device.with_scaled(name, factor))
                 for word, factor in FACTORS.items()
             }
             for name in figures
