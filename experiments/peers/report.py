@@ -42,7 +42,6 @@ from repro.report.texts import IDEAL
 if TYPE_CHECKING:
     from repro.harness.results import Results
 
-WHY = False
 FOLDED = ("peers_points*",)
 NAMES = {
     "repro": "ours",

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from repro.harness.results import Results
 
 SPAN_GOAL = 5  # microseconds
-WHY = False
 FOLDED = ("runtime_points*",)
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
 _COLOURS = {"auto": "#8B5E00", "shm": "#56B4E9", "gloo": "#222222"}  # none of them a part's

@@ -50,7 +50,6 @@ CAPTION = (
     "are single rounds, a triangle is their median with its bootstrap 95 % interval, "
     f"{NO_INTERVAL}. A cross: the median with layers timed on all processes at once only."
 )
-WHY = False
 FOLDED = ("simulator_points*",)
 
 

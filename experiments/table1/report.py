@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from repro.harness.results import Results
 
-WHY = False
 FOLDED = ("table1_check*", "table1_varied*", "table1_printed*")
 
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from repro.harness.results import SETTINGS
 from repro.paper import theory
-from repro.report import why
 from repro.report.compare import (
     MARKS,
     Row,
@@ -49,7 +48,6 @@ def all_tables(results: "Results") -> list[Table]:
         for name in names
         for f in fidelities(matching(rows, {"experiment": name}))
     ]
-    tables += why.tables(results)
     with_memory = fidelities(row for row in rows if row["peak_gib_per_stage"])
     tables += [*(memory(results, fidelity) for fidelity in with_memory), runs(results)]
     tables = [table for table in tables if not table.missing]
