@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
+from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
-from repro.report.compare import Row, beside_paper, fidelities, optimizers, rows_of, where
+from repro.report.compare import beside_paper, fidelities, optimizers, rows_of, where
 from repro.report.grid import Cell, Column, declared, plain, share
 from repro.report.rounds import parts
 from repro.report.style import PARTS, grid, model_name
@@ -25,17 +26,16 @@ from repro.report.texts import BUBBLE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 FOLDED = ("breakdown_points*",)
 CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
 PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
-Run = tuple[str, str]  # (model and where, fidelity), as shown
+Key = tuple[str, str]  # (model and where, fidelity), as shown
 # the pie's, then ours
 _ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Both; none if the experiment was never planned."""
     return [main(results), by_m(results)] if rows_of(results, experiment=NAME) else []
 
@@ -49,21 +49,21 @@ PART: Column[str] = Column("part", lambda part: plain(PART_WORDS.get(part, part)
 PIE: Column[str] = Column(("quoted", "pie"), lambda part: share(quoted().get(part, nan)))
 
 
-def columns(results: "Results", micro_batches: int = M) -> dict[Run, Row]:
+def columns(results: Results, micro_batches: int = M) -> dict[Key, Run]:
     """The runs at K=2 and this M: model and fidelity -> row; the place is named where a pair comes from several."""
-    rows = [row for row in rows_of(results, experiment=NAME, K=K) if row["M"] == micro_batches]
-    pairs = [(row["model"], row["fidelity"]) for row in rows]
-    found: dict[Run, Row] = {}
+    rows = [row for row in rows_of(results, experiment=NAME, K=K) if micro_batches == row.M]
+    pairs = [(row.model, row.fidelity) for row in rows]
+    found: dict[Key, Run] = {}
     for row, pair in zip(rows, pairs, strict=True):
-        name = model_name(row["model"]) + (
+        name = model_name(row.model) + (
             f" ({where(results, row)})" if pairs.count(pair) > 1 else ""
         )
-        found[name, row["fidelity"]] = row
+        found[name, row.fidelity] = row
     order = fidelities(rows)
     return dict(sorted(found.items(), key=lambda pair: (order.index(pair[0][1]), pair[0][0])))
 
 
-def main(results: "Results") -> Table:
+def main(results: Results) -> Table:
     """One line a part: quoted, each run's share, and what a simulation at the paper's size says of the quoted."""
     runs = columns(results)
     shares = {run: parts(results, row) for run, row in runs.items()}
@@ -77,7 +77,7 @@ def main(results: "Results") -> Table:
         and shares[name, fidelity]
     }
     devices = dict.fromkeys(
-        f"{name} on the profile {results.specs[row['run']].profile}, N={row['N']}"
+        f"{name} on the profile {row.spec.profile}, N={row.N}"
         for (name, fidelity), row in runs.items()
         if fidelity == "simulated"
     )
@@ -101,8 +101,8 @@ def main(results: "Results") -> Table:
     title = "Where the time of a step goes" + " (NeurIPS Table 4, not in v5)" * quoting
     pie = quoted()
 
-    def share_of(part: str, run: Run) -> Cell:
-        word = NOT_RUN if runs[run]["status"] == "planned" else runs[run]["status"]
+    def share_of(part: str, run: Key) -> Cell:
+        word = NOT_RUN if runs[run].status == "planned" else runs[run].status
         cell = share(shares[run].get(part, nan))
         return cell if word == "done" else replace(cell, text=word)
 
@@ -175,11 +175,11 @@ def _times(printed: float, ours: dict[str, float]) -> str:
     )
 
 
-def by_m(results: "Results") -> Table:
+def by_m(results: Results) -> Table:
     """The simulated runs for M = 8, 16, 32 beside the pie."""
     quoting = beside_paper(results, NAME)
     rows = rows_of(results, experiment=NAME, fidelity="simulated", K=K)
-    Ms = sorted({row["M"] for row in rows})
+    Ms = sorted({row.M for row in rows})
     found = {
         (name, m): parts(results, row)
         for m in Ms
@@ -203,7 +203,7 @@ def by_m(results: "Results") -> Table:
     return declared("breakdown_by_m", title, note, _ORDER, made, NAME, folded=True)
 
 
-def figures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, _rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     hidden = any(
         parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values()
@@ -223,7 +223,7 @@ def figures(results: "Results", _rows: list[Row]) -> "Iterator[tuple[str, Figure
     yield "parts", figure(results), " ".join(filter(None, (caption + shortened * hidden, updates)))
 
 
-def figure(results: "Results") -> "Figure | None":
+def figure(results: Results) -> "Figure | None":
     """One bar a run, under the pie's."""
     pie = {part: 100 * share for part, share in quoted().items()}
     quoting = beside_paper(results, NAME)
@@ -232,7 +232,7 @@ def figure(results: "Results") -> "Figure | None":
     for (name, fidelity), row in columns(results).items():
         shares = parts(results, row)
         if shares:
-            size = "" if at_papers_size(results, row) else f", {row['scale']} size"
+            size = "" if at_papers_size(results, row) else f", {row.scale} size"
             bars.append(
                 (
                     f"{fidelity}{size}: {name}",

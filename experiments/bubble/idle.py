@@ -7,15 +7,13 @@ waiting layers have neither.
 
 from dataclasses import dataclass
 from math import ceil, isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repro.harness.results import Results, Run
 from repro.paper import Utilisation, theory, utilisation
-from repro.report.compare import PLACE, Row, beside_paper, rows_of, where
+from repro.report.compare import beside_paper, rows_of, where
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
 from repro.report.texts import IDLE
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
 
 NAME = "bubble"
 # of K x step: our reading of "negligible", which the paper does not put in numbers
@@ -36,44 +34,43 @@ class Points:
     """The runs of one place, by what is asked of them; keys are (K, M), of `slow` (K, M, stage)."""
 
     place: str
-    equal: dict[str, dict[tuple[int, int], Row]]  # of each fidelity
-    late: dict[tuple[int, int], Row]
-    slow: dict[str, dict[tuple[int, int, int], Row]]
+    equal: dict[str, dict[tuple[int, int], Run]]  # of each fidelity
+    late: dict[tuple[int, int], Run]
+    slow: dict[str, dict[tuple[int, int, int], Run]]
 
     def idle(self, fidelity: str, K: int, M: int) -> float:
         """Idle/total of equal stages, measured of the Transformer; NaN where it was not recorded."""
         row = self.equal.get(fidelity, {}).get((K, M))
-        return row["bubble_idle_over_total"] if row is not None and row["status"] == "done" else nan
+        return row.bubble_idle_over_total if row is not None and row.status == "done" else nan
 
     def word(self, fidelity: str, K: int, M: int) -> str:
         """The same as shown: a share, or why there is none."""
         row = self.equal.get(fidelity, {}).get((K, M))
         if row is None:
             return EMPTY
-        if row["status"] != "done":
-            return NOT_RUN if row["status"] == "planned" else row["status"]
-        return percent(row["bubble_idle_over_total"])
+        if row.status != "done":
+            return NOT_RUN if row.status == "planned" else row.status
+        return percent(row.bubble_idle_over_total)
 
 
-def points(results: "Results") -> list[Points]:
+def points(results: Results) -> list[Points]:
     """Every place's runs."""
     found: dict[tuple[str, ...], Points] = {}
     for row in rows_of(results, experiment=NAME):
-        key = tuple(row[column] for column in PLACE)
-        one = found.setdefault(key, Points(where(results, row), {}, {}, {}))
-        spec = results.specs[row["run"]]
+        one = found.setdefault(row.place, Points(where(results, row), {}, {}, {}))
+        spec = row.spec
         forward = spec.model_args.get("forward_s")
         at = (spec.K, spec.M)
         if spec.schedule != "gpipe":
             one.late[at] = row
         elif isinstance(forward, list):
-            one.slow.setdefault(row["fidelity"], {})[(*at, forward.index(max(forward)))] = row
+            one.slow.setdefault(row.fidelity, {})[(*at, forward.index(max(forward)))] = row
         else:
-            one.equal.setdefault(row["fidelity"], {})[at] = row
+            one.equal.setdefault(row.fidelity, {})[at] = row
     return list(found.values())
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Those of idle time; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
@@ -81,7 +78,7 @@ def tables(results: "Results") -> list[Table]:
     return [at_4k(results), main(results), *chapter]
 
 
-def main(results: "Results") -> Table:
+def main(results: Results) -> Table:
     """One line a (K, M)."""
     found = points(results)
     pairs = [_line(results, one, K, M, len(found) > 1) for one in found for K, M in _places(one)]
@@ -100,7 +97,7 @@ def _places(one: Points) -> list[tuple[int, int]]:
     return sorted({at for rows in one.equal.values() for at in rows})
 
 
-def _line(results: "Results", one: Points, K: int, M: int, several: bool) -> Pair:
+def _line(results: Results, one: Points, K: int, M: int, several: bool) -> Pair:
     mark = " (M=4K)" if M == 4 * K else " (naive)" if M == 1 else ""
     about = {("", "where"): one.place} if several else {}
     values = {
@@ -128,20 +125,20 @@ def _line(results: "Results", one: Points, K: int, M: int, several: bool) -> Pai
     return {key: shown[key] for key in order}, {key: data[key] for key in order}
 
 
-def _longer(results: "Results", row: Row | None) -> float:
+def _longer(results: Results, row: Run | None) -> float:
     """A step of equal waits over the early form's."""
-    if row is None or row["status"] != "done":
+    if row is None or row.status != "done":
         return nan
-    args = results.specs[row["run"]].model_args
+    args = row.spec.model_args
     F, B = float(args["forward_s"]), float(args["backward_s"])
-    return row["step_s"] / theory.step_time(row["K"], row["M"], "early", F, F, B)
+    return row.step_s / theory.step_time(row.K, row.M, "early", F, F, B)
 
 
 def _signed(value: float) -> str:
     return EMPTY if isnan(value) else f"{value:+.1f}"
 
 
-def at_4k(results: "Results") -> Table:
+def at_4k(results: Results) -> Table:
     """The paper's sentence, one line a K: negligible at M = 4K?"""
     found = points(results)
     several = len(found) > 1
@@ -180,8 +177,8 @@ def _at_4k(one: Points, K: int, several: bool, quoting: bool) -> Pair:
         ("theory", "plain"): theory.bubble_over_total(K, M),
         ("theory", "early"): early,
         ("simulated", "early"): one.idle("simulated", K, M),
-        ("simulated", "late"): late["bubble_idle_over_total"]
-        if late and late["status"] == "done"
+        ("simulated", "late"): late.bubble_idle_over_total
+        if late and late.status == "done"
         else nan,
         ("emulated", "early"): one.idle("emulated", K, M),
         ("measured", "early"): one.idle("measured", K, M),
@@ -198,7 +195,7 @@ def _at_4k(one: Points, K: int, several: bool, quoting: bool) -> Pair:
     return head | shown | {("", "negligible?"): told}, head | values | {("", "negligible?"): word}
 
 
-def utilised(results: "Results") -> Table:
+def utilised(results: Results) -> Table:
     """A book chapter's points for K=4 and 8 beside the formula that they are said to be of, and ours."""
     found = points(results)
     pairs = [_utilised(one, point, len(found) > 1) for one in found for point in utilisation()]

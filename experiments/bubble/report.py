@@ -9,9 +9,10 @@ from experiments.bubble import idle, slow
 from experiments.bubble.idle import NAME, TIMED, Points, fits, odd, points
 from experiments.bubble.slow import caption, factor, middle, position, walked
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.results import Results, Run
 from repro.paper import theory, utilisation
 from repro.report import gantt
-from repro.report.compare import Row, beside_paper
+from repro.report.compare import beside_paper
 from repro.report.rounds import step_over
 from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, legend, ticks
 from repro.report.table import Table
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 FOLDED = ("bubble_points*",)
 _FORMS: tuple[tuple[str, Literal["--", ":"]], ...] = (
@@ -33,16 +33,16 @@ _SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # the larger ones lie
 _ASIDE = {"quoted": 1 / 1.07, "simulated": 1.0, "emulated": 1.07}
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Idle time, utilisation, one slow stage, and how long a pipeline takes to fill."""
     return [*idle.tables(results), *slow.tables(results)]
 
 
-def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each; of several places the one with the most runs is drawn."""
-    done = {row["run"] for row in rows}
+    done = {row.id for row in rows}
     found = max(
-        points(results), key=lambda one: sum(row["run"] in done for row in _all(one)), default=None
+        points(results), key=lambda one: sum(row.id in done for row in _all(one)), default=None
     )
     if found is None:
         return
@@ -63,28 +63,28 @@ def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure 
         row = middle(found, fidelity)
         timeline = walked(results, row) if row else None
         if row is not None and timeline is not None:
-            base = found.equal.get(fidelity, {}).get((row["K"], row["M"]))
+            base = found.equal.get(fidelity, {}).get((row.K, row.M))
             over = step_over(results, row, base)[0]
             yield f"slow_{fidelity}", _slow(results, row, timeline), caption(results, row, over)
 
 
-def _all(one: Points) -> list[Row]:
+def _all(one: Points) -> list[Run]:
     return [row for found in one.equal.values() for row in found.values()]
 
 
-def _slow(results: "Results", row: Row, timeline: Timeline) -> "Figure":
+def _slow(results: Results, row: Run, timeline: Timeline) -> "Figure":
     """A step in which all wait for one stage."""
-    forward = results.specs[row["run"]].model_args["forward_s"]
+    forward = row.spec.model_args["forward_s"]
     stage = forward.index(max(forward))
-    at = f"{position(row['K'], stage)}; K={row['K']}, M={row['M']}"
+    at = f"{position(row.K, stage)}; K={row.K}, M={row.M}"
     words = f"One stage takes {factor(results, row):g} times as long: {at}"
-    return gantt.draw(timeline, textwrap.fill(words, 84), row["fidelity"])
+    return gantt.draw(timeline, textwrap.fill(words, 84), row.fidelity)
 
 
 def curves(one: Points) -> "Figure | None":
     """One panel a K."""
     Ks = sorted({K for found in one.equal.values() for K, _ in found})
-    if not any(row["status"] == "done" for row in _all(one)):
+    if not any(row.status == "done" for row in _all(one)):
         return None
     figure, panels = in_pairs(len(Ks), 2.7)
     for panel, K in zip(panels, Ks, strict=True):
@@ -97,7 +97,7 @@ def _present(one: Points) -> list[str]:
     return [
         name
         for name, found in one.equal.items()
-        if any(row["status"] == "done" for row in found.values())
+        if any(row.status == "done" for row in found.values())
     ]
 
 

@@ -1,23 +1,21 @@
 """How long a pipeline takes to fill, and what one slow stage costs: two more questions of the experiment bubble."""
 
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.bubble.idle import NAME, TIMED, Points, points
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.results import Results, Run
 from repro.paper import theory
-from repro.report.compare import NO_INTERVAL, Row, rows_of
+from repro.report.compare import NO_INTERVAL, rows_of
 from repro.report.rounds import costs, schedule_of, spread, spread_numbers, step_over
 from repro.report.table import NOT_RUN, Table, framed, number, percent
 from repro.simulate import simulate
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
 Pair = tuple[dict[Any, Any], dict[Any, Any]]
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Both; none if the experiment was never planned."""
     return [slow(results), fill(results)] if rows_of(results, experiment=NAME) else []
 
@@ -31,16 +29,16 @@ def filling(timeline: Timeline) -> float:
     return starts[timeline.stages - 1] - min(starts.values())
 
 
-def walked(results: "Results", row: Row) -> Timeline | None:
+def walked(results: Results, row: Run) -> Timeline | None:
     """The step of a run: recorded, else of a simulated one walked again from its recorded costs."""
-    if row["status"] != "done":
+    if row.status != "done":
         return None
-    if row["fidelity"] == "simulated" and (stages := costs(results, row)) is not None:
+    if row.fidelity == "simulated" and (stages := costs(results, row)) is not None:
         return simulate(schedule_of(results, row), stages)
     return results.timeline(row)
 
 
-def fill(results: "Results") -> Table:
+def fill(results: Results) -> Table:
     """Latency until the last stage has something to do, over the step."""
     found = points(results)
     pairs = [
@@ -57,7 +55,7 @@ def fill(results: "Results") -> Table:
     return framed("bubble_fill", title, note, pairs, NAME, folded=True)
 
 
-def _fill(results: "Results", one: Points, at: tuple[int, int], several: bool) -> Pair:
+def _fill(results: Results, one: Points, at: tuple[int, int], several: bool) -> Pair:
     K, M = at
     head = ({("", "where"): one.place} if several else {}) | {("", "K"): K, ("", "M"): M}
     values = {("theory", "of the step"): (K - 1) / theory.step_time(K, M, "early")}
@@ -79,7 +77,7 @@ def position(K: int, stage: int) -> str:
     return f"{word} (stage {stage})"
 
 
-def slow(results: "Results") -> Table:
+def slow(results: Results) -> Table:
     """The step with one slow stage over that of equal stages."""
     found = points(results)
     pairs = [
@@ -99,13 +97,13 @@ def slow(results: "Results") -> Table:
     return framed("bubble_slow", title, note, pairs, NAME)
 
 
-def factor(results: "Results", row: Row) -> float:
+def factor(results: Results, row: Run) -> float:
     """How many times as long the slow stage takes."""
-    forward = results.specs[row["run"]].model_args["forward_s"]
+    forward = row.spec.model_args["forward_s"]
     return max(forward) / min(forward)
 
 
-def _slow(results: "Results", one: Points, at: tuple[int, int, int], several: bool) -> Pair:
+def _slow(results: Results, one: Points, at: tuple[int, int, int], several: bool) -> Pair:
     K, M, stage = at
     rows = {fidelity: found[at] for fidelity, found in one.slow.items() if at in found}
     times = factor(results, next(iter(rows.values())))
@@ -122,36 +120,35 @@ def _slow(results: "Results", one: Points, at: tuple[int, int, int], several: bo
     for fidelity in TIMED:
         row, base = rows.get(fidelity), one.equal.get(fidelity, {}).get((K, M))
         over = step_over(results, row, base)
-        done = row is not None and row["status"] == "done"
+        done = row is not None and row.status == "done"
         word = (
             spread(over)
             if done
             else NOT_RUN
-            if row is None or row["status"] == "planned"
-            else row["status"]
+            if row is None or row.status == "planned"
+            else row.status
         )
-        idle = row["bubble_idle_over_total"] if row is not None and done else nan
+        idle = row.bubble_idle_over_total if row is not None and done else nan
         shown |= {(fidelity, "step over step"): word, (fidelity, "idle/total"): percent(idle)}
         if fidelity == "emulated":
             shown[fidelity, "rounds"] = data[fidelity, "rounds"] = (
-                row["rounds"] if row is not None else 0
+                len(row.rounds) if row is not None else 0
             )
         data |= spread_numbers(fidelity, "step over step", over) | {(fidelity, "idle/total"): idle}
     return shown | {key: number(value, 3) for key, value in bounds.items()}, data | bounds
 
 
-def middle(one: Points, fidelity: str) -> Row | None:
+def middle(one: Points, fidelity: str) -> Run | None:
     """A finished run whose slow stage is neither the first nor the last; else any slow one."""
-    rows = {at: row for at, row in one.slow.get(fidelity, {}).items() if row["status"] == "done"}
+    rows = {at: row for at, row in one.slow.get(fidelity, {}).items() if row.status == "done"}
     inner = [row for (K, _, stage), row in rows.items() if 0 < stage < K - 1]
     return next(iter([*inner, *rows.values()]), None)
 
 
-def caption(results: "Results", row: Row, over: float) -> str:
+def caption(results: Results, row: Run, over: float) -> str:
     """Of the picture of one slow stage."""
-    forward = results.specs[row["run"]].model_args["forward_s"]
+    forward = row.spec.model_args["forward_s"]
     words = (
-        f"One stage of {len(forward)} takes {factor(results, row):g} times as long "
-        f"({row['fidelity']})"
+        f"One stage of {len(forward)} takes {factor(results, row):g} times as long ({row.fidelity})"
     )
     return words + ("." if isnan(over) else f": the step is {over:.2f} times that of equal stages.")

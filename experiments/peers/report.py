@@ -6,19 +6,19 @@ A run belongs here if a peer library ran it, or if a peer ran the same point.
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pandas import DataFrame
 
 from experiments.peers.runs import NAME
 from repro.gpipe.schedule.kinds import make_schedule, written_out
 from repro.gpipe.schedule.replay import replay
+from repro.harness.results import Results, Run
+from repro.harness.schema import CheckRound, Finding
 from repro.paper.theory import UNIT_COSTS
 from repro.report.compare import (
     NO_INTERVAL,
-    PLACE,
     Ratio,
-    Row,
     fidelities,
     matching,
     over,
@@ -39,9 +39,6 @@ from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 from repro.report.texts import IDEAL
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
 FOLDED = ("peers_points*",)
 NAMES = {
     "repro": "ours",
@@ -50,44 +47,44 @@ NAMES = {
 }
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """What was checked, what was timed, and what noise alone does."""
     rows = rows_of(results, experiment=NAME)
-    checked = [row for row in rows if results.specs[row["run"]].task == "check"]
-    timed = [row for row in rows if results.specs[row["run"]].task == "train"]
-    twins = [
-        row for row in timed if results.specs[row["run"]].seed and results.baseline(row, seed=0)
-    ]
+    checked = [row for row in rows if row.spec.task == "check"]
+    timed = [row for row in rows if row.spec.task == "train"]
+    twins = [row for row in timed if row.spec.seed and results.baseline(row, seed=0)]
     found = [checks(results, checked)] * bool(checked)
     found += [
-        speed(results, fidelity, matching(timed, {"fidelity": fidelity}))
+        speed(results, fidelity, matching(timed, fidelity=fidelity))
         for fidelity in fidelities(timed)
     ]
     return found + [noise(results, twins)] * bool(twins)
 
 
-def checks(results: "Results", rows: list[Row]) -> Table:
+def checks(results: Results, rows: list[Run]) -> Table:
     """Library x check: the verdict with the greatest difference from the unsplit model, and the evidence."""
     shown, data = [], []
     for row in rows:
-        rounds = results.rounds_of(row)
+        rounds = row.rounds
         place = {
-            "library": NAMES[row["library"]],
-            "scale": row["scale"],
-            "model": model_name(row["model"]),
+            "library": NAMES[row.library],
+            "scale": row.scale,
+            "model": model_name(row.model),
         }
         if not rounds:
-            shown.append({**place, "status": row["status"]})
+            shown.append({**place, "status": row.status})
             continue
-        found = rounds[-1]["checks"]
+        record = rounds[-1].record
+        assert isinstance(record, CheckRound)
+        found = record.checks
         shown.append(
             {
                 **place,
-                "status": row["status"],
+                "status": row.status,
                 **{name: _verdict(one) for name, one in found.items()},
             }
         )
-        data += [{**place, "check": name, **one} for name, one in found.items()]
+        data += [{**place, "check": name, **one.model_dump()} for name, one in found.items()]
     note = (
         "Each library against the unsplit model on the same micro-batches, K=2, always "
         "recomputed; in brackets the greatest difference. Gradients and loss: of the mini-batch "
@@ -106,10 +103,10 @@ def checks(results: "Results", rows: list[Row]) -> Table:
     )
 
 
-def _verdict(found: dict[str, Any]) -> str:
-    return (
-        found["verdict"] if found["value"] is None else f"{found['verdict']} ({found['value']:.1e})"
-    )
+def _verdict(finding: Finding) -> str:
+    if finding.value is None:
+        return finding.verdict
+    return f"{finding.verdict} ({finding.value:.1e})"
 
 
 def _evidence(data: list[dict[str, Any]]) -> str:
@@ -125,49 +122,44 @@ def _evidence(data: list[dict[str, Any]]) -> str:
 class Pair:
     """A peer's point, ours, and throughput of ours over the peer's."""
 
-    peer: Row
-    own: Row | None
+    peer: Run
+    own: Run | None
     ratio: Ratio
 
     def explained(self) -> tuple[Cell, Cell]:
         """Of stages of known duration: the peer's ideal step over ours, and the measured ratio over that."""
-        if self.peer["library"] != "torch":
+        if self.peer.library != "torch":
             return Cell(), Cell()
-        ours, theirs = ideal_steps(self.peer["K"], self.peer["M"], self.peer["remat"])
+        ours, theirs = ideal_steps(self.peer.K, self.peer.M, self.peer.remat)
         ends = {end: getattr(self.ratio, end) * ours / theirs for end in ("value", "low", "high")}
         return amount(theirs / ours), quotient(replace(self.ratio, **ends))
 
 
-def speed(results: "Results", fidelity: str, rows: list[Row]) -> Table:
+def speed(results: Results, fidelity: str, rows: list[Run]) -> Table:
     """Step time of ours and of each peer, their ratio, and what of it the schedules explain where stages are equal."""
     pairs = []
     for peer in rows:
-        if peer["library"] != "repro":
-            run = results.baseline(peer, library="repro")
-            own = next(
-                iter(rows_of(results, **{column: peer[column] for column in PLACE}, run=run)), None
-            )
+        if peer.library != "repro":
+            own = results.baseline(peer, library="repro")
             ratio = (
-                over(results, own, library=peer["library"])
+                over(results, own, library=peer.library)
                 if own
                 else Ratio(nan, nan, nan, 0, "not measured")
             )
             pairs.append(Pair(peer, own, ratio))
     columns: list[Column[Pair]] = [
-        Column("peer", lambda pair: plain(pair.peer["library"]), csv="library"),
-        Column("model", lambda pair: Cell(pair.peer["model"], model_name(pair.peer["model"]))),
+        Column("peer", lambda pair: plain(pair.peer.library), csv="library"),
+        Column("model", lambda pair: Cell(pair.peer.model, model_name(pair.peer.model))),
         *settings(lambda pair: pair.peer, "scale", "K", "M", "N", "fidelity"),
         Column(
             "ours (ms)",
-            lambda pair: milliseconds(pair.own["step_s"] if pair.own else nan),
+            lambda pair: milliseconds(pair.own.step_s if pair.own else nan),
             csv="ours_s",
         ),
-        Column("peer (ms)", lambda pair: milliseconds(pair.peer["step_s"]), csv="peer_s"),
+        Column("peer (ms)", lambda pair: milliseconds(pair.peer.step_s), csv="peer_s"),
         Column(
             "throughput, ours over peer",
-            lambda pair: (
-                quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer["status"])
-            ),
+            lambda pair: quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer.status),
             csv="ratio",
             ends=("low", "high"),
         ),
@@ -211,16 +203,17 @@ def ideal_steps(K: int, M: int, remat: str) -> tuple[float, float]:
     return ours, theirs
 
 
-def noise(results: "Results", rows: list[Row]) -> Table:
+def noise(results: Results, rows: list[Run]) -> Table:
     """The same point measured as two runs, which differ in their seed: a ratio of 1 is to lie in the interval."""
 
-    def inside(row: Row) -> Cell:
+    def inside(row: Run) -> Cell:
         ratio = over(results, row, seed=0)
         return plain(EMPTY if isnan(ratio.low) else "yes" if ratio.low <= 1 <= ratio.high else "no")
 
-    columns: list[Column[Row]] = [
-        Column("model", lambda row: plain(model_name(row["model"]))),
-        *settings(lambda row: row, "scale", "K", "M", "N", "fidelity", "rounds"),
+    columns: list[Column[Run]] = [
+        Column("model", lambda row: plain(model_name(row.model))),
+        *settings(lambda row: row, "scale", "K", "M", "N", "fidelity"),
+        Column("rounds", lambda row: plain(len(row.rounds))),
         Column("ratio", lambda row: plain(over(results, row, seed=0))),
         Column("1 is inside", inside),
     ]

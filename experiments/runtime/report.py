@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from experiments.runtime.runs import KNOWN_DURATIONS, MESSAGE_SIZE, NAME, NO_OP
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
+from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.paper import theory
-from repro.report.compare import NO_INTERVAL, PLACE, Ratio, Row, matching, rows_of, where
+from repro.report.compare import NO_INTERVAL, Ratio, matching, rows_of, where
 from repro.report.grid import (
     Cell,
     Column,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 SPAN_GOAL = 5  # microseconds
 FOLDED = ("runtime_points*",)
@@ -55,9 +55,9 @@ class Optimum:
     shares: dict[str, float]
 
 
-def optimum(results: "Results", row: Row) -> Optimum:
+def optimum(results: Results, row: Run) -> Optimum:
     """Arithmetic for one run of the experiment: one timed layer a stage, "gpipe", recompute always."""
-    spec = results.specs[row["run"]]
+    spec = row.spec
     K, M = spec.K, spec.M
     F, B = float(spec.model_args["forward_s"]), float(spec.model_args["backward_s"])
     step = theory.step_time(K, M, "early", F, F, B)
@@ -73,33 +73,32 @@ def optimum(results: "Results", row: Row) -> Optimum:
     return Optimum(step, walked.step_time, shares)
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Both tables, with status words where runs are missing; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [known_durations(results), engine_overhead(results)]
 
 
-def known_durations(results: "Results") -> Table:
+def known_durations(results: Results) -> Table:
     """Step, overhead, bubble and breakdown of each run of known duration, emulated beside arithmetic."""
 
-    def part_of(row: Row, part: str) -> Cell:
-        return share(
-            interval([line["breakdown"].get(part, nan) for line in results.rounds_of(row)])[0]
-        )
+    def part_of(row: Run, part: str) -> Cell:
+        return share(interval([line.breakdown.get(part, nan) for line in row.rounds])[0])
 
-    def expected(row: Row, part: str) -> Cell:
+    def expected(row: Run, part: str) -> Cell:
         return share(optimum(results, row).shares[part])
 
-    columns: list[Column[Row]] = [
+    columns: list[Column[Run]] = [
         Column("where", lambda row: plain(where(results, row))),
         *settings(lambda row: row, "K", "M"),
         Column(
             "F (ms)",
-            lambda row: plain(f"{1e3 * results.specs[row['run']].model_args['forward_s']:g}"),
+            lambda row: plain(f"{1e3 * row.spec.model_args['forward_s']:g}"),
         ),
-        *settings(lambda row: row, "status", "rounds"),
-        Column(("step (ms)", "emulated"), lambda row: amount(1e3 * row["step_s"], 1)),
+        *settings(lambda row: row, "status"),
+        Column("rounds", lambda row: plain(len(row.rounds))),
+        Column(("step (ms)", "emulated"), lambda row: amount(1e3 * row.step_s, 1)),
         Column(
             ("step (ms)", "arithmetic"), lambda row: amount(1e3 * optimum(results, row).step_s, 1)
         ),
@@ -108,7 +107,7 @@ def known_durations(results: "Results") -> Table:
             lambda row: amount(1e3 * optimum(results, row).replayed_s, 1),
         ),
         spread(("overhead (%)", "emulated"), lambda row: estimate(_excess(results, row))),
-        Column(("idle/total", "emulated"), lambda row: share(row["bubble_idle_over_total"])),
+        Column(("idle/total", "emulated"), lambda row: share(row.bubble_idle_over_total)),
         Column(("idle/total", "arithmetic"), partial(expected, part="bubble")),
     ]
     for part in sorted(PARTS, key=lambda part: part not in _EXPECTED):
@@ -132,7 +131,7 @@ def known_durations(results: "Results") -> Table:
 class NoOp:
     """Runs of layers that do nothing at one K and M: microseconds of their steps by round, traced and untraced."""
 
-    row: Row
+    row: Run
     status: str
     actions: int  # of one stage in a step
     traced: dict[str, float]
@@ -144,25 +143,25 @@ class NoOp:
         return interval([(self.traced[r] - self.untraced[r]) / (self.actions + 2) for r in common])
 
 
-def no_op(results: "Results") -> list[NoOp]:
+def no_op(results: Results) -> list[NoOp]:
     """Every K and M of every place."""
-    pairs: dict[tuple[Any, ...], dict[bool, Row]] = {}
+    pairs: dict[tuple[Any, ...], dict[bool, Run]] = {}
     for row in rows_of(results, experiment=NAME, group=NO_OP):
-        key = (*(row[column] for column in PLACE), row["K"], row["M"])
-        pairs.setdefault(key, {})[results.specs[row["run"]].trace] = row
+        key = (row.place, row.K, row.M)
+        pairs.setdefault(key, {})[row.spec.trace] = row
     made = []
     for pair in pairs.values():
         row = next(iter(pair.values()))
         words = dict.fromkeys(
-            pair[trace]["status"] if trace in pair else NOT_RUN for trace in (True, False)
+            pair[trace].status if trace in pair else NOT_RUN for trace in (True, False)
         )
-        lines = [results.rounds_of(pair[trace]) if trace in pair else [] for trace in (True, False)]
-        steps = [{line["round"]: 1e6 * line["step_s"] for line in some} for some in lines]
+        lines = [pair[trace].rounds if trace in pair else [] for trace in (True, False)]
+        steps = [{line.name: 1e6 * line.step_s for line in some} for some in lines]
         made.append(NoOp(row, ", ".join(words), len(schedule_of(results, row).work(0)), *steps))
     return made
 
 
-def engine_overhead(results: "Results") -> Table:
+def engine_overhead(results: Results) -> Table:
     """Microseconds per action of layers that do nothing, traced and not, and per span: the difference."""
 
     def per_action(line: NoOp, steps: dict[str, float]) -> Cell:
@@ -173,7 +172,7 @@ def engine_overhead(results: "Results") -> Table:
         *settings(lambda line: line.row, "K", "M"),
         Column("actions", lambda line: plain(line.actions)),
         Column("status", lambda line: plain(line.status)),
-        *settings(lambda line: line.row, "rounds"),
+        Column("rounds", lambda line: plain(len(line.row.rounds))),
         spread(("per action", "traced, emulated"), lambda line: per_action(line, line.traced)),
         spread(("per action", "untraced, emulated"), lambda line: per_action(line, line.untraced)),
         spread(("per span", "emulated"), lambda line: estimate(line.per_span())),
@@ -188,12 +187,12 @@ def engine_overhead(results: "Results") -> Table:
     return declared("runtime_engine_overhead", title, note, no_op(results), columns, NAME)
 
 
-def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """The one that there is, with its caption."""
     yield "overhead", figure(results, rows), caption(results, rows)
 
 
-def figure(results: "Results", rows: list[Row]) -> "Figure | None":
+def figure(results: Results, rows: list[Run]) -> "Figure | None":
     """Overhead against message size, a line for each transport, and the parts of the step that it went into."""
     found = _messages(results, rows)
     if not found:
@@ -221,7 +220,7 @@ def figure(results: "Results", rows: list[Row]) -> "Figure | None":
     return drawn
 
 
-def _line(axes: "Axes", results: "Results", rows: list[Row], transport: str, label: str) -> None:
+def _line(axes: "Axes", results: Results, rows: list[Run], transport: str, label: str) -> None:
     """One transport's overhead with intervals; without one where there are few rounds."""
     spreads = [_excess(results, row) for row in rows]
     middles = [middle for middle, _, _ in spreads]
@@ -235,7 +234,7 @@ def _line(axes: "Axes", results: "Results", rows: list[Row], transport: str, lab
     )
 
 
-def _parts(axes: "Axes", results: "Results", rows: list[Row]) -> None:
+def _parts(axes: "Axes", results: Results, rows: list[Run]) -> None:
     """For each size and transport the overhead as a bar of its parts, mean over rounds; what is below 0 to the left."""
     up, down = [0.0] * len(rows), [0.0] * len(rows)
     parts = [_excess_parts(results, row) for row in rows]
@@ -254,19 +253,19 @@ def _parts(axes: "Axes", results: "Results", rows: list[Row]) -> None:
     axes.set(xlabel="overhead (%), emulated, mean over rounds", title="where it goes")
 
 
-def _excess_parts(results: "Results", row: Row) -> dict[str, float]:
+def _excess_parts(results: Results, row: Run) -> dict[str, float]:
     """Each part's excess over arithmetic in percent of the optimum step; they add up to the overhead."""
     best = optimum(results, row)
     return {
         part: statistics.fmean(
-            100 * (line["breakdown"][part] * line["step_s"] / best.step_s - best.shares[part])
-            for line in results.rounds_of(row)
+            100 * (line.breakdown[part] * line.step_s / best.step_s - best.shares[part])
+            for line in row.rounds
         )
         for part in PARTS
     }
 
 
-def caption(results: "Results", rows: list[Row]) -> str:
+def caption(results: Results, rows: list[Run]) -> str:
     """What the figure shows, and what shared memory wins over gloo at the largest message, if it does."""
     found = _messages(results, rows)
     places = dict.fromkeys(where(results, row) for row in found)
@@ -286,8 +285,8 @@ def caption(results: "Results", rows: list[Row]) -> str:
     )
 
 
-def _wins(results: "Results", rows: list[Row]) -> str:
-    pairs: dict[int, dict[str, Row]] = {}
+def _wins(results: Results, rows: list[Run]) -> str:
+    pairs: dict[int, dict[str, Run]] = {}
     for row in rows:
         pairs.setdefault(_bytes(results, row), {})[_transport(results, row)] = row
     size = max(
@@ -299,8 +298,8 @@ def _wins(results: "Results", rows: list[Row]) -> str:
             "both."
         )
     ours, base = pairs[size]["shm"], pairs[size]["gloo"]
-    found = Ratio(*results.ratio(ours, base["run"]), baseline="gloo")
-    place = f"At {_size(size)} (K={ours['K']}, M={ours['M']})"
+    found = Ratio(*results.ratio(ours, base), baseline="gloo")
+    place = f"At {_size(size)} (K={ours.K}, M={ours.M})"
     numbers = (
         f"gloo's step over that of shared memory, within rounds: {str(found).removesuffix(' ~')}"
     )
@@ -324,28 +323,28 @@ def _wins(results: "Results", rows: list[Row]) -> str:
             )
 
 
-def _messages(results: "Results", rows: list[Row]) -> list[Row]:
+def _messages(results: Results, rows: list[Run]) -> list[Run]:
     """Finished runs of the message sizes, the smallest first."""
-    found = matching(rows, {"experiment": NAME, "group": MESSAGE_SIZE, "status": "done"})
+    found = matching(rows, experiment=NAME, group=MESSAGE_SIZE, status="done")
     return sorted(
         found, key=lambda row: (where(results, row), _bytes(results, row), _transport(results, row))
     )
 
 
-def _excess(results: "Results", row: Row) -> Spread:
+def _excess(results: Results, row: Run) -> Spread:
     """Overhead in percent of the optimum step."""
     best = optimum(results, row).step_s
-    return interval([100 * (line["step_s"] / best - 1) for line in results.rounds_of(row)])
+    return interval([100 * (line.step_s / best - 1) for line in row.rounds])
 
 
-def _bytes(results: "Results", row: Row) -> int:
+def _bytes(results: Results, row: Run) -> int:
     """Bytes of one message: a micro-batch of float32 numbers."""
-    spec = results.specs[row["run"]]
+    spec = row.spec
     return 4 * spec.model_args["elements"] * spec.N // spec.M
 
 
-def _transport(results: "Results", row: Row) -> str:
-    return results.specs[row["run"]].transport
+def _transport(results: Results, row: Run) -> str:
+    return row.spec.transport
 
 
 def _size(count: int) -> str:

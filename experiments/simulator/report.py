@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from experiments.simulator.runs import NAME
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.results import Results, Run
+from repro.harness.schema import CalibrateRound
 from repro.harness.statistics import interval
 from repro.report import grid as shown
-from repro.report.compare import NO_INTERVAL, PLACE, Row, matching, rows_of, where
+from repro.report.compare import NO_INTERVAL, matching, rows_of, where
 from repro.report.grid import Column, amount, declared, estimate, plain, settings, spread
 from repro.report.style import FIDELITIES, MARKERS, THEORY, in_pairs, model_name, ticks
 from repro.report.table import Table
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
 GOAL, GOAL_KNOWN = 7.0, 1.5  # percent: with layers timed here, and with stages of known duration
@@ -65,7 +66,7 @@ class Cell:
             without a timeline.
     """
 
-    row: Row
+    row: Run
     errors: dict[str, list[float]]
     simulated_s: float
     parts: dict[str, float]
@@ -83,46 +84,47 @@ class Cell:
     @property
     def name(self) -> str:
         """For readers."""
-        model = model_name(self.row["model"]) if self.counts != "known" else "known durations"
-        return f"{model}, K={self.row['K']}, M={self.row['M']}"
+        model = model_name(self.row.model) if self.counts != "known" else "known durations"
+        return f"{model}, K={self.row.K}, M={self.row.M}"
 
 
-def cells(results: "Results") -> list[Cell]:
+def cells(results: Results) -> list[Cell]:
     """The measured and emulated runs of the experiment, done or not."""
     found = [
         _cell(results, row)
         for row in rows_of(results, experiment=NAME)
-        if results.specs[row["run"]].task == "train" and row["fidelity"] != "simulated"
+        if row.spec.task == "train" and row.fidelity != "simulated"
     ]
     return sorted(
         found,
-        key=lambda cell: (cell.row["fidelity"] != "measured", cell.row["model"], cell.row["M"]),
+        key=lambda cell: (cell.row.fidelity != "measured", cell.row.model, cell.row.M),
     )
 
 
-def _cell(results: "Results", row: Row) -> Cell:
+def _cell(results: Results, row: Run) -> Cell:
     """One run beside what was timed, or simulated, in its rounds."""
-    place = {column: row[column] for column in (*PLACE, "group")}
-    lines = [
-        line for other in matching(results.records, place) for line in results.rounds_of(other)
-    ]
-    spec = results.specs[row["run"]]
+    group = matching(results.runs, place=row.place, group=row.group)
+    lines = [line for other in group for line in other.rounds]
+    spec = row.spec
     errors: dict[str, list[float]] = {}
     steps: list[float] = []
     last: Timeline | None = None
-    for line in matching(lines, {"run": row["run"]}):
-        others = matching(lines, {"round": line["round"]})
-        if row["fidelity"] == "emulated":
+    for line in row.rounds:
+        others = [other.record for other in lines if other.name == line.name]
+        if row.fidelity == "emulated":
             found = dict(
-                [("known", other["step_s"]) for other in lines if other["modelled"]][:1]
+                [("known", other.step_s) for other in lines if other.modelled][:1]
             )  # in any round the same
         else:
-            timed = next((other["calibration"] for other in others if other["calibration"]), None)
-            drawn = simulated(Calibration.from_plain(timed), spec, row["balance"]) if timed else {}
+            timed = next((r.calibration for r in others if isinstance(r, CalibrateRound)), None)
+            drawn = {}
+            if timed is not None:
+                calibration = Calibration.from_plain(timed.model_dump())
+                drawn = simulated(calibration, spec, row.balance)
             found = {way: timeline.step_time for way, timeline in drawn.items()}
             last = next(iter(drawn.values()), None)
         for way, seconds in found.items():
-            errors.setdefault(way, []).append(100 * (seconds / line["step_s"] - 1))
+            errors.setdefault(way, []).append(100 * (seconds / line.step_s - 1))
         steps += [*found.values()][:1]
     real = results.timeline(row) if last else None
     parts = split(real, last) if real and last else {}
@@ -159,15 +161,15 @@ def split(real: Timeline, drawn: Timeline) -> dict[str, float]:
     return parts | {"rest": 100 * (drawn.step_time / real.step_time - 1) - sum(parts.values())}
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """The table, with status words where runs are missing; none if the experiment was never planned."""
 
     def rounds(cell: Cell) -> shown.Cell:
-        judged, status = len(cell.errors.get(cell.counts, [])), cell.row["status"]
+        judged, status = len(cell.errors.get(cell.counts, [])), cell.row.status
         return plain(judged or (status if status != "done" else "no calibration"))
 
     def step(cell: Cell, name: str) -> shown.Cell:
-        own = cell.row["step_s"] if cell.row["fidelity"] == name else nan
+        own = cell.row.step_s if cell.row.fidelity == name else nan
         return amount(1e3 * (cell.simulated_s if name == "simulated" else own), 1)
 
     def error(cell: Cell, way: str) -> shown.Cell:
@@ -177,11 +179,7 @@ def tables(results: "Results") -> list[Table]:
         return estimate((cell.parts.get(part, nan), nan, nan), "+.1f")
 
     def model(cell: Cell) -> str:
-        return (
-            model_name(cell.row["model"])
-            if cell.row["fidelity"] == "measured"
-            else "known durations"
-        )
+        return model_name(cell.row.model) if cell.row.fidelity == "measured" else "known durations"
 
     columns: list[Column[Cell]] = [
         Column("where", lambda cell: plain(where(results, cell.row))),
@@ -201,7 +199,7 @@ def tables(results: "Results") -> list[Table]:
     return [declared(NAME, _TITLE, note, found, columns, NAME)] if found else []
 
 
-def _medians(results: "Results", found: list[Cell]) -> list[str]:
+def _medians(results: Results, found: list[Cell]) -> list[str]:
     """How near the goals are, for each place."""
     said = []
     places = dict.fromkeys(where(results, cell.row) for cell in found)
@@ -258,23 +256,20 @@ def _worst(found: list[Cell]) -> list[str]:
     ]
 
 
-def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """The one that there is, with its caption."""
     yield "error", figure(results, rows), CAPTION
 
 
-def figure(results: "Results", rows: list[Row]) -> "Figure | None":
+def figure(results: Results, rows: list[Run]) -> "Figure | None":
     """One panel a model and place, a category an M; measured cells alone."""
-    runs = {(*(row[column] for column in PLACE), row["run"]) for row in rows}
+    runs = {(row.place, row.id) for row in rows}
     panels: dict[str, list[Cell]] = {}
     for cell in cells(results):
         row = cell.row
-        if (
-            cell.counts not in ("", "known")
-            and (*(row[column] for column in PLACE), row["run"]) in runs
-        ):
+        if cell.counts not in ("", "known") and (row.place, row.id) in runs:
             panels.setdefault(
-                f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})", []
+                f"{model_name(row.model)}, K={row.K} ({where(results, row)})", []
             ).append(cell)
     if not panels:
         return None
@@ -329,7 +324,7 @@ def _panel(axes: "Axes", title: str, some: list[Cell]) -> None:
         axes.plot(
             *zip(*before, strict=True), "x", color="#444444", label="layers timed together only"
         )
-    ticks(axes, list(range(len(some))), [str(cell.row["M"]) for cell in some])
+    ticks(axes, list(range(len(some))), [str(cell.row.M) for cell in some])
     axes.set_xlim(-0.6, len(some) - 0.4)
     axes.grid(axis="x", visible=False)
     axes.set(title=title, xlabel="M micro-batches", ylabel="simulated over measured,\nminus 1 (%)")

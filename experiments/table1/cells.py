@@ -69,14 +69,14 @@ def _printed_line(fit: Found) -> dict[str, Any]:
         if theirs is not None
         else EMPTY
     )
-    shares = [stage["total"] for stage in cut["stages"]]
+    shares = [stage.total for stage in cut.stages]
     activation = f"{size.peak_activation_gb:g}" if size else EMPTY
     assert fit.spec.memory is not None
     return heading(fit) | {
         "size": fit.size(cut),
         "M": fit.spec.M,
         "parameters, quoted": as_printed(size),
-        "counted": f"{cut['parameters']:,}",
+        "counted": f"{cut.parameters:,}",
         "peak activations, quoted": activation,
         "peak activations, counted": amount(model, activations(cut)),
         "torchgpipe, quoted": told,
@@ -94,7 +94,7 @@ def by_m(results: "Results") -> Table | None:
     for fit in found(results, fidelity="counted"):
         if not fit.given and not set(fit.spec.model_args) - {"attention"}:
             key = (fit.spec.model, variant(fit))
-            cell = found_size(fit) + (f": {short(fit.best['parameters'])}" if fit.best else "")
+            cell = found_size(fit) + (f": {short(fit.best.parameters)}" if fit.best else "")
             lines.setdefault(key, {})[f"K={fit.spec.K}"] = cell
     if not lines:
         return None
@@ -117,8 +117,8 @@ def here(results: "Results") -> Table | None:
     fits = [fit for fit in found(results, fidelity="measured") if not fit.given]
     if not fits:
         return None
-    naives = {(f.spec.model, f.row["scale"]): f for f in fits if f.naive}
-    lines = [_here_line(fit, naives.get((fit.spec.model, fit.row["scale"]))) for fit in fits]
+    naives = {(f.spec.model, f.row.scale): f for f in fits if f.naive}
+    lines = [_here_line(fit, naives.get((fit.spec.model, fit.row.scale))) for fit in fits]
     note = (
         "Each size was trained for two steps by K processes, each within the limit; the largest "
         "one trained, the next one ran out of memory on the stage that is named. On a CPU the "
@@ -131,7 +131,7 @@ def here(results: "Results") -> Table | None:
 def _here_line(fit: Found, naive: Found | None) -> dict[str, Any]:
     limit = fit.spec.memory or 0
     line: dict[str, Any] = heading(fit) | {
-        "scale": fit.row["scale"],
+        "scale": fit.row.scale,
         "limit": f"{limit / 2**20:,.0f} MiB",
     }
     line |= {
@@ -140,23 +140,21 @@ def _here_line(fit: Found, naive: Found | None) -> dict[str, Any]:
         "counted": fit.size(fit.counted) if fit.counted else "none",
     }
     line |= {"measured": found_size(fit), "scale-up": times(fit, naive)}
-    ran = next((t for t in fit.tried if fit.best and t["args"] == fit.best["args"]), None)
+    ran = next((t for t in fit.tried if fit.best and t.args == fit.best.args), None)
     over = next(
-        (
-            t
-            for t in fit.tried
-            if t["status"] == "oom" and fit.above and t["args"] == fit.above["args"]
-        ),
+        (t for t in fit.tried if t.status == "oom" and fit.above and t.args == fit.above.args),
         None,
     )
     line["measured peaks, MiB"] = (
-        " ".join(f"{peak / 2**20:.1f}" for peak in ran["peak_bytes"]) if ran else EMPTY
+        " ".join(f"{peak / 2**20:.1f}" for peak in ran.peak_bytes)
+        if ran and ran.peak_bytes
+        else EMPTY
     )
     line["measured over counted"] = (
-        number(max(ran["peak_bytes"]) / max(ran["counted_bytes"]), 3) if ran else EMPTY
+        number(max(ran.peak_bytes) / max(ran.counted_bytes), 3) if ran and ran.peak_bytes else EMPTY
     )
     line["next size"] = (
-        f"{fit.size(fit.above)}: {over['reason'].split(':')[0]}" if over and fit.above else EMPTY
+        f"{fit.size(fit.above)}: {over.reason.split(':')[0]}" if over and fit.above else EMPTY
     )
     return line
 
@@ -169,7 +167,7 @@ def checked(results: "Results") -> Table | None:
     for fit in found(results, fidelity="measured", memory=ENOUGH):
         for tried in fit.tried:
             for j, (count, pair) in enumerate(
-                zip(tried["counted_bytes"], tried["allocator_bytes"] or [], strict=False)
+                zip(tried.counted_bytes, tried.allocator_bytes or [], strict=False)
             ):
                 place = {key: getattr(fit.spec, key) for key in ("K", "M", "checkpoint")}
                 sizes = {

@@ -6,19 +6,19 @@ A marker tells the fidelity; lines without markers are a law or a proportion.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from experiments.table1.fits import MODELS, Cut, Found, device_memory, found, unit
+from experiments.table1.fits import MODELS, Found, device_memory, found, unit
 from experiments.table1.laws import axis, constants, points, said
+from repro.harness.results import Results, Run
+from repro.harness.schema import CutModel, Stage
 from repro.harness.spec import ENOUGH
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
-from repro.report.compare import Row
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 KINDS = {
     "parameters": "#0072B2",
@@ -37,7 +37,7 @@ _HIGHEST = 2  # times the memory: what stands out further is cut off, with its n
 _LINES = ("--", ":", "-.")
 
 
-def kinds(results: "Results", _rows: list[Row]) -> "Figure | None":
+def kinds(results: Results, _rows: list[Run]) -> "Figure | None":
     """What fills each stage at its peak: the paper's sizes, Naive-1 against every Pipeline, stacked by kind."""
     made = [(model, bars) for model in MODELS if (bars := _bars(results, model))]
     if not made:
@@ -49,7 +49,7 @@ def kinds(results: "Results", _rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def _bars(results: "Results", model: str) -> list[tuple[Found, list[tuple[str, dict[str, int]]]]]:
+def _bars(results: Results, model: str) -> list[tuple[Found, list[tuple[str, Stage]]]]:
     """For each column of the paper, once, the stages that are shown: all of few, of many the first, middle, last."""
     columns: dict[str, Found] = {}
     for fit in found(results, model=model, fidelity="counted"):
@@ -58,15 +58,13 @@ def _bars(results: "Results", model: str) -> list[tuple[Found, list[tuple[str, d
     return [(fit, _stages(fit.one)) for fit in columns.values()]
 
 
-def _stages(cut: Cut) -> list[tuple[str, dict[str, int]]]:
-    stages = cut["stages"]
+def _stages(cut: CutModel) -> list[tuple[str, Stage]]:
+    stages = cut.stages
     shown = range(len(stages)) if len(stages) <= 8 else (0, len(stages) // 2, len(stages) - 1)
     return [(str(j), stages[j]) for j in shown]
 
 
-def _stacked(
-    axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, dict[str, int]]]]]
-) -> None:
+def _stacked(axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, Stage]]]]) -> None:
     name, factor = unit(model)
     memory = (bars[0][0].spec.memory or 0) / factor
     at, labels, places = 0.0, list[str](), list[float]()
@@ -85,7 +83,7 @@ def _stacked(
         for label, stage in stages:
             bottom = 0.0
             for kind, colour in KINDS.items():
-                height = stage[kind] / factor
+                height = stage.bytes_of(kind) / factor
                 axes.bar(
                     at,
                     height,
@@ -122,7 +120,7 @@ def _stacked(
     axes.grid(axis="x", visible=False)
 
 
-def laws(results: "Results", _rows: list[Row]) -> "Figure | None":
+def laws(results: Results, _rows: list[Run]) -> "Figure | None":
     """Peak activations of the fullest stage against M, with and without re-materialization, over the laws."""
     made = [model for model in MODELS if len(axis(points(results, model, "always"), "M")) > 2]
     if not made:
@@ -134,7 +132,7 @@ def laws(results: "Results", _rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def _law_panel(axes: "Axes", results: "Results", model: str) -> None:
+def _law_panel(axes: "Axes", results: Results, model: str) -> None:
     name, factor = unit(model)
     for colour, checkpoint in (("#D55E00", "always"), ("#0072B2", "never")):
         some = sorted(axis(points(results, model, checkpoint), "M"), key=lambda point: point.M)
@@ -160,7 +158,7 @@ def _law_panel(axes: "Axes", results: "Results", model: str) -> None:
     axes.legend(fontsize=7.5)
 
 
-def largest(results: "Results", _rows: list[Row]) -> "Figure | None":
+def largest(results: Results, _rows: list[Run]) -> "Figure | None":
     """Parameters of the largest model against K, and over those of one stage, beside the paper's."""
     made = [model for model in MODELS if _curves(results, model)]
     if not made:
@@ -188,7 +186,7 @@ def largest(results: "Results", _rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def _curves(results: "Results", model: str) -> dict[str, dict[int, float]]:
+def _curves(results: Results, model: str) -> dict[str, dict[int, float]]:
     """Name -> K -> parameters; of Pipelines alone."""
     curves: dict[str, dict[int, float]] = {}
     for fit in found(results, model=model):
@@ -198,7 +196,7 @@ def _curves(results: "Results", model: str) -> dict[str, dict[int, float]]:
         small = "small, " if other else ""
         fused = ", fused" if fit.spec.model_args.get("attention") == "fused" else ""
         words = f"{fit.spec.fidelity}, {small}M={fit.spec.M}{fused}"
-        curves.setdefault(words, {})[fit.spec.K] = fit.best["parameters"]
+        curves.setdefault(words, {})[fit.spec.K] = fit.best.parameters
     if curves:
         cells = [size for size in table1() if size.model == model and size.name != "Naive-1"]
         curves["quoted"] = {size.accelerators: float(size.parameters) for size in cells}

@@ -1,19 +1,17 @@
 """Recorded searches for the largest model that fits, as values: what was asked, what was found, what it takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from repro.harness.results import Results, Run
+from repro.harness.schema import CutModel, Stage, Tried
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.paper import Size, table1
-from repro.report.compare import PLACE, Row, rows_of
+from repro.report.compare import rows_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
-Cut = Mapping[str, Any]  # of `repro.costs.fit.Cut.plain`
 NAME = "table1"
 MODELS = ("amoebanet-d", "transformer")
 _UNITS = {"transformer": ("GiB", 2**30)}  # Table 1's; AmoebaNet's are decimal
@@ -35,12 +33,12 @@ class Found:
         counted: what was counted to be the largest, for a measured one.
     """
 
-    row: Row
+    row: Run
     spec: RunSpec
-    best: Cut | None
-    above: Cut | None
-    tried: list[Mapping[str, Any]]
-    counted: Cut | None
+    best: CutModel | None
+    above: CutModel | None
+    tried: list[Tried]
+    counted: CutModel | None
 
     @property
     def naive(self) -> bool:
@@ -56,24 +54,24 @@ class Found:
     def given(self) -> bool:
         """Whether the size was fixed, so that only its memory was asked for."""
         one = self.best or self.above
-        return one is not None and one["args"] == self.spec.model_args
+        return one is not None and one.args == self.spec.model_args
 
     @property
-    def one(self) -> Cut:
+    def one(self) -> CutModel:
         """The size that was given, whether it fits or not."""
         one = self.best or self.above
         assert one is not None
         return one
 
-    def size(self, cut: Cut) -> str:
+    def size(self, cut: CutModel) -> str:
         """`(18, 416)`, or `L=13`."""
-        args = cut["args"]
+        args = cut.args
         return (
             f"({args['L']}, {args['D']})" if self.spec.model == "amoebanet-d" else f"L={args['L']}"
         )
 
 
-def found(results: "Results", **wanted: Any) -> list[Found]:
+def found(results: Results, **wanted: Any) -> list[Found]:
     """The fits of Table 1's experiment whose specs have these values, in the order of the plan.
 
     A count comes out the same everywhere, so it is there once; what was measured, once for each
@@ -81,20 +79,17 @@ def found(results: "Results", **wanted: Any) -> list[Found]:
     """
     fits: dict[str, Found] = {}
     for row in rows_of(results, experiment=NAME):
-        spec = results.specs[row["run"]]
+        spec = row.spec
         if (
             spec.task == "fit"
-            and row["status"] == "done"
+            and row.status == "done"
             and all(getattr(spec, k) == v for k, v in wanted.items())
         ):
-            line = results.rounds_of(row)[-1]["fit"]
-            place = (
-                "/".join(str(row[column]) for column in PLACE)
-                if spec.fidelity == "measured"
-                else ""
-            )
-            fits[f"{place}/{row['run']}"] = Found(
-                row, spec, line["largest"], line["next"], line.get("tried", []), line.get("counted")
+            assert row.fit is not None
+            fit = row.fit.fit
+            place = "/".join(row.place) if spec.fidelity == "measured" else ""
+            fits[f"{place}/{row.id}"] = Found(
+                row, spec, fit.largest, fit.next, fit.tried, fit.counted
             )
     return list(fits.values())
 
@@ -104,14 +99,14 @@ def only(fits: list[Found], test: Callable[[Found], bool]) -> Found | None:
     return next((fit for fit in fits if test(fit)), None)
 
 
-def activations(cut: Cut) -> int:
+def activations(cut: CutModel) -> int:
     """Bytes of all stages together but weights, gradients and optimizer state, as Table 1 sums accelerators."""
-    return sum(map(of_stage, cut["stages"]))
+    return sum(map(of_stage, cut.stages))
 
 
-def of_stage(stage: Mapping[str, int]) -> int:
+def of_stage(stage: Stage) -> int:
     """Activations, boundary inputs, messages and buffers of one stage."""
-    return stage["total"] - sum(stage[kind] for kind in LASTING)
+    return stage.total - sum(stage.bytes_of(kind) for kind in LASTING)
 
 
 def unit(model: str) -> tuple[str, int]:
@@ -192,7 +187,7 @@ def found_size(fit: Found | None) -> str:
     if fit.best is None:
         if fit.above is None or not fit.spec.memory:
             return "none"
-        return f"none ({fit.size(fit.above)}: {fit.above['fullest'] / fit.spec.memory:.0%})"
+        return f"none ({fit.size(fit.above)}: {fit.above.fullest / fit.spec.memory:.0%})"
     return fit.size(fit.best)
 
 
@@ -200,7 +195,7 @@ def times(fit: Found | None, base: Found | None) -> str:
     """How many times the parameters of another column."""
     if fit is None or fit.best is None or base is None or base.best is None:
         return EMPTY
-    ratio = fit.best["parameters"] / base.best["parameters"]
+    ratio = fit.best.parameters / base.best.parameters
     return f"{ratio:.1f}x" if ratio >= 1 else EMPTY
 
 

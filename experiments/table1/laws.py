@@ -36,7 +36,7 @@ class Point:
 def points(results: "Results", model: str, checkpoint: str) -> list[Point]:
     """The counted curves of one model, of the size that was counted most often."""
     fits = curves(results, model, checkpoint)
-    return [Point(f.spec.K, f.spec.M, f.spec.N, max(map(of_stage, f.one["stages"]))) for f in fits]
+    return [Point(f.spec.K, f.spec.M, f.spec.N, max(map(of_stage, f.one.stages))) for f in fits]
 
 
 def curves(results: "Results", model: str, checkpoint: str) -> list[Found]:
@@ -141,7 +141,7 @@ def _gradients(model: str, some: list[Found]) -> list[dict[str, str]]:
     if not some:
         return []
     over = axis([Point(f.spec.K, f.spec.M, f.spec.N, _held(f)) for f in some], "M")
-    one = sum(stage["parameters"] for stage in some[0].one["stages"])
+    one = sum(stage.bytes_of("parameters") for stage in some[0].one.stages)
     held = max(point.size for point in over)
     words = (
         f"with M from {min(p.M for p in over)} to {max(p.M for p in over)} at most "
@@ -155,4 +155,4 @@ def _gradients(model: str, some: list[Found]) -> list[dict[str, str]]:
 
 
 def _held(fit: Found) -> int:
-    return sum(stage["gradients"] for stage in fit.one["stages"])
+    return sum(stage.bytes_of("gradients") for stage in fit.one.stages)

@@ -29,8 +29,9 @@ from experiments.table1.fits import (
 )
 from experiments.table1.laws import laws
 from experiments.table1.why import differences
+from repro.harness.results import Results, Run
 from repro.paper import Size, table1, table1_claims
-from repro.report.compare import Row, beside_paper, rows_of
+from repro.report.compare import beside_paper, rows_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
@@ -38,12 +39,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from repro.harness.results import Results
 
 FOLDED = ("table1_check*", "table1_varied*", "table1_printed*")
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """The tables of the experiment, at scale smoke only those that do not hold it against the paper."""
     if not rows_of(results, experiment=NAME):
         return []
@@ -54,14 +54,14 @@ def tables(results: "Results") -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """What fills memory, the laws, and the largest models; none of a size that is not held against the paper."""
     if beside_paper(results, NAME):
         for name, (make, caption) in FIGURES.items():
             yield name, make(results, rows), caption
 
 
-def main(results: "Results") -> Table:
+def main(results: Results) -> Table:
     """Table 1, one line a column of the paper's, and those that only the small scale has."""
     fits = found(results)
     note = (
@@ -95,7 +95,7 @@ def _naive(model: str, fits: list[Found]) -> str:
     )
     if not (most and most.best and less and less.best) or less.spec.fidelity != "counted":
         return ""
-    ratio = most.best["parameters"] / less.best["parameters"]
+    ratio = most.best.parameters / less.best.parameters
     return (
         f" Naive-1 of {model_name(model)} hardly fits at N={BATCH[model]} in float32; over one of "
         f"N={less.spec.N}, {less.size(less.best)}, {most.column} has {ratio:.1f} times the "
@@ -103,7 +103,7 @@ def _naive(model: str, fits: list[Found]) -> str:
     )
 
 
-def memory(results: "Results") -> Table:
+def memory(results: Results) -> Table:
     """Table 1's memory cells, of the paper's own sizes."""
     fits = found(results)
     note = (
@@ -159,7 +159,7 @@ def _line(
     line["largest", "measured, small"] = EMPTY if own and small is None else found_size(small)
     line["parameters", "quoted"] = as_printed(size)
     line["parameters", "counted"] = (
-        short(counted.best["parameters"]) if counted and counted.best else EMPTY
+        short(counted.best.parameters) if counted and counted.best else EMPTY
     )
     for base in ("Naive-1", "Pipeline-1"):
         words = f"times {base}'s"
@@ -183,7 +183,7 @@ def _memory_line(
     ratio = size.peak_activation_gb / size.parameter_memory_gb
     line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
     line["12 bytes each", "quoted"] = f"{size.parameter_memory_gb:g}"
-    line["12 bytes each", "counted"] = amount(model, 12 * cut["parameters"]) if cut else EMPTY
+    line["12 bytes each", "counted"] = amount(model, 12 * cut.parameters) if cut else EMPTY
     line["peak activations", "quoted"] = f"{size.peak_activation_gb:g}"
     line["peak activations", "counted"] = amount(model, activations(cut)) if cut else EMPTY
     line["activations / parameters", "quoted"] = number(ratio)
@@ -191,7 +191,7 @@ def _memory_line(
         1 / ratio if swapped(size) else ratio
     )
     line["activations / parameters", "counted"] = (
-        number(activations(cut) / (12 * cut["parameters"])) if cut else EMPTY
+        number(activations(cut) / (12 * cut.parameters)) if cut else EMPTY
     )
     return line
 
@@ -219,7 +219,7 @@ def _claim(size: Size | None, base: str) -> str:
     return f"{size.parameters / under.parameters:.1f}x"
 
 
-def why(results: "Results") -> Table | None:
+def why(results: Results) -> Table | None:
     """Every cell that differs, each with one sentence computed from the counts."""
     from pandas import DataFrame
 

@@ -37,11 +37,11 @@ def _of_column(size: Size, own: list[Found], fits: list[Found]) -> Iterator[Line
     """`own`: the paper's size at several M."""
     place = {"column": f"{model_name(size.model)}, {size.name}"}
     ours = only(searched(size.model, fits), lambda fit: fit.column == size.name)
-    if ours is not None and (ours.best is None or ours.best["args"] != own[0].one["args"]):
+    if ours is not None and (ours.best is None or ours.best.args != own[0].one.args):
         line = _largest(size, own[0], ours)
         line["why"] += _decimal(own[0], ours, fits)
         yield place | line
-    counted = own[0].one["parameters"]
+    counted = own[0].one.parameters
     if abs(counted / size.parameters - 1) > _CLOSE:
         yield place | _parameters(size, counted)
     name, factor = unit(size.model)
@@ -57,7 +57,7 @@ def _largest(size: Size, own: Found, ours: Found) -> Line:
     cell = {"cell": "largest", "quoted": own.size(own.one)}
     cell["counted"] = ours.size(ours.best) if ours.best else "none"
     memory = own.spec.memory or 1
-    fullest = own.one["fullest"]
+    fullest = own.one.fullest
     takes = (
         f"{own.size(own.one)} takes {amount(size.model, fullest)} on its fullest stage here at "
         f"M={own.spec.M}"
@@ -97,7 +97,7 @@ def _decimal(own: Found, ours: Found, fits: list[Found]) -> str:
         return ""
     end = (
         "there, as the paper's"
-        if other.best["args"] == own.one["args"]
+        if other.best.args == own.one.args
         else f"at {other.size(other.best)}"
     )
     return (
@@ -223,7 +223,7 @@ def _claims(fits: list[Found]) -> Iterator[Line]:
             for n in (size.name, base.name)
         ]
         ours, naive = (fit.best if fit else None for fit in pair)
-        counted = f"{ours['parameters'] / naive['parameters']:.1f}x" if ours and naive else "-"
+        counted = f"{ours.parameters / naive.parameters:.1f}x" if ours and naive else "-"
         if not naive:
             words += "; counted there is none, since no Naive-1 fits at the paper's N in float32"
         yield place | {

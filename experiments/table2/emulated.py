@@ -82,17 +82,17 @@ def _line(some: Protocol, K: int, M: int) -> dict[str, Any] | None:
     costs = some.modelled(K, M)
     if row is None or costs is None:
         return None
-    spec = some.results.specs[row["run"]]
+    spec = some.rows[K, M].spec
     stretch = spec.stretch or 1.0
     schedule = make_schedule(spec.schedule, K, M, spec.checkpoint)
-    should = simulate(schedule, StageCosts.from_plain(costs["stages"])).step_time
+    should = simulate(schedule, StageCosts.from_plain(costs.stages.model_dump())).step_time
     steps = some.steps(K, M)
     more, low, high = interval([step / should - 1 for step in steps])
     line = {
         "model": some.model,
         "K": K,
         "M": M,
-        "N": row["N"],
+        "N": row.N,
         "stretch": stretch,
         "rounds": len(steps),
     }

@@ -15,8 +15,9 @@ from experiments.table2.recorded import (
     protocol,
     quoted,
 )
+from repro.harness.results import Results, Run
 from repro.paper import theory
-from repro.report.compare import Ratio, Row, over_k2m1, rows_of
+from repro.report.compare import Ratio, over_k2m1, rows_of
 from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
 from repro.report.texts import IDEAL, PLAIN
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 _WIDTH = 0.21  # of a bar; groups stand 1 apart
 # of a group's parts, beside its middle
@@ -41,7 +41,7 @@ _PROTOCOLS = {  # all simulated, so of one marker
 }
 
 
-def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
+def bars(results: Results, _rows: list[Run]) -> "Figure | None":
     """For every cell: quoted, the best evidence, the ideal; measured ones of another size as dots."""
     found = {model: {at: best(results, model, *at) for at in places(model)} for model in MODELS}
     small = {
@@ -62,7 +62,7 @@ def bars(results: "Results", _rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def best(results: "Results", model: str, K: int, M: int) -> tuple[str, float]:
+def best(results: Results, model: str, K: int, M: int) -> tuple[str, float]:
     """(fidelity, throughput over K=2, M=1) of a cell, the most real first; ("", NaN) for none.
 
     What is measured counts here at the paper's size alone; what is modelled is of that but at scale
@@ -78,24 +78,24 @@ def best(results: "Results", model: str, K: int, M: int) -> tuple[str, float]:
     return "", float("nan")
 
 
-def smaller(results: "Results", model: str, K: int, M: int) -> tuple[str, Ratio] | None:
+def smaller(results: Results, model: str, K: int, M: int) -> tuple[str, Ratio] | None:
     """(scale, ratio) of the cell measured with another model than the paper's, of the largest scale."""
     rows = [row for row in _measured(results, model, K, M) if not at_papers_size(results, row)]
-    return (rows[0]["scale"], over_k2m1(results, rows[0])) if rows else None
+    return (rows[0].scale, over_k2m1(results, rows[0])) if rows else None
 
 
-def _measured(results: "Results", model: str, K: int, M: int) -> list[Row]:
+def _measured(results: Results, model: str, K: int, M: int) -> list[Run]:
     """Those with a baseline, of the largest scale first."""
     rows = rows_of(results, experiment=NAME, model=model, fidelity="measured", K=K, M=M)
     return sorted((row for row in rows if not isnan(over_k2m1(results, row).value)), key=_scale)
 
 
-def _scale(row: Row) -> int:
-    return ("paper", "node", "laptop", "smoke").index(row["scale"])
+def _scale(row: Run) -> int:
+    return ("paper", "node", "laptop", "smoke").index(row.scale)
 
 
 def _about(
-    results: "Results", model: str, cells: dict[tuple[int, int], tuple[str, float]]
+    results: Results, model: str, cells: dict[tuple[int, int], tuple[str, float]]
 ) -> list[str]:
     """`emulated L=48, N=32 on tpu-v3`: what our bars are of."""
     kinds = dict.fromkeys(kind for kind, _ in cells.values() if kind in _NAMES)
@@ -108,7 +108,7 @@ def _sized(kind: str, some: Protocol) -> str:
 
 
 def _present(
-    results: "Results", found: dict[str, dict[tuple[int, int], tuple[str, float]]]
+    results: Results, found: dict[str, dict[tuple[int, int], tuple[str, float]]]
 ) -> dict[str, str]:
     """Fidelity of our bars -> the sizes of their models: `the paper's size or smoke size`."""
     sizes: dict[str, dict[str, None]] = {}
@@ -119,7 +119,7 @@ def _present(
     return {kind: " or ".join(some) for kind, some in sizes.items()}
 
 
-def about_bars(results: "Results") -> str:
+def about_bars(results: Results) -> str:
     """The caption of the bars."""
     size = another_size(
         protocol(results, model, name) for model in MODELS for name in _NAMES.values()
@@ -136,7 +136,7 @@ def about_bars(results: "Results") -> str:
     )
 
 
-def about_protocols(results: "Results") -> str:
+def about_protocols(results: Results) -> str:
     """The caption of the protocols."""
     size = another_size(some for model in MODELS for some in of(results, model).values())
     words = (
@@ -221,7 +221,7 @@ def _patches(present: dict[str, str], scales: list[str]) -> list[Any]:
     return handles
 
 
-def protocols(results: "Results", _rows: list[Row]) -> "Figure | None":
+def protocols(results: Results, _rows: list[Run]) -> "Figure | None":
     """Quoted cells over the simulated ones of every protocol; a ring about those above the plain ideal."""
     found = {model: of(results, model) for model in MODELS}
     if not any(len(some) > 1 for some in found.values()):

@@ -218,7 +218,7 @@ def _judged(found: list[Prediction]) -> str:
 def _commits(results: "Results") -> str:
     """The commits whose code simulated Table 2."""
     rows = rows_of(results, experiment=NAME, fidelity="simulated", status="done")
-    return ", ".join(dict.fromkeys(commit for row in rows for commit in row["commit"].split(", ")))
+    return ", ".join(dict.fromkeys(commit for row in rows for commit in row.commit.split(", ")))
 
 
 def _shown(one: Prediction) -> dict[str, str]:

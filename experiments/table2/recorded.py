@@ -4,16 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from repro.harness.results import Results, Run
+from repro.harness.schema import Modelled
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
 from repro.harness.spec import canonical
 from repro.paper import table2 as paper_table2
-from repro.report.compare import Row, rows_of
+from repro.report.compare import rows_of
 from repro.report.style import model_name
 
 if TYPE_CHECKING:
-    from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
 NAME = "table2"
@@ -40,15 +41,15 @@ TOLERANCE = 0.10  # of a quoted ratio: within it a prediction is consistent; one
 _SCALES = ("paper", "node", "laptop", "smoke")
 
 
-def at_papers_size(results: "Results", row: Row) -> bool:
+def at_papers_size(results: Results, row: Run) -> bool:
     """Whether a run is of a model of Table 2 at its full size, which the breakdown's pie may be of too."""
-    args = results.specs[row["run"]].model_args
-    return canonical({"args": args}) == canonical({"args": SIZES.get(row["model"])})
+    args = row.spec.model_args
+    return canonical({"args": args}) == canonical({"args": SIZES.get(row.model)})
 
 
-def fixed(rows: Iterable[Row]) -> list[Row]:
+def fixed(rows: Iterable[Run]) -> list[Run]:
     """The rows of the controlled protocol, measured or modelled: one N for all cells, cut by time."""
-    return [row for row in rows if not row["group"].endswith(VARIED)]
+    return [row for row in rows if not row.group.endswith(VARIED)]
 
 
 @dataclass(frozen=True)
@@ -59,47 +60,46 @@ class Protocol:
     activations, by M.
     """
 
-    results: "Results"
+    results: Results
     model: str
-    rows: dict[tuple[int, int], Row]
-    kept: dict[int, Row]
+    rows: dict[tuple[int, int], Run]
+    kept: dict[int, Run]
 
     def __bool__(self) -> bool:
-        return any(row["status"] != "planned" for row in self.rows.values())
+        return any(row.status != "planned" for row in self.rows.values())
 
     def throughput(self, K: int, M: int) -> float:
         """Examples per second; NaN where it was not run or nothing fits."""
-        return float(self.rows[K, M]["throughput"]) if (K, M) in self.rows else nan
+        return self.rows[K, M].throughput if (K, M) in self.rows else nan
 
     def ratio(self, K: int, M: int, base: tuple[int, int] = (2, 1)) -> float:
         """Throughput over that of its own K=2, M=1, whose N may be another; or over another base."""
         return self.throughput(K, M) / self.throughput(*base)
 
-    def modelled(self, K: int, M: int) -> dict[str, Any] | None:
+    def modelled(self, K: int, M: int) -> Modelled | None:
         """What the cost model said of a run: its N, stages and rungs; None before it was run."""
         row = self.rows.get((K, M))
-        if row is None or row["status"] != "done":
+        if row is None or row.status != "done":
             return None
-        found = [line["modelled"] for line in self.results.rounds_of(row)]
-        return found[-1] if found else None
+        return row.rounds[-1].modelled if row.rounds else None
 
     def N(self, K: int, M: int) -> int | None:
         """Its mini-batch, 0 where not even micro-batches of one example fit; None before it was run."""
         found = self.modelled(K, M)
-        return None if found is None else int(found["batch"])
+        return None if found is None else found.batch
 
     def step(self, K: int, M: int) -> float:
         """Seconds of its step; NaN where it was not run or nothing fits."""
-        return float(self.rows[K, M]["step_s"]) if (K, M) in self.rows else nan
+        return self.rows[K, M].step_s if (K, M) in self.rows else nan
 
     def steps(self, K: int, M: int) -> list[float]:
         """Seconds of its step in each round."""
-        return [line["step_s"] for line in self.results.rounds_of(self.rows[K, M])]
+        return [round_.step_s for round_ in self.rows[K, M].rounds]
 
     def rung(self, cause: str, K: int, M: int) -> float:
         """Seconds of the step with all causes up to this one; NaN where there are none."""
         found = self.modelled(K, M)
-        return found["rungs"].get(cause, nan) if found else nan
+        return found.rungs.get(cause, nan) if found else nan
 
     @cached_property
     def papers_size(self) -> bool:
@@ -110,14 +110,12 @@ class Protocol:
     @property
     def scale(self) -> str:
         """`smoke`: where it was run, which tells the size of models that are not the paper's."""
-        return str(next(iter(self.rows.values()))["scale"])
+        return next(iter(self.rows.values())).scale
 
     @property
     def stretches(self) -> list[float]:
         """How many times as long as the device each emulated cell's stages really waited."""
-        specs = [
-            self.results.specs[row["run"]] for row in self.rows.values() if row["status"] == "done"
-        ]
+        specs = [row.spec for row in self.rows.values() if row.status == "done"]
         return [spec.stretch or 1.0 for spec in specs]
 
     @property
@@ -132,7 +130,7 @@ class Protocol:
 
     @property
     def _spec(self) -> "RunSpec":
-        return self.results.specs[next(iter(self.rows.values()))["run"]]
+        return next(iter(self.rows.values())).spec
 
 
 def _args(spec: "RunSpec") -> str:
@@ -144,23 +142,21 @@ def _end(spec: "RunSpec") -> str:
     return f"{'' if spec.memory else f', N={spec.N}'} on {spec.profile or 'layers that wait'}"
 
 
-def protocol(results: "Results", model: str, name: str) -> Protocol:
+def protocol(results: Results, model: str, name: str) -> Protocol:
     """The runs of a protocol; `emulated` are those of the controlled one. Without any its truth value is False."""
     rows = rows_of(results, experiment=NAME, model=model)
     if name == "emulated":
-        rows = [row for row in rows if row["fidelity"] == "emulated"]
+        rows = [row for row in rows if row.fidelity == "emulated"]
     else:
         rows = [
             row
             for row in rows
-            if row["group"] == _GROUPS[name].format(model) and row["fidelity"] == "simulated"
+            if row.group == _GROUPS[name].format(model) and row.fidelity == "simulated"
         ]
-    places: dict[tuple[str, str], list[Row]] = {}
+    places: dict[tuple[str, str], list[Run]] = {}
     for row in rows:
-        places.setdefault((row["machine"], row["scale"]), []).append(row)
-    tried = {
-        place: sum(row["status"] != "planned" for row in some) for place, some in places.items()
-    }
+        places.setdefault((row.machine, row.scale), []).append(row)
+    tried = {place: sum(row.status != "planned" for row in some) for place, some in places.items()}
     order = sorted(
         places, key=lambda place: (tried[place] == 0, _SCALES.index(place[1]), -tried[place], place)
     )
@@ -168,8 +164,8 @@ def protocol(results: "Results", model: str, name: str) -> Protocol:
     return Protocol(
         results,
         model,
-        {(row["K"], row["M"]): row for row in own if row["remat"] == "always"},
-        {row["M"]: row for row in own if row["remat"] == "never" and row["K"] == 1},
+        {(row.K, row.M): row for row in own if row.remat == "always"},
+        {row.M: row for row in own if row.remat == "never" and row.K == 1},
     )
 
 

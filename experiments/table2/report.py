@@ -12,13 +12,13 @@ from experiments.table2 import protocols as by_protocol
 from experiments.table2.falls import falls
 from experiments.table2.figures import about_bars, about_protocols, bars, protocols
 from experiments.table2.recorded import NAME, Protocol, fixed, protocol, quoted, warning
+from repro.harness.results import Results, Run
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
 from repro.report import figures as generic
 from repro.report.compare import (
     MARKS,
     Ratio,
-    Row,
     Setting,
     beside_paper,
     ideal_over_k1,
@@ -38,9 +38,8 @@ from repro.report.texts import IDEAL, PLAIN
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
-Ours = Callable[["Results", Row], Ratio]
+Ours = Callable[[Results, Run], Ratio]
 Ideal = Callable[[int, int, str, str], float]
 Line = dict[tuple[str, str], Any]
 FOLDED = ("table2_long*", "table2_points*", "table2_cells", "table2_figure2*_emulated")
@@ -53,7 +52,7 @@ HIDDEN = {
 _KEPT = "simulated, over K=1 without recompute"
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Table 2 and what the modelled runs say of it; none if it was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
@@ -63,7 +62,7 @@ def tables(results: "Results") -> list[Table]:
     return [*made, *emulated.tables(results), table2_long(results)]
 
 
-def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Table 2 as bars and under other protocols; then the generic figures of its controlled runs."""
     if beside_paper(results, NAME):
         for name, make, about in (
@@ -78,7 +77,7 @@ def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure 
     yield from generic.figures(results, fixed(rows), HIDDEN)
 
 
-def table2(results: "Results") -> Table:
+def table2(results: Results) -> Table:
     """Table 2, rows (model, M), for each K: quoted, our fidelities, ideal; all over K=2, M=1."""
     quoting = beside_paper(results, NAME)
     theirs = "The paper's batch changed from cell to cell and is not printed. " if quoting else ""
@@ -91,7 +90,7 @@ def table2(results: "Results") -> Table:
     return _wide("table2", title, note, results, over_k2m1, ideal_over_k2m1)
 
 
-def table2_speedup(results: "Results") -> Table:
+def table2_speedup(results: Results) -> Table:
     """The controlled view of Table 2: speedup over K=1 at the same M and N; the paper has no K=1."""
     note = (
         "Speedup over K=1 at the same M, N and re-materialization; the paper prints no K=1 "
@@ -101,20 +100,18 @@ def table2_speedup(results: "Results") -> Table:
     return _wide("table2_speedup", title, note, results, over_k1, ideal_over_k1)
 
 
-def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, theirs: Ideal) -> Table:
+def _wide(name: str, title: str, note: str, results: Results, ours: Ours, theirs: Ideal) -> Table:
     """Rows (model, M), for each K a column of each kind; one model measured in several settings has lines of each."""
     from pandas import DataFrame, MultiIndex
 
-    measured = [
-        row for row in rows_of(results, experiment=NAME, fidelity="measured") if row["K"] > 1
-    ]
+    measured = [row for row in rows_of(results, experiment=NAME, fidelity="measured") if row.K > 1]
     found = _settings(results, measured)
     quoting = ours is over_k2m1 and beside_paper(results, NAME)
     modelled = {setting.model: _modelled(results, setting.model, ours) for setting in found}
     kinds = [
         kind for kind in ("emulated", "simulated") if any(some[kind] for some in modelled.values())
     ]
-    Ks = sorted({cell.K for cell in paper_table2()} | {row["K"] for row in measured})
+    Ks = sorted({cell.K for cell in paper_table2()} | {row.K for row in measured})
     lines = []
     for setting in found:
         for M in _Ms(setting):
@@ -122,9 +119,7 @@ def _wide(name: str, title: str, note: str, results: "Results", ours: Ours, thei
             for K in Ks:
                 if quoting:
                     line[f"K={K}", "quoted"] = _printed(quoted(setting.model, K, M))
-                line[f"K={K}", "measured"] = _cell(
-                    results, matching(setting.rows, {"K": K, "M": M}), ours
-                )
+                line[f"K={K}", "measured"] = _cell(results, matching(setting.rows, K=K, M=M), ours)
                 line |= _beside(results, modelled[setting.model], kinds, (K, M), ours)
                 line[f"K={K}", "ideal"] = number(theirs(K, M, *setting.plan))
             lines.append(line)
@@ -156,20 +151,20 @@ def _sizes(modelled: dict[str, dict[str, Protocol]], kind: str) -> str:
     return "; ".join(dict.fromkeys(some[kind].about for some in modelled.values() if some[kind]))
 
 
-def _base(results: "Results", own: Protocol) -> str:
+def _base(results: Results, own: Protocol) -> str:
     """What the base of the modelled cells takes, which the paper's devices may not have had."""
     row = own.rows.get((2, 1)) if own else None
-    if row is None or row["peak_gib_max"] != row["peak_gib_max"]:
+    if row is None or row.peak_gib_max != row.peak_gib_max:
         return ""
-    optimizer = results.specs[row["run"]].optimizer
+    optimizer = row.spec.optimizer
     return (
-        f"{model_name(row['model'])}, simulated: one N is a comparison, its K=2, M=1 is counted to "
-        f"take {memory(row['peak_gib_max'])} a stage, whatever the device has (optimizer "
+        f"{model_name(row.model)}, simulated: one N is a comparison, its K=2, M=1 is counted to "
+        f"take {memory(row.peak_gib_max)} a stage, whatever the device has (optimizer "
         f"{optimizer})."
     )
 
 
-def _modelled(results: "Results", model: str, ours: Ours) -> dict[str, Protocol]:
+def _modelled(results: Results, model: str, ours: Ours) -> dict[str, Protocol]:
     """Runs of the controlled protocol that were emulated, where they have the baseline, and simulated."""
     found = {
         "emulated": protocol(results, model, "emulated"),
@@ -181,7 +176,7 @@ def _modelled(results: "Results", model: str, ours: Ours) -> dict[str, Protocol]
 
 
 def _beside(
-    results: "Results",
+    results: Results,
     modelled: dict[str, Protocol],
     kinds: list[str],
     at: tuple[int, int],
@@ -196,24 +191,24 @@ def _beside(
     if ours is over_k1 and "simulated" in kinds:
         kept = modelled["simulated"].kept.get(at[1])
         line[head, _KEPT] = (
-            number(modelled["simulated"].throughput(*at) / kept["throughput"]) if kept else EMPTY
+            number(modelled["simulated"].throughput(*at) / kept.throughput) if kept else EMPTY
         )
     return line
 
 
 def _Ms(setting: Setting) -> list[int]:
     printed = {cell.M for cell in paper_table2() if cell.model == setting.model}
-    return sorted(printed | {row["M"] for row in setting.rows})
+    return sorted(printed | {row.M for row in setting.rows})
 
 
-def _settings(results: "Results", rows: list[Row]) -> list[Setting]:
+def _settings(results: Results, rows: list[Run]) -> list[Setting]:
     """The settings that were measured, and a bare one for each of the paper's models that was not.
 
     Without the paper's numbers beside them, only models that are recorded have lines.
     """
     found = settings(results, rows)
     quoting = beside_paper(results, NAME)
-    recorded = {row["model"] for row in rows_of(results, experiment=NAME)}
+    recorded = {row.model for row in rows_of(results, experiment=NAME)}
     for model in dict.fromkeys(cell.model for cell in paper_table2()):
         if model not in {setting.model for setting in found} and (quoting or model in recorded):
             found.append(Setting(model, ("gpipe", "always"), "", []))
@@ -231,17 +226,17 @@ def _printed(value: float) -> str:
     return EMPTY if isnan(value) else f"{value:g}"
 
 
-def _cell(results: "Results", found: list[Row], ours: Ours) -> str:
+def _cell(results: Results, found: list[Run], ours: Ours) -> str:
     """Our ratio, or why there is none: the status word, that it was not run, or that its baseline was not."""
     if not found:
         return NOT_RUN
-    if found[0]["status"] != "done":
-        return found[0]["status"]
+    if found[0].status != "done":
+        return found[0].status
     text = str(ours(results, found[0]))
     return text if text != EMPTY else "baseline not measured"
 
 
-def table2_long(results: "Results") -> Table:
+def table2_long(results: Results) -> Table:
     """Every run at a fixed N in one line: quoted, ours both ways with baselines, and both closed forms."""
     from pandas import DataFrame
 
@@ -268,14 +263,14 @@ def table2_long(results: "Results") -> Table:
 
 
 def _long(
-    results: "Results", setting: Setting, row: Row, quoting: bool
+    results: Results, setting: Setting, row: Run, quoting: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """One run as shown and as plain numbers; columns of ours carry their fidelity in their name."""
-    K, M, fidelity = row["K"], row["M"], row["fidelity"]
-    printed = quoted(row["model"], K, M)
+    K, M, fidelity = row.K, row.M, row.fidelity
+    printed = quoted(row.model, K, M)
     keys = ("scale", "model", "K", "M", "N", "D", "schedule", "remat", "status")
-    shown = {key: str(row[key]) for key in keys}
-    data = {key: row[key] for key in ("machine", *keys)}
+    shown = {key: str(getattr(row, key)) for key in keys}
+    data = {key: getattr(row, key) for key in ("machine", *keys)}
     if quoting:
         shown["quoted"] = _printed(printed)
         data["quoted"] = printed

@@ -16,6 +16,7 @@ from experiments.table2.recorded import (
     quoted,
     warning,
 )
+from repro.harness.schema import Dependence
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, framed, number
 
@@ -78,7 +79,10 @@ def ratios(own: Protocol) -> dict[str, Ratios]:
     names = [name for name in FIGURES if all(name in found for found in steps.values())]
     return {
         name: {
-            cell: {word: steps[BASE][name][word] / steps[cell][name][word] for word in FACTORS}
+            cell: {
+                word: getattr(steps[BASE][name], word) / getattr(steps[cell][name], word)
+                for word in FACTORS
+            }
             for cell in CELLS
         }
         for name in names
@@ -96,9 +100,9 @@ def widest(own: Protocol, changed: dict[str, Ratios], cell: Cell) -> tuple[float
     )
 
 
-def _recorded(own: Protocol, cell: Cell) -> dict[str, dict[str, Any]]:
-    found = own.modelled(*cell)
-    return found.get("sensitivity", {}) if found else {}
+def _recorded(own: Protocol, cell: Cell) -> dict[str, Dependence]:
+    modelled = own.modelled(*cell)
+    return modelled.sensitivity if modelled else {}
 
 
 def _inside(own: Protocol, changed: dict[str, Ratios], cell: Cell) -> bool:
@@ -112,9 +116,7 @@ def _lines(own: Protocol, changed: dict[str, Ratios]) -> list[tuple[Line, Line]]
     lines = [
         _line(own, "as it is", EMPTY, {cell: {"as it is": own.ratio(*cell)} for cell in CELLS})
     ]
-    lines += [
-        _line(own, FIGURES[name], bases[name]["basis"], some) for name, some in changed.items()
-    ]
+    lines += [_line(own, FIGURES[name], bases[name].basis, some) for name, some in changed.items()]
     ranges = {cell: widest(own, changed, cell) for cell in CELLS}
     ends: Ratios = {
         cell: {"lowest": low, "highest": high} for cell, (low, high, _) in ranges.items()

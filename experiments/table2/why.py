@@ -72,7 +72,7 @@ def row(results: "Results", model: str) -> dict[str, Ratios]:
             found[word] = {K: some.ratio(K, MANY) for K in KS}
     if costs := own.modelled(2, 1):
         base = simulate(
-            make_schedule("gpipe", 2, 1, "never"), StageCosts.from_plain(costs["stages"])
+            make_schedule("gpipe", 2, 1, "never"), StageCosts.from_plain(costs.stages.model_dump())
         ).step_time
         found[_KEPT] = {K: own.ratio(K, MANY) * base / own.step(2, 1) for K in KS}
     if model == "amoebanet-d":
@@ -160,7 +160,7 @@ def _listed(ratios: Ratios, Ks: tuple[int, ...] = KS) -> str:
 
 def _softmax(own: Protocol, found: dict[str, Ratios]) -> list[dict[str, str]]:
     """What the softmax layer does to the row of M=32: its own length, and the ratio with and without it."""
-    layer = own.rung("imbalance", 1, 1) / own.results.specs[own.rows[2, 1]["run"]].model_args["L"]
+    layer = own.rung("imbalance", 1, 1) / own.rows[2, 1].spec.model_args["L"]
     lengths = (own.rung("ends", 1, 1) - own.rung("imbalance", 1, 1)) / layer
     without, within = found["imbalance"], found[f"and {RUNGS['ends']}"]
     if isnan(lengths) or any(isnan(value) for value in (*without.values(), *within.values())):

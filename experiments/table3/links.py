@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
-from repro.report.compare import NO_INTERVAL, PLACE, Row, optimizers, rows_of, speed_name, where
+from repro.report.compare import NO_INTERVAL, optimizers, rows_of, speed_name, where
 from repro.report.rounds import Spread, parts, spread, spread_numbers, step_over
 from repro.report.style import model_name
 from repro.report.table import Table, framed, number, percent
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
 
 NAME = "table3"
 THROTTLED = "-throttled"  # ends the names of these groups
@@ -24,35 +22,35 @@ Pair = tuple[dict[Any, Any], dict[Any, Any]]
 class Slowed:
     """One run over the same with its link not throttled: a speed in bytes/s (inf: not throttled), step over step."""
 
-    row: Row
+    row: Run
     speed: float
     ratio: Spread
 
 
-def slowed(results: "Results") -> list[list[Slowed]]:
+def slowed(results: Results) -> list[list[Slowed]]:
     """For every model and place its runs, the fastest link first."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[Run]] = {}
     for row in rows_of(results, experiment=NAME):
-        if row["group"].endswith(THROTTLED):
-            groups.setdefault((row["model"], *(row[column] for column in PLACE)), []).append(row)
+        if row.group.endswith(THROTTLED):
+            groups.setdefault((row.model, *row.place), []).append(row)
     return [_of_group(results, groups[key]) for key in sorted(groups)]
 
 
-def _of_group(results: "Results", rows: list[Row]) -> list[Slowed]:
-    base = next((row for row in rows if results.specs[row["run"]].link is None), None)
+def _of_group(results: Results, rows: list[Run]) -> list[Slowed]:
+    base = next((row for row in rows if row.spec.link is None), None)
     made = []
     for row in rows:
-        link = results.specs[row["run"]].link
+        link = row.spec.link
         ratio = (
             (1.0, nan, nan)
-            if row is base and row["status"] == "done"
+            if row is base and row.status == "done"
             else step_over(results, row, base)
         )
         made.append(Slowed(row, (link.bytes_per_second or inf) if link else inf, ratio))
     return sorted(made, key=lambda one: -one.speed)
 
 
-def throttled(results: "Results") -> Table:
+def throttled(results: Results) -> Table:
     """Step, message and transfer for each speed of the link."""
     found = slowed(results)
     note = (
@@ -78,18 +76,18 @@ def throttled(results: "Results") -> Table:
     )
 
 
-def _line(results: "Results", one: Slowed) -> Pair:
-    row, spec = one.row, results.specs[one.row["run"]]
+def _line(results: Results, one: Slowed) -> Pair:
+    row, spec = one.row, results.specs[one.row.id]
     size = message_bytes(spec)
     link = LinkSpeed(bytes_per_second=one.speed)
     about = {
-        "model": model_name(row["model"]),
+        "model": model_name(row.model),
         "where": where(results, row),
         "link": speed_name(one.speed),
     }
-    about |= {"status": row["status"], "rounds": row["rounds"]}
+    about |= {"status": row.status, "rounds": len(row.rounds)}
     found = {
-        ("measured", "step (ms)"): 1e3 * row["step_s"],
+        ("measured", "step (ms)"): 1e3 * row.step_s,
         ("measured", "transfer"): parts(results, row).get("transfer", nan),
         ("message", "KiB"): size / 1024,
         ("message", "ms on this link"): 1e3 * link.seconds(int(size))
@@ -115,10 +113,10 @@ def message_bytes(spec: RunSpec) -> float:
     return 4.0 * spec.N / spec.M * spec.model_args["T"] * spec.model_args["d"]
 
 
-def sentences(results: "Results") -> list[str]:
+def sentences(results: Results) -> list[str]:
     """For each model, between which speeds a step becomes a tenth longer."""
     groups = slowed(results)
-    several = len({one.row["model"] for some in groups for one in some}) < len(groups)
+    several = len({one.row.model for some in groups for one in some}) < len(groups)
     said = (_sentence(some, where(results, some[0].row) if several else "") for some in groups)
     return [words for words in said if words]
 
@@ -128,7 +126,7 @@ def _sentence(some: list[Slowed], place: str) -> str:
     done = [one for one in some if one.speed < inf and one.ratio[0] == one.ratio[0]]
     if not done:
         return ""
-    name = model_name(done[0].row["model"]) + (f" ({place})" if place else "")
+    name = model_name(done[0].row.model) + (f" ({place})" if place else "")
     if all(one.ratio[1] != one.ratio[1] for one in done):
         return (
             f"{name}: too few rounds to say from which speed on a link costs {COST:.0%} of the "

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from experiments.table3 import throughput
 from experiments.table3.links import COST, THROTTLED, Slowed, sentences, slowed
 from experiments.table3.throughput import KS, NAME, M, Series, ideal, over_k2, quoted, series
+from repro.harness.results import Results, Run
 from repro.report.compare import (
     NO_INTERVAL,
-    Row,
     beside_paper,
     fidelities,
     optimizers,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 FOLDED = ("table3_points*",)
 _ORDER = (*FIDELITIES, "ideal")
@@ -44,12 +43,12 @@ _LINE = 46  # characters that fit the title of half a figure
 _GAP = 4.0
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Throughput, the links of the simulated runs, and a link that is throttled."""
     return throughput.tables(results)
 
 
-def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
     """Name, figure and caption of each."""
     updates = [optimizers(results, some, always=True) for some in _split(rows)]
     theirs = "quoted, " if beside_paper(results, NAME) else ""
@@ -66,17 +65,17 @@ def figures(results: "Results", rows: list[Row]) -> "Iterator[tuple[str, Figure 
     )
 
 
-def _split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def _split(rows: list[Run]) -> tuple[list[Run], list[Run]]:
     """Those of the table, and those whose link is throttled."""
-    slow = [row["group"].endswith(THROTTLED) for row in rows]
+    slow = [row.group.endswith(THROTTLED) for row in rows]
     return [r for r, one in zip(rows, slow, strict=True) if not one], [
         r for r, one in zip(rows, slow, strict=True) if one
     ]
 
 
-def bars(results: "Results") -> "Figure | None":
+def bars(results: Results) -> "Figure | None":
     """One panel a model: for each K quoted, every fidelity that there is, ideal."""
-    found = [one for one in series(results) if any(row["status"] == "done" for row in one.rows)]
+    found = [one for one in series(results) if any(row.status == "done" for row in one.rows)]
     full = [one for one in found if one.papers_size]
     found = full or found
     if not found:
@@ -95,9 +94,9 @@ def bars(results: "Results") -> "Figure | None":
     return figure
 
 
-def _title(results: "Results", one: Series) -> str:
+def _title(results: Results, one: Series) -> str:
     """The model, and the size and device of its modelled runs."""
-    specs = [results.specs[row["run"]] for row in one.rows if row["status"] == "done"]
+    specs = [row.spec for row in one.rows if row.status == "done"]
     spec = next((spec for spec in specs if spec.profile), specs[0])
     size = ", ".join(
         [*(f"{name}={value}" for name, value in spec.model_args.items()), f"N={spec.N}"]
@@ -108,13 +107,13 @@ def _title(results: "Results", one: Series) -> str:
     )
 
 
-def _panel(axes: "Axes", results: "Results", one: Series) -> None:
-    done = [row for row in one.rows if row["status"] == "done" and row["K"] in KS]
+def _panel(axes: "Axes", results: Results, one: Series) -> None:
+    done = [row for row in one.rows if row.status == "done" and row.K in KS]
     quoting = beside_paper(results, NAME)
     heights = {"quoted": {K: quoted(one.model, K) for K in KS}} if quoting else {}
     for fidelity in fidelities(done):
         heights[fidelity] = {
-            row["K"]: over_k2(results, row).value for row in done if row["fidelity"] == fidelity
+            row.K: over_k2(results, row).value for row in done if row.fidelity == fidelity
         }
     heights["ideal"] = {K: ideal(K) for K in KS}
     width = 0.84 / len(heights)
@@ -136,7 +135,7 @@ def _look(name: str) -> dict[str, Any]:
     return {"color": FIDELITIES[name]}
 
 
-def throttled(results: "Results") -> "Figure | None":
+def throttled(results: Results) -> "Figure | None":
     """Step over that of the link left alone against the link's speed, a line a model and place."""
     groups = [[one for one in some if not isnan(one.ratio[0])] for some in slowed(results)]
     groups = [some for some in groups if len(some) > 1]
@@ -168,16 +167,16 @@ def throttled(results: "Results") -> "Figure | None":
     return figure
 
 
-def _name(results: "Results", some: list[Slowed]) -> str:
+def _name(results: Results, some: list[Slowed]) -> str:
     row = some[0].row
-    return f"{model_name(row['model'])}, K={row['K']} ({where(results, row)})"
+    return f"{model_name(row.model)}, K={row.K} ({where(results, row)})"
 
 
 def _line(axes: "Axes", some: list[Slowed], apart: float, label: str) -> None:
     """One model's points with intervals, none where rounds are few; the link that is not throttled joins no line."""
     look: dict[str, Any] = {
         "marker": MARKERS["measured"],
-        "color": model_colour(some[0].row["model"]),
+        "color": model_colour(some[0].row.model),
     }
     slow = [one for one in some if one.speed < inf]
     low = [0.0 if isnan(one.ratio[1]) else one.ratio[0] - one.ratio[1] for one in slow]
@@ -203,14 +202,14 @@ def _broken(axes: "Axes", at: float) -> None:
     axes.text(at, 0, "//", transform=across, ha="center", va="center", fontsize=11, color="#444444")
 
 
-def _transfers(axes: "Axes", results: "Results", groups: list[list[Slowed]]) -> None:
+def _transfers(axes: "Axes", results: Results, groups: list[list[Slowed]]) -> None:
     """Transfer's share of the same steps."""
     names = sorted({one.speed for some in groups for one in some})
     width = 0.8 / len(groups)
     for index, some in enumerate(groups):
         places = [names.index(one.speed) + (index - (len(groups) - 1) / 2) * width for one in some]
         shares = [100 * parts(results, one.row).get("transfer", 0.0) for one in some]
-        drawn = axes.bar(places, shares, width * 0.92, color=model_colour(some[0].row["model"]))
+        drawn = axes.bar(places, shares, width * 0.92, color=model_colour(some[0].row.model))
         axes.bar_label(drawn, [f"{share:.0f}" for share in shares], fontsize=8, padding=1)
     ticks(
         axes,

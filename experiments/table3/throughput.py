@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.table2.recorded import at_papers_size
 from experiments.table3.links import THROTTLED, throttled
 from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.harness.results import Results, Run
 from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.harness.spec import canonical
 from repro.paper import Cell, table2
 from repro.paper import table3 as paper_table3
 from repro.report.compare import (
     Ratio,
-    Row,
     beside_paper,
     fidelities,
     ideal_over_k1,
@@ -28,9 +28,6 @@ from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
 from repro.report.texts import IDEAL, clock
 from repro.simulate import FREE, simulate
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
 
 NAME = "table3"
 M = 32
@@ -47,21 +44,19 @@ class Series:
     model: str
     place: str
     papers_size: bool
-    rows: list[Row]
+    rows: list[Run]
 
     @property
     def title(self) -> str:
         """The model, and where it is not the paper's the scale."""
         return model_name(self.model) + (f" ({self.place})" if not self.papers_size else "")
 
-    def run(self, fidelity: str, K: int) -> Row | None:
+    def run(self, fidelity: str, K: int) -> Run | None:
         """The run of this fidelity with K stages."""
-        return next(
-            (row for row in self.rows if (row["fidelity"], row["K"]) == (fidelity, K)), None
-        )
+        return next((row for row in self.rows if (row.fidelity, row.K) == (fidelity, K)), None)
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """All of them; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
@@ -69,17 +64,17 @@ def tables(results: "Results") -> list[Table]:
     return [main(results), links(results), *with_tpus, throttled(results)]
 
 
-def series(results: "Results") -> list[Series]:
+def series(results: Results) -> list[Series]:
     """The runs without those whose links are throttled, by place, model and size; the paper's sizes first."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    found: dict[tuple[str, ...], list[Run]] = {}
     for row in rows_of(results, experiment=NAME):
-        if not row["group"].endswith(THROTTLED):
-            args = results.specs[row["run"]].model_args
-            key = (row["model"], row["machine"], row["scale"], canonical({"args": args}))
+        if not row.group.endswith(THROTTLED):
+            args = row.spec.model_args
+            key = (row.model, row.machine, row.scale, canonical({"args": args}))
             found.setdefault(key, []).append(row)
     made = []
     for (model, *_), rows in found.items():
-        full = results.specs[rows[0]["run"]].model_args == SIZES.get(model)
+        full = rows[0].spec.model_args == SIZES.get(model)
         made.append(Series(model, where(results, rows[0]), full, rows))
     return sorted(made, key=lambda one: (not one.papers_size, one.model, one.place))
 
@@ -95,7 +90,7 @@ def _printed(cells: list[Cell], model: str, K: int) -> float:
     )
 
 
-def over_k2(results: "Results", row: Row) -> Ratio:
+def over_k2(results: Results, row: Run) -> Ratio:
     """Throughput over that of K=2 with everything else equal, as Table 3 is divided."""
     return over(results, row, K=2)
 
@@ -116,7 +111,7 @@ def verdict(fidelity: str, value: float, printed: float, *, papers_size: bool) -
     return f"{off:+.1%}, {word}" if abs(off) <= TOLERANCE else f"{off:+.1%}, not {word}"
 
 
-def main(results: "Results") -> Table:
+def main(results: Results) -> Table:
     """Table 3, one line a model and K."""
     found = series(results)
     known = fidelities(row for one in found for row in one.rows)
@@ -139,7 +134,7 @@ def main(results: "Results") -> Table:
     return framed("table3", title, note, pairs, NAME)
 
 
-def _line(results: "Results", one: Series, K: int, present: list[str], quoting: bool) -> Pair:
+def _line(results: Results, one: Series, K: int, present: list[str], quoting: bool) -> Pair:
     printed = quoted(one.model, K)
     about = {("", "model"): one.title, ("", "K"): K}
     shown: dict[Any, Any] = dict(about)
@@ -164,17 +159,17 @@ def _line(results: "Results", one: Series, K: int, present: list[str], quoting: 
     return shown | {key: number(value) for key, value in ends.items()}, data | ends
 
 
-def _word(row: Row | None, found: Ratio) -> str:
+def _word(row: Run | None, found: Ratio) -> str:
     """A ratio, or why there is none."""
-    if row is None or row["status"] == "planned":
+    if row is None or row.status == "planned":
         return NOT_RUN
-    return str(found) if row["status"] == "done" else row["status"]
+    return str(found) if row.status == "done" else row.status
 
 
-def _differences(results: "Results") -> Iterator[str]:
+def _differences(results: Results) -> Iterator[str]:
     """For every simulated cell that is not consistent, what its step is made of."""
     for one, row in _simulated(results):
-        value, printed, K = over_k2(results, row).value, quoted(one.model, row["K"]), row["K"]
+        value, printed, K = over_k2(results, row).value, quoted(one.model, row.K), row.K
         if not one.papers_size or isnan(value) or abs(value / printed - 1) <= TOLERANCE:
             continue
         shares = parts(results, row)
@@ -182,7 +177,7 @@ def _differences(results: "Results") -> Iterator[str]:
             f"{part} {percent(shares.get(part, nan))}"
             for part in ("imbalance", "bubble", "transfer")
         )
-        cut = ", ".join(str(count) for count in row["balance"])
+        cut = ", ".join(str(count) for count in row.balance)
         yield (
             f"{model_name(one.model)} at K={K} is not consistent: simulated {value:.2f}, quoted "
             f"{printed:g}. Its step holds {waits}; layers are cut {cut}. What the paper did "
@@ -200,10 +195,10 @@ def _nearer(K: int, printed: float) -> str:
     )
 
 
-def _what(results: "Results", found: list[Series]) -> str:
+def _what(results: Results, found: list[Series]) -> str:
     """Which device, link and N the cost model was given, and which clock the emulation ran on."""
     modelled = [
-        row for one in found for row in one.rows if row["fidelity"] == "simulated" and row["K"] == 2
+        row for one in found for row in one.rows if row.fidelity == "simulated" and row.K == 2
     ]
     words = []
     for row in modelled[:1]:
@@ -214,15 +209,15 @@ def _what(results: "Results", found: list[Series]) -> str:
                 f"{1e6 * stages.link.latency:.0f} us a message"
             )
             words.append(
-                f"Simulated: the cost model of the profile {results.specs[row['run']].profile}, "
+                f"Simulated: the cost model of the profile {row.spec.profile}, "
                 f"messages to the host and back at {speed}, each direction of each boundary by "
                 "itself; nothing was computed."
             )
-    batches = dict.fromkeys(f"{model_name(row['model'])} N={row['N']}" for row in modelled)
+    batches = dict.fromkeys(f"{model_name(row.model)} N={row.N}" for row in modelled)
     if batches:
         words.append(f"{', '.join(batches)}.")
-    emulated = [row for one in found for row in one.rows if row["fidelity"] == "emulated"]
-    stretches = [results.specs[row["run"]].stretch or 1.0 for row in emulated]
+    emulated = [row for one in found for row in one.rows if row.fidelity == "emulated"]
+    stretches = [row.spec.stretch or 1.0 for row in emulated]
     if stretches:
         words.append(
             f"Emulated: K real processes that wait out the same costs. {clock(stretches)} Each "
@@ -233,7 +228,7 @@ def _what(results: "Results", found: list[Series]) -> str:
     return " ".join(words)
 
 
-def links(results: "Results") -> Table:
+def links(results: Results) -> Table:
     """What transfers take of the simulated step, and the step without them; the cut is kept."""
     quoting = beside_paper(results, NAME)
     pairs = [_links(results, one, row, quoting) for one, row in _simulated(results)]
@@ -249,15 +244,15 @@ def links(results: "Results") -> Table:
     return framed("table3_links", title, note, pairs, NAME)
 
 
-def _simulated(results: "Results") -> Iterator[tuple[Series, Row]]:
+def _simulated(results: Results) -> Iterator[tuple[Series, Run]]:
     for one in series(results):
         for K in KS:
             row = one.run("simulated", K)
-            if row is not None and row["status"] == "done":
+            if row is not None and row.status == "done":
                 yield one, row
 
 
-def free_step(results: "Results", row: Row) -> float:
+def free_step(results: Results, row: Run) -> float:
     """Seconds of the step of a simulated run if its messages took no time."""
     stages = costs(results, row)
     if stages is None:
@@ -265,25 +260,25 @@ def free_step(results: "Results", row: Row) -> float:
     return simulate(schedule_of(results, row), replace(stages, link=FREE)).step_time
 
 
-def _links(results: "Results", one: Series, row: Row, quoting: bool) -> Pair:
+def _links(results: Results, one: Series, row: Run, quoting: bool) -> Pair:
     stages = costs(results, row)
     free, base = free_step(results, row), one.run("simulated", 2)
-    free_base = free_step(results, base) if base and base["status"] == "done" else nan
+    free_base = free_step(results, base) if base and base.status == "done" else nan
     size = max(stages.activations, default=nan) if stages else nan
     message = _seconds(stages.link, size) / max(stages.forward) if stages else nan
-    about = {("", "model"): one.title, ("", "K"): row["K"]}
+    about = {("", "model"): one.title, ("", "K"): row.K}
     found = {
-        ("step (ms)", "simulated"): 1e3 * row["step_s"],
+        ("step (ms)", "simulated"): 1e3 * row.step_s,
         ("transfer", "simulated"): parts(results, row).get("transfer", nan),
-        ("free link", "step over step"): free / row["step_s"],
-        **({("over K=2", "quoted"): quoted(one.model, row["K"])} if quoting else {}),
+        ("free link", "step over step"): free / row.step_s,
+        **({("over K=2", "quoted"): quoted(one.model, row.K)} if quoting else {}),
         ("over K=2", "simulated"): over_k2(results, row).value,
         ("over K=2", "free link"): free_base / free,
         ("message", "MiB"): size / 2**20,
         ("message", "time over F"): message,
     }
     shown = about | {key: number(value) for key, value in found.items()}
-    shown["step (ms)", "simulated"] = number(1e3 * row["step_s"], 1)
+    shown["step (ms)", "simulated"] = number(1e3 * row.step_s, 1)
     shown["transfer", "simulated"] = percent(found["transfer", "simulated"])
     shown["free link", "step over step"] = number(found["free link", "step over step"], 3)
     return shown, about | found
@@ -293,7 +288,7 @@ def _seconds(link: LinkSpeed, size: float) -> float:
     return link.latency + size / link.bytes_per_second
 
 
-def against_tpus(results: "Results") -> Table:
+def against_tpus(results: Results) -> Table:
     """Whether GPUs without fast links scale as TPUs do: Table 3 beside the row M=32 of Table 2."""
     pairs = [
         _tpus(results, one.model, K) for one in series(results) if one.papers_size for K in KS[1:]
@@ -304,7 +299,7 @@ def against_tpus(results: "Results") -> Table:
         f"Table 2's runs at the same N for every K, cut by time. {_sentence(results)}"
     )
     title = "Table 3 beside Table 2: do GPUs without NVLink scale as TPUs do?"
-    ran = any(row["status"] != "planned" for one in series(results) for row in one.rows)
+    ran = any(row.status != "planned" for one in series(results) for row in one.rows)
     missing = (
         f"{NOT_RUN} at this scale, whose models are of another size than the paper's" if ran else ""
     )
@@ -312,7 +307,7 @@ def against_tpus(results: "Results") -> Table:
     return framed("table3_tpu", title, note, unique, NAME, missing=missing)
 
 
-def _tpus(results: "Results", model: str, K: int) -> Pair:
+def _tpus(results: Results, model: str, K: int) -> Pair:
     about = {("", "model"): model_name(model), ("", "K"): K}
     found = {
         ("quoted", "P100"): quoted(model, K),
@@ -327,22 +322,22 @@ def _tpus(results: "Results", model: str, K: int) -> Pair:
     return shown, about | {key: found[key] for key in order}
 
 
-def simulated_over_k2(results: "Results", model: str, K: int) -> float:
+def simulated_over_k2(results: Results, model: str, K: int) -> float:
     """The simulated cell at the paper's size; NaN where there is none."""
     for one, row in _simulated(results):
-        if one.papers_size and (one.model, row["K"]) == (model, K):
+        if one.papers_size and (one.model, row.K) == (model, K):
             return over_k2(results, row).value
     return nan
 
 
-def tpu_over_k2(results: "Results", model: str, K: int) -> float:
+def tpu_over_k2(results: Results, model: str, K: int) -> float:
     """The same of Table 2's plain simulated runs: all K at one N, cut by time."""
     for row in rows_of(
         results, experiment="table2", model=model, fidelity="simulated", K=K, M=M, remat="always"
     ):
-        spec = results.specs[row["run"]]
+        spec = row.spec
         if (
-            row["group"] == f"{model}-simulated"
+            row.group == f"{model}-simulated"
             and spec.memory is None
             and at_papers_size(results, row)
         ):
@@ -350,7 +345,7 @@ def tpu_over_k2(results: "Results", model: str, K: int) -> float:
     return nan
 
 
-def _sentence(results: "Results") -> str:
+def _sentence(results: Results) -> str:
     """Whether the simulation has AmoebaNet scale better on P100s at K=4, as the paper's cells do."""
     model = "amoebanet-d"
     ours, theirs = simulated_over_k2(results, model, 4), tpu_over_k2(results, model, 4)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from repro.costs import Device
     from repro.costs.bench import Rates
+    from repro.harness.schema import CalibrateRound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,31 +224,34 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     suits(spec)
     own = options.results / here.machine.slug / f"calibration-{slug(model)}.json"
     path = _file_to_write(options.output or own)
-    found = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]
-    record = {
+    record = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]
+    content = {
         **{name: spec.plain()[name] for name in ("model", "model_args", "K")},
         "device": here.words,
         "date": date.today().isoformat(),
-        "unit": found["unit"],
-        "calibration": found["calibration"],
+        "unit": record.unit,
+        "calibration": record.calibration.model_dump(mode="json"),
     }
     if machine.torchrun_rank() in (None, 0):
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     trust = " --trust" * model.startswith("import:")  # the file names code
     command = f"repro simulate --calibration {path} --K {here.K}{trust}"
     use = f"wrote {path}; `{command}` simulates steps with these times"
     return [
         f"{here.words}\n",
-        *layer_times.tables(spec, found, device_path(options, here)),
+        *layer_times.tables(spec, record, device_path(options, here)),
         f"\n{use}",
     ]
 
 
-def time_layers(plain: dict[str, Any], kind: str) -> dict[str, Any]:
+def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
     """What one of K processes does: the harness task "calibrate"."""
     import torch.distributed as dist
 
     from repro.harness.job import Job
+    from repro.harness.schema import CalibrateRound
     from repro.harness.tasks import calibrate
 
-    return calibrate.run(Job(RunSpec(**plain), device=kind), dist.get_rank(), [])["metrics"]
+    record = calibrate.run(Job(RunSpec(**plain), device=kind), dist.get_rank(), []).record
+    assert isinstance(record, CalibrateRound)
+    return record

@@ -1,9 +1,9 @@
 """What calibrated layers took, as tables for the terminal, beside the roofline of the machine that they ran on."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.calibrate import KINDS
 from repro.harness.terminal import table_of
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 LETTERS = {"forward": "F", "recompute": "R", "backward": "B"}
 
 
-def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["RenderableType"]:
+def tables(spec: RunSpec, record: CalibrateRound, profile: Path) -> list["RenderableType"]:
     """One for F, R and B each: milliseconds of every layer at every size, then the largest alone and over the roofline.
 
     Args:
         spec: of the calibration.
-        line: as `repro.harness.tasks.calibrate.run` gives its metrics.
+        record: of the calibration.
         profile: where this machine's device profile would be; without it there is no roofline.
     """
     from repro.costs import device
 
-    found = line["calibration"]
-    sizes = found["sizes"]
+    calibration = record.calibration
+    sizes = calibration.sizes
     missing = (
         f"no {profile}: `repro calibrate` alone makes it, and the roofline's limits stand here then"
     )
@@ -39,7 +39,7 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
             limits = roofline(spec, sizes[-1], device.load(profile))
         except ValueError as error:  # what was timed is shown all the same
             missing = f"no roofline's limits: {error}"
-    names = [f"{index}" for index in range(len(found["update"]))]
+    names = [f"{index}" for index in range(len(calibration.update))]
     parts: list[RenderableType] = []
     for kind in KINDS:
         columns = (
@@ -51,15 +51,15 @@ def tables(spec: RunSpec, line: Mapping[str, Any], profile: Path) -> list["Rende
         rows = []
         for index, name in enumerate([*names, "all"]):
             pick = slice(index, index + 1) if index < len(names) else slice(None)
-            took = [sum(row[pick]) for row in found[kind]]
-            cells = [name, *map(_ms, took), _ms(sum(found["alone"][kind][-1][pick]))]
+            took = [sum(row[pick]) for row in getattr(calibration, kind)]
+            cells = [name, *map(_ms, took), _ms(sum(getattr(calibration.alone, kind)[-1][pick]))]
             if limits is not None:
                 least = sum(getattr(limits, kind)[pick])
                 cells.append(f"{took[-1] / least:.2f}" if least else "-")
             rows.append(tuple(cells))
         title = (
             f"{LETTERS[kind]} of each layer (ms), micro-batches of n "
-            f"{line['unit'].partition('/')[0]}, measured"
+            f"{record.unit.partition('/')[0]}, measured"
         )
         parts.append(table_of(columns, rows, ("layer",), title))
     if limits is None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,8 @@ from repro.io.redact import expanded
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from repro.harness.job import Measured
+    from repro.harness.schema import RoundRecord
     from repro.simulate import Calibration
 
 
@@ -256,7 +259,7 @@ def _check_link(options: SimulateOptions) -> None:
         raise ValueError(f"--link-latency-us {latency:g}: needs --link-gbps; give both")
 
 
-def _points(options: SimulateOptions, source: Source) -> list[dict[str, Any]]:
+def _points(options: SimulateOptions, source: Source) -> list["Point"]:
     """Every K and M; that all of them can be is known before the first is simulated."""
     from repro.harness.tasks.simulate import simulated
 
@@ -265,42 +268,66 @@ def _points(options: SimulateOptions, source: Source) -> list[dict[str, Any]]:
     specs = [_spec(options, source, K, M) for K in dict.fromkeys(options.K) for M in Ms]
     for spec in specs:
         spec.fit(source.layers)
-    alone = {
-        M: simulated(_spec(options, source, 1, M), "cpu", source.calibration)["metrics"] for M in Ms
-    }
-    points = [
-        _point(spec, simulated(spec, "cpu", source.calibration), alone[spec.M]) for spec in specs
-    ]
-    for point in points:
-        point["speedup_vs_first"] = points[0]["step_s"] / point["step_s"]
+
+    def simulate(spec: RunSpec) -> "Measured":
+        return simulated(spec, "cpu", source.calibration)
+
+    alone = {M: simulate(_spec(options, source, 1, M)).record for M in Ms}
+    points: list[Point] = []
+    for spec in specs:
+        points.append(_point(spec, simulate(spec), alone[spec.M], points[0] if points else None))
     return points
 
 
-def _point(spec: RunSpec, found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Point:
     """One K and M beside the same M on one stage: seconds, bytes, and the spans."""
-    line = found["metrics"]
-    (step,) = line["step_s"]
+
+    K: int
+    M: int
+    step_s: float
+    throughput: float
+    unit: str
+    speedup_vs_k1: float
+    bubble_idle_over_total: float
+    breakdown: dict[str, float]
+    peak_bytes: Sequence[float] | None
+    peak_bytes_k1: Sequence[float] | None
+    balance: list[int]
+    timeline: "Timeline"
+    speedup_vs_first: float
+
+
+def _point(spec: RunSpec, measured: "Measured", alone: "RoundRecord", first: Point | None) -> Point:
+    from repro.gpipe import breakdown, make_schedule
+    from repro.harness.schema import TrainRound
+
+    record = measured.record
+    assert isinstance(record, TrainRound)
+    assert isinstance(alone, TrainRound)
+    assert measured.timeline is not None
+    (step,) = record.step_s
     if not step:
         raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
-    return {
-        "K": spec.K,
-        "M": spec.M,
-        "step_s": step,
-        "throughput": spec.N / step,
-        "unit": line["unit"],
-        "speedup_vs_k1": alone["step_s"][0] / step,
-        "bubble_idle_over_total": line["bubble_idle_over_total"][0],
-        "breakdown": line["breakdown"],
-        "peak_bytes": line["peak_bytes"],
-        "peak_bytes_k1": alone["peak_bytes"],
-        "balance": line["balance"],
-        "timeline": found["timeline"],
-    }
+    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    return Point(
+        K=spec.K,
+        M=spec.M,
+        step_s=step,
+        throughput=spec.N / step,
+        unit=record.unit,
+        speedup_vs_k1=alone.step_s[0] / step,
+        bubble_idle_over_total=measured.timeline.bubble_over_total,
+        breakdown=breakdown(measured.timeline, schedule),
+        peak_bytes=record.peak_bytes,
+        peak_bytes_k1=alone.peak_bytes,
+        balance=record.balance,
+        timeline=measured.timeline,
+        speedup_vs_first=first.step_s / step if first else 1.0,
+    )
 
 
-def _plain(
-    options: SimulateOptions, source: Source, points: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _plain(options: SimulateOptions, source: Source, points: list[Point]) -> dict[str, Any]:
     """The answer for programs."""
     return {
         "fidelity": "simulated",
@@ -313,14 +340,17 @@ def _plain(
             for name in ("K", "N", "schedule", "checkpoint", "balance", "optimizer")
         },
         "points": [
-            {name: value for name, value in point.items() if name != "timeline"} for point in points
+            {
+                field.name: getattr(point, field.name)
+                for field in dataclasses.fields(Point)
+                if field.name != "timeline"
+            }
+            for point in points
         ],
     }
 
 
-def story(
-    options: SimulateOptions, source: Source, points: list[dict[str, Any]]
-) -> list["RenderableType"]:
+def story(options: SimulateOptions, source: Source, points: list[Point]) -> list["RenderableType"]:
     """The answer for people; `points` are those of the JSON, with their timelines."""
     first = points[0]
     drawn = points[0] if source.waits else best(points, source.memory)
@@ -332,12 +362,10 @@ def story(
         f"cut by {options.balance}, optimizer {options.optimizer}\n"
     )
     kinds = [
-        kind
-        for kind in first["breakdown"]
-        if any(abs(one["breakdown"][kind]) > _SMALL for one in points)
+        kind for kind in first.breakdown if any(abs(one.breakdown[kind]) > _SMALL for one in points)
     ]
     shares = [
-        (str(one["K"]), str(one["M"]), *(f"{one['breakdown'][kind]:.1%}" for kind in kinds))
+        (str(one.K), str(one.M), *(f"{one.breakdown[kind]:.1%}" for kind in kinds))
         for one in points
     ]
     title = (
@@ -350,63 +378,61 @@ def story(
         _reading(source),
         title,
         table_of(("K", "M", *kinds), shares, ()),
-        *[_SHORTER] * any(one["breakdown"]["imbalance"] < -_SMALL for one in points),
-        *_drawn(Timeline.from_rows(drawn["timeline"], drawn["K"]), drawn["M"]),
+        *[_SHORTER] * any(one.breakdown["imbalance"] < -_SMALL for one in points),
+        *_drawn(drawn.timeline, drawn.M),
         f"\n{_NO_ADVICE if source.waits else advice(points, source.memory)}",
     ]
 
 
-def best(points: list[dict[str, Any]], most: int | None) -> dict[str, Any]:
+def best(points: list[Point], most: int | None) -> Point:
     """The fastest of those that fit, where that is known; if none does, the leanest."""
-    fitting = [one for one in points if not _beyond(one["peak_bytes"], most)]
+    fitting = [one for one in points if not _beyond(one.peak_bytes, most)]
     if not fitting:
-        return min(points, key=lambda one: max(one["peak_bytes"]))
-    return min(fitting, key=lambda one: (one["step_s"], one["K"]))
+        return min(points, key=lambda one: max(one.peak_bytes or (0,)))
+    return min(fitting, key=lambda one: (one.step_s, one.K))
 
 
-def advice(points: list[dict[str, Any]], most: int | None) -> str:
+def advice(points: list[Point], most: int | None) -> str:
     """One line: the fastest K and M, of those that fit where that is known; if none does, the leanest."""
     chosen = best(points, most)
-    if _beyond(chosen["peak_bytes"], most):
+    if _beyond(chosen.peak_bytes, most):
         return (
             f"none of these fits into the device's {memory(most or 0)}: the leanest, "
-            f"K={chosen['K']}, M={chosen['M']}, takes {memory(max(chosen['peak_bytes']))} on its "
+            f"K={chosen.K}, M={chosen.M}, takes {memory(max(chosen.peak_bytes or (0,)))} on its "
             "fullest stage; try a larger K or M, or a smaller N"
         )
     which = (
-        "fastest that fits"
-        if any(_beyond(one["peak_bytes"], most) for one in points)
-        else "fastest"
+        "fastest that fits" if any(_beyond(one.peak_bytes, most) for one in points) else "fastest"
     )
-    if chosen["peak_bytes"] is None:
+    if chosen.peak_bytes is None:
         peak = "its peak is not known"
     else:
         room = (
             "the device's memory is not known" if most is None else f"the device has {memory(most)}"
         )
-        peak = f"peak {memory(max(chosen['peak_bytes']))} on the fullest stage ({room})"
-    alone = ", which would not fit" if _beyond(chosen["peak_bytes_k1"], most) else ""
+        peak = f"peak {memory(max(chosen.peak_bytes))} on the fullest stage ({room})"
+    alone = ", which would not fit" if _beyond(chosen.peak_bytes_k1, most) else ""
     return (
-        f"{which}: K={chosen['K']}, M={chosen['M']}, {chosen['throughput']:,.1f} {chosen['unit']}, "
-        f"{chosen['speedup_vs_k1']:.2f}x over K=1 at the same M and N{alone}; {peak}"
+        f"{which}: K={chosen.K}, M={chosen.M}, {chosen.throughput:,.1f} {chosen.unit}, "
+        f"{chosen.speedup_vs_k1:.2f}x over K=1 at the same M and N{alone}; {peak}"
     )
 
 
-def _steps(source: Source, points: list[dict[str, Any]]) -> "RenderableType":
+def _steps(source: Source, points: list[Point]) -> "RenderableType":
     first = points[0]
-    over = f"over K={first['K']}, M={first['M']}"
-    columns = ("K", "M", "step (ms)", first["unit"], "over K=1", over, "idle", "peak", "K=1 peak")
+    over = f"over K={first.K}, M={first.M}"
+    columns = ("K", "M", "step (ms)", first.unit, "over K=1", over, "idle", "peak", "K=1 peak")
     rows = [
         (
-            str(one["K"]),
-            str(one["M"]),
-            f"{1e3 * one['step_s']:,.2f}",
-            f"{one['throughput']:,.1f}",
-            f"{one['speedup_vs_k1']:.2f}x",
-            f"{one['speedup_vs_first']:.2f}x",
-            f"{one['bubble_idle_over_total']:.1%}",
-            _peak(one["peak_bytes"], source.memory),
-            _peak(one["peak_bytes_k1"], source.memory),
+            str(one.K),
+            str(one.M),
+            f"{1e3 * one.step_s:,.2f}",
+            f"{one.throughput:,.1f}",
+            f"{one.speedup_vs_k1:.2f}x",
+            f"{one.speedup_vs_first:.2f}x",
+            f"{one.bubble_idle_over_total:.1%}",
+            _peak(one.peak_bytes, source.memory),
+            _peak(one.peak_bytes_k1, source.memory),
         )
         for one in points
     ]
@@ -432,10 +458,10 @@ def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
     return [title, gantt(timeline, 72)]
 
 
-def _beyond(peaks: list[int] | None, most: int | None) -> bool:
+def _beyond(peaks: Sequence[float] | None, most: int | None) -> bool:
     """Whether the fullest stage is known to take more than there is."""
     return peaks is not None and most is not None and max(peaks) > most
 
 
-def _peak(peaks: list[int] | None, most: int | None) -> str:
+def _peak(peaks: Sequence[float] | None, most: int | None) -> str:
     return memory(max(peaks)) + "!" * _beyond(peaks, most) if peaks else "-"

@@ -213,7 +213,7 @@ def _holds_spans(path: Path) -> bool:
 def _head(path: Path, spec: RunSpec, why: "Why") -> str:
     """Which run, what it took."""
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
-    rounds = len(Folder(path.parent.parent).lines(path.parent.name))
+    rounds = len(Folder(path.parent.parent).records(path.parent.name))
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
     kept = f", the step whose spans {which} kept" if rounds else ""
     return (

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from repro.harness import contention, terminal
 from repro.harness.outside import short
 from repro.harness.plan import Plan, PlannedRun
-from repro.harness.results import Results, load
-from repro.harness.spec import TIMED, RunSpec, baseline, canonical, slug
-from repro.harness.statistics import MIN_ROUNDS, ratio
+from repro.harness.results import Results, Run, load
+from repro.harness.spec import TIMED, RunSpec, canonical, slug
+from repro.harness.statistics import MIN_ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Row = Mapping[str, Any]  # of `Results.rows`
 # What the paper divides by, the first that there is: Table 2 by K=2 and M=1, Table 3 by K=2.
 _BASES: tuple[dict[str, int], ...] = ({"K": 2, "M": 1}, {"K": 2}, {"K": 1})
 # Fields that have a column in any case, or that say nothing about a timed step.
@@ -29,7 +28,7 @@ _SHOWN = {"K", "M", "task", "memory", "stretch"}
 def closing(plan: Plan) -> list["RenderableType"]:
     """The parts of the answer for one experiment; none where nothing was measured."""
     results = load(plan.folder.path)
-    rows: dict[str, Row] = {row["run"]: row for row in results.rows.to_dict("records")}
+    rows = {run.id: run for run in results.runs}
     if plan.experiment.paper or plan.experiment.neurips:
         return exhibit(plan, results, rows)
     parts: list[RenderableType] = []
@@ -46,7 +45,7 @@ def closing(plan: Plan) -> list["RenderableType"]:
 
 
 def table(
-    group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Row], results: Results
+    group: str, runs: Sequence[PlannedRun], rows: Mapping[str, Run], results: Results
 ) -> list[Any]:
     """The timed runs of a group, one row each, with a line above that says what they have in common.
 
@@ -62,24 +61,22 @@ def table(
     common += [first.fidelity] if "fidelity" not in varied else []
     common += [f"N={first.N}"] if "N" not in varied else []
     common += [f"re-materialization {first.checkpoint}"] if "checkpoint" not in varied else []
-    units = sorted({rows[run.id]["unit"] for run in runs})
+    units = sorted({rows[run.id].unit for run in runs})
     columns = ("K", "M", *varied, "step", " or ".join(units), "over K=1", "idle", "peak", "rounds")
     cells = []
     for run in runs:
         row = rows[run.id]
         cells.append(
             (
-                str(row["K"]),
-                str(row["M"]),
+                str(row.K),
+                str(row.M),
                 *(_field(run.spec, name) for name in varied),
-                terminal.seconds(row["step_s"]),
-                terminal.number(row["throughput"]),
-                speedup(row),
-                f"{row['bubble_idle_over_total']:.0%}"
-                if _known(row["bubble_idle_over_total"])
-                else "-",
-                terminal.size(2**30 * row["peak_gib_max"]) if _known(row["peak_gib_max"]) else "-",
-                _rounds(row, results),
+                terminal.seconds(row.step_s),
+                terminal.number(row.throughput),
+                speedup(row, results),
+                f"{row.bubble_idle_over_total:.0%}" if _known(row.bubble_idle_over_total) else "-",
+                terminal.size(2**30 * row.peak_gib_max) if _known(row.peak_gib_max) else "-",
+                _rounds(row),
             )
         )
     head = ", ".join(common if group in ("", slug(first.model)) else [group, *common])
@@ -90,16 +87,15 @@ def table(
     return [f"\n{head}", made, *_reading(cells)]
 
 
-def speedup(row: Row) -> str:
+def speedup(row: Run, results: Results) -> str:
     """`1.42x [1.32, 1.65]` over K=1; with ~ where the interval spans 1."""
-    value = row["speedup_vs_k1"]
-    low, high = row["speedup_vs_k1_ci_low"], row["speedup_vs_k1_ci_high"]
-    if row["K"] == 1 or not _known(value):
+    value, low, high = results.speedup(row, K=1)
+    if row.K == 1 or not _known(value):
         return "-"
     return _times(value, low, high)
 
 
-def best(runs: Sequence[PlannedRun], of: Mapping[str, Row], results: Results) -> list[str]:
+def best(runs: Sequence[PlannedRun], of: Mapping[str, Run], results: Results) -> list[str]:
     """Which K and M are fastest, if that is shown, and which take least memory.
 
     Nothing is said of runs that differ in more than K and M.
@@ -115,24 +111,24 @@ def best(runs: Sequence[PlannedRun], of: Mapping[str, Row], results: Results) ->
     }
     rows = [of[run.id] for run in runs]
     # A cost model may have chosen another N than the spec's.
-    if len(rows) < 2 or len(settings) > 1 or len({row["N"] for row in rows}) > 1:
+    if len(rows) < 2 or len(settings) > 1 or len({row.N for row in rows}) > 1:
         return []
     lines = [_fastest(rows, results)]
-    weighed = [row for row in rows if _known(row["peak_gib_max"])]
+    weighed = [row for row in rows if _known(row.peak_gib_max)]
     if weighed:
-        leanest = min(weighed, key=lambda row: row["peak_gib_max"])
-        size = terminal.size(2**30 * leanest["peak_gib_max"])
+        leanest = min(weighed, key=lambda row: row.peak_gib_max)
+        size = terminal.size(2**30 * leanest.peak_gib_max)
         lines.append(f"smallest peak: {_place(leanest)} with {size} on its fullest stage")
     return lines
 
 
-def _fastest(rows: Sequence[Row], results: Results) -> str:
+def _fastest(rows: Sequence[Run], results: Results) -> str:
     """The fastest point, or why none is known to be: the first two may differ by chance alone."""
-    first, second = sorted(rows, key=lambda row: -row["throughput"])[:2]
-    told = f"{_place(first)} with {terminal.rate(first['throughput'], first['unit'])}"
-    if first["fidelity"] not in TIMED:  # nothing is left to chance
+    first, second = sorted(rows, key=lambda row: -row.throughput)[:2]
+    told = f"{_place(first)} with {terminal.rate(first.throughput, first.unit)}"
+    if first.fidelity not in TIMED:  # nothing is left to chance
         return f"fastest: {told}"
-    value, low, high, rounds = ratio(results.rounds.to_dict("records"), first["run"], second["run"])
+    value, low, high, rounds = results.ratio(first, second)
     if rounds < MIN_ROUNDS:
         return (
             f"no fastest is shown: that takes {MIN_ROUNDS} rounds together, {_place(first)} and "
@@ -144,11 +140,11 @@ def _fastest(rows: Sequence[Row], results: Results) -> str:
         )
     if high < 1:  # the medians of all rounds and of the rounds together disagree
         first, second, value, low, high = second, first, 1 / value, 1 / high, 1 / low
-        told = f"{_place(first)} with {terminal.rate(first['throughput'], first['unit'])}"
+        told = f"{_place(first)} with {terminal.rate(first.throughput, first.unit)}"
     return f"fastest: {told}, {_times(value, low, high)} over the next, {_place(second)}"
 
 
-def exhibit(plan: Plan, results: Results, rows: Mapping[str, Row]) -> list[Any]:
+def exhibit(plan: Plan, results: Results, rows: Mapping[str, Run]) -> list[Any]:
     """One line about an experiment of the paper: the key cell of each model, measured, emulated, simulated or counted.
 
     A key cell is the one of the largest K and M; of a search for the largest model the first one of
@@ -156,43 +152,42 @@ def exhibit(plan: Plan, results: Results, rows: Mapping[str, Row]) -> list[Any]:
     """
     about = plan.experiment
     name = about.paper or f"NeurIPS {about.neurips}"
-    specs = {run.id: run.spec for run in plan.runs}
     cells: dict[tuple[str, str], str] = {}
     for group in about.groups:
         runs = [run for run in plan.group(group.name) if run.id in rows]
         for place in dict.fromkeys((run.spec.model, run.spec.fidelity) for run in runs):
             alike = [rows[run.id] for run in runs if (run.spec.model, run.spec.fidelity) == place]
             # The first group of a model has what the exhibit is about, later ones vary it.
-            if place not in cells and (cell := _key_cell(alike, specs, results)):
+            if place not in cells and (cell := _key_cell(alike, results)):
                 cells[place] = cell
     told = "; ".join(f"{model}, {fidelity}: {cell}" for (model, fidelity), cell in cells.items())
     return [f"\n{name}: {told or 'nothing was measured'}"]
 
 
-def _key_cell(rows: Sequence[Row], specs: Mapping[str, RunSpec], results: Results) -> str:
+def _key_cell(rows: Sequence[Run], results: Results) -> str:
     """What stands for all of these rows, of one model and one fidelity; nothing where none is done."""
-    grown = [row for row in rows if _known(row["parameters"]) and row["size"] != "as given"]
+    grown = [row for row in rows if _known(row.parameters) and row.size != "as given"]
     if grown:
-        most = max(grown, key=lambda row: row["K"])
+        most = max(grown, key=lambda row: row.K)
         return (
-            f"K={most['K']} fits {most['size']}, {terminal.number(most['parameters'] / 1e6)} "
+            f"K={most.K} fits {most.size}, {terminal.number(most.parameters / 1e6)} "
             "million parameters"
         )
     timed = [row for row in rows if _is_timed(row)]
     if not timed:
         return ""
-    last = max(timed, key=lambda row: (row["K"], row["M"]))
-    spec = specs[last["run"]]
+    last = max(timed, key=lambda row: (row.K, row.M))
     for other in _BASES:
-        base = baseline(spec, specs, **other)
-        if base is not None and base != last["run"]:
-            value, low, high, rounds = ratio(results.rounds.to_dict("records"), last["run"], base)
-            if rounds:
-                over = ", ".join(f"{field}={number}" for field, number in other.items())
-                return f"{_place(last)} is {_times(value, low, high)} over {over}"
-    if _known(last["bubble_idle_over_total"]):
-        return f"{_place(last)} idles {last['bubble_idle_over_total']:.0%} of K x step"
-    return f"{_place(last)} takes {terminal.seconds(last['step_s'])} a step"
+        base = results.baseline(last, **other)
+        if base is None or base is last:
+            continue
+        value, low, high, rounds = results.ratio(last, base)
+        if rounds:
+            over = ", ".join(f"{field}={number}" for field, number in other.items())
+            return f"{_place(last)} is {_times(value, low, high)} over {over}"
+    if _known(last.bubble_idle_over_total):
+        return f"{_place(last)} idles {last.bubble_idle_over_total:.0%} of K x step"
+    return f"{_place(last)} takes {terminal.seconds(last.step_s)} a step"
 
 
 def _varied(specs: Sequence[RunSpec]) -> tuple[str, ...]:
@@ -216,11 +211,10 @@ def _field(spec: RunSpec, name: str) -> str:
     return short(value, 24, quote=not str(value).isprintable())
 
 
-def _rounds(row: Row, results: Results) -> str:
+def _rounds(row: Run) -> str:
     """`5`, or `5, 2 busy`; only what a clock measured can be disturbed."""
-    own = results.rounds[results.rounds["run"] == row["run"]]
-    busy = sum(contention.is_busy(share) for share in own["load"])
-    return f"{row['rounds']}, {busy} busy" if busy else str(row["rounds"])
+    busy = sum(contention.is_busy(round_.load) for round_ in row.rounds)
+    return f"{len(row.rounds)}, {busy} busy" if busy else str(len(row.rounds))
 
 
 def _reading(cells: Sequence[tuple[str, ...]]) -> list[str]:
@@ -242,9 +236,9 @@ def _reading(cells: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"  {line}" for line in told]
 
 
-def _missing(rows: Sequence[Row]) -> list[str]:
+def _missing(rows: Sequence[Run]) -> list[str]:
     """How many runs have no result, for each reason."""
-    count = Counter(str(row["status"]) for row in rows if row["status"] != "done")
+    count = Counter(str(row.status) for row in rows if row.status != "done")
     return (
         [f"  not measured: {', '.join(f'{n} x {status}' for status, n in count.items())}"]
         if count
@@ -252,16 +246,16 @@ def _missing(rows: Sequence[Row]) -> list[str]:
     )
 
 
-def _is_timed(row: Row) -> bool:
-    return _known(row["step_s"])
+def _is_timed(row: Run) -> bool:
+    return _known(row.step_s)
 
 
 def _known(value: float) -> bool:
     return not math.isnan(value)
 
 
-def _place(row: Row) -> str:
-    return f"K={row['K']}, M={row['M']}"
+def _place(row: Run) -> str:
+    return f"K={row.K}, M={row.M}"
 
 
 def _times(value: float, low: float, high: float) -> str:

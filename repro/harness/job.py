@@ -1,10 +1,12 @@
 """What passes between the coordinator and its workers: a job, what became of it, and who measures."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.schema import RoundRecord
 from repro.harness.spec import RunSpec
+from repro.simulate import StageCosts
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,7 @@ class Job:
         memory: whether to read peak memory too.
         device: "cpu" or "cuda".
         allow_nonfinite: record a run whose loss or gradients are inf or nan, instead of failing it.
-        costs: of an emulated run with a device's profile what its stages are to wait, as
-            `StageCosts.plain` gives it.
+        costs: what the stages of an emulated run with a device's profile are to wait.
     """
 
     spec: RunSpec
@@ -26,21 +27,32 @@ class Job:
     memory: bool = True
     device: str = "cpu"
     allow_nonfinite: bool = False
-    costs: dict[str, Any] | None = None
+    costs: StageCosts | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a task brings home: the record of the round, and the spans of its median step."""
+
+    record: RoundRecord
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: a status word, the reason when it is not done, and what rank 0 measured.
+    """What became of a job.
 
-    `log` is the folder of the workers' output, for a person to look into.
+    Attributes:
+        status: "done", "oom", "timeout", "failed" or "interrupted".
+        reason: why it is not done.
+        log: folder of the workers' output, for a person to look into.
+        measured: what rank 0 measured; None where it is not done.
     """
 
     status: str
     reason: str = ""
     log: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    timeline: list[dict[str, Any]] = field(default_factory=list)
+    measured: Measured | None = None
 
 
 class Measurer(Protocol):
@@ -53,6 +65,3 @@ class Measurer(Protocol):
     def measure(self, job: Job, deadline: float) -> Outcome:
         """Measure one run once, within `deadline` seconds."""
         ...
-
-
-Tell = Callable[[str], object]  # takes a line for the user

@@ -8,17 +8,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
-from repro.harness.results import load
+from repro.harness.results import Results, Run, load
 from repro.harness.spec import TIMED, RunSpec
-from repro.harness.statistics import ratio
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
 
 _FIELDS = ("M", "schedule", "checkpoint", "balance")
 _WORTH = 1.02  # a gain below, without an interval, is not worth a sentence
@@ -108,15 +104,16 @@ def neighbours(path: Path, why: Why) -> list[Neighbour]:
     if not (folder / "experiment.json").is_file():
         return []
     results = load(folder)
-    run = path.parent.name
-    if run not in results.specs:
+    own = next((run for run in results.runs if run.id == path.parent.name), None)
+    if own is None:
         return []
-    found = []
-    for other, spec in results.specs.items():
-        field = _difference(results.specs[run], spec)
-        if field is not None and (one := _compared(results, run, other, field, why)) is not None:
-            found.append(one)
-    return sorted(found, key=lambda one: -one.gain)
+    compared = []
+    for other in results.runs:
+        field = _difference(own.spec, other.spec)
+        neighbour = _compared(results, own, other, field, why) if field else None
+        if neighbour is not None:
+            compared.append(neighbour)
+    return sorted(compared, key=lambda neighbour: -neighbour.gain)
 
 
 def disproved(found: Sequence[Neighbour]) -> list[str]:
@@ -159,21 +156,27 @@ def _difference(own: RunSpec, other: RunSpec) -> str | None:
     return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None
 
 
-def _compared(results: "Results", run: str, other: str, field: str, why: Why) -> Neighbour | None:
+def _compared(results: Results, own: Run, other: Run, field: str, why: Why) -> Neighbour | None:
     """The other run beside this one; None where one of them was not timed."""
-    rows = results.rows.set_index("run")
-    step = float(rows.loc[other, "step_s"])  # pyright: ignore[reportArgumentType]
-    gain, low, high, rounds = ratio(results.rounds.to_dict("records"), other, run)
+    gain, low, high, rounds = results.ratio(other, own)
     if not rounds:
-        gain = float(rows.loc[other, "throughput"]) / float(rows.loc[run, "throughput"])  # pyright: ignore
-    if math.isnan(step) or math.isnan(gain):
+        gain = other.throughput / own.throughput
+    if math.isnan(other.step_s) or math.isnan(gain):
         return None
-    own, value = getattr(results.specs[run], field), getattr(results.specs[other], field)
-    predicted_s = _predicted(results.specs[other], field, why)
-    predicted = None if predicted_s is None else why.base_s / predicted_s
-    fidelity = results.specs[run].fidelity
+    predicted_s = _predicted(other.spec, field, why)
     return Neighbour(
-        other, fidelity, field, value, own, step, gain, low, high, rounds, predicted_s, predicted
+        run=other.id,
+        fidelity=own.fidelity,
+        field=field,
+        value=getattr(other.spec, field),
+        own=getattr(own.spec, field),
+        step_s=other.step_s,
+        gain=gain,
+        low=low,
+        high=high,
+        rounds=rounds,
+        predicted_s=predicted_s,
+        predicted=None if predicted_s is None else why.base_s / predicted_s,
     )
 
 

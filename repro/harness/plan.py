@@ -154,7 +154,7 @@ def make(
     chosen = select(experiment, only)
     runs: list[PlannedRun] = []
     markers = folder.markers()
-    recorded = cache(lambda run: {line["round"] for line in folder.lines(run, markers)})
+    recorded = cache(lambda run: {record.round for record in folder.records(run, markers)})
     ids_of = {
         group.name: {run.run_id(experiment.version, machine.identity): run for run in group.runs}
         for group in experiment.groups

@@ -8,8 +8,9 @@ drawn once a second, because drawing takes time from the cores that are being me
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from math import isnan
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -28,6 +29,8 @@ from repro.harness.terminal import rate, seconds, show, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from repro.harness.results import Run
 
 COLOURS = {
     "F": "bold blue",
@@ -161,16 +164,18 @@ class Story:
         self._advance(run, None)
 
     def result(
-        self, run: PlannedRun, row: dict[str, Any], timeline: Timeline | None, *, draw: bool
+        self,
+        run: "Run",
+        speedup: tuple[float, float, float],
+        timeline: Timeline | None,
+        *,
+        draw: bool,
     ) -> None:
-        """A run has all its rounds: its numbers; with `draw` also the picture of its group, a median step."""
-        self.say(Text(result_line(row), style="bold"))
+        """A run has all its rounds: its numbers; with `draw` also a picture of its median step."""
+        self.say(Text(result_line(run, speedup), style="bold"))
         group = (self._experiment, run.group)
-        if (
-            timeline is None
-            or row["K"] == 1
-            or not (self.verbose or (draw and group not in self._drawn))
-        ):
+        wanted = self.verbose or (draw and group not in self._drawn)
+        if timeline is None or run.K == 1 or not wanted:
             return
         if not self._drawn:
             self.say(f"    its median step: {LEGEND}")
@@ -253,36 +258,41 @@ def plan_table(plan: Plan) -> Table:
     return table
 
 
-def result_line(row: Mapping[str, Any]) -> str:
-    """`transformer-K2-M4-3fa9c1 (d=64): step 512 ms, 62.5 sequences/s, 1.62x [1.58, 1.66] over K=1, idle 21% ...`."""
-    if row["size"]:
-        return f"  {run_name(row['run'], row['differs_in'])}: {_fitted(row)}"
-    shown = run_name(
-        row["run"], "" if row["fidelity"] == "measured" else row["fidelity"], row["differs_in"]
-    )
-    if row["step_s"] != row["step_s"]:
-        return f"  {shown}: done; the report shows what came of it"
-    text = f"  {shown}: step {seconds(row['step_s'])}, {rate(row['throughput'], row['unit'])}"
-    if row["K"] > 1 and row["speedup_vs_k1"] == row["speedup_vs_k1"]:
-        low, high = row["speedup_vs_k1_ci_low"], row["speedup_vs_k1_ci_high"]
-        interval = f" [{low:.2f}, {high:.2f}]" if low == low else ""
-        interval += " ~ no difference shown" if low <= 1 <= high else ""
-        text += (
-            f", {row['speedup_vs_k1']:.2f}x{interval} over K=1 at the same N, M and "
-            "re-materialization"
-        )
-    if row["K"] > 1 and row["bubble_idle_over_total"] == row["bubble_idle_over_total"]:
-        text += f", idle {row['bubble_idle_over_total']:.0%} of K x step"
+def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
+    """A run's numbers in one line.
+
+    Such as `transformer-K2-M4-3fa9c1 (d=64): step 512 ms, 62.5 sequences/s, 1.62x [1.58, 1.66]
+    over K=1, idle 21%`.
+
+    Args:
+        run: with all its rounds.
+        speedup: throughput over K=1, with the ends of its interval.
+    """
+    if run.fit is not None:
+        return f"  {run_name(run.id, run.differs_in)}: {_fitted(run)}"
+    fidelity = "" if run.fidelity == "measured" else run.fidelity
+    name = run_name(run.id, fidelity, run.differs_in)
+    if isnan(run.step_s):
+        return f"  {name}: done; the report shows what came of it"
+    text = f"  {name}: step {seconds(run.step_s)}, {rate(run.throughput, run.unit)}"
+    value, low, high = speedup
+    if run.K > 1 and not isnan(value):
+        interval = "" if isnan(low) else f" [{low:.2f}, {high:.2f}]"
+        if low <= 1 <= high:
+            interval += " ~ no difference shown"
+        text += f", {value:.2f}x{interval} over K=1 at the same N, M and re-materialization"
+    if run.K > 1 and not isnan(run.bubble_idle_over_total):
+        text += f", idle {run.bubble_idle_over_total:.0%} of K x step"
     return text
 
 
-def _fitted(row: Mapping[str, Any]) -> str:
-    if row["parameters"] != row["parameters"]:
-        return row["size"]
-    found = "" if row["size"] == "as given" else "largest "
+def _fitted(run: "Run") -> str:
+    if isnan(run.parameters):
+        return run.size
+    largest = "" if run.size == "as given" else "largest "
     return (
-        f"{found}{row['size']}, {row['parameters'] / 1e6:,.1f} million parameters, "
-        f"{size(2**30 * row['peak_gib_max'])} on the fullest stage ({row['fidelity']})"
+        f"{largest}{run.size}, {run.parameters / 1e6:,.1f} million parameters, "
+        f"{size(2**30 * run.peak_gib_max)} on the fullest stage ({run.fidelity})"
     )
 
 

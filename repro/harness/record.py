@@ -17,7 +17,6 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
@@ -25,9 +24,20 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
+from repro.harness.job import Measured
 from repro.harness.machine import Machine, commit, environment
 from repro.harness.outside import LARGE, SMALL, from_json, read_text, short
-from repro.harness.schema import Env, Line, Listing, Marker, Status, Word, damage, finite, misfit
+from repro.harness.schema import (
+    Env,
+    Listing,
+    Marker,
+    RoundRecord,
+    Status,
+    Word,
+    damage,
+    misfit,
+    round_record,
+)
 from repro.harness.spec import Experiment, RunSpec, Scale, digest, mark
 from repro.harness.warned import LeftOut
 from repro.io.files import as_json, write
@@ -36,14 +46,6 @@ from repro.io.untrusted import open_regular
 
 _FILES = ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
 Markers = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one run brought home from one round: a metrics line and the spans of its median step."""
-
-    metrics: dict[str, Any]
-    timeline: list[dict[str, Any]]
 
 
 class Folder:
@@ -66,11 +68,18 @@ class Folder:
         }
         return {name: marker for name, marker in found.items() if marker is not None}
 
-    def lines(self, run: str, markers: Markers | None = None) -> list[dict[str, Any]]:
-        """The metrics of a run, one dict per finished round, the newest last; one warning for what is left out.
+    def records(self, run: str, markers: Markers | None = None) -> list[RoundRecord]:
+        """What was recorded of a run, one record per finished round, the newest last.
 
-        `markers` are those of this folder, where they are known already.
+        What is left out, because it is damaged, is named in one warning. `markers` are those of
+        this folder, where they are known already.
         """
+        return [record for _, record in self._lines(run, markers)]
+
+    def _lines(
+        self, run: str, markers: Markers | None = None
+    ) -> list[tuple[dict[str, Any], RoundRecord]]:
+        """Each line of a run's metrics.jsonl that counts, as it stands and as a record."""
         markers = self.markers() if markers is None else markers
         wanted = {
             name: marker["runs"][run] for name, marker in markers.items() if marker["runs"].get(run)
@@ -78,12 +87,12 @@ class Folder:
         path = self.path / run / "metrics.jsonl"
         try:
             texts = read_text(path, LARGE).split("\n") if wanted else []
-            found, damaged = _counted(run, texts, wanted)
+            lines, damaged = _counted(run, texts, wanted)
         except ValueError as error:
-            found, damaged = {}, [str(error)]
+            lines, damaged = {}, [str(error)]
         if damaged:
             warn(path, f"{'; '.join(damaged)}; the next `repro run` measures again what is missing")
-        return list(found.values())
+        return list(lines.values())
 
     def status(self, run: str) -> dict[str, Any]:
         """{status, reason, rounds} as last written; a run never started is planned."""
@@ -196,7 +205,7 @@ class Folder:
             if path.stem not in markers:
                 path.unlink()
         for run in runs:
-            kept = {line["round"] for line in self.lines(run, markers)}
+            kept = {record.round for record in self.records(run, markers)}
             lost = {name for name, marker in markers.items() if marker["runs"].get(run)} - kept
             if lost:
                 self.forget(run, lost)
@@ -233,12 +242,15 @@ class Folder:
         name, markers = self.next_round(group), self.markers()
         digests = {}
         for run, result in measured.items():
-            line = finite({"round": name, **redacted(result.metrics)})
+            record = result.record.model_copy(update={"round": name})
+            line = redacted(record.model_dump(mode="json"))
             digests[run] = digest(line)
             folder = self.path / run
-            self._write(folder / "metrics.jsonl", as_lines([*self.lines(run, markers), line]))
+            earlier = [old for old, _ in self._lines(run, markers)]
+            self._write(folder / "metrics.jsonl", as_lines([*earlier, line]))
             self._write_json(folder / "env.json", environment(machine))
-            self._write(folder / "timeline.parquet", as_table(result.timeline))
+            spans = result.timeline.to_rows() if result.timeline else []
+            self._write(folder / "timeline.parquet", as_table(spans))
         marker = {
             "group": group,
             "runs": digests,
@@ -257,7 +269,8 @@ class Folder:
         for name in sorted(markers.keys() & set(rounds)):
             markers[name]["runs"][run] = None
             self._write_json(self._marker(name), markers[name])
-        self._write(self.path / run / "metrics.jsonl", as_lines(self.lines(run, markers)))
+        kept = [line for line, _ in self._lines(run, markers)]
+        self._write(self.path / run / "metrics.jsonl", as_lines(kept))
 
     def restore(self) -> None:
         """Write again what this process has written here and somebody has deleted or moved since; one warning."""
@@ -313,31 +326,32 @@ def _object(text: str) -> dict[str, Any]:
 
 def _counted(
     run: str, texts: list[str], wanted: Mapping[str, str]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The lines of a run's metrics.jsonl with the wanted digests, round -> line, and what is wrong with the others."""
-    found: dict[str, dict[str, Any]] = {}
+) -> tuple[dict[str, tuple[dict[str, Any], RoundRecord]], list[str]]:
+    """The lines with the wanted digests, round -> (line, record), and what is wrong with others."""
+    counted: dict[str, tuple[dict[str, Any], RoundRecord]] = {}
     damaged: dict[str, list[int]] = {}
     for number, text in enumerate(texts, start=1):
         try:
             line = _object(text) if text.strip() else {}
             name = str(line.get("round"))
-            if name in wanted:
-                reason = damage(Line, line) or misfit(run, line)
-                reason = reason or (
-                    "" if digest(line) == wanted[name] else "not as it was recorded"
-                )
-                if reason:
-                    raise ValueError(reason)
-                found.setdefault(name, line)
+            if name not in wanted:
+                continue
+            record = round_record(line)
+            if reason := misfit(run, record):
+                raise ValueError(reason)
+            if digest(line) != wanted[name]:
+                raise ValueError("not as it was recorded")
+            counted.setdefault(name, (line, record))
         except ValueError as error:
             damaged.setdefault(str(error).removesuffix("; correct it"), []).append(number)
-    told = [f"{_lines(numbers)}, {reason}" for reason, numbers in damaged.items()]
-    if not told and (lost := sorted(set(wanted) - set(found))):
-        told.append(f"no line of {', '.join(lost)}")
-    return found, told
+    reasons = [f"{_line_numbers(numbers)}, {reason}" for reason, numbers in damaged.items()]
+    missing = sorted(set(wanted) - set(counted))
+    if missing and not reasons:
+        reasons.append(f"no line of {', '.join(missing)}")
+    return counted, reasons
 
 
-def _lines(numbers: list[int]) -> str:
+def _line_numbers(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return f"line {numbers[0]}"
     return f"{len(numbers)} lines from {numbers[0]} to {numbers[-1]}"

@@ -1,15 +1,15 @@
-"""Everything recorded, as data frames: one row per run, one line per run and round.
+"""Everything recorded, as typed runs and rounds, and as data frames made from them.
 
 Nothing is measured here. A file that cannot be read is left out with one warning that names it.
 """
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,11 +18,16 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
 from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
+from repro.harness.schema import FitRound, Modelled, RoundRecord, TrainRound
 from repro.harness.spec import TIMED, RunSpec, compared, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
-# Of each spec.
+SPEEDUPS: dict[str, dict[str, int]] = {
+    "speedup_vs_k1": {"K": 1},
+    "speedup_vs_k2m1": {"K": 2, "M": 1},
+}
+# Columns of `Results.rows` that are fields of a spec and hardly ever differ.
 SETTINGS = (
     "task",
     "seed",
@@ -35,65 +40,247 @@ SETTINGS = (
     "memory",
     "stretch",
 )
-COLUMNS = [
-    *(
-        "experiment",
-        "run",
-        "differs_in",
-        "model",
-        "model_args",
-        "K",
-        "M",
-        "N",
-        "D",
-        "schedule",
-        "remat",
-        "optimizer",
-        "lr",
-    ),
-    *("fidelity", "device", "status", "step_s", "throughput"),
-    *("speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high"),
-    *("speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high"),
-    *(
-        "bubble_idle_over_total",
-        "bubble_idle_over_work",
-        "peak_gib_max",
-        "peak_gib_per_stage",
-        "commit",
-    ),
-    *(
-        "unit",
-        "rounds",
-        "balance",
-        "cut_by",
-        "labels",
-        "library",
-        "size",
-        "parameters",
-        "machine",
-        "scale",
-        "group",
-    ),
-    *SETTINGS,
-]
-SPEEDUPS = {"speedup_vs_k1": {"K": 1}, "speedup_vs_k2m1": {"K": 2, "M": 1}}
-ROUND_COLUMNS = [
-    *("machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput"),
-    *(
-        "bubble_idle_over_total",
-        "bubble_idle_over_work",
-        "loss",
-        "setup_s",
-        "breakdown",
-        "checks",
-        "fit",
-    ),
-    *("modelled", "calibration", "load"),
-]
 
 
-Place = tuple[str, str, str]  # machine, scale, experiment
-PLACE = ("machine", "scale", "experiment")
+class Place(NamedTuple):
+    """Where an experiment's results lie: results/<machine>/<scale>/<experiment>."""
+
+    machine: str
+    scale: str
+    experiment: str
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One run in one round.
+
+    Attributes:
+        record: what was stored.
+        N: examples of a mini-batch.
+        commit: of the code that measured it.
+        load: share of the usable cores that other processes took meanwhile; NaN where it was not
+            recorded, and for runs that no clock times.
+    """
+
+    record: RoundRecord
+    N: int
+    commit: str
+    load: float = math.nan
+
+    @property
+    def name(self) -> str:
+        """`transformer-0003`."""
+        return self.record.round
+
+    @cached_property
+    def step_s(self) -> float:
+        """Median seconds of the round's steps; NaN where none was timed."""
+        return _median(self.record.step_s) if isinstance(self.record, TrainRound) else math.nan
+
+    @property
+    def throughput(self) -> float:
+        """Examples per second."""
+        return self.N / self.step_s
+
+    @cached_property
+    def bubble_idle_over_total(self) -> float:
+        """Median share of K x step in which a stage does nothing."""
+        return self._median_of("bubble_idle_over_total")
+
+    @cached_property
+    def bubble_idle_over_work(self) -> float:
+        """The same idle time over the busy time."""
+        return self._median_of("bubble_idle_over_work")
+
+    @property
+    def loss(self) -> float:
+        """Loss of the last step."""
+        return _median(self.record.loss[-1:]) if isinstance(self.record, TrainRound) else math.nan
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """Part -> share of K x step; empty without a trace."""
+        shares = self.record.breakdown if isinstance(self.record, TrainRound) else {}
+        return {part: math.nan if share is None else share for part, share in shares.items()}
+
+    @property
+    def modelled(self) -> Modelled | None:
+        """What the cost model gave, of a simulated or emulated run."""
+        return self.record.modelled if isinstance(self.record, TrainRound) else None
+
+    def _median_of(self, name: str) -> float:
+        return (
+            _median(getattr(self.record, name)) if isinstance(self.record, TrainRound) else math.nan
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of one experiment at one place, over all its rounds.
+
+    Attributes:
+        place: machine, scale and experiment.
+        id: of the run.
+        group: that it belongs to.
+        spec: what was asked for.
+        status: "done", "planned", or with its reason: "skipped(needs a GPU)".
+        rounds: the oldest first.
+        device: that the numbers are of; empty where nothing was computed.
+        differs_in: what tells it from other runs of its experiment, `spec.differences`.
+    """
+
+    place: Place
+    id: str
+    group: str
+    spec: RunSpec
+    status: str
+    rounds: tuple[Round, ...]
+    device: str = ""
+    differs_in: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has all its rounds."""
+        return self.status == "done"
+
+    @property
+    def machine(self) -> str:
+        """Slug of the machine that measured it."""
+        return self.place.machine
+
+    @property
+    def scale(self) -> str:
+        """The scale at which it was planned."""
+        return self.place.scale
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that it belongs to."""
+        return self.place.experiment
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.spec.model
+
+    @property
+    def K(self) -> int:
+        """Stages."""
+        return self.spec.K
+
+    @property
+    def M(self) -> int:
+        """Micro-batches of a mini-batch."""
+        return self.spec.M
+
+    @property
+    def D(self) -> int:
+        """Replicas of the pipeline."""
+        return self.spec.D
+
+    @property
+    def N(self) -> int:
+        """Examples of a mini-batch; where a cost model chose it, the one that it chose."""
+        modelled = self.rounds[-1].modelled if self.rounds else None
+        return modelled.batch if modelled else self.spec.N
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+        return self.spec.schedule
+
+    @property
+    def remat(self) -> str:
+        """Which micro-batches are recomputed."""
+        return self.spec.checkpoint
+
+    @property
+    def library(self) -> str:
+        """Whose pipeline ran it."""
+        return self.spec.library
+
+    @property
+    def fidelity(self) -> str:
+        """How its numbers are known."""
+        return self.spec.fidelity
+
+    @cached_property
+    def step_s(self) -> float:
+        """Seconds of a step: median over rounds; NaN where none was timed."""
+        return _median([round_.step_s for round_ in self.rounds])
+
+    @cached_property
+    def throughput(self) -> float:
+        """Examples per second: median over rounds."""
+        return _median([round_.throughput for round_ in self.rounds])
+
+    @cached_property
+    def bubble_idle_over_total(self) -> float:
+        """Share of K x step in which a stage does nothing: median over rounds."""
+        return _median([round_.bubble_idle_over_total for round_ in self.rounds])
+
+    @cached_property
+    def bubble_idle_over_work(self) -> float:
+        """Idle time over busy time: median over rounds."""
+        return _median([round_.bubble_idle_over_work for round_ in self.rounds])
+
+    @cached_property
+    def peak_gib_per_stage(self) -> tuple[float, ...]:
+        """Peak memory of each stage in the newest round that read it; empty where none did."""
+        for round_ in reversed(self.rounds):
+            if round_.record.peak_bytes:
+                return tuple(peak / GIB for peak in round_.record.peak_bytes)
+        return ()
+
+    @property
+    def peak_gib_max(self) -> float:
+        """Peak memory of the fullest stage; NaN where nobody read it."""
+        return max(self.peak_gib_per_stage, default=math.nan)
+
+    @property
+    def commit(self) -> str:
+        """The commits whose code measured it."""
+        return ", ".join(dict.fromkeys(round_.commit for round_ in self.rounds))
+
+    @property
+    def unit(self) -> str:
+        """Of throughput; empty without rounds."""
+        return self.rounds[-1].record.unit if self.rounds else ""
+
+    @property
+    def balance(self) -> tuple[int, ...]:
+        """Layers of each stage; empty where nothing was recorded."""
+        return tuple(self.rounds[-1].record.balance) if self.rounds else ()
+
+    @property
+    def cut_by(self) -> str:
+        """The rule that the balance comes from."""
+        return self.spec.balance if isinstance(self.spec.balance, str) else "given"
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What the model says of itself."""
+        return self.rounds[-1].record.labels if self.rounds else {}
+
+    @property
+    def fit(self) -> FitRound | None:
+        """The newest record of a search for the largest model."""
+        record = self.rounds[-1].record if self.rounds else None
+        return record if isinstance(record, FitRound) else None
+
+    @property
+    def size(self) -> str:
+        """The largest model that fits, `L=24`; empty for other tasks."""
+        if self.fit is None:
+            return ""
+        largest = self.fit.fit.largest
+        return self.spec.grown(largest.args) if largest else "nothing fits"
+
+    @property
+    def parameters(self) -> float:
+        """Of the largest model that fits; NaN for other tasks."""
+        largest = self.fit.fit.largest if self.fit else None
+        return float(largest.parameters) if largest else math.nan
 
 
 @dataclass(frozen=True)
@@ -101,77 +288,113 @@ class Results:
     """What a results folder holds.
 
     Attributes:
-        rows: one row per run, columns `COLUMNS`: seconds in step_s (median over rounds), examples
-            per second in throughput, GiB in peak_gib_*; NaN where unknown. differs_in is what tells
-            the run from others of its experiment (`repro.harness.spec.differences`). A name that
-            ends in _ci_low or _ci_high is one end of the bootstrap 95 % interval of the quantity
-            before it. balance is the number of layers of each stage, cut_by the rule that it comes
-            from.
-        rounds: one line per run and round, columns `ROUND_COLUMNS`; step_s is the median of the
-            round's steps, checks maps the name of a check to {verdict, value, evidence}; load is
-            the share of the usable cores that other processes took during the round, NaN where it
-            was not recorded and for runs on no clock.
-        specs: run id -> spec.
+        runs: every recorded or planned run of every experiment.
         folders: the experiments found.
     """
 
-    rows: pd.DataFrame
-    rounds: pd.DataFrame
-    specs: dict[str, RunSpec]
+    runs: list[Run]
     folders: list[Folder]
     # read so far
     _timelines: dict[Path, Timeline | None] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
-    def records(self) -> list[dict[str, Any]]:
-        """The rows as one mapping each."""
-        return self.rows.to_dict("records")  # pyright: ignore[reportReturnType]
+    def rows(self) -> pd.DataFrame:
+        """One row per run: seconds in step_s, examples per second in throughput, GiB in peak_gib_*.
+
+        Unknown numbers are NaN. A name that ends in _ci_low or _ci_high is one end of the
+        bootstrap 95 % interval of the quantity before it.
+        """
+        return pd.DataFrame([self.row(run) for run in self.runs], columns=COLUMNS)
 
     @cached_property
-    def _lines(self) -> dict[Place, dict[str, list[dict[str, Any]]]]:
-        """The lines of `rounds`, by place and run."""
-        found: dict[Place, dict[str, list[dict[str, Any]]]] = {}
-        for line in self.rounds.to_dict("records"):
-            found.setdefault(_place(line), {}).setdefault(line["run"], []).append(line)  # pyright: ignore
-        return found
+    def rounds(self) -> pd.DataFrame:
+        """One line per run and round, the step as the median of the round's steps."""
+        lines = [_round_row(run, round_) for run in self.runs for round_ in run.rounds]
+        return pd.DataFrame(lines, columns=ROUND_COLUMNS)
 
     @cached_property
-    def _baselines(self) -> dict[Place, dict[Hashable, str]]:
-        """The runs of each place by what they have in common with those that they may be the baseline of."""
-        found: dict[Place, dict[Hashable, str]] = {}
-        for row in self.records:
-            found.setdefault(_place(row), {}).setdefault(
-                compared(self.specs[row["run"]]), row["run"]
-            )
-        return found
+    def specs(self) -> dict[str, RunSpec]:
+        """Run id -> spec."""
+        return {run.id: run.spec for run in self.runs}
 
-    def rounds_of(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The lines of one run at its own place: two experiments may hold the same run."""
-        return self._lines.get(_place(row), {}).get(row["run"], [])
+    @cached_property
+    def _baselines(self) -> dict[tuple[Place, Hashable], Run]:
+        """The first run of each place with given settings, by what it has in common with others."""
+        first: dict[tuple[Place, Hashable], Run] = {}
+        for run in self.runs:
+            first.setdefault((run.place, compared(run.spec)), run)
+        return first
 
-    def baseline(self, row: Mapping[str, Any], **changed: Any) -> str | None:
-        """Id of the run at the same place that differs in the changed fields alone (`spec.baseline`)."""
-        return self._baselines[_place(row)].get(compared(self.specs[row["run"]], **changed))
+    def baseline(self, run: Run, **changed: Any) -> Run | None:
+        """The run at the same place that differs in the changed fields alone (`spec.baseline`)."""
+        return self._baselines.get((run.place, compared(run.spec, **changed)))
 
-    def ratio(self, row: Mapping[str, Any], base: str) -> tuple[float, float, float, int]:
-        """Throughput of a row's run over that of another run of its place (`statistics.ratio`)."""
-        return ratio(
-            [*self.rounds_of(row), *self.rounds_of({**row, "run": base})], row["run"], base
-        )
+    def ratio(self, run: Run, base: Run) -> tuple[float, float, float, int]:
+        """Throughput of a run over that of another, inside common rounds (`statistics.ratio`)."""
+        return ratio(_throughputs(run), _throughputs(base))
 
-    def timeline(self, row: Mapping[str, Any]) -> Timeline | None:
-        """The spans of the median step in the newest round of a row's run; None when none was recorded."""
+    def speedup(self, run: Run, **changed: Any) -> tuple[float, float, float]:
+        """Throughput over a baseline's with its interval; a baseline has none over itself."""
+        base = self.baseline(run, **changed)
+        if base is None:
+            return math.nan, math.nan, math.nan
+        value, low, high, _ = self.ratio(run, base)
+        return (value, math.nan, math.nan) if base is run else (value, low, high)
+
+    def timeline(self, run: Run) -> Timeline | None:
+        """The spans of the median step in a run's newest round; None when none was recorded."""
         for folder in self.folders:
-            path = folder.path / str(row["run"]) / "timeline.parquet"
-            if folder.path.parts[-3:] == _place(row) and path.exists():
+            path = folder.path / run.id / "timeline.parquet"
+            if folder.path.parts[-3:] == run.place and path.exists():
                 if path not in self._timelines:
-                    self._timelines[path] = _timeline(path, int(row["K"]))
+                    self._timelines[path] = _timeline(path, run.K)
                 return self._timelines[path]
         return None
 
+    def row(self, run: Run) -> dict[str, Any]:
+        """A run as a row of `rows`."""
+        row = {
+            "run": run.id,
+            "rounds": len(run.rounds),
+            "model_args": run.spec.model_args,
+            "optimizer": run.spec.optimizer,
+            "lr": run.spec.lr,
+            "peak_gib_per_stage": run.peak_gib_per_stage or None,
+            "balance": run.balance or None,
+            **run.spec.model_dump(include=set(SETTINGS)),
+        }
+        for name, changed in SPEEDUPS.items():
+            value, low, high = self.speedup(run, **changed)
+            row |= {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
+        return {name: row[name] if name in row else getattr(run, name) for name in COLUMNS}
 
-def _place(row: Mapping[str, Any]) -> Place:
-    return row["machine"], row["scale"], row["experiment"]
+
+# fmt: off
+COLUMNS = [
+    "experiment", "run", "differs_in", "model", "model_args", "K", "M", "N", "D", "schedule",
+    "remat", "optimizer", "lr", "fidelity", "device", "status", "step_s", "throughput",
+    "speedup_vs_k1", "speedup_vs_k1_ci_low", "speedup_vs_k1_ci_high",
+    "speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high",
+    "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
+    "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
+    "machine", "scale", "group", *SETTINGS,
+]
+ROUND_COLUMNS = [
+    "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",
+    "bubble_idle_over_total", "bubble_idle_over_work", "loss", "setup_s", "breakdown", "load",
+]
+# fmt: on
+
+
+def _round_row(run: Run, round_: Round) -> dict[str, Any]:
+    row = {"run": run.id, "round": round_.name, "setup_s": round_.record.setup_s}
+    row |= {name: getattr(run, name) for name in ("machine", "scale", "experiment", "group")}
+    return {name: row[name] if name in row else getattr(round_, name) for name in ROUND_COLUMNS}
+
+
+def _throughputs(run: Run) -> dict[Hashable, float]:
+    """Round -> throughput; rounds of different places never meet."""
+    return {(run.place, round_.name): round_.throughput for round_ in run.rounds}
 
 
 def _timeline(path: Path, stages: int) -> Timeline | None:
@@ -186,27 +409,14 @@ def _timeline(path: Path, stages: int) -> Timeline | None:
 def load(results: Path) -> Results:
     """Everything recorded under a folder, except under a `reference` folder inside it."""
     unpack(results)
-    found = sorted(path.parent for path in results.rglob("experiment.json"))
-    folders = [Folder(path) for path in found if _is_place(path, results)]
+    paths = sorted(path.parent for path in results.rglob("experiment.json"))
+    folders = [Folder(path) for path in paths if _is_place(path, results)]
     folders = [folder for folder in folders if folder.about()]
-    rows: list[dict[str, Any]] = []
-    lines: list[dict[str, Any]] = []
-    specs: dict[str, RunSpec] = {}
-    for folder in folders:
-        own_rows, own_lines, own_specs = _experiment(folder)
-        rows += own_rows
-        lines += own_lines
-        specs |= own_specs
-    return Results(
-        pd.DataFrame(rows, columns=COLUMNS),
-        pd.DataFrame(lines, columns=ROUND_COLUMNS),
-        specs,
-        folders,
-    )
+    return Results([run for folder in folders for run in _runs(folder)], folders)
 
 
 def _is_place(path: Path, results: Path) -> bool:
-    """Whether it is a folder <machine>/<scale>/<experiment>, and none of the committed ones inside other results."""
+    """Whether a folder is <machine>/<scale>/<experiment>, and not inside `reference`."""
     inside = path.relative_to(results).parts
     if 0 < len(inside) < 3 or len(path.parts) < 3:
         warn(path / "experiment.json", "it lies in no folder <machine>/<scale>/<experiment>")
@@ -214,154 +424,44 @@ def _is_place(path: Path, results: Path) -> bool:
     return "reference" not in inside
 
 
-def _experiment(
-    folder: Folder,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, RunSpec]]:
-    """Rows, round lines and specs of one experiment's folder."""
-    about = folder.about()
+def _runs(folder: Folder) -> Iterator[Run]:
+    """The runs of one experiment's folder."""
+    about, markers = folder.about(), folder.markers()
     specs = folder.specs(about)
-    markers = folder.markers()
-    # Records from before the load was looked at have none.
-    loads = {name: marker.get("load") for name, marker in markers.items()}
-    place = {
-        "machine": folder.path.parts[-3],
-        "scale": folder.path.parts[-2],
-        "experiment": folder.path.name,
-    }
-    metrics = {run: folder.lines(run, markers) for run in specs}
-    lines = [
-        {
-            **place,
-            "group": about["runs"][run],
-            "run": run,
-            "commit": markers[line["round"]]["commit"],
-            "load": _load_of(specs[run], loads[line["round"]]),
-            **_round(specs[run], line),
-        }
-        for run in specs
-        for line in metrics[run]
-    ]
-    rounds = {run: [line for line in lines if line["run"] == run] for run in specs}
-    # Of several runs with everything in common the first is the baseline.
-    baselines = {compared(specs[run]): run for run in reversed(specs)}
-    different = differences(specs)
-    rows = []
-    for run in specs:
-        here = about["identity"].get("device", "") if metrics[run] else ""
-        # A simulated step is of the device whose profile it has, and of none where layers say what
-        # they take.
-        device = (specs[run].profile or "") if specs[run].fidelity == "simulated" else here
-        row = _row(run, specs[run], metrics[run], rounds[run], folder.status(run))
-        for name, changed in SPEEDUPS.items():
-            base = baselines.get(compared(specs[run], **changed))
-            row |= _speedup(name, run, base, [*rounds[run], *rounds[base]] if base else [])
-        rows.append(
-            {
-                **row,
-                **place,
-                "differs_in": different[run],
-                "device": device,
-                "group": about["runs"][run],
-            }
+    differs_in = differences(specs)
+    for id_, spec in specs.items():
+        records = folder.records(id_, markers)
+        status = folder.status(id_)
+        text = status["status"]
+        if text == "done" and not records:  # damaged: it has to be measured again
+            text = "planned"
+        elif status["reason"]:
+            text = f"{text}({status['reason']})"
+        device = ""
+        if spec.fidelity == "simulated":
+            # A simulated step is of its profile's device; of none where layers say what they take.
+            device = spec.profile or ""
+        elif records:
+            device = about["identity"].get("device", "")
+        rounds = []
+        for record in records:
+            marker = markers[record.round]
+            # Only what a clock times can be disturbed; old markers have no load.
+            load = marker.get("load") if spec.fidelity in TIMED else None
+            modelled = record.modelled if isinstance(record, TrainRound) else None
+            N = (modelled and modelled.batch) or spec.N
+            load = math.nan if load is None else load
+            rounds.append(Round(record, N, str(marker["commit"]), load))
+        yield Run(
+            Place(*folder.path.parts[-3:]),
+            id_,
+            about["runs"][id_],
+            spec,
+            text,
+            tuple(rounds),
+            device,
+            differs_in[id_],
         )
-    return rows, lines, specs
-
-
-def _load_of(spec: RunSpec, load: float | None) -> float:
-    """Share of the cores that others took; NaN where nobody looked, or where no clock measured what they disturb."""
-    return math.nan if load is None or spec.fidelity not in TIMED else load
-
-
-def _round(spec: RunSpec, line: Mapping[str, Any]) -> dict[str, Any]:
-    """One line of metrics.jsonl, its steps reduced to their medians."""
-    step = _median(line["step_s"])
-    return {
-        "round": line["round"],
-        "step_s": step,
-        "throughput": ((line.get("modelled") or {}).get("batch") or spec.N) / step,
-        "bubble_idle_over_total": _median(line["bubble_idle_over_total"]),
-        "bubble_idle_over_work": _median(line["bubble_idle_over_work"]),
-        "loss": _median(line["loss"][-1:]),
-        "setup_s": line["setup_s"],
-        "breakdown": line["breakdown"],
-        "checks": line.get("checks", {}),
-        **{name: line.get(name) for name in ("fit", "modelled", "calibration")},
-    }
-
-
-def _row(
-    run: str,
-    spec: RunSpec,
-    lines: list[dict[str, Any]],
-    rounds: list[dict[str, Any]],
-    status: dict[str, Any],
-) -> dict[str, Any]:
-    """One run over all its rounds: `lines` as recorded, `rounds` as `_round` has them."""
-    if status["status"] == "done" and not lines:  # damaged: it has to be measured again
-        status = {"status": "planned", "reason": ""}
-    last = lines[-1] if lines else {}
-    peaks = next((line["peak_bytes"] for line in reversed(lines) if line.get("peak_bytes")), None)
-    gib = tuple(peak / GIB for peak in peaks) if peaks else None
-    return {
-        "run": run,
-        **spec.model_dump(
-            include={
-                "model",
-                "model_args",
-                "K",
-                "M",
-                "N",
-                "D",
-                "schedule",
-                "optimizer",
-                "lr",
-                "fidelity",
-            }
-        ),
-        **spec.model_dump(include=set(SETTINGS)),
-        "remat": spec.checkpoint,
-        "status": f"{status['status']}({status['reason']})"
-        if status["reason"]
-        else status["status"],
-        **{
-            name: _median([line[name] for line in rounds])
-            for name in ("step_s", "throughput", "bubble_idle_over_total", "bubble_idle_over_work")
-        },
-        "peak_gib_max": max(gib) if gib else math.nan,
-        "peak_gib_per_stage": gib,
-        "commit": ", ".join(dict.fromkeys(str(line["commit"]) for line in rounds)),
-        "unit": last.get("unit", ""),
-        "rounds": len(lines),
-        "balance": tuple(last["balance"]) if last else None,
-        "cut_by": spec.balance if isinstance(spec.balance, str) else "given",
-        "labels": last.get("labels", {}),
-        "library": spec.library,
-        **_batch(last.get("modelled")),
-        **_size(spec, last.get("fit")),
-    }
-
-
-def _batch(modelled: Mapping[str, Any] | None) -> dict[str, int]:
-    """N where a cost model chose it."""
-    return {"N": modelled["batch"]} if modelled else {}
-
-
-def _size(spec: RunSpec, fit: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of the largest model that fits; of any other run nothing."""
-    found = (fit or {}).get("largest")
-    if found is None:
-        return {"size": "nothing fits" if fit else "", "parameters": math.nan}
-    return {"size": spec.grown(found["args"]), "parameters": found["parameters"]}
-
-
-def _speedup(
-    name: str, run: str, base: str | None, lines: Iterable[dict[str, Any]]
-) -> dict[str, float]:
-    """A speedup with its interval; a baseline has none over itself."""
-    value, low, high = ratio(lines, run, base)[:3] if base else (math.nan,) * 3
-    if base == run:
-        low = high = math.nan
-    return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 
 def _median(values: Sequence[float | None]) -> float:

@@ -11,12 +11,12 @@ from pathlib import Path
 from repro.harness import pools, rehearsal, wandb_mirror
 from repro.harness.closing import closing
 from repro.harness.contention import Watch
-from repro.harness.job import Job, Measurer, Outcome
+from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import Story
-from repro.harness.record import Measured
 from repro.harness.results import load
+from repro.harness.schema import TrainRound
 from repro.harness.spec import TIMED, Scale, canonical, run_name
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
@@ -111,7 +111,7 @@ class Session:
         if not runs:
             return
         results = load(plan.folder.path)
-        rows = results.rows.set_index("run", drop=False)
+        recorded = {run.id: run for run in results.runs}
         # One picture stands for the group: of the widest run whose step is recorded.
         pictured = max(
             (run for run in runs if run.spec.trace),
@@ -120,23 +120,24 @@ class Session:
         )
         for run in sorted(runs, key=plan.runs.index):
             # damaged since it was written, of which there was a warning
-            if run.id not in rows.index:
+            if run.id not in recorded:
                 continue
-            row = {str(name): value for name, value in rows.loc[run.id].to_dict().items()}
-            timeline = results.timeline(row)
-            self.story.result(run, row, timeline, draw=run is pictured)
-            lines = plan.folder.lines(run.id)
-            if any(loss is None for line in lines for loss in line["loss"]):
+            result = recorded[run.id]
+            timeline = results.timeline(result)
+            self.story.result(result, results.speedup(result, K=1), timeline, draw=run is pictured)
+            records = [round_.record for round_ in result.rounds]
+            losses = [record.loss for record in records if isinstance(record, TrainRound)]
+            if any(loss is None for round_losses in losses for loss in round_losses):
                 self.story.warn(f"{run.id}: loss is not finite")
             spec = run.spec.plain()
             tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
             found = wandb_mirror.log_run(
                 self.wandb,
                 plan.experiment.name,
-                run_name(run.id, row["differs_in"]),
+                run_name(run.id, result.differs_in),
                 spec,
-                row,
-                lines,
+                results.row(result),
+                records,
                 timeline,
                 self.results,
                 tags,
@@ -184,11 +185,11 @@ class GroupRun:
 
     def _recall(self, run: PlannedRun) -> None:
         """What earlier rounds say about a run: its cut, to be used again, and what --force will replace."""
-        lines = self.plan.folder.lines(run.id)
+        records = self.plan.folder.records(run.id)
         if self.plan.force and not run.added:
-            self._old[run.id] = [line["round"] for line in lines]
-        elif lines and run.spec.balance == "time":
-            self._cuts[_cut_of(run)] = tuple(lines[-1]["balance"])
+            self._old[run.id] = [record.round for record in records]
+        elif records and run.spec.balance == "time":
+            self._cuts[_cut_of(run)] = tuple(records[-1].balance)
         self._status(run, "running")
 
     def _round(self, number: int, members: list[PlannedRun]) -> None:
@@ -199,9 +200,9 @@ class GroupRun:
                 self.story.dropped(run)
                 continue
             outcome = self._measure(run)
-            if outcome.status == "done":
-                measured[run.id] = Measured(outcome.metrics, outcome.timeline)
-                self._cuts[_cut_of(run)] = tuple(outcome.metrics["balance"])
+            if outcome.measured is not None:
+                measured[run.id] = outcome.measured
+                self._cuts[_cut_of(run)] = tuple(outcome.measured.record.balance)
             else:
                 self.failed.append(run.id)
                 self._open.pop(run.id, None)
@@ -224,7 +225,7 @@ class GroupRun:
         self.plan.folder.restore()  # before any of it is read
         self.story.run(run)
         known = run.id not in self._old and any(
-            line.get("peak_bytes") for line in self.plan.folder.lines(run.id)
+            record.peak_bytes for record in self.plan.folder.records(run.id)
         )
         cut = self._cuts.get(_cut_of(run)) if run.spec.balance == "time" else None
         device = (
@@ -256,7 +257,7 @@ class GroupRun:
             self._status(run, "running")
         elif run.id in self._open:
             self._open.pop(run.id)
-            if len(self.plan.folder.lines(run.id)) < run.wanted:
+            if len(self.plan.folder.records(run.id)) < run.wanted:
                 self.failed.append(run.id)
                 self._status(
                     run, "interrupted", "rounds of it were deleted while others were measured"
@@ -268,7 +269,7 @@ class GroupRun:
                 self.done.append(run)
 
     def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
-        self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.lines(run.id)))
+        self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.records(run.id)))
 
 
 def _cut_of(run: PlannedRun) -> str:
@@ -294,7 +295,7 @@ def declare(plan: Plan) -> None:
         if run.status == "skipped":
             plan.folder.set_status(run.id, "skipped", run.reason)
         elif run.status == "done":  # a kill may have come between its last round and this
-            plan.folder.set_status(run.id, "done", rounds=len(plan.folder.lines(run.id)))
+            plan.folder.set_status(run.id, "done", rounds=len(plan.folder.records(run.id)))
 
 
 def workers(plans: Sequence[Plan], results: Path) -> AbstractContextManager[Measurer]:

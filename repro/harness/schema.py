@@ -2,11 +2,22 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from repro.harness.outside import in_words
 
@@ -56,8 +67,12 @@ class Stage(_Recorded):
     at: str
     total: Count
 
+    def bytes_of(self, kind: str) -> int:
+        """Bytes of one kind."""
+        return (self.__pydantic_extra__ or {})[kind]
 
-class Size(_Recorded):
+
+class CutModel(_Recorded):
     """A model of one size, cut into stages."""
 
     args: dict[str, Any]
@@ -85,9 +100,9 @@ class Tried(_Recorded):
 class Fitted(_Recorded):
     """The largest model that fits, the next one up; where it was measured also what was counted, and all tries."""
 
-    largest: Size | None
-    next: Size | None
-    counted: Size | None = None
+    largest: CutModel | None
+    next: CutModel | None
+    counted: CutModel | None = None
     tried: list[Tried] = []
 
 
@@ -189,36 +204,116 @@ class Modelled(_Recorded):
     sensitivity: dict[str, Dependence] = {}
 
 
-class Line(_Recorded):
-    """One line of metrics.jsonl: a run in a round; one of checks, a fit, or of what fits no memory, has no steps."""
+def _null_if_not_finite(value: Any) -> Any:
+    """JSON holds neither NaN nor infinities: null stands for a number that was not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    round: str
-    checks: dict[str, Finding] = {}
-    fit: Fitted | None = None
-    modelled: Modelled | None = None
-    calibration: Calibration | None = None
-    step_s: list[Seconds]
-    loss: list[float | None]
-    bubble_idle_over_total: Numbers
-    bubble_idle_over_work: Numbers
-    breakdown: dict[str, float | None]
-    peak_bytes: list[float] | None
+
+Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
+
+
+class _Round(_Recorded):
+    """What the record of a run in a round holds, whatever its task; a line of metrics.jsonl.
+
+    Attributes:
+        round: id of the round, `<group>-<number>`; given when the round is committed.
+        balance: layers of each stage.
+        peak_bytes: of each stage; None where nobody read them.
+        setup_s: seconds before the first timed step.
+        unit: of throughput.
+        labels: what the model says of itself, such as where its data is from.
+    """
+
+    round: str = ""
     balance: Annotated[list[int], Field(min_length=1)]
+    peak_bytes: Sequence[int | float] | None = None
     setup_s: float | None
     unit: str
     labels: dict[str, Any]
 
+
+class TrainRound(_Round):
+    """Timed, emulated or simulated steps.
+
+    Attributes:
+        step_s: seconds of each step.
+        loss: of each step; empty where a simulation computes none.
+        bubble_idle_over_total: idle time over K x step, of each traced step.
+        bubble_idle_over_work: idle time over busy time, of each traced step.
+        breakdown: part -> share of K x step.
+        modelled: what the cost model gave, of emulated and simulated steps.
+    """
+
+    task: Literal["train"] = "train"
+    step_s: list[Seconds]
+    loss: list[Measure]
+    bubble_idle_over_total: Annotated[list[Measure], Field(min_length=1)]
+    bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]
+    breakdown: dict[str, Measure]
+    modelled: Modelled | None = None
+
     @model_validator(mode="after")
-    def _steps(self) -> "Line":
-        untimed = (
-            self.checks
-            or self.fit
-            or self.calibration
-            or (self.modelled and not self.modelled.batch)
-        )
-        if not untimed and not (self.step_s and (self.loss or self.modelled)):
+    def _check_steps(self) -> "TrainRound":
+        fits = self.modelled is None or self.modelled.batch > 0
+        if fits and not (self.step_s and (self.loss or self.modelled)):
             raise ValueError("step_s or loss is empty")
         return self
+
+
+class CheckRound(_Round):
+    """What checks of a library found, by the name of the check."""
+
+    task: Literal["check"] = "check"
+    checks: Annotated[dict[str, Finding], Field(min_length=1)]
+
+
+class FitRound(_Round):
+    """The largest model that fits."""
+
+    task: Literal["fit"] = "fit"
+    fit: Fitted
+
+
+class CalibrateRound(_Round):
+    """Seconds of the layers of a model."""
+
+    task: Literal["calibrate"] = "calibrate"
+    calibration: Calibration
+
+
+def _task(record: Any) -> str:
+    """The task of a record, which tells its kind apart."""
+    if not isinstance(record, Mapping):
+        return getattr(record, "task", "train")
+    if "task" in record:
+        return record["task"]
+    # Records made before the task was named show it by what they hold.
+    by_content = {"checks": "check", "fit": "fit", "calibration": "calibrate"}
+    return next((task for name, task in by_content.items() if record.get(name)), "train")
+
+
+RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound
+_ROUND_RECORD: TypeAdapter[RoundRecord] = TypeAdapter(
+    Annotated[
+        Annotated[TrainRound, Tag("train")]
+        | Annotated[CheckRound, Tag("check")]
+        | Annotated[FitRound, Tag("fit")]
+        | Annotated[CalibrateRound, Tag("calibrate")],
+        Discriminator(_task),
+    ]
+)
+
+
+def round_record(value: Mapping[str, Any]) -> RoundRecord:
+    """The record of a run in a round, from a line of metrics.jsonl.
+
+    Raises:
+        ValueError: in a few words, if the line is damaged.
+    """
+    try:
+        return _ROUND_RECORD.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(in_words(error)) from None
 
 
 class Marker(_Recorded):
@@ -275,15 +370,13 @@ def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:
     return ""
 
 
-def misfit(run: str, line: Mapping[str, Any]) -> str:
-    """What a line says of another number of stages than the run's id does, in a few words; empty when nothing."""
+def misfit(run: str, record: RoundRecord) -> str:
+    """How the stages of a record differ from the K of the run's id; empty when they do not."""
     K = re.search(r"-K(\d+)-M\d", run)  # what comes before it, the model, is in lower case
-    modelled = line.get("modelled")
-    if K is None or not modelled or len(modelled["stages"]["forward"]) == int(K[1]):
+    modelled = record.modelled if isinstance(record, TrainRound) else None
+    if K is None or modelled is None or len(modelled.stages.forward) == int(K[1]):
         return ""
-    return (
-        f"modelled.stages: of {len(modelled['stages']['forward'])} stages, the run has K = {K[1]}"
-    )
+    return f"modelled.stages: of {len(modelled.stages.forward)} stages, the run has K = {K[1]}"
 
 
 def finite(value: Any) -> Any:

@@ -2,9 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -13,31 +13,26 @@ if TYPE_CHECKING:
 # probability 1 - 2^(1 - n): 75 % of 3, 87.5 % of 4, 93.75 % of 5. Below 5 none comes near the 95 %
 # that it would be labelled.
 MIN_ROUNDS = 5
-ROUND_KEY = ["machine", "scale", "experiment", "round"]
 
 
 def ratio(
-    rounds: Iterable[Mapping[str, Any]], run: str, baseline: str
+    throughputs: Mapping[Hashable, float], baseline: Mapping[Hashable, float]
 ) -> tuple[float, float, float, int]:
-    """How many times the throughput of `baseline` a `run` has: (median, low, high, n).
+    """How many times the throughput of a baseline a run has: (median, low, high, n).
 
-    At the same N that is baseline step time / run step time. The ratio is taken inside each round
-    that measured both, the median is over those n rounds, and low..high is its 95 % bootstrap
-    interval. Without a common round all three are NaN; with fewer than `MIN_ROUNDS` the interval is
-    NaN.
+    The ratio is taken inside each round that measured both. The median is over those n rounds, and
+    low..high is its 95 % bootstrap interval. Without a common round all three are NaN. With fewer
+    than `MIN_ROUNDS` the interval is NaN.
 
     Args:
-        rounds: lines of `Results.rounds`, one a run and round, with `throughput` in examples per
-            second.
-        run: id of the run.
-        baseline: id of the run that it is divided by.
+        throughputs: round -> examples per second of the run.
+        baseline: the same of the run that it is divided by.
     """
-    throughputs: dict[str, dict[tuple[Any, ...], float]] = {run: {}, baseline: {}}
-    for line in rounds:
-        if line["run"] in throughputs:
-            throughputs[line["run"]][tuple(line[name] for name in ROUND_KEY)] = line["throughput"]
-    ours, base = throughputs[run], throughputs[baseline]
-    ratios = [throughput / base[place] for place, throughput in ours.items() if place in base]
+    ratios = [
+        throughput / baseline[round_]
+        for round_, throughput in throughputs.items()
+        if round_ in baseline
+    ]
     return (*interval(ratios), len(ratios))
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import wandb
     from PIL.Image import Image
 
+    from repro.harness.schema import RoundRecord
 
 Mode = Literal["offline", "online", "disabled"]
 Picture = Callable[[Timeline, str, str], "Image"]  # of the timeline, a title and the fidelity
@@ -43,7 +44,7 @@ def log_run(
     name: str,
     spec: dict[str, Any],
     row: dict[str, Any],
-    rounds: list[dict[str, Any]],
+    rounds: Sequence["RoundRecord"],
     timeline: "Timeline | None",
     directory: Path,
     tags: Sequence[str] = (),
@@ -59,7 +60,7 @@ def log_run(
         spec: the run's resolved spec, the W&B config; as all that follows it is mirrored without
             what is private.
         row: the run's row of the results table, the W&B summary.
-        rounds: the lines of metrics.jsonl, each one point of the W&B history.
+        rounds: the records of its rounds, each one point of the W&B history.
         timeline: spans of one step, logged as a picture; None: no picture.
         directory: where W&B may write; it is made if missing.
         tags: the paper's table or figure, e.g. ("Table 2",).
@@ -70,7 +71,8 @@ def log_run(
     """
     if mode == "disabled":
         return None
-    spec, row, rounds, tags = (redacted(one) for one in (spec, row, rounds, tags))
+    # Of the rounds only numbers are mirrored.
+    spec, row, tags = redacted(spec), redacted(row), redacted(tags)
     try:
         mode = _usable(mode, directory)
         run = _start(mode, experiment, name, spec, directory, tags)
@@ -121,7 +123,7 @@ def server() -> str:
     return str(wandb.setup().settings.base_url)
 
 
-def history(spec: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+def history(spec: Mapping[str, Any], rounds: Iterable["RoundRecord"]) -> list[dict[str, float]]:
     """The W&B history: one flat dict per round.
 
     `time/step_s` in seconds, `time/throughput` in examples per second, `bubble/*` as fractions
@@ -130,27 +132,40 @@ def history(spec: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> lis
     """
     theory = (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)
     return [
-        {"round": number, "bubble/theory": theory} | _point(spec, line)
-        for number, line in enumerate(rounds)
+        {"round": number, "bubble/theory": theory} | _timed(spec, record) | _peaks(record)
+        for number, record in enumerate(rounds)
     ]
 
 
-def _point(spec: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, float]:
+def _timed(spec: Mapping[str, Any], record: "RoundRecord") -> dict[str, float]:
+    """What a clock measured in a round; nothing of tasks that time no step."""
+    if record.task != "train":
+        return {}
     point: dict[str, float] = {}
-    if line.get("step_s"):
-        step = statistics.median(line["step_s"])
+    if record.step_s:
+        step = statistics.median(record.step_s)
         point |= {"time/step_s": step, "time/throughput": spec["N"] / step}
-    if line.get("loss") and line["loss"][-1] is not None:
-        point["loss"] = line["loss"][-1]
-    for name in ("idle_over_total", "idle_over_work"):
-        if (bubbles := line.get(f"bubble_{name}")) and None not in bubbles:
-            point[f"bubble/{name}"] = statistics.median(bubbles)
-    if line.get("peak_bytes"):
-        gib = [peak / GIB for peak in line["peak_bytes"]]
-        point |= {"memory/peak_gib_max": max(gib)}
-        point |= {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
-    point |= {f"breakdown/{part}": share for part, share in (line.get("breakdown") or {}).items()}
-    return point
+    if record.loss and record.loss[-1] is not None:
+        point["loss"] = record.loss[-1]
+    bubbles = {
+        "idle_over_total": record.bubble_idle_over_total,
+        "idle_over_work": record.bubble_idle_over_work,
+    }
+    for name, shares in bubbles.items():
+        known = [share for share in shares if share is not None]
+        if known and len(known) == len(shares):
+            point[f"bubble/{name}"] = statistics.median(known)
+    parts = record.breakdown.items()
+    return point | {f"breakdown/{part}": share for part, share in parts if share is not None}
+
+
+def _peaks(record: "RoundRecord") -> dict[str, float]:
+    """Peak memory of a round in GiB."""
+    if not record.peak_bytes:
+        return {}
+    gib = [peak / GIB for peak in record.peak_bytes]
+    point = {"memory/peak_gib_max": max(gib)}
+    return point | {f"memory/stage_{j}_gib": value for j, value in enumerate(gib)}
 
 
 def _usable(mode: Mode, directory: Path) -> Mode:
@@ -210,7 +225,7 @@ def _fill(
     run: "wandb.Run",
     spec: Mapping[str, Any],
     row: Mapping[str, Any],
-    rounds: Iterable[Mapping[str, Any]],
+    rounds: Iterable["RoundRecord"],
     drawn: "Image | None",
 ) -> None:
     run.define_metric("round")

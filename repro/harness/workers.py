@@ -6,11 +6,12 @@ has failed, and fresh workers are started for the next one. Where the workers ru
 affair.
 """
 
+import dataclasses
 import json
 import shutil
 import time
 import traceback
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -30,12 +31,15 @@ from repro.gpipe.runtime.heartbeats import (
 from repro.gpipe.runtime.launch import initialise
 from repro.gpipe.runtime.processes import how
 from repro.gpipe.runtime.status import here, named
-from repro.harness.job import Job, Outcome
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import oom_kills
 from repro.harness.pools import Team
+from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
+from repro.simulate import StageCosts
 
 _LONG = timedelta(days=30)  # idle workers wait for the next job
 _POLL = 0.05  # seconds between looks at the store: rare enough not to disturb the stages
@@ -101,7 +105,7 @@ class Workers:
         while time.monotonic() < end:
             signals.check()
             if self._store.check([result]):
-                return Outcome(**json.loads(self._store.get(result)))
+                return Outcome("done", measured=_unpack_measured(self._store.get(result)))
             if (failure := self._failure()) is not None:
                 return Outcome(failure.status, failure.text)
             time.sleep(_POLL)
@@ -136,29 +140,24 @@ def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:
     number = 0
     while True:
         store.wait([f"job/{number}"], _LONG)
-        outcome = _execute(_unpack(store.get(f"job/{number}")), rank)
-        if outcome is not None:
-            store.set(f"result/{number}", json.dumps(asdict(outcome)))
+        measured = _execute(_unpack(store.get(f"job/{number}")), rank)
+        if measured is not None:
+            store.set(f"result/{number}", _pack_measured(measured))
         number += 1
 
 
-def _execute(job: Job, rank: int) -> Outcome | None:
-    """Measure on this rank; the outcome on rank 0. An error goes into the log, and on to end all workers."""
+def _execute(job: Job, rank: int) -> Measured | None:
+    """Measure on this rank; rank 0 returns what was measured. An error goes into the log, and on to end all workers."""
     here.who, here.step = _name(job.spec, rank), None
     here.outside = (
         "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"
     )
     health.current().beat()
     try:
-        found = run(job, rank)
+        return run(job, rank)
     except Exception:
         traceback.print_exc()
         raise
-    return (
-        Outcome("done", metrics=found["metrics"], timeline=found["timeline"])
-        if found is not None
-        else None
-    )
 
 
 def _name(spec: RunSpec, rank: int) -> str:
@@ -169,10 +168,32 @@ def _name(spec: RunSpec, rank: int) -> str:
 
 
 def _pack(job: Job) -> str:
-    return json.dumps({**asdict(job), "spec": job.spec.plain()})
+    costs = job.costs.plain() if job.costs else None
+    fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    return json.dumps(fields | {"spec": job.spec.plain(), "costs": costs})
 
 
 def _unpack(raw: bytes) -> Job:
-    data = json.loads(raw)
-    balance = data.pop("balance")
-    return Job(RunSpec(**data.pop("spec")), tuple(balance) if balance else None, **data)
+    fields = json.loads(raw)
+    spec, balance, costs = fields.pop("spec"), fields.pop("balance"), fields.pop("costs")
+    return Job(
+        RunSpec(**spec),
+        tuple(balance) if balance else None,
+        costs=StageCosts.from_plain(costs) if costs else None,
+        **fields,
+    )
+
+
+def _pack_measured(measured: Measured) -> str:
+    timeline = measured.timeline
+    spans = [] if timeline is None else timeline.to_rows()
+    stages = 0 if timeline is None else timeline.stages
+    record = measured.record.model_dump(mode="json")
+    return json.dumps({"record": record, "spans": spans, "stages": stages})
+
+
+def _unpack_measured(raw: bytes) -> Measured:
+    fields = json.loads(raw)
+    spans, stages = fields["spans"], fields["stages"]
+    timeline = Timeline.from_rows(spans, stages) if spans else None
+    return Measured(round_record(fields["record"]), timeline)

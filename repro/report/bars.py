@@ -4,49 +4,48 @@ from typing import TYPE_CHECKING
 
 from repro.gpipe.schedule.breakdown import breakdown as split
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
+from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
-from repro.report.compare import Row, beside_paper, fidelities, matching, settings
+from repro.report.compare import beside_paper, fidelities, matching, settings
 from repro.report.style import PART_NAMES, PARTS, grid, k_colour, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
-
 
 _LOWEST = 1.6  # inches of all panels of bars together
 
 
-def memory(results: "Results", rows: list[Row]) -> "Figure | None":
+def memory(results: Results, rows: list[Run]) -> "Figure | None":
     """Peak memory of each stage: one group of bars a (K, M), one panel a setting and fidelity."""
     found = [
         (setting, some)
-        for setting in settings(results, [row for row in rows if row["peak_gib_per_stage"]])
+        for setting in settings(results, [row for row in rows if row.peak_gib_per_stage])
         for fidelity in fidelities(setting.rows)
-        if (some := matching(setting.rows, {"fidelity": fidelity}))
+        if (some := matching(setting.rows, fidelity=fidelity))
     ]
     if not found:
         return None
     figure, axes = grid(len(found), 1, 3.0)
     for (panel,), (setting, some) in zip(axes, found, strict=True):
-        _memory_panel(panel, sorted(some, key=lambda row: (row["K"], row["M"])))
+        _memory_panel(panel, sorted(some, key=lambda row: (row.K, row.M)))
         panel.set_title(setting.wide)
     return figure
 
 
-def _memory_panel(axes: "Axes", points: list[Row]) -> None:
-    highest = max(max(point["peak_gib_per_stage"]) for point in points)
+def _memory_panel(axes: "Axes", points: list[Run]) -> None:
+    highest = max(max(point.peak_gib_per_stage) for point in points)
     unit, scale = ("GiB", 1.0) if highest >= 1 else ("MiB", 1024.0)
     for at, point in enumerate(points):
-        peaks = [scale * peak for peak in point["peak_gib_per_stage"]]
+        peaks = [scale * peak for peak in point.peak_gib_per_stage]
         width = min(0.3, 0.8 / len(peaks))
         places = [at + (j - (len(peaks) - 1) / 2) * width for j in range(len(peaks))]
-        bars = axes.bar(places, peaks, width * 0.92, color=k_colour(point["K"]))
+        bars = axes.bar(places, peaks, width * 0.92, color=k_colour(point.K))
         axes.bar_label(bars, _stage_names(len(peaks)), fontsize=7.5, padding=1)
-    ticks(axes, list(range(len(points))), [f"K={point['K']}\nM={point['M']}" for point in points])
+    ticks(axes, list(range(len(points))), [f"K={point.K}\nM={point.M}" for point in points])
     axes.margins(y=0.09)
-    axes.set_ylabel(f"peak ({unit}), {points[0]['fidelity']}")
+    axes.set_ylabel(f"peak ({unit}), {points[0].fidelity}")
     axes.grid(axis="x", visible=False)
 
 
@@ -57,7 +56,7 @@ def _stage_names(K: int) -> list[str]:
     ]
 
 
-def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
+def breakdown(results: Results, rows: list[Run]) -> "Figure | None":
     """Parts of K x step time of each run's traced step, a panel a setting; for Table 2 under the paper's pie."""
     panels = []
     if has_pie(results, rows):
@@ -66,13 +65,13 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
             ("NeurIPS 2019, Table 4: share of the step", [("quoted: K=2, M not printed", paper)])
         ]
     first = len(panels)
-    for setting in settings(results, [row for row in rows if row["K"] > 1]):
+    for setting in settings(results, [row for row in rows if row.K > 1]):
         bars = []
-        for row in sorted(setting.rows, key=lambda row: (row["K"], row["M"])):
+        for row in sorted(setting.rows, key=lambda row: (row.K, row.M)):
             shares = _shares(results, row)
             if shares is not None:
                 parts = {part: 100 * share for part, share in drawable(shares).items()}
-                bars.append((f"K={row['K']}, M={row['M']}, {row['fidelity']}", parts))
+                bars.append((f"K={row.K}, M={row.M}, {row.fidelity}", parts))
         panels += [(setting.wide, bars)] * bool(bars)
     if len(panels) == first:
         return None
@@ -90,25 +89,25 @@ def breakdown(results: "Results", rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def has_pie(results: "Results", rows: list[Row]) -> bool:
+def has_pie(results: Results, rows: list[Run]) -> bool:
     """Whether the paper's pie (NeurIPS Table 4) belongs above these rows: they are of Table 2."""
-    return any(row["experiment"] == "table2" for row in rows) and beside_paper(results, "table2")
+    return any(row.experiment == "table2" for row in rows) and beside_paper(results, "table2")
 
 
-def shortened(results: "Results", rows: list[Row]) -> bool:
+def shortened(results: Results, rows: list[Run]) -> bool:
     """Whether some bar's unequal cut shortens the wait: `imbalance` below 0 by what rounds to a percent or more."""
-    found = (_shares(results, row) for row in rows if row["K"] > 1)
+    found = (_shares(results, row) for row in rows if row.K > 1)
     return any(shares["imbalance"] <= -0.005 for shares in found if shares is not None)
 
 
-def _shares(results: "Results", row: Row) -> dict[str, float] | None:
+def _shares(results: Results, row: Run) -> dict[str, float] | None:
     """Parts of one run's traced step, its waiting replayed by the run's own schedule."""
     timeline = results.timeline(row)
     if timeline is None:
         return None
     schedule = None
-    if row["schedule"] in SCHEDULES:
-        schedule = make_schedule(row["schedule"], row["K"], row["M"], row["remat"])
+    if row.schedule in SCHEDULES:
+        schedule = make_schedule(row.schedule, row.K, row.M, row.remat)
     return split(timeline, schedule)
 
 

@@ -5,7 +5,7 @@ controlled view), `over_k2m1` has K=2, M=1 (Table 2's normalisation).
 """
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isnan, nan
@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.results import PLACE
+from repro.harness.results import Results, Run
 from repro.harness.spec import canonical
 from repro.harness.statistics import MIN_ROUNDS
 from repro.paper.theory import UNIT_COSTS
 from repro.report.style import MARKERS, model_name
 
 if TYPE_CHECKING:
-    from repro.harness.results import Results
     from repro.harness.spec import RunSpec
 
-Row = Mapping[str, Any]
 _WHERE_SEVERAL = (
     "library",
     "transport",
@@ -79,68 +77,68 @@ class Ratio:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]{mark}"
 
 
-def over_k1(results: "Results", row: Row) -> Ratio:
+def over_k1(results: Results, row: Run) -> Ratio:
     """Speedup over one stage at the same M, N and re-materialization."""
     return over(results, row, K=1)
 
 
-def over_k2m1(results: "Results", row: Row) -> Ratio:
+def over_k2m1(results: Results, row: Run) -> Ratio:
     """Speedup over K=2, M=1 at the same N and re-materialization, as Table 2 normalises."""
     return over(results, row, K=2, M=1)
 
 
-def over(results: "Results", row: Row, **changed: Any) -> Ratio:
+def over(results: Results, row: Run, **changed: Any) -> Ratio:
     """Throughput over the same run with another K, M, library or seed, in common rounds of its own place."""
     name = ", ".join(
-        f"{field}={value}" for field, value in ({"K": row["K"], "M": row["M"]} | changed).items()
+        f"{field}={value}" for field, value in ({"K": row.K, "M": row.M} | changed).items()
     )
-    name += f", {_batch(results, row)}, re-materialization {row['remat']}"
+    name += f", {_batch(results, row)}, re-materialization {row.remat}"
     base = results.baseline(row, **changed)
-    if base is None or row["status"] != "done":
+    if base is None or row.status != "done":
         return Ratio(nan, nan, nan, 0, f"{name} (not measured)")
-    if base == row["run"]:
-        return Ratio(1.0, 1.0, 1.0, int(row["rounds"]), ITSELF)
+    if base is row:
+        return Ratio(1.0, 1.0, 1.0, len(row.rounds), ITSELF)
     return Ratio(*results.ratio(row, base), baseline=name)
 
 
-def rows_of(results: "Results", **wanted: Any) -> list[Row]:
-    """The recorded runs, one mapping each with the columns of `Results.rows`."""
-    return matching(results.records, wanted)
+def rows_of(results: Results, **wanted: Any) -> list[Run]:
+    """The recorded runs whose attributes have these values."""
+    return matching(results.runs, **wanted)
 
 
-def matching(rows: Iterable[Row], wanted: Row) -> list[Row]:
-    """The rows whose columns have these values."""
-    return [row for row in rows if all(row[column] == value for column, value in wanted.items())]
+def matching(runs: Iterable[Run], **wanted: Any) -> list[Run]:
+    """The runs whose attributes have these values."""
+    return [
+        run for run in runs if all(getattr(run, name) == value for name, value in wanted.items())
+    ]
 
 
-def beside_paper(results: "Results", experiment: str) -> bool:
+def beside_paper(results: Results, experiment: str) -> bool:
     """Whether the paper's numbers and verdicts on them are shown with an experiment's results.
 
     Not at scale smoke alone, whose tiny models only show that everything runs: beside them the
     paper's numbers would look like a reproduction that failed.
     """
     done = rows_of(results, experiment=experiment, status="done")
-    return any(row["scale"] != "smoke" for row in done)
+    return any(row.scale != "smoke" for row in done)
 
 
-def without_smoke(results: "Results") -> "Results":
+def without_smoke(results: Results) -> Results:
     """The results without smoke runs of the paper's experiments that are done at another scale too."""
     larger = {name for name in of_paper(results) if beside_paper(results, name)}
-    rows = results.rows
-    return replace(
-        results, rows=rows[(rows["scale"] != "smoke") | ~rows["experiment"].isin(list(larger))]
-    )
+    kept = [run for run in results.runs if run.scale != "smoke" or run.experiment not in larger]
+    return replace(results, runs=kept)
 
 
-def of_paper(results: "Results") -> set[str]:
+def of_paper(results: Results) -> set[str]:
     """The recorded experiments that have a number in the paper; the others have nothing to compare with."""
     abouts = {folder.path.name: folder.about() for folder in results.folders}
     return {name for name, about in abouts.items() if about.get("paper") or about.get("neurips")}
 
 
-def fidelities(rows: Iterable[Row]) -> list[str]:
+def fidelities(rows: Iterable[Run]) -> list[str]:
     """The fidelities that these rows have, in the order in which they are shown."""
-    present = {row["fidelity"] for row in rows}
+    present = {row.fidelity for row in rows}
     return [fidelity for fidelity in MARKERS if fidelity in present]
 
 
@@ -159,7 +157,7 @@ class Setting:
     model: str
     plan: tuple[str, str]
     details: str
-    rows: list[Row]
+    rows: list[Run]
 
     @property
     def title(self) -> str:
@@ -181,24 +179,22 @@ class Setting:
         )
 
 
-def settings(results: "Results", rows: list[Row]) -> list[Setting]:
+def settings(results: Results, rows: list[Run]) -> list[Setting]:
     """These rows split by all that their specs fix besides K, M and fidelity, and by machine and scale."""
-    split: dict[str, list[Row]] = {}
+    split: dict[str, list[Run]] = {}
     for row in rows:
         split.setdefault(_key(results, row), []).append(row)
     also = [
-        field
-        for field in _WHERE_SEVERAL
-        if len({getattr(results.specs[row["run"]], field) for row in rows}) > 1
+        field for field in _WHERE_SEVERAL if len({getattr(row.spec, field) for row in rows}) > 1
     ]
-    if len({link_name(results.specs[row["run"]]) for row in rows if _real(results, row)}) > 1:
+    if len({link_name(row.spec) for row in rows if _real(results, row)}) > 1:
         also.append("link")
     if len({where(results, row) for row in rows if not _real(results, row)}) > 1:
         also.append("where")
     return [
         Setting(
-            some[0]["model"],
-            (some[0]["schedule"], some[0]["remat"]),
+            some[0].model,
+            (some[0].schedule, some[0].remat),
             _details(results, some, also),
             some,
         )
@@ -206,39 +202,37 @@ def settings(results: "Results", rows: list[Row]) -> list[Setting]:
     ]
 
 
-def settled(results: "Results", rows: list[Row]) -> list[tuple[Setting, Row]]:
+def settled(results: Results, rows: list[Run]) -> list[tuple[Setting, Run]]:
     """Each row with the setting that it belongs to."""
     return [(setting, row) for setting in settings(results, rows) for row in setting.rows]
 
 
-def _key(results: "Results", row: Row) -> str:
-    spec = results.specs[row["run"]].model_dump(mode="json", exclude={"K", "M", "fidelity"})
+def _key(results: Results, row: Run) -> str:
+    spec = row.spec.model_dump(mode="json", exclude={"K", "M", "fidelity"})
     # how an emulation is run changes nothing of what it and its simulation model
     if spec["profile"]:
         spec |= dict.fromkeys(_RUNNING)
     spec["balance"] = spec["balance"] if isinstance(spec["balance"], str) else "given"
-    return canonical({"spec": spec, **{column: row[column] for column in PLACE}})
+    return canonical({"spec": spec, "place": row.place})
 
 
-def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
+def _details(results: Results, rows: list[Run], also: list[str]) -> str:
     """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time.
 
     Of modelled devices the profile stands instead of the scale: they are of the size and device
     that they model, whatever machine worked it out and whatever data it has.
     """
     row, real = rows[0], _real(results, rows[0])
-    labels = next((row["labels"] for row in rows if row["labels"]), {})
-    spec = results.specs[row["run"]]
+    labels = next((row.labels for row in rows if row.labels), {})
+    spec = row.spec
     parts = [where(results, row)] * (real or "where" in also)
     parts += [f"{name}={value}" for name, value in spec.model_args.items()]
     parts += (
         [_batch(results, row)]
         + [f"device profile {spec.profile}"] * (not real)
-        + [f"remat {row['remat']}"]
+        + [f"remat {row.remat}"]
     )
-    parts += [row["schedule"]] * (row["schedule"] != "gpipe") + [f"{row['D']} replicas"] * (
-        row["D"] > 1
-    )
+    parts += [row.schedule] * (row.schedule != "gpipe") + [f"{row.D} replicas"] * (row.D > 1)
     parts += [
         f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"
     ] * (spec.balance != "time")
@@ -256,9 +250,9 @@ def _details(results: "Results", rows: list[Row], also: list[str]) -> str:
     )
 
 
-def _real(results: "Results", row: Row) -> bool:
+def _real(results: Results, row: Run) -> bool:
     """Whether a run is not of a device that is modelled."""
-    return results.specs[row["run"]].profile is None
+    return row.spec.profile is None
 
 
 def link_name(spec: "RunSpec") -> str:
@@ -273,12 +267,12 @@ def speed_name(speed: float) -> str:
     return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
 
 
-def optimizers(results: "Results", rows: Iterable[Row], *, always: bool = False) -> str:
+def optimizers(results: Results, rows: Iterable[Run], *, always: bool = False) -> str:
     """Which update the steps of each fidelity hold; nothing where all have the same, unless `always`."""
     found: dict[str, set[str]] = {}
     for row in rows:
-        name = results.specs[row["run"]].optimizer
-        found.setdefault(_UPDATES.get(name, name), set()).add(row["fidelity"])
+        name = row.spec.optimizer
+        found.setdefault(_UPDATES.get(name, name), set()).add(row.fidelity)
     if len(found) < (1 if always else 2):
         return ""
     kinds = {name: [kind for kind in MARKERS if kind in some] for name, some in found.items()}
@@ -287,17 +281,17 @@ def optimizers(results: "Results", rows: Iterable[Row], *, always: bool = False)
     return f"Optimizer: {', '.join(words)}."
 
 
-def _batch(results: "Results", row: Row) -> str:
+def _batch(results: Results, row: Run) -> str:
     """`N=32`, or that each run took the largest that fits."""
-    spec = results.specs[row["run"]]
+    spec = row.spec
     largest = spec.memory is not None and spec.fidelity == "simulated"
-    return "the largest N that fits" if largest else f"N={row['N']}"
+    return "the largest N that fits" if largest else f"N={row.N}"
 
 
-def where(results: "Results", row: Row) -> str:
+def where(results: Results, row: Run) -> str:
     """The scale that a run was measured at, and the machine where the results come from several."""
-    several = len(set(results.rows["machine"])) > 1
-    return f"{row['scale']} on {row['machine']}" if several else row["scale"]
+    several = len({run.machine for run in results.runs}) > 1
+    return f"{row.scale} on {row.machine}" if several else row.scale
 
 
 @cache

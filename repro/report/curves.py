@@ -8,12 +8,12 @@ from collections.abc import Callable
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from repro.harness.results import Results, Run
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
 from repro.report.compare import (
     ITSELF,
     Ratio,
-    Row,
     Setting,
     beside_paper,
     fidelities,
@@ -41,18 +41,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repro.harness.results import Results
 
 # of a cell, so that none covers another
 _ASIDE = {"measured": 0.0, "emulated": 0.07, "simulated": 0.2}
 _STRETCH = {"measured": 1.0, "emulated": 0.94, "simulated": 1.06}  # the same on a logarithmic axis
-Point = tuple[Row, Ratio]
+Point = tuple[Run, Ratio]
 
 
-def speedup(results: "Results", rows: list[Row]) -> "Figure | None":
+def speedup(results: Results, rows: list[Run]) -> "Figure | None":
     """Speedup over K=1 at the same M: against K (a line for each M) and against M (a line for each K)."""
     made = [(setting, _ratios(results, setting.rows)) for setting in settings(results, rows)]
-    made = [(setting, points) for setting, points in made if any(row["K"] > 1 for row, _ in points)]
+    made = [(setting, points) for setting, points in made if any(row.K > 1 for row, _ in points)]
     if not made:
         return None
     figure, axes = grid(len(made), 2, 3.4)
@@ -71,7 +70,7 @@ def speedup(results: "Results", rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def _ratios(results: "Results", rows: list[Row]) -> list[Point]:
+def _ratios(results: Results, rows: list[Run]) -> list[Point]:
     """Each row with its speedup over K=1; those without a baseline left out."""
     points = [(row, over_k1(results, row)) for row in rows]
     return [(row, ratio) for row, ratio in points if not isnan(ratio.value)]
@@ -100,11 +99,11 @@ def _against(
             some = [
                 point
                 for point in points
-                if (point[0][line], point[0]["fidelity"]) == (value, fidelity)
+                if getattr(point[0], line) == value and point[0].fidelity == fidelity
             ]
             _line(
                 axes,
-                sorted(some, key=lambda point: point[0][x]),
+                sorted(some, key=lambda point: getattr(point[0], x)),
                 x,
                 fidelity,
                 colour(value),
@@ -117,7 +116,7 @@ def _against(
 def _line(
     axes: "Axes", points: list[Point], x: str, fidelity: str, colour: Any, label: str
 ) -> None:
-    xs, ys = [row[x] for row, _ in points], [ratio.value for _, ratio in points]
+    xs, ys = [getattr(row, x) for row, _ in points], [ratio.value for _, ratio in points]
     axes.errorbar(
         xs,
         ys,
@@ -142,11 +141,9 @@ def _errors(points: list[Point]) -> list[list[float]] | None:
     return [[mid - low for low, mid, _ in intervals], [high - mid for _, mid, high in intervals]]
 
 
-def cells(results: "Results", rows: list[Row]) -> "Figure | None":
+def cells(results: Results, rows: list[Run]) -> "Figure | None":
     """Table 2 as dots: quoted, ours and ideal for every (K, M), all over K=2, M=1; one panel a model."""
-    found = settings(
-        results, [row for row in rows if row["experiment"] == "table2" and row["K"] > 1]
-    )
+    found = settings(results, [row for row in rows if row.experiment == "table2" and row.K > 1])
     if not found:
         return None
     quoting = beside_paper(results, "table2")
@@ -159,10 +156,10 @@ def cells(results: "Results", rows: list[Row]) -> "Figure | None":
     return figure
 
 
-def _cells_panel(axes: "Axes", results: "Results", setting: Setting, quoting: bool) -> None:
+def _cells_panel(axes: "Axes", results: Results, setting: Setting, quoting: bool) -> None:
     printed = paper_table2() if quoting else []
     quoted = {(cell.K, cell.M): cell.value for cell in printed if cell.model == setting.model}
-    places = sorted({*quoted, *((row["K"], row["M"]) for row in setting.rows)})
+    places = sorted({*quoted, *((row.K, row.M) for row in setting.rows)})
     at = {place: float(index) for index, place in enumerate(places)}
     for place, x in at.items():
         axes.hlines(
@@ -177,10 +174,10 @@ def _cells_panel(axes: "Axes", results: "Results", setting: Setting, quoting: bo
     for row in setting.rows:
         point = (row, over_k2m1(results, row))
         if not isnan(point[1].value):
-            x = at[row["K"], row["M"]] + _ASIDE[row["fidelity"]]
+            x = at[row.K, row.M] + _ASIDE[row.fidelity]
             look: dict[str, Any] = {
-                "marker": MARKERS[row["fidelity"]],
-                "color": FIDELITIES[row["fidelity"]],
+                "marker": MARKERS[row.fidelity],
+                "color": FIDELITIES[row.fidelity],
             }
             axes.errorbar(x, point[1].value, _errors([point]), **look)
     ticks(axes, list(at.values()), [f"K={K}\nM={M}" for K, M in places])
@@ -188,10 +185,10 @@ def _cells_panel(axes: "Axes", results: "Results", setting: Setting, quoting: bo
     axes.set_ylim(bottom=0)
 
 
-def bubble(results: "Results", rows: list[Row]) -> "Figure | None":
+def bubble(results: Results, rows: list[Run]) -> "Figure | None":
     """Bubble fraction (idle/total) against M for every K, over (K-1)/(M+K-1) and this schedule's own ideal."""
     found = settings(
-        results, [row for row in rows if row["K"] > 1 and row["bubble_idle_over_total"] >= 0]
+        results, [row for row in rows if row.K > 1 and row.bubble_idle_over_total >= 0]
     )
     if not found:
         return None
@@ -204,10 +201,10 @@ def bubble(results: "Results", rows: list[Row]) -> "Figure | None":
 
 
 def _bubble_panel(axes: "Axes", setting: Setting) -> None:
-    Ms = sorted({row["M"] for row in setting.rows})
+    Ms = sorted({row.M for row in setting.rows})
     last = max(Ms[-1], Ms[0] + 3)
     dense = [*range(Ms[0], min(last, 16)), *range(max(Ms[0], 16), last, 4), last]
-    for K in sorted({row["K"] for row in setting.rows}):
+    for K in sorted({row.K for row in setting.rows}):
         colour = k_colour(K)
         axes.plot(
             dense,
@@ -219,9 +216,9 @@ def _bubble_panel(axes: "Axes", setting: Setting) -> None:
         own = [100 * one.bubble_over_total for M in dense if (one := ideal(K, M, *setting.plan))]
         axes.plot(dense[: len(own)], own, ":", color=colour, linewidth=1.3)
         for fidelity in fidelities(setting.rows):
-            points = [row for row in setting.rows if (row["K"], row["fidelity"]) == (K, fidelity)]
-            shares = [100 * row["bubble_idle_over_total"] for row in points]
-            xs = [row["M"] * _STRETCH[fidelity] for row in points]
+            points = [row for row in setting.rows if (row.K, row.fidelity) == (K, fidelity)]
+            shares = [100 * row.bubble_idle_over_total for row in points]
+            xs = [row.M * _STRETCH[fidelity] for row in points]
             axes.plot(xs, shares, MARKERS[fidelity], color=colour, markersize=5)
         axes.plot([], [], color=colour, label=f"K={K}")
     axes.set_xscale("log", base=2)
@@ -231,4 +228,4 @@ def _bubble_panel(axes: "Axes", setting: Setting) -> None:
 
 
 def _values(points: list[Point], column: str) -> list[int]:
-    return sorted({row[column] for row, _ in points})
+    return sorted({getattr(row, column) for row, _ in points})

@@ -6,7 +6,8 @@ from functools import partial
 from math import isnan, nan
 from typing import Any, Generic, TypeVar
 
-from repro.report.compare import Ratio, Row
+from repro.harness.results import Run
+from repro.report.compare import Ratio
 from repro.report.table import EMPTY, Table, framed, number, percent
 
 Line = TypeVar("Line")
@@ -78,13 +79,13 @@ def spread(key: tuple[str, str], cell: Callable[[Line], Cell]) -> Column[Line]:
     return Column(key, cell, ends=((group, f"{name}: low"), (group, f"{name}: high")))
 
 
-def settings(row_of: Callable[[Line], Row], *names: str) -> list[Column[Line]]:
+def settings(row_of: Callable[[Line], Run], *names: str) -> list[Column[Line]]:
     """Columns of what a run is told by: K, M, its scale."""
     return [Column(name, partial(_setting, row_of, name)) for name in names]
 
 
-def _setting(row_of: Callable[[Line], Row], name: str, line: Line) -> Cell:
-    return plain(row_of(line)[name])
+def _setting(row_of: Callable[[Line], Run], name: str, line: Line) -> Cell:
+    return plain(getattr(row_of(line), name))
 
 
 def declared(

@@ -10,21 +10,18 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.mistakes import near
-from repro.harness.results import load
+from repro.harness.results import Results, Run, load
 from repro.report import figures, texts
-from repro.report.compare import Row, beside_paper, of_paper, rows_of, without_smoke
+from repro.report.compare import beside_paper, of_paper, rows_of, without_smoke
 from repro.report.declared import report_of
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, rounds
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     return path
 
 
-def write_tables(results: "Results", plots_dir: Path) -> list[Table]:
+def write_tables(results: Results, plots_dir: Path) -> list[Table]:
     """Write every table of these results, and rounds.csv; returns the tables."""
     tables = all_tables(results)
     for table in tables:
@@ -118,18 +115,18 @@ def _committed(results_dir: Path) -> str:
     return f"; the committed results are in --results {reference}" if reference.is_dir() else ""
 
 
-def _banner(results: "Results") -> list[str]:
+def _banner(results: Results) -> list[str]:
     """What the scales of these results are for, and what is not held against the paper."""
     rows, kept = rows_of(results), rows_of(without_smoke(results))
-    scales = {row["scale"] for row in rows}
+    scales = {row.scale for row in rows}
     lines = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
         # Of what a scale is for, all but the first sentence is about the paper.
-        names = ", ".join(dict.fromkeys(row["experiment"] for row in rows))
+        names = ", ".join(dict.fromkeys(row.experiment for row in rows))
         lines = [line.partition(". ")[0].removesuffix(".") + "." for line in lines]
         lines.append(f"The paper has no numbers for {names}, so none stand beside these.")
-    places = {(row["experiment"], row["scale"]) for row in kept}
-    hidden = {row["experiment"] for row in rows if (row["experiment"], row["scale"]) not in places}
+    places = {(row.experiment, row.scale) for row in kept}
+    hidden = {row.experiment for row in rows if (row.experiment, row.scale) not in places}
     if hidden:
         lines.append(
             f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
@@ -150,7 +147,7 @@ def animate(results_dir: Path, plots_dir: Path) -> Path:
     return gantt_gif(timeline, plots_dir / "pipeline.gif", title)
 
 
-def pictured_step(results: "Results") -> tuple[Timeline, str]:
+def pictured_step(results: Results) -> tuple[Timeline, str]:
     """The step of the README's picture and its title: of M=4, the one with the most stages.
 
     Only a measured step counts. README's caption says "measured", and Table 2 has simulated
@@ -161,12 +158,12 @@ def pictured_step(results: "Results") -> tuple[Timeline, str]:
     """
     wanted = {"experiment": "table2", "fidelity": "measured", "status": "done"}
     rows = rows_of(results, model="amoebanet-d", M=4, **wanted)
-    for row in sorted(rows, key=lambda row: -row["K"]):
-        timeline = results.timeline(row) if row["K"] > 1 else None
+    for row in sorted(rows, key=lambda row: -row.K):
+        timeline = results.timeline(row) if row.K > 1 else None
         if timeline is not None:
             title = (
-                f"One {row['fidelity']} training step of {model_name(row['model'])} "
-                f"at {row['scale']} scale: K={row['K']} stages, M={row['M']} micro-batches"
+                f"One {row.fidelity} training step of {model_name(row.model)} "
+                f"at {row.scale} scale: K={row.K} stages, M={row.M} micro-batches"
             )
             return timeline, title
     raise ValueError(
@@ -176,11 +173,11 @@ def pictured_step(results: "Results") -> tuple[Timeline, str]:
 
 
 def _sections(
-    results: "Results", tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
+    results: Results, tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
 ) -> list[Section]:
     """One section for every experiment with results, the paper's tables first."""
     about = {folder.path.name: folder.about() for folder in results.folders}
-    names = dict.fromkeys(row["experiment"] for row in rows_of(results))
+    names = dict.fromkeys(row.experiment for row in rows_of(results))
     # the others as they were
     ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")
     sections = [_section(results, name, about[name], tables, drawn) for name in ordered]
@@ -188,7 +185,7 @@ def _sections(
 
 
 def _section(
-    results: "Results", name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]
+    results: Results, name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]
 ) -> Section:
     rows = rows_of(results, experiment=name)
     general = texts.DEVIATIONS if name in of_paper(results) else []
@@ -239,7 +236,7 @@ def _picture(drawn: Drawn) -> dict[str, Any]:
     }
 
 
-def _commands(results: "Results", name: str) -> list[str]:
+def _commands(results: Results, name: str) -> list[str]:
     """What a user types to measure this, as recorded, each at its own scale."""
     return list(
         dict.fromkeys(
@@ -251,30 +248,30 @@ def _commands(results: "Results", name: str) -> list[str]:
     )
 
 
-def _sizes(results: "Results", rows: list[Row]) -> list[str]:
+def _sizes(results: Results, rows: list[Run]) -> list[str]:
     """What was run here: sizes and devices."""
     found = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        specs = [results.specs[row["run"]] for row in rows if row["model"] == model]
+    for model in dict.fromkeys(row.model for row in rows):
+        specs = [row.spec for row in rows if row.model == model]
         sizes = dict.fromkeys(
             f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
         )
         found.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
     devices = dict.fromkeys(
-        row["device"] for row in rows if row["device"] and row["fidelity"] != "simulated"
+        row.device for row in rows if row.device and row.fidelity != "simulated"
     )
     if devices:
         found.append(f"Devices here: {', '.join(devices)}.")
     return found
 
 
-def _missing(rows: list[Row]) -> list[str]:
+def _missing(rows: list[Run]) -> list[str]:
     """Runs without a result, one line for each model and reason."""
     points: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row["status"] != "done":
-            points.setdefault((model_name(row["model"]), row["status"]), []).append(
-                f"K={row['K']} M={row['M']}"
+        if row.status != "done":
+            points.setdefault((model_name(row.model), row.status), []).append(
+                f"K={row.K} M={row.M}"
             )
     return [
         f"{model}: {status}: {', '.join(dict.fromkeys(where))}"
@@ -282,7 +279,7 @@ def _missing(rows: list[Row]) -> list[str]:
     ]
 
 
-def _environments(results: "Results") -> list[dict[str, Any]]:
+def _environments(results: Results) -> list[dict[str, Any]]:
     """The distinct environments of the runs, with how many runs each has."""
     found: dict[str, dict[str, Any]] = {}
     for folder in results.folders:
@@ -302,11 +299,11 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
-def _counts(rows: list[Row]) -> list[tuple[str, int]]:
+def _counts(rows: list[Run]) -> list[tuple[str, int]]:
     """How many runs there are of each status word, reasons left out."""
-    return sorted(Counter(row["status"].partition("(")[0] for row in rows).items())
+    return sorted(Counter(row.status.partition("(")[0] for row in rows).items())
 
 
-def _commits(rows: list[Row]) -> list[str]:
+def _commits(rows: list[Run]) -> list[str]:
     """The commits whose code measured these runs."""
-    return sorted({commit for row in rows for commit in row["commit"].split(", ") if commit})
+    return sorted({commit for row in rows for commit in row.commit.split(", ") if commit})

@@ -1,48 +1,44 @@
 """What the rounds of one run say beside its step: parts of the step, what a cost model said, steps over another's."""
 
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
-from repro.report.compare import Row
 from repro.report.style import PARTS
 from repro.report.table import number
 from repro.simulate import StageCosts
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
 Spread = tuple[float, float, float]  # median over rounds and its 95 % interval, NaN for few rounds
 
 
-def parts(results: "Results", row: Row | None) -> dict[str, float]:
+def parts(results: Results, row: Run | None) -> dict[str, float]:
     """Share of K x step time of each of `PARTS`, median over rounds; empty without a breakdown."""
-    lines = results.rounds_of(row) if row else []
-    found = [line["breakdown"] for line in lines if line["breakdown"]]
-    return {part: interval([one[part] for one in found])[0] for part in PARTS} if found else {}
+    breakdowns = [round_.breakdown for round_ in row.rounds if round_.breakdown] if row else []
+    if not breakdowns:
+        return {}
+    return {part: interval([shares[part] for shares in breakdowns])[0] for part in PARTS}
 
 
-def costs(results: "Results", row: Row) -> StageCosts | None:
+def costs(results: Results, row: Run) -> StageCosts | None:
     """What a cost model said of the stages of a simulated or emulated run, in the newest round."""
-    found = [
-        line["modelled"] for line in results.rounds_of(row) if isinstance(line["modelled"], dict)
-    ]
-    return StageCosts.from_plain(found[-1]["stages"]) if found else None
+    modelled = [round_.modelled for round_ in row.rounds if round_.modelled]
+    return StageCosts.from_plain(modelled[-1].stages.model_dump()) if modelled else None
 
 
-def schedule_of(results: "Results", row: Row) -> Schedule:
+def schedule_of(results: Results, row: Run) -> Schedule:
     """The actions of a run."""
-    spec = results.specs[row["run"]]
+    spec = row.spec
     return make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
 
 
-def step_over(results: "Results", row: Row | None, base: Row | None) -> Spread:
+def step_over(results: Results, row: Run | None, base: Run | None) -> Spread:
     """Step of `row` over that of `base`, inside rounds that have both; NaN without."""
     if row is None or base is None:
         return nan, nan, nan
-    return results.ratio(base, row["run"])[:3]
+    return results.ratio(base, row)[:3]
 
 
 def spread(found: Spread) -> str:

@@ -21,7 +21,8 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.core.layers import build as build_layer
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, unwrapped
 from repro.gpipe.exact import rng
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
+from repro.harness.schema import CalibrateRound, Calibration
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import device_of
@@ -39,7 +40,7 @@ def sizes(spec: RunSpec) -> list[int]:
     return found
 
 
-def run(job: Job, rank: int, _groups: list[Any]) -> dict[str, Any]:
+def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     """Time every layer on this rank, at the same time as the others and while they wait; a line of metrics.jsonl."""
     began = time.perf_counter()
     spec, device = job.spec, device_of(job.device, rank)
@@ -58,28 +59,24 @@ def run(job: Job, rank: int, _groups: list[Any]) -> dict[str, Any]:
     # the last stage has none
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
-    found = {
+    activations, gradients = chain.sent()
+    calibration = {
         "sizes": sizes(spec),
         **tables,
+        "alone": alone if spec.K > 1 else None,
         "update": _mean(wire, chain.updates(spec.steps)),
-        **chain.sent(),
+        "activations": activations,
+        "gradients": gradients,
+        "link": plain_link(speed),
     }
-    found["link"] = plain_link(speed)
-    found["alone"] = alone if spec.K > 1 else None
-    line = {
-        "step_s": [],
-        "loss": [],
-        "bubble_idle_over_total": [None],
-        "bubble_idle_over_work": [None],
-        "breakdown": {},
-        "peak_bytes": None,
-        "balance": [len(model.layers)],
-        "setup_s": time.perf_counter() - began,
-        "unit": model.unit,
-        "labels": dict(model.labels),
-        "calibration": found,
-    }
-    return {"metrics": line, "timeline": []}
+    record = CalibrateRound(
+        calibration=Calibration.model_validate(calibration),
+        balance=[len(model.layers)],
+        setup_s=time.perf_counter() - began,
+        unit=model.unit,
+        labels=dict(model.labels),
+    )
+    return Measured(record)
 
 
 class _Chain:
@@ -176,13 +173,12 @@ class _Chain:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def sent(self) -> dict[str, list[float]]:
-        """Bytes for each example behind each layer but the last."""
+    def sent(self) -> tuple[list[float], list[float]]:
+        """Bytes of activations and of gradients, for each example, behind each layer but the last."""
         onward, back = zip(*self._sent, strict=True) if self._sent else ((), ())
-        return {
-            "activations": [size / self._examples for size in onward],
-            "gradients": [size / self._examples for size in back],
-        }
+        activations = [size / self._examples for size in onward]
+        gradients = [size / self._examples for size in back]
+        return activations, gradients
 
 
 def _bytes(value: Tree) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from repro.harness.job import Job, Measurer, Outcome
+from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.job import Job, Measured, Measurer, Outcome
+from repro.harness.schema import TrainRound
 from repro.simulate import StageCosts
 
 
@@ -17,20 +19,36 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
         update={"fidelity": "simulated", "stretch": None, "transport": "auto", "trace": False}
     )
     outcome = crew.measure(replace(job, spec=twin, device="cpu"), deadline)
-    if outcome.status != "done" or not outcome.metrics["step_s"]:
+    if outcome.measured is None:
         return outcome
-    stretch = spec.stretch or 1.0
-    costs = StageCosts.from_plain(outcome.metrics["modelled"]["stages"]).scaled(stretch).plain()
-    ran = crew.measure(replace(job, costs=costs, memory=False), deadline)
-    if ran.status != "done":
-        return ran
-    own = {name: outcome.metrics[name] for name in ("balance", "modelled")}
-    own["labels"] = ran.metrics["labels"] | outcome.metrics["labels"]
-    own["step_s"] = [seconds / stretch for seconds in ran.metrics["step_s"]]
-    # a slow clock would take it far from 0
-    began = min((row["start"] for row in ran.timeline), default=0.0)
+    simulated = outcome.measured.record
+    assert isinstance(simulated, TrainRound)
+    assert simulated.modelled is not None
+    if not simulated.step_s:  # nothing fits the device's memory
+        return outcome
+    time_scale = spec.stretch or 1.0
+    costs = StageCosts.from_plain(simulated.modelled.stages.model_dump()).scaled(time_scale)
+    outcome = crew.measure(replace(job, costs=costs, memory=False), deadline)
+    if outcome.measured is None:
+        return outcome
+    emulated, timeline = outcome.measured.record, outcome.measured.timeline
+    assert isinstance(emulated, TrainRound)
+    record = emulated.model_copy(
+        update={
+            "step_s": [seconds / time_scale for seconds in emulated.step_s],
+            "balance": simulated.balance,
+            "modelled": simulated.modelled,
+            "labels": emulated.labels | simulated.labels,
+        }
+    )
+    return replace(outcome, measured=Measured(record, timeline and _rescaled(timeline, time_scale)))
+
+
+def _rescaled(timeline: Timeline, time_scale: float) -> Timeline:
+    """The same spans in seconds of the device, from 0: a slow clock would take them far away."""
+    start = min(span.start for span in timeline.spans)
     spans = [
-        row | {end: (row[end] - began) / stretch for end in ("start", "end")}
-        for row in ran.timeline
+        span._replace(start=(span.start - start) / time_scale, end=(span.end - start) / time_scale)
+        for span in timeline.spans
     ]
-    return replace(ran, metrics=ran.metrics | own, timeline=spans)
+    return replace(timeline, spans=tuple(spans))

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,22 +11,22 @@ from repro.costs.fit import Search, Step
 from repro.costs.size_ladder import families
 from repro.costs.stage_memory import Messages
 from repro.harness import allocator
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
+from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import setup_of
 from repro.methods.own import Own
 from repro.models import build
 
-Line = dict[str, Any]
 _last: Search | None = None  # of this process: whose traces the next one uses
 
 
-def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
+def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     """Count the largest model that fits; or, measured, train one size within the memory."""
     spec = job.spec
     if spec.fidelity == "counted":
-        return {"metrics": counted(spec, job.device), "timeline": []}
+        return Measured(counted(spec, job.device))
     started = time.perf_counter()
     if job.device == "cuda" and spec.memory != ENOUGH:
         _check_room(spec)
@@ -35,14 +34,27 @@ def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
     batch = model.batch(spec.N, spec.seed)
     method = Own(setup_of(job, model, batch[0], rank, groups))
     try:
-        found = attempt(spec, method, batch, job.device)
+        peaks, allocated = attempt(spec, method, batch, job.device)
     finally:
         method.close()
-    seconds = time.perf_counter() - started
-    metrics = line(
-        found, found["peak_bytes"], list(method.balance), seconds, model.unit, model.labels
+    trained = Tried(
+        args=dict(spec.model_args),
+        parameters=0,  # the coordinator knows them
+        status="done",
+        reason="",
+        peak_bytes=peaks,
+        counted_bytes=[],
+        allocator_bytes=allocated,
     )
-    return {"metrics": metrics, "timeline": []}
+    record = FitRound(
+        fit=Fitted(largest=None, next=None, tried=[trained]),
+        peak_bytes=peaks,
+        balance=list(method.balance),
+        setup_s=time.perf_counter() - started,
+        unit=model.unit,
+        labels=dict(model.labels),
+    )
+    return Measured(record)
 
 
 def _check_room(spec: RunSpec) -> None:
@@ -56,8 +68,8 @@ def _check_room(spec: RunSpec) -> None:
         )
 
 
-def counted(spec: RunSpec, device: str) -> Line:
-    """Count: in one process, for all stages, the operators of this device."""
+def counted(spec: RunSpec, device: str) -> FitRound:
+    """Count in one process, for all stages, the operators of this device."""
     global _last
 
     began = time.perf_counter()
@@ -69,46 +81,43 @@ def counted(spec: RunSpec, device: str) -> Line:
     assert spec.memory is not None
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
     sizes = families(spec.model, spec.arguments, None)
-    found = _last.largest(sizes)
-    cuts = {
-        "largest": found.best and found.best.plain(),
-        "next": found.above and found.above.plain(),
-    }
-    peaks = [stage.total for stage in found.best.stages] if found.best else None
-    shown = found.best or found.above
+    answer = _last.largest(sizes)
+    largest, above = answer.best, answer.above
+    shown = largest or above
     model = build(spec.model, **(shown.args if shown else sizes[0][0]))
-    balance = list(shown.balance) if shown else [0]
-    return line(cuts, peaks, balance, time.perf_counter() - began, model.unit, model.labels)
+    return FitRound(
+        fit=Fitted(
+            largest=CutModel.model_validate(largest.plain()) if largest else None,
+            next=CutModel.model_validate(above.plain()) if above else None,
+        ),
+        peak_bytes=[stage.total for stage in largest.stages] if largest else None,
+        balance=list(shown.balance) if shown else [0],
+        setup_s=time.perf_counter() - began,
+        unit=model.unit,
+        labels=dict(model.labels),
+    )
 
 
-def attempt(spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str) -> Line:
-    """Train one size within the memory: peak bytes of each stage, and where that is cheap also what its allocator says.
+def attempt(
+    spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str
+) -> tuple[list[int], list[list[int]] | None]:
+    """Train one size within the memory.
 
     Two steps: before the first there are no gradients, and the optimizer has no state. A given size
     is small enough for a third one under torch's profiler.
+
+    Returns:
+        Peak bytes of each stage, and, where that is cheap, what its allocator says: bytes of
+        tensors, and of tensors and workspace.
 
     Raises:
         MemoryError, torch.OutOfMemoryError: on the stage that needs more.
     """
     method.peak_bytes(*batch, limit=spec.memory)
-    found: Line = {"peak_bytes": method.peak_bytes(*batch, limit=spec.memory)}
-    if spec.memory == ENOUGH and device == "cpu":
-        before = method.resident(*batch)
-        peak = allocator.measure(lambda: method.train_step(*batch))
-        found["allocator_bytes"] = method.gather([before + peak.visible, before + peak.everything])
-    return found
-
-
-def line(
-    fit: Mapping[str, Any],
-    peaks: Sequence[int] | None,
-    balance: list[int],
-    seconds: float,
-    unit: str,
-    labels: Mapping[str, Any],
-) -> Line:
-    """A line of metrics.jsonl without steps."""
-    nothing = {"step_s": [], "loss": [], "breakdown": {}}
-    nothing |= {"bubble_idle_over_total": [None], "bubble_idle_over_work": [None]}
-    found = {"fit": dict(fit), "peak_bytes": peaks, "balance": balance, "setup_s": seconds}
-    return {**nothing, **found, "unit": unit, "labels": dict(labels)}
+    peaks = method.peak_bytes(*batch, limit=spec.memory)
+    assert peaks is not None  # our own method always reads them
+    if spec.memory != ENOUGH or device != "cpu":
+        return peaks, None
+    before = method.resident(*batch)
+    peak = allocator.measure(lambda: method.train_step(*batch))
+    return peaks, method.gather([before + peak.visible, before + peak.everything])

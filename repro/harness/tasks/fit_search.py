@@ -5,16 +5,16 @@ size has trained within the memory and the next one up has not. Every size is tr
 stages; a stage that runs out of memory is a result here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from repro.gpipe.core import memory
-from repro.harness.job import Job, Measurer, Outcome
+from repro.harness.job import Job, Measured, Measurer, Outcome
+from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import RunSpec
-from repro.harness.tasks.fit import Line, counted, line
+from repro.harness.tasks.fit import counted
 
-Count = Callable[[RunSpec, str], Line]  # of a fit, on "cpu" or "cuda"
+Count = Callable[[RunSpec, str], FitRound]  # of a fit, on "cpu" or "cuda"
 
 
 def search(
@@ -43,82 +43,90 @@ class _Stopped(Exception):
 
 @dataclass
 class _Climb:
-    """Up and down the sizes; a cut is as `repro.costs.fit.Cut.plain` gives it."""
+    """Up and down the sizes."""
 
     crew: Measurer
     job: Job
     deadline: float
     tell: Callable[[str], object]
     count: Count
-    tried: list[dict[str, Any]] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
 
     def run(self) -> Outcome:
         """Bracket the largest size that trains."""
         try:
             first = self._counted(self.job.spec.memory)
-            fit = first["fit"]
-            size, above = fit["largest"], fit["next"]
+            size, above = first.fit.largest, first.fit.next
             while size is not None and not self._trains(size):
                 size, above = self._smaller(size), size
             while above is not None and not self._known(above) and self._trains(above):
-                size, above = above, self._counted(above["fullest"])["fit"]["next"]
+                size, above = above, self._counted(above.fullest).fit.next
         except _Stopped as stopped:
             return stopped.outcome
         except ValueError as error:  # it cannot be counted
             return Outcome("failed", str(error))
-        peaks = next(
-            (tried["peak_bytes"] for tried in self.tried if size and tried["args"] == size["args"]),
-            None,
+        trained = next((t for t in self.tried if size and t.args == size.args), None)
+        shown = size or above
+        record = first.model_copy(
+            update={
+                "fit": Fitted(
+                    largest=size, next=above, tried=self.tried, counted=first.fit.largest
+                ),
+                "peak_bytes": trained.peak_bytes if trained else None,
+                "balance": shown.balance if shown else [0],
+            }
         )
-        found = {"largest": size, "next": above, "tried": self.tried, "counted": fit["largest"]}
-        balance = (size or above or {"balance": [0]})["balance"]
-        return Outcome(
-            "done",
-            metrics=line(found, peaks, balance, first["setup_s"], first["unit"], first["labels"]),
-        )
+        return Outcome("done", measured=Measured(record))
 
-    def _counted(self, size: int | None) -> Line:
+    def _counted(self, memory: int | None) -> FitRound:
         """The largest size counted to fit into so many bytes, and the next one up."""
         return self.count(
-            self.job.spec.model_copy(update={"fidelity": "counted", "memory": size}),
+            self.job.spec.model_copy(update={"fidelity": "counted", "memory": memory}),
             self.job.device,
         )
 
-    def _smaller(self, cut: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The next size down: cuts are even to a thousandth, so the same size may be counted to need a bit less."""
-        size = cut["fullest"]
+    def _smaller(self, size: CutModel) -> CutModel | None:
+        """The next size down.
+
+        Cuts are even to a thousandth, so the same size may be counted to need a bit less.
+        """
+        memory = size.fullest
         while True:
-            size = size * 998 // 1000 - 1
-            found = self._counted(size)["fit"]["largest"] if size > 0 else None
-            if found is None or not self._known(found):
-                return found
+            memory = memory * 998 // 1000 - 1
+            smaller = self._counted(memory).fit.largest if memory > 0 else None
+            if smaller is None or not self._known(smaller):
+                return smaller
 
-    def _known(self, cut: Mapping[str, Any]) -> bool:
-        return any(tried["args"] == cut["args"] for tried in self.tried)
+    def _known(self, size: CutModel) -> bool:
+        return any(tried.args == size.args for tried in self.tried)
 
-    def _trains(self, cut: Mapping[str, Any]) -> bool:
+    def _trains(self, size: CutModel) -> bool:
         """Whether this size trains within the memory."""
-        spec = self.job.spec.model_copy(update={"model_args": cut["args"]})
-        outcome = self.crew.measure(
-            replace(self.job, spec=spec, balance=tuple(cut["balance"])), self.deadline
-        )
-        if outcome.status != "done" and not memory.over_limit(outcome.reason):
-            raise _Stopped(outcome)
-        ran = outcome.metrics.get("fit", {}) if outcome.status == "done" else {}
-        peaks = ran.get("peak_bytes")
+        spec = self.job.spec.model_copy(update={"model_args": size.args})
+        job = replace(self.job, spec=spec, balance=tuple(size.balance))
+        outcome = self.crew.measure(job, self.deadline)
+        name = self.job.spec.grown(size.args)
         counts = {
-            "counted_bytes": [stage["total"] for stage in cut["stages"]],
-            "parameters": cut["parameters"],
+            "parameters": size.parameters,
+            "counted_bytes": [stage.total for stage in size.stages],
         }
-        entry = {
-            "args": cut["args"],
-            "status": outcome.status,
-            "reason": outcome.reason,
-            "peak_bytes": peaks,
-        }
-        self.tried.append({"allocator_bytes": None} | ran | entry | counts)
-        self.tell(
-            f"{self.job.spec.grown(cut['args'])}: "
-            f"{'trains' if peaks else 'out of memory: ' + outcome.reason}"
+        if outcome.measured is not None:
+            record = outcome.measured.record
+            assert isinstance(record, FitRound)
+            self.tried.append(record.fit.tried[0].model_copy(update=counts))
+            self.tell(f"{name}: trains")
+            return True
+        if not memory.over_limit(outcome.reason):
+            raise _Stopped(outcome)
+        self.tried.append(
+            Tried(
+                args=size.args,
+                status="oom",
+                reason=outcome.reason,
+                peak_bytes=None,
+                allocator_bytes=None,
+                **counts,
+            )
         )
-        return peaks is not None
+        self.tell(f"{name}: out of memory: {outcome.reason}")
+        return False

@@ -3,20 +3,17 @@
 Every stage's process calls `run` with the same job; rank 0 gets the metrics.
 """
 
-from typing import Any
-
 import torch.distributed as dist
 
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
 from repro.harness.tasks import calibrate, check, fit, simulate, train
 from repro.harness.tasks.setup import groups_of
 
 
-def run(job: Job, rank: int) -> dict[str, Any] | None:
+def run(job: Job, rank: int) -> Measured | None:
     """Measure one run; every worker calls it, also one that has no stage. Its ranks go replica after replica.
 
-    Rank 0 returns {"metrics": ..., "timeline": rows}, the others None. The metrics are a line of
-    metrics.jsonl: seconds in `step_s` and `setup_s`, bytes per stage in `peak_bytes`.
+    Rank 0 returns what was measured, the others None.
     """
     groups = groups_of(job.spec)
     processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
@@ -24,8 +21,8 @@ def run(job: Job, rank: int) -> dict[str, Any] | None:
         return None
     tasks = {"train": train.run, "check": check.run, "fit": fit.run, "calibrate": calibrate.run}
     task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
-    found = task(job, rank, groups)
+    measured = task(job, rank, groups)
     # not after an error, which closed connections would hide behind errors of the neighbours
     for group in groups:
         dist.destroy_process_group(group)
-    return found if rank == 0 else None
+    return measured if rank == 0 else None

@@ -5,15 +5,15 @@ wait.
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from repro.costs import device as devices
-from repro.gpipe import Timeline, breakdown, make_schedule
+from repro.gpipe import breakdown, make_schedule
 from repro.gpipe.partition.layer_profile import LinkSpeed
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
+from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.cost_sources import Calibrated, Roofline, Source, Waits
 from repro.io.redact import expanded
@@ -23,16 +23,16 @@ from repro.simulate import FREE, Calibration, StageCosts, simulate
 MESSAGE = 2**16  # bytes of the largest message that an emulation really sends
 
 
-def run(job: Job, _rank: int, _groups: list[Any]) -> dict[str, Any]:
+def run(job: Job, _rank: int, _groups: list[Any]) -> Measured:
     """Lay the schedule on a virtual clock, in this process alone."""
     return simulated(job.spec, job.device)
 
 
-def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None) -> dict[str, Any]:
-    """One simulated run: a line of metrics.jsonl and the spans; `device` says whose operators are counted.
+def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None) -> Measured:
+    """One simulated run; `device` says whose operators are counted.
 
     With a calibration layers take what they took where it was measured. Where not even
-    micro-batches of one example stay within the memory, the line has no steps.
+    micro-batches of one example stay within the memory, the record has no steps.
     """
     began = time.perf_counter()
     model = build(spec.model, **spec.arguments)
@@ -43,12 +43,30 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
     n = source.examples()
     counts = source.cut(source.layers(max(1, n)), source.link)
     costs = source.costs(max(1, n), counts, source.link)
-    timeline = simulate(make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint), costs)
-    found = {"batch": n * spec.M, "stages": costs.plain(), "rungs": source.rungs(n) if n else {}}
-    found["sensitivity"] = source.sensitivity(n) if n else {}
-    seconds = time.perf_counter() - began
+    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    timeline = simulate(schedule, costs)
+    modelled = {
+        "batch": n * spec.M,
+        "stages": costs.plain(),
+        "rungs": source.rungs(n) if n else {},
+        "sensitivity": source.sensitivity(n) if n else {},
+    }
     peaks = source.peaks(max(1, n), counts)
-    return _recorded(spec, model, counts, timeline if n else None, peaks, found, seconds)
+    seconds = time.perf_counter() - began
+    record = TrainRound(
+        step_s=[timeline.step_time] if n else [],
+        loss=[],
+        bubble_idle_over_total=[timeline.bubble_over_total if n else None],
+        bubble_idle_over_work=[timeline.bubble_over_work if n else None],
+        breakdown=dict(breakdown(timeline, schedule)) if n else {},
+        peak_bytes=peaks,
+        balance=list(counts),
+        setup_s=seconds,
+        unit=model.unit,
+        labels=dict(model.labels) | ({"device": spec.profile} if spec.profile else {}),
+        modelled=Modelled.model_validate(modelled),
+    )
+    return Measured(record, timeline if n and spec.trace else None)
 
 
 def waits(model: Model) -> bool:
@@ -103,11 +121,6 @@ class Emulation:
                     "back; layers that wait get back what they send; try fidelity='simulated'"
                 )
 
-    @classmethod
-    def of(cls, costs: Mapping[str, Any]) -> "Emulation":
-        """That of a job."""
-        return cls(StageCosts.from_plain(costs))
-
     @cached_property
     def _shrunk(self) -> float:
         return min(1.0, MESSAGE / max((1.0, *self.costs.activations)))
@@ -134,30 +147,3 @@ class Emulation:
         if link == FREE:
             return None
         return replace(link, bytes_per_second=link.bytes_per_second * self._shrunk)
-
-
-def _recorded(
-    spec: RunSpec,
-    model: Model,
-    counts: Sequence[int],
-    timeline: Timeline | None,
-    peaks: list[int] | None,
-    found: dict[str, Any],
-    seconds: float,
-) -> dict[str, Any]:
-    """A line of metrics.jsonl, and the spans."""
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
-    line = {
-        "step_s": [timeline.step_time] if timeline else [],
-        "loss": [],
-        "bubble_idle_over_total": [timeline.bubble_over_total if timeline else None],
-        "bubble_idle_over_work": [timeline.bubble_over_work if timeline else None],
-        "breakdown": breakdown(timeline, schedule) if timeline else {},
-        "peak_bytes": peaks,
-        "balance": list(counts),
-        "setup_s": seconds,
-        "unit": model.unit,
-        "labels": dict(model.labels) | ({"device": spec.profile} if spec.profile else {}),
-        "modelled": found,
-    }
-    return {"metrics": line, "timeline": timeline.to_rows() if timeline and spec.trace else []}

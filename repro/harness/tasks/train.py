@@ -14,7 +14,8 @@ from typing import Any
 
 from repro.gpipe import NonFiniteError, Timeline, breakdown, make_schedule
 from repro.gpipe.core.microbatch import split
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
+from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import setup_of
 from repro.harness.tasks.simulate import Emulation
@@ -31,11 +32,11 @@ class Step:
     timeline: Timeline | None
 
 
-def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
+def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     """Warm up, time the steps, read the memory."""
     started = time.perf_counter()
     spec = job.spec
-    stand_in = Emulation.of(job.costs) if job.costs else None
+    stand_in = Emulation(job.costs) if job.costs else None
     model = stand_in.model if stand_in else build(spec.model, **spec.arguments)
     inputs, targets = model.batch(spec.M if stand_in else spec.N, spec.seed)
     if spec.D > 1:
@@ -55,7 +56,7 @@ def run(job: Job, rank: int, groups: list[Any]) -> dict[str, Any]:
         for step in steps:
             _refuse_nonfinite(step.loss, job)
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
-        return metrics(model, spec, method.balance, steps, peaks, prepared)
+        return measured(model, spec, method.balance, steps, peaks, prepared)
     finally:
         gc.unfreeze()
         method.close()
@@ -81,37 +82,31 @@ def _refuse_nonfinite(loss: float, job: Job) -> None:
         )
 
 
-def metrics(
+def measured(
     model: Model,
     spec: RunSpec,
     balance: tuple[int, ...],
     steps: list[Step],
     peaks: list[int] | None,
-    setup: float,
-) -> dict[str, Any]:
-    """The metrics line of the round and the spans of its median step; null or nothing where none were recorded."""
+    setup_s: float,
+) -> Measured:
+    """The record of these steps, and the spans of the median one if they were traced."""
     schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
     timelines = [step.timeline for step in steps if step.timeline is not None]
-    middle = sorted(timelines, key=lambda timeline: timeline.step_time)[
-        (len(timelines) - 1) // 2 :
-    ][:1]
     parts = [breakdown(timeline, schedule) for timeline in timelines]
-    return {
-        "metrics": {
-            "step_s": [step.seconds for step in steps],
-            "loss": [step.loss for step in steps],
-            "bubble_idle_over_total": [timeline.bubble_over_total for timeline in timelines]
-            or [None],
-            "bubble_idle_over_work": [timeline.bubble_over_work for timeline in timelines]
-            or [None],
-            "breakdown": {
-                name: statistics.mean(part[name] for part in parts) for name in (parts or [{}])[0]
-            },
-            "peak_bytes": peaks,
-            "balance": list(balance),
-            "setup_s": setup,
-            "unit": model.unit,
-            "labels": dict(model.labels),
+    by_length = sorted(timelines, key=lambda timeline: timeline.step_time)
+    record = TrainRound(
+        step_s=[step.seconds for step in steps],
+        loss=[step.loss for step in steps],
+        bubble_idle_over_total=[timeline.bubble_over_total for timeline in timelines] or [None],
+        bubble_idle_over_work=[timeline.bubble_over_work for timeline in timelines] or [None],
+        breakdown={
+            name: statistics.mean(part[name] for part in parts) for name in (parts or [{}])[0]
         },
-        "timeline": middle[0].to_rows() if middle else [],
-    }
+        peak_bytes=peaks,
+        balance=list(balance),
+        setup_s=setup_s,
+        unit=model.unit,
+        labels=dict(model.labels),
+    )
+    return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)
