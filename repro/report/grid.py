@@ -1,14 +1,14 @@
 """Tables declared as lines and columns: what a column says of a line is a `Cell`, shown and in the csv file alike."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
 from typing import Any, Generic, TypeVar
 
 from repro.harness.results import Run
-from repro.report.compare import Ratio
-from repro.report.table import EMPTY, Table, framed, number, percent
+from repro.report.compare import Ratio, fidelities
+from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
 
 Line = TypeVar("Line")
 Key = str | tuple[str, str]  # a name, or a group and a name
@@ -39,6 +39,52 @@ class Column(Generic[Line]):
     cell: Callable[[Line], Cell]
     csv: Key | None = None
     ends: tuple[Key, Key] | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Recorded runs by where they stand in a table: their fidelity and the keys of row and column.
+
+    Such as a run of Table 2 by ("simulated", 4, 32), where the keys are K and M.
+    """
+
+    runs: Mapping[tuple[Hashable, ...], Run]
+
+    @classmethod
+    def of(cls, runs: Iterable[Run], key: Callable[[Run], tuple[Hashable, ...]]) -> "Grid":
+        """These runs by their fidelity and key; of several alike the first.
+
+        Args:
+            runs: recorded runs, in the order of the plan.
+            key: of a run: what stands for its row and column.
+        """
+        by_key: dict[tuple[Hashable, ...], Run] = {}
+        for run in runs:
+            by_key.setdefault((run.fidelity, *key(run)), run)
+        return cls(by_key)
+
+    def run(self, fidelity: str, *key: Hashable) -> Run | None:
+        """The run that stands there; None where none was planned."""
+        return self.runs.get((fidelity, *key))
+
+    def cell(self, of: Callable[[Run], Cell], fidelity: str, *key: Hashable) -> Cell:
+        """What is said of the run that stands there; without a finished one, why there is none."""
+        run = self.run(fidelity, *key)
+        if run is None:
+            return Cell()
+        if not run.done:
+            return Cell(text=NOT_RUN if run.status == "planned" else run.status)
+        return of(run)
+
+    @property
+    def keys(self) -> list[tuple[Hashable, ...]]:
+        """The keys that any fidelity has, in the order of the plan."""
+        return list(dict.fromkeys(place[1:] for place in self.runs))
+
+    @property
+    def fidelities(self) -> list[str]:
+        """The fidelities that there are, in the order in which they are shown."""
+        return fidelities(self.runs.values())
 
 
 def plain(value: Any) -> Cell:
