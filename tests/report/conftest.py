@@ -1,8 +1,8 @@
 """Fixtures: a results folder with known numbers, and an empty one."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from modelled import fill_modelled
 from recorded import experiment, fill
@@ -25,11 +25,13 @@ def results(folder: Path) -> Results:
 @pytest.fixture(scope="session")
 def mixed(results: Results) -> Results:
     """The same, and its K=2 and K=4 once more as emulated: the first as finished as the measured, the other not."""
-    pair, four = (results.rows[results.rows["K"] == K].assign(fidelity="emulated") for K in (2, 4))
-    rows = pd.concat(
-        [results.rows, pair, four.assign(status="failed(timed wait)")], ignore_index=True
-    )
-    return Results(rows, results.rounds, results.specs, results.folders)
+    emulated = []
+    for run in results.runs:
+        if run.K in (2, 4):
+            spec = run.spec.model_copy(update={"fidelity": "emulated"})
+            status = run.status if run.K == 2 else "failed(timed wait)"
+            emulated.append(replace(run, spec=spec, status=status))
+    return replace(results, runs=[*results.runs, *emulated])
 
 
 @pytest.fixture(scope="session")

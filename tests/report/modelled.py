@@ -14,7 +14,9 @@ from experiments.table2.recorded import SIZES
 from experiments.table2.sensitivity import FIGURES
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.record import Folder, Measured
+from repro.harness.job import Measured
+from repro.harness.record import Folder
+from repro.harness.schema import round_record
 from repro.harness.sizes import NARROW
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.simulate import StageCosts, simulate
@@ -138,7 +140,7 @@ def fill_modelled(results: Path) -> None:
         measured = {}
         for name, run in own.items():
             metrics, spans = line(group.name, run)
-            measured[name] = Measured(metrics, spans.to_rows() if spans else [])
+            measured[name] = Measured(round_record(metrics), spans)
         for _ in range(rounds):
             folder.commit_round(
                 group.name, measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")

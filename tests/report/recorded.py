@@ -1,6 +1,7 @@
 """A small results folder with known numbers, written through the harness's own record."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ from repro.gpipe.schedule.breakdown import breakdown
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.harness.job import Measured
 from repro.harness.machine import Machine
-from repro.harness.record import Folder, Measured
+from repro.harness.record import Folder
+from repro.harness.results import Results, Run
+from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
@@ -81,9 +85,8 @@ def fill(results: Path, plan: Experiment) -> None:
         measured = {}
         for name, run in done.items():
             step = STEPS[run.K, run.M] * drift * NOISE.get((run.K, run.M), (1,) * 5)[number]
-            measured[name] = Measured(
-                _metrics(run.K, run.M, step), timeline(run.K, run.M).to_rows()
-            )
+            record = round_record(_metrics(run.K, run.M, step))
+            measured[name] = Measured(record, timeline(run.K, run.M))
         folder.commit_round(
             "transformer", measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
         )
@@ -94,9 +97,14 @@ def fill(results: Path, plan: Experiment) -> None:
         folder.set_status(name, *status)
 
 
-def line(timeline: Timeline, schedule: Schedule, **changed: Any) -> dict[str, Any]:
+def changed_runs(results: Results, change: Callable[[Run], Run]) -> Results:
+    """The same results with every run changed."""
+    return replace(results, runs=[change(run) for run in results.runs])
+
+
+def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecord:
     """What is recorded of a run whose step this is."""
-    return {
+    values = {
         "step_s": [timeline.step_time],
         "loss": [],
         "bubble_idle_over_total": [timeline.bubble_over_total],
@@ -107,7 +115,8 @@ def line(timeline: Timeline, schedule: Schedule, **changed: Any) -> dict[str, An
         "setup_s": 0.1,
         "unit": "examples/s",
         "labels": {},
-    } | changed
+    }
+    return round_record(values | changed)
 
 
 def fill_with(
