@@ -9,8 +9,10 @@ from experiments.table1 import laws
 from experiments.table1 import report as table1
 from experiments.table1.laws import Point
 from repro.harness import catalog
-from repro.harness.record import Folder, Measured
+from repro.harness.job import Measured
+from repro.harness.record import Folder
 from repro.harness.results import Results, load
+from repro.harness.schema import FitRound, Tried
 from repro.harness.spec import Experiment, RunSpec
 from repro.harness.tasks import fit
 from repro.paper.theory import MEMORY_LAWS
@@ -25,27 +27,28 @@ def wanted(run: RunSpec) -> bool:
     return run.model == "transformer" and run.fidelity == "counted" and run.K in (1, 2, 4, 8, 128)
 
 
-def measured(run: RunSpec) -> dict:
-    """A line as a search by training leaves it, made from what is counted."""
-    line = fit.counted(run.model_copy(update={"fidelity": "counted"}), "cpu")
-    found = line["fit"]
-    for status, name in (("done", "largest"), ("oom", "next")):
-        cut = found[name]
-        totals = [stage["total"] for stage in cut["stages"]]
-        tried = {
-            "args": cut["args"],
-            "parameters": cut["parameters"],
-            "status": status,
-            "reason": "stage 1: too much",
-        }
-        tried |= {
-            "peak_bytes": totals if status == "done" else None,
-            "counted_bytes": totals,
-            "allocator_bytes": None,
-        }
-        found.setdefault("tried", []).append(tried)
-    found["counted"] = found["largest"]
-    return line
+def measured(run: RunSpec) -> FitRound:
+    """What a search by training records, made from what is counted."""
+    counted = fit.counted(run.model_copy(update={"fidelity": "counted"}), "cpu")
+    largest, above = counted.fit.largest, counted.fit.next
+    assert largest
+    assert above
+    tried = []
+    for cut, status in ((largest, "done"), (above, "oom")):
+        totals = [stage.total for stage in cut.stages]
+        tried.append(
+            Tried(
+                args=cut.args,
+                parameters=cut.parameters,
+                status=status,
+                reason="stage 1: too much",
+                peak_bytes=totals if status == "done" else None,
+                counted_bytes=totals,
+                allocator_bytes=None,
+            )
+        )
+    fitted = counted.fit.model_copy(update={"tried": tried, "counted": largest})
+    return counted.model_copy(update={"fit": fitted})
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +68,13 @@ def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.declare(plan, runs, MACHINE.identity, accumulate=False)
     for group in plan.groups:
         lines = {
-            name: Measured(fit.counted(run, "cpu"), [])
+            name: Measured(fit.counted(run, "cpu"), None)
             for name, (g, run) in runs.items()
             if g == group.name and wanted(run)
         }
         if group.name == "transformer-here":
             lines = {
-                name: Measured(measured(run), [])
+                name: Measured(measured(run), None)
                 for name, (g, run) in runs.items()
                 if g == group.name
             }

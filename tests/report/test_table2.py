@@ -1,13 +1,14 @@
 """Table 2: fidelities side by side, protocols, predictions whose causes add up, what the runtime costs."""
 
 import json
+from dataclasses import replace
 from math import isnan, nan
 from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
 from modelled import ENDS, FIXED, OVERHEAD, batch, costs
-from test_tables import cell
+from recorded import at_scale, cell, changed_runs
 
 from experiments.table2 import emulated as table2_emulated
 from experiments.table2 import predictions as table2_predictions
@@ -55,13 +56,11 @@ def test_one_line_a_model_and_m_with_each_fidelity_in_its_column(made):
 
 
 def test_two_measured_settings_of_a_model_keep_their_lines(modelled):
-    again = modelled.rows[modelled.rows["fidelity"] == "measured"]
-    rows = modelled.rows.copy()
-    rows.loc[again.index[again["M"] == 4], "scale"] = "smoke"
-    found = table2.table2(
-        type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
-    ).shown
-    titles = list(found["", "model"])
+    def smaller_at_m4(run):
+        return at_scale(run, "smoke") if run.fidelity == "measured" and run.M == 4 else run
+
+    table = table2.table2(changed_runs(modelled, smaller_at_m4))
+    titles = list(table.shown["", "model"])
     assert titles.count("AmoebaNet-D") == 3
     assert {title.split(",")[0] for title in titles} == {
         "AmoebaNet-D",
@@ -82,9 +81,10 @@ def test_speedup_is_also_over_one_stage_that_keeps_everything(made):
 
 
 def test_what_was_only_planned_makes_no_column(modelled):
-    rows = modelled.rows.copy()
-    rows.loc[rows["fidelity"] == "emulated", "status"] = "planned"
-    found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    def emulated_is_planned(run):
+        return replace(run, status="planned") if run.fidelity == "emulated" else run
+
+    found = changed_runs(modelled, emulated_is_planned)
     assert "emulated" not in {name for _, name in table2.table2(found).shown.columns}
     assert table2_emulated.tables(found) == []
 
@@ -95,8 +95,8 @@ def test_by_memory_is_a_ratio_of_throughput_with_its_n(modelled, made):
     expected = (many / (step(4, 32, many) + FIXED)) / (base / (step(2, 1, base) + FIXED))
     assert some.ratio(4, 32) == pytest.approx(expected)
     assert some.N(4, 32) == many
-    row = next(r for r in rows_of(modelled, group="amoebanet-d-by-memory", K=4, M=32))
-    assert row["speedup_vs_k2m1"] == pytest.approx(expected)
+    (run,) = rows_of(modelled, group="amoebanet-d-by-memory", K=4, M=32)
+    assert modelled.row(run)["speedup_vs_k2m1"] == pytest.approx(expected)
     shown = made["table2_protocols"].shown
     line = shown[
         (shown["", "model"] == "Transformer") & (shown["", "K"] == 2) & (shown["", "M"] == 4)
@@ -127,9 +127,14 @@ def test_the_seven_cells_are_found_by_arithmetic(made):
 
 
 def test_a_cell_that_no_batch_reaches_says_how_far_it_is(modelled):
-    rows = modelled.rows.copy()
-    rows.loc[rows["group"] == "amoebanet-d-by-memory", "throughput"] = 1.0
-    found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    def one_example_a_second(run):
+        if run.group != "amoebanet-d-by-memory":
+            return run
+        record = run.rounds[0].record
+        slow = record.model_copy(update={"step_s": [float(run.N)]})
+        return replace(run, rounds=(replace(run.rounds[0], record=slow),))
+
+    found = changed_runs(modelled, one_example_a_second)
     table = table2_protocols.tables(found)[1].shown.set_index("cell")
     assert table.loc["AmoebaNet-D, K=8, M=1", "by memory"] == "1.00, N=4: 72% of it"
     assert "1.38 times slower" in table.loc["AmoebaNet-D, K=8, M=1", "what it explains"]
@@ -168,7 +173,7 @@ def test_verdicts():
 
 
 def test_predictions_name_their_commit_and_the_tolerance(modelled, made):
-    commits = {commit for commit in modelled.rows["commit"] if commit}
+    commits = {run.commit for run in modelled.runs if run.commit}
     assert f"Recorded with the code of {', '.join(commits)}." in made["table2_predictions"].note
     assert "within 10%" in made["table2_predictions"].note
     verdicts = list(made["table2_predictions"].shown["verdict"])
@@ -190,19 +195,19 @@ def test_cells_that_doing_nothing_would_pass_too_are_named(modelled, made):
 @pytest.fixture(scope="module")
 def small(modelled):
     """The same, modelled with small models at scale smoke."""
-    rows = modelled.rows.copy()
-    some = rows["fidelity"] != "measured"
-    rows.loc[some, "scale"] = "smoke"
-    rows["peak_gib_max"] /= 1024
-    rounds = modelled.rounds.copy()
-    rounds.loc[rounds["run"].isin(rows.loc[some, "run"]), "scale"] = "smoke"
-    names = set(rows.loc[some, "run"])
-    tiny = {"model_args": {"L": 3}}
-    specs = {
-        name: spec.model_copy(update=tiny) if name in names else spec
-        for name, spec in modelled.specs.items()
-    }
-    return type(modelled)(rows, rounds, specs, modelled.folders)
+
+    def smaller(run):
+        if run.fidelity == "measured":
+            return run
+        spec = run.spec.model_copy(update={"model_args": {"L": 3}})
+        rounds = tuple(replace(one, record=_with_kibibytes(one.record)) for one in run.rounds)
+        return replace(at_scale(run, "smoke"), spec=spec, rounds=rounds)
+
+    return changed_runs(modelled, smaller)
+
+
+def _with_kibibytes(record):
+    return record.model_copy(update={"peak_bytes": [peak / 1024 for peak in record.peak_bytes]})
 
 
 def test_another_size_is_said_first_and_nothing_is_argued_from_it(small):
@@ -255,11 +260,11 @@ def test_a_dot_belongs_to_the_group_at_its_left(modelled):
 
 
 def test_long_titles_are_wrapped(small):
-    specs = {
-        name: spec.model_copy(update={"model_args": dict.fromkeys("abcdefghijklmnop", 1024)})
-        for name, spec in small.specs.items()
-    }
-    found = type(small)(small.rows, small.rounds, specs, small.folders)
+    def with_many_arguments(run):
+        arguments = dict.fromkeys("abcdefghijklmnop", 1024)
+        return replace(run, spec=run.spec.model_copy(update={"model_args": arguments}))
+
+    found = changed_runs(small, with_many_arguments)
     with styled():
         drawn: list[Any] = [bars(found, []), protocols(found, [])]
         for figure in drawn:
@@ -300,8 +305,8 @@ def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
     scale, ratio = smaller(modelled, "transformer", 2, 4) or ("", None)
     assert (scale, ratio and ratio.value) == ("laptop", pytest.approx(1.6, abs=0.005))
     assert smaller(modelled, "transformer", 8, 4) is None
-    rows = modelled.rows[modelled.rows["fidelity"] != "emulated"]
-    found = type(modelled)(rows, modelled.rounds, modelled.specs, modelled.folders)
+    runs = [run for run in modelled.runs if run.fidelity != "emulated"]
+    found = replace(modelled, runs=runs)
     assert best(found, "transformer", 8, 4) == ("simulated", pytest.approx(step(2, 1) / step(8, 4)))
     assert best(found, "transformer", 3, 4)[0] == ""
     with styled():
@@ -321,12 +326,12 @@ def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
 
 
 def test_measured_at_the_papers_size_is_the_best_evidence(modelled):
-    specs = dict(modelled.specs)
-    for row in rows_of(modelled, model="transformer", fidelity="measured"):
-        specs[row["run"]] = specs[row["run"]].model_copy(
-            update={"model_args": SIZES["transformer"]}
-        )
-    found = type(modelled)(modelled.rows, modelled.rounds, specs, modelled.folders)
+    def of_papers_size(run):
+        if run.model != "transformer" or run.fidelity != "measured":
+            return run
+        return replace(run, spec=run.spec.model_copy(update={"model_args": SIZES["transformer"]}))
+
+    found = changed_runs(modelled, of_papers_size)
     assert best(found, "transformer", 2, 4) == ("measured", pytest.approx(1.6, abs=0.005))
     assert smaller(found, "transformer", 2, 4) is None
 
@@ -342,7 +347,7 @@ def test_protocols_ring_the_cells_above_the_ideal(modelled, results):
 
 def test_varied_protocols_stay_out_of_the_pictures_of_settings(modelled):
     rows = rows_of(modelled)
-    assert {row["group"] for row in rows} - {row["group"] for row in fixed(rows)} == {
+    assert {run.group for run in rows} - {run.group for run in fixed(rows)} == {
         "amoebanet-d-by-memory",
         "amoebanet-d-by-parameters",
         "transformer-by-memory",

@@ -1,9 +1,10 @@
 """What Table 2's predictions depend on: ratios over the base with the same figure changed, none from old records."""
 
-import copy
+from dataclasses import replace
 
 import pytest
 from modelled import LATE, costs
+from recorded import changed_runs
 
 from experiments.table2 import report as table2
 from experiments.table2 import sensitivity as table2_sensitivity
@@ -69,25 +70,24 @@ def test_it_is_among_the_tables_with_its_numbers(modelled):
 
 
 def test_records_from_before_give_no_line(modelled):
-    rounds = modelled.rounds.copy()
-    rounds["modelled"] = [_without(one) for one in rounds["modelled"]]
-    old = type(modelled)(modelled.rows, rounds, modelled.specs, modelled.folders)
+    old = changed_runs(modelled, _without_sensitivity)
     assert table2_sensitivity.tables(old) == []
     assert "table2_predictions" in {table.name for table in table2.tables(old)}
 
 
-def _without(modelled):
-    if not isinstance(modelled, dict):
-        return modelled
-    found = copy.deepcopy(modelled)
-    found.pop("sensitivity", None)
-    return found
+def _without_sensitivity(run):
+    if run.fidelity == "measured":
+        return run
+    record = run.rounds[0].record
+    modelled = record.modelled.model_copy(update={"sensitivity": {}})
+    record = record.model_copy(update={"modelled": modelled})
+    return replace(run, rounds=(replace(run.rounds[0], record=record),))
 
 
 def test_a_damaged_record_is_told(modelled):
-    own = protocol(modelled, "transformer", "controlled").modelled(8, 32)
-    assert own is not None
-    assert damage(Modelled, own) == ""
-    spoilt = copy.deepcopy(own)
-    spoilt["sensitivity"]["launch_s"]["halved"] = "fast"
-    assert "launch_s" in damage(Modelled, spoilt)
+    modelled_step = protocol(modelled, "transformer", "controlled").modelled(8, 32)
+    assert modelled_step is not None
+    plain = modelled_step.model_dump()
+    assert damage(Modelled, plain) == ""
+    plain["sensitivity"]["launch_s"]["halved"] = "fast"
+    assert "launch_s" in damage(Modelled, plain)
