@@ -119,19 +119,22 @@ set_up() {
     echo "Set-up is done. Commands: .venv/bin/repro --help"
 }
 
-setup_only="" run_args=() report_args=()
+setup_only="" run_args=() report_args=() plots=plots
 while [ $# -gt 0 ]; do
     case $1 in
     --setup-only) setup_only=yes ;;
     --results | --plots)
         [ $# -ge 2 ] || die "$1 needs a folder: $1 DIR"
         report_args+=("$1" "$2")
-        [ "$1" = --plots ] || run_args+=("$1" "$2")
+        if [ "$1" = --plots ]; then plots=$2; else run_args+=("$1" "$2"); fi
         shift
         ;;
     --results=* | --plots=*)
         report_args+=("$1")
-        [ "${1#--plots}" != "$1" ] || run_args+=("$1")
+        case $1 in
+        --plots=*) plots=${1#--plots=} ;;
+        *) run_args+=("$1") ;;
+        esac
         ;;
     -h | --help)
         sed -n '2,/^set /{/^#/s/^# \{0,1\}//p;}' "$0"
@@ -149,7 +152,7 @@ set_up
 # A report is made even when some runs failed, but not after a mistake on the command line (2) or a signal (128 up).
 # Bash 3.2 (macOS) needs the ${x[@]+...} form for an empty list.
 status=0
-REPRO_REPORT_FOLLOWS=yes .venv/bin/repro run ${run_args[@]+"${run_args[@]}"} || status=$?
+.venv/bin/repro run --plots "$plots" ${run_args[@]+"${run_args[@]}"} || status=$?
 [ "$status" -ne 2 ] && [ "$status" -lt 128 ] || exit "$status"
 .venv/bin/repro report ${report_args[@]+"${report_args[@]}"} || status=$((status ? status : $?))
 exit "$status"

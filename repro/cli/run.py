@@ -1,9 +1,9 @@
 """`repro run`: measure what is not done yet."""
 
 import dataclasses
-import os
 import shlex
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -14,6 +14,7 @@ from repro.harness.machine import torchrun_rank
 from repro.harness.plan import price
 from repro.harness.progress import Story
 from repro.harness.runner import Session
+from repro.report import page, stamp
 from repro.report.gantt import picture
 
 
@@ -29,6 +30,8 @@ class RunOptions(PlanOptions):
     """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
     verbose: tyro.conf.FlagCreatePairsOff[bool] = False
     """draw the median step of every run, not of one in each group"""
+    plots: Path | None = None
+    """rewrite the report in this folder as experiments end; otherwise `repro report` writes it"""
 
 
 def main(arguments: list[str]) -> int:
@@ -53,23 +56,20 @@ def _measure(arguments: list[str]) -> int:
     command = shlex.join(["repro", "run", *arguments])
     story = Story(verbose=options.verbose)
     session = Session(
-        options.folder, options.wandb, story, picture, command, options.allow_nonfinite
+        options.folder,
+        options.wandb,
+        story,
+        picture,
+        command,
+        options.allow_nonfinite,
+        rewrite_report=options.plots and partial(rewrite, options.folder, options.plots),
     )
     try:
         code = session.execute(partial(plans_of, options, chosen))
     except KeyboardInterrupt:
         rounds = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
         raise KeyboardInterrupt(rounds if session.rounds else "no round was finished") from None
-    report, page = f"repro report --results {options.folder}", "plots/report.html"
-    if options.reference:
-        report, page = "repro report --reference", str(REFERENCE_PLOTS / "report.html")
-    # run_all.sh writes it anyway.
-    hint = (
-        ""
-        if os.environ.get("REPRO_REPORT_FOLLOWS")
-        else f"; `{report}` puts all tables and figures into {page}"
-    )
-    session.story.say(f"\nresults: {options.folder}{hint}")
+    story.say(f"\nresults: {options.folder}{_report_hint(options)}")
     if session.address:
         session.story.say(f"W&B: {session.address}")
     if session.failed:
@@ -78,3 +78,21 @@ def _measure(arguments: list[str]) -> int:
             "them"
         )
     return code
+
+
+def rewrite(results: Path, plots: Path) -> Path:
+    """Write the report of what is recorded so far; returns its page."""
+    written = page.write(results, plots)
+    stamp.put(results, plots)
+    return written
+
+
+def _report_hint(options: RunOptions) -> str:
+    """How to get the report, where this command has not written it."""
+    if options.plots:
+        return ""
+    if options.reference:
+        command, plots = "repro report --reference", REFERENCE_PLOTS
+    else:
+        command, plots = f"repro report --results {options.folder}", Path("plots")
+    return f"; `{command}` puts all tables and figures into {plots / 'report.html'}"

@@ -24,16 +24,28 @@ from repro.harness.workers import Workers
 from repro.io import lock, signals
 from repro.io.files import remove_leftovers
 
+REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 # seconds for one run
 DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}
 
 
 @dataclass
 class Session:
-    """One `repro run`: where results go, how W&B is used, who tells the story and draws for W&B, what was typed.
+    """One `repro run`.
 
-    With `allow_nonfinite` a run whose loss is inf or nan is recorded, with null in its place, and
-    does not fail.
+    Attributes:
+        results: the folder that is recorded into.
+        wandb: whether and how W&B mirrors the runs.
+        story: reports progress to the user.
+        picture: draws a timeline for W&B; None: W&B gets no pictures.
+        command: what the user typed.
+        allow_nonfinite: record a run whose loss is inf or nan, with null in its place, instead of
+            failing it.
+        failed: ids of the runs that failed.
+        address: of the W&B project, when online.
+        rounds: how many were recorded since the start.
+        rewrite_report: writes the report of what is recorded so far and returns its page; it is
+            called after an experiment, at most once in `REPORT_PAUSE` seconds.
     """
 
     results: Path
@@ -44,8 +56,10 @@ class Session:
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     address: str | None = None
-    rounds: int = 0  # recorded since the start
+    rounds: int = 0
+    rewrite_report: Callable[[], Path] | None = None
     _watch: Watch = field(default_factory=Watch)  # until the first round begins
+    _reported: float = 0.0  # when the report was written last, on the monotonic clock
 
     def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
         """Measure what `plan` gives; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded.
@@ -78,10 +92,23 @@ class Session:
                 for plan in todo:
                     for group in plan.experiment.groups:
                         self._group(plan, group.name, crew, own)
+                    # The whole report is written once all workers have ended.
+                    if plan is not todo[-1]:
+                        self._rewrite_report()
             finally:
                 self.story.end()
         self._close(plans)
         return 1 if self.failed else 0
+
+    def _rewrite_report(self) -> None:
+        """Let the user open a report of what there is so far; drawing takes a few seconds."""
+        if self.rewrite_report is None or time.monotonic() < self._reported + REPORT_PAUSE:
+            return
+        try:
+            self.story.say(f"\nreport so far: {self.rewrite_report()}")
+        except Exception as error:  # measuring goes on without it
+            self.story.warn(f"no report yet: {type(error).__name__}: {error}")
+        self._reported = time.monotonic()
 
     def _close(self, plans: Sequence[Plan]) -> None:
         """Tell what came out of all of them."""

@@ -168,10 +168,8 @@ def assert_same(results: Path, whole: Path) -> int:
         for path in whole.rglob(f"{name}.json")
     ):
         assert (results / path.relative_to(whole)).read_bytes() == path.read_bytes()
-    for row, other in zip(
-        mine.rows.to_dict("records"), theirs.rows.to_dict("records"), strict=True
-    ):
-        assert spans(mine.timeline(row)) == spans(theirs.timeline(other))
+    for run, other in zip(mine.runs, theirs.runs, strict=True):
+        assert spans(mine.timeline(run)) == spans(theirs.timeline(other))
     assert shown_without_clocks(results) == shown_without_clocks(whole)
     return len(mine.rows)
 
@@ -196,7 +194,8 @@ def shown_without_clocks(results: Path) -> list[str]:
     for folder in load(still).folders:
         markers = folder.markers()
         for run in folder.about()["runs"]:
-            lines = [stopped(line) for line in folder.lines(run, markers)]
+            records = folder.records(run, markers)
+            lines = [stopped(record.model_dump(mode="json")) for record in records]
             (folder.path / run / "metrics.jsonl").write_text(
                 "".join(json.dumps(line) + "\n" for line in lines)
             )
@@ -227,7 +226,7 @@ def clock_fields() -> set[str]:
 
     from repro.gpipe import make_schedule
     from repro.gpipe.schedule.replay import replay
-    from repro.harness.tasks.train import Step, metrics
+    from repro.harness.tasks.train import Step, measured
     from repro.models import build
 
     spec = experiment().groups[0].runs[-1]
@@ -236,9 +235,8 @@ def clock_fields() -> set[str]:
     def line(forward: float) -> dict[str, Any]:
         timeline = replay(schedule, lambda action: forward if action.kind == "F" else 1.0)
         step = Step(timeline.step_time, 0.0, timeline)
-        return metrics(build(spec.model, **spec.model_args), spec, (1, 1), [step], [1, 1], forward)[
-            "metrics"
-        ]
+        model = build(spec.model, **spec.model_args)
+        return measured(model, spec, (1, 1), [step], [1, 1], forward).record.model_dump()
 
     slow, quick = line(2.0), line(1.0)
     return {name for name in slow if slow[name] != quick[name]}

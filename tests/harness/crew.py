@@ -10,12 +10,13 @@ from typing import IO, Any
 import pytest
 from rich.console import Console
 
+from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import plan, runner
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import Machine
 from repro.harness.progress import Story
+from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
-from repro.harness.workers import Outcome
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
 
@@ -42,8 +43,8 @@ def experiment(*runs: RunSpec, rounds: int = 2, version: int = 1) -> Experiment:
     )
 
 
-def metrics(seconds: float, K: int) -> dict[str, Any]:
-    return {
+def metrics(seconds: float, K: int, **changed: Any) -> RoundRecord:
+    values = {
         "step_s": [seconds, seconds, 2 * seconds],
         "loss": [1.0],
         "bubble_idle_over_total": [0.25],
@@ -55,6 +56,7 @@ def metrics(seconds: float, K: int) -> dict[str, Any]:
         "unit": "examples/s",
         "labels": {},
     }
+    return round_record(values | changed)
 
 
 @dataclass
@@ -89,8 +91,8 @@ class Crew:
         K, M = job.spec.K, job.spec.M
         if (K, M) in self.fail:
             return self.fail[K, M]
-        span = {"kind": "F", "stage": 0, "micro_batch": 0, "step": 0, "start": 0.0, "end": 1.0}
-        return Outcome("done", metrics=metrics(1 / K + 1 / M, K), timeline=[span])
+        timeline = Timeline((Span("F", 0, 0, 0.0, 1.0),), K)
+        return Outcome("done", measured=Measured(metrics(1 / K + 1 / M, K), timeline))
 
     @property
     def asked(self) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ def seen(results: Path) -> Seen:
         all_tables(found)
         page._environments(found)
         page._sections(found, [], [], {})
-        timelines = [found.timeline(row) for row in records(found.rows)]
+        timelines = [found.timeline(run) for run in found.runs]
     told = list(dict.fromkeys(str(warning.message) for warning in caught))
     rows, lines = found.rows.drop(columns=["rounds", "commit"]), found.rounds.drop(columns="commit")
     return Seen(records(rows), timelines, told, records(lines), found.specs)

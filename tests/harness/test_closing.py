@@ -3,21 +3,19 @@
 import dataclasses
 import io
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from crew import MACHINE, Crew, experiment, measure, spec
+from crew import MACHINE, Crew, experiment, measure, metrics, spec
 from rich.console import Console
 
 from repro.harness import catalog, contention, plan, terminal
 from repro.harness.closing import best, closing
 from repro.harness.machine import Machine
 from repro.harness.progress import Story
-from repro.harness.results import ROUND_COLUMNS, Results, load
+from repro.harness.results import Place, Results, Round, Run, load
 from repro.harness.spec import Experiment
 
 POINTS = tuple(spec(K, M) for K in (1, 2) for M in (1, 4))
@@ -97,28 +95,22 @@ def test_records_from_before_the_load_was_looked_at_still_load(tmp_path: Path):
 
 def timed_runs(
     *steps: tuple[int, list[float]], **changed: Any
-) -> tuple[list[plan.PlannedRun], dict[str, dict[str, Any]], Results]:
+) -> tuple[list[plan.PlannedRun], dict[str, Run], Results]:
     """Runs of K=2 and these M with these throughputs, one for each round; `changed` are settings of all."""
-    runs, rows, lines = [], {}, []
+    planned, recorded = [], {}
     for M, throughputs in steps:
-        median = sorted(throughputs)[len(throughputs) // 2]
         one = plan.PlannedRun(f"M{M}", "g", spec(2, M, **changed), "done")
-        about = {
-            "run": one.id,
-            "K": 2,
-            "M": M,
-            "N": 8,
-            "fidelity": one.spec.fidelity,
-            "unit": "images/s",
-        }
-        runs.append(one)
-        rows[one.id] = about | {"throughput": median, "peak_gib_max": math.nan}
-        where = {"machine": "m", "scale": "smoke", "experiment": "e"}
-        lines += [
-            where | {"run": one.id, "round": n, "throughput": t} for n, t in enumerate(throughputs)
-        ]
-    frames = pd.DataFrame(list(rows.values())), pd.DataFrame(lines, columns=ROUND_COLUMNS)
-    return runs, rows, Results(*frames, {}, [])
+        rounds = tuple(
+            Round(
+                metrics(8 / throughput, 2, round=f"g-{number}", peak_bytes=None, unit="images/s"),
+                N=8,
+                commit="",
+            )
+            for number, throughput in enumerate(throughputs)
+        )
+        planned.append(one)
+        recorded[one.id] = Run(Place("m", "smoke", "e"), one.id, "g", one.spec, "done", rounds)
+    return planned, recorded, Results(list(recorded.values()), [])
 
 
 def test_fastest_is_said_only_where_a_difference_is_shown():

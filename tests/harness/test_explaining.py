@@ -11,11 +11,11 @@ from repro.cli.main import main
 from repro.cli.why import find
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
-from repro.harness.record import Measured
+from repro.harness.job import Measured
 from repro.harness.spec import Group, RunSpec
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
-from recorded import MACHINE, experiment, fill, fill_with, line, timeline  # pyright: ignore[reportMissingImports]
+from recorded import MACHINE, experiment, fill, fill_with, record, timeline  # pyright: ignore[reportMissingImports]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_message_and_the_waiting_for_the_runtime_have_two_names(tmp_path, caps
     plan = experiment().model_copy(update={"groups": (Group(name="transformer", runs=(spec,)),)})
     schedule = make_schedule("gpipe", 2, 4)
     spans = replay(schedule, lambda action: 0.01, 0.005)  # messages take half as long
-    made = Measured(line(spans, schedule, step_s=[spans.step_time], loss=[1.0]), spans.to_rows())
+    made = Measured(record(spans, schedule, step_s=[spans.step_time], loss=[1.0]), spans)
     fill_with(tmp_path, plan, lambda spec, number: made, rounds=1)
     (path,) = tmp_path.glob("*/laptop/table2/*/spec.json")
     assert main(["why", str(path)]) == 0
@@ -198,7 +198,7 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Pa
         spans = timeline(2, spec.M)
         seconds = steps[spec.M][number] * (1 if spec in specs[: len(steps)] else 2)
         schedule = make_schedule("gpipe", 2, spec.M)
-        return Measured(line(spans, schedule, step_s=[seconds], loss=[1.0]), spans.to_rows())
+        return Measured(record(spans, schedule, step_s=[seconds], loss=[1.0]), spans)
 
     fill_with(path, plan, made, rounds=len(steps[4]))
     (spec,) = path.glob(

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from crew import spec
 
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
 from repro.harness.rehearsal import suits
-from repro.harness.schema import Line, damage
+from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.harness.tasks import fit as fits
 from repro.harness.tasks import fit_search
@@ -32,25 +32,28 @@ def fit(K: int = 1, **changed: object) -> RunSpec:
     return spec(K, **{**usual, **changed})
 
 
-def cut(size: int) -> dict[str, object] | None:
+def cut(size: int) -> CutModel | None:
     if size < 1:
         return None
-    stages = [{"at": "B0", "total": 10 * size}]
-    return {
+    values = {
         "args": {"L": size},
         "parameters": size,
         "fullest": 10 * size,
         "balance": [size],
-        "stages": stages,
+        "stages": [{"at": "B0", "total": 10 * size}],
     }
+    return CutModel.model_validate(values)
 
 
-def count(spec: RunSpec, device: str) -> fits.Line:
+def fit_round(fit: Fitted, size: int, peaks: list[int] | None = None) -> FitRound:
+    return FitRound(fit=fit, balance=[size], peak_bytes=peaks, setup_s=0.1, unit="x/s", labels={})
+
+
+def count(spec: RunSpec, device: str) -> FitRound:
     """Ten bytes a size."""
     assert (spec.fidelity, device) == ("counted", "cpu")
     largest = (spec.memory or 0) // 10
-    found = {"largest": cut(largest), "next": cut(largest + 1)}
-    return fits.line(found, None, [largest], 0.1, "x/s", {})
+    return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
 
 
 @dataclass
@@ -69,8 +72,24 @@ class Fake:
             return Outcome(
                 "oom", "stage 0: MemoryError: 60 bytes of tensors at once, 55 are allowed"
             )
-        found = {"peak_bytes": [10 * size]}
-        return Outcome("done", metrics=fits.line(found, [10 * size], [size], 0.1, "x/s", {}))
+        trained = Tried(
+            args={"L": size},
+            parameters=0,
+            status="done",
+            reason="",
+            peak_bytes=[10 * size],
+            counted_bytes=[],
+            allocator_bytes=None,
+        )
+        record = fit_round(Fitted(largest=None, next=None, tried=[trained]), size, [10 * size])
+        return Outcome("done", measured=Measured(record))
+
+
+def answer(outcome: Outcome) -> FitRound:
+    assert outcome.measured is not None, outcome.reason
+    record = outcome.measured.record
+    assert isinstance(record, FitRound)
+    return record
 
 
 @pytest.mark.parametrize(
@@ -82,14 +101,13 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
     said: list[str] = []
     outcome = fit_search.search(Fake(real), Job(fit(memory=55)), 1.0, said.append, count)
     assert outcome.status == "done"
-    found = outcome.metrics["fit"]
-    assert [one["args"]["L"] for one in found["tried"]] == tried
-    assert (found["largest"] or {"args": {"L": 0}})["args"]["L"] == real
-    assert found["next"]["args"]["L"] == real + 1
-    assert found["counted"]["args"]["L"] == 5
-    assert outcome.metrics["peak_bytes"] == ([10 * real] if real else None)
+    record = answer(outcome)
+    assert [size.args["L"] for size in record.fit.tried] == tried
+    assert record.fit.largest == cut(real)
+    assert record.fit.next == cut(real + 1)
+    assert record.fit.counted == cut(5)
+    assert record.peak_bytes == ([10 * real] if real else None)
     assert len(said) == len(tried)
-    assert damage(Line, {"round": "x", **outcome.metrics}) == ""
 
 
 def test_a_size_that_fails_otherwise_ends_the_search():
@@ -123,15 +141,16 @@ def test_a_machine_out_of_memory_is_no_result(reason: str):
 def test_a_size_that_is_counted_again_is_not_tried_again():
     """A cut is even to a thousandth, so the same size may come out a bit smaller."""
 
-    def uneven(spec: RunSpec, device: str) -> fits.Line:
-        line = count(spec, device)
+    def uneven(spec: RunSpec, device: str) -> FitRound:
+        record = count(spec, device)
         if (spec.memory or 0) > 40:
-            line["fit"]["largest"] = cut(5)
-        return line
+            record.fit.largest = cut(5)
+        return record
 
     outcome = fit_search.search(Fake(4), Job(fit(memory=55)), 1.0, lambda _: None, uneven)
-    assert outcome.metrics["fit"]["largest"] == cut(4)
-    assert [one["args"]["L"] for one in outcome.metrics["fit"]["tried"]] == [5, 4]
+    fit_ = answer(outcome).fit
+    assert fit_.largest == cut(4)
+    assert [size.args["L"] for size in fit_.tried] == [5, 4]
 
 
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
@@ -142,34 +161,36 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
         )
         given = fit(2, model_args={**SIZES, "L": 4}, memory=ENOUGH, transport="shm")
         whole = fit_search.search(crew, Job(given), 60, lambda _: None)
-    found = outcome.metrics["fit"]
-    assert outcome.status == "done"
-    assert max(outcome.metrics["peak_bytes"]) <= MIB
-    assert found["counted"] == found["largest"]
-    assert outcome.metrics["peak_bytes"] == pytest.approx(
-        found["tried"][0]["counted_bytes"], rel=0.01
-    )
-    assert found["next"]["args"]["L"] == found["largest"]["args"]["L"] + 1
-    over = found["tried"][-1]
-    assert (over["status"], over["args"]) == ("oom", found["next"]["args"])
-    assert over["reason"].startswith("stage ")
-    assert f"{MIB:,} are allowed" in over["reason"]
+    record = answer(outcome)
+    largest, above = record.fit.largest, record.fit.next
+    assert largest is not None
+    assert above is not None
+    assert record.peak_bytes is not None
+    assert max(record.peak_bytes) <= MIB
+    assert record.fit.counted == largest
+    assert record.peak_bytes == pytest.approx(record.fit.tried[0].counted_bytes, rel=0.01)
+    assert above.args["L"] == largest.args["L"] + 1
+    over = record.fit.tried[-1]
+    assert (over.status, over.args) == ("oom", above.args)
+    assert over.reason.startswith("stage ")
+    assert f"{MIB:,} are allowed" in over.reason
     assert not (tmp_path / "logs").exists(), "that a size does not fit is no trouble"
-    (tried,) = whole.metrics["fit"]["tried"]
+    (tried,) = answer(whole).fit.tried
+    assert tried.allocator_bytes is not None
     for counted, (visible, everything) in zip(
-        tried["counted_bytes"], tried["allocator_bytes"], strict=True
+        tried.counted_bytes, tried.allocator_bytes, strict=True
     ):
         # 5 KiB of random state beside a tiny model
         assert counted == pytest.approx(visible, rel=0.1)
         assert everything >= visible
 
 
-def test_counting_gives_the_same_line_as_the_command(capsys: pytest.CaptureFixture[str]):
+def test_counting_gives_the_same_as_the_command(capsys: pytest.CaptureFixture[str]):
     import json
 
     from repro.cli.main import main
 
-    line = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop"), "cpu")
+    record = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop"), "cpu")
     words = [
         "fit",
         "transformer",
@@ -187,8 +208,8 @@ def test_counting_gives_the_same_line_as_the_command(capsys: pytest.CaptureFixtu
         main([*words, "--model-args", *(f"{name}={value}" for name, value in SIZES.items())]) == 0
     )
     told = json.loads(capsys.readouterr().out)
-    assert line["fit"] == {"largest": told["largest"], "next": told["next"]}
-    assert damage(Line, {"round": "x", **line}) == ""
+    counted = record.fit.model_dump(include={"largest", "next"})
+    assert counted == {"largest": told["largest"], "next": told["next"]}
 
 
 @pytest.mark.parametrize(

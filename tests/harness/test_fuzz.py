@@ -17,10 +17,12 @@ from crew import MACHINE, experiment, metrics, spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repro.gpipe import Timeline
 from repro.harness import plan
 from repro.harness.catalog import replay
+from repro.harness.job import Measured
 from repro.harness.outside import from_json, from_yaml, read
-from repro.harness.record import Folder, Measured
+from repro.harness.record import Folder
 from repro.harness.results import load
 from repro.harness.spec import Experiment, RunSpec
 
@@ -159,7 +161,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     runs = {name: ("timed", run) for name, run in RUNS.items()}
     made.declare(BOTH, runs, MACHINE.identity, accumulate=False, command="tiny")
     for _ in range(2):
-        measured = {name: Measured(metrics(1.0, run.K), SPANS) for name, run in RUNS.items()}
+        measured = {
+            name: Measured(metrics(1.0, run.K), Timeline.from_rows(SPANS, run.K))
+            for name, run in RUNS.items()
+        }
         made.commit_round("timed", measured, MACHINE, WHEN)
     made.set_status(LAST, "done", rounds=2)
     return made
@@ -220,8 +225,8 @@ def _table(rows: list[dict[str, Any]]) -> bytes:
 def _use(folder: Folder) -> None:
     """All that is read before a run and for a report, but for the drawing."""
     results = load(folder.path)
-    for row in results.rows.to_dict("records"):
-        results.timeline({str(key): value for key, value in row.items()})
+    for run in results.runs:
+        results.timeline(run)
     folder.specs(folder.about())
     folder.next_round("timed")
     plan.make(BOTH, "smoke", MACHINE, folder.path.parents[2])

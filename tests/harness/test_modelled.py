@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import SPEC_SIZES, Crew, spec
+from crew import SPEC_SIZES, Crew, metrics, spec
 
 from repro.costs import device as devices
-from repro.gpipe import Timeline, make_schedule
+from repro.gpipe import Span, Timeline, make_schedule
 from repro.gpipe.partition.layer_profile import LinkSpeed
-from repro.harness.job import Job
+from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
 from repro.harness.rehearsal import suits
-from repro.harness.schema import Line, damage
+from repro.harness.schema import TrainRound
 from repro.harness.spec import Link, RunSpec
 from repro.harness.tasks import cost_sources
 from repro.harness.tasks import simulate as modelled
@@ -44,14 +44,13 @@ def device(K: int = 2, M: int = 4, **changed: Any) -> RunSpec:
 
 
 def line(spec: RunSpec) -> dict[str, Any]:
+    """The record of a simulated run as plain data."""
     suits(spec)
-    found = modelled.simulated(spec, "cpu")
-    assert not damage(Line, found["metrics"] | {"round": "x"})
-    if found["timeline"]:
-        assert Timeline.from_rows(found["timeline"], spec.K).step_time == pytest.approx(
-            found["metrics"]["step_s"][0]
-        )
-    return found["metrics"]
+    measured = modelled.simulated(spec, "cpu")
+    assert isinstance(measured.record, TrainRound)
+    if measured.timeline is not None:
+        assert measured.timeline.step_time == pytest.approx(measured.record.step_s[0])
+    return measured.record.model_dump()
 
 
 def test_layers_that_wait_give_the_closed_form():
@@ -259,23 +258,29 @@ def test_an_emulation_is_simulated_first():
     def simulated(job: Job, _deadline: float) -> Outcome:
         crew.jobs.append(job)
         if job.spec.fidelity == "simulated":
-            return Outcome("done", metrics=modelled.simulated(job.spec, "cpu")["metrics"])
-        metrics = {"balance": [1, 1], "labels": {"compute": "timed wait"}, "step_s": [3.0]}
-        return Outcome("done", metrics=metrics, timeline=[{"kind": "F", "start": 1.0, "end": 3.0}])
+            return Outcome("done", measured=modelled.simulated(job.spec, "cpu"))
+        record = metrics(3.0, 2, step_s=[3.0], balance=[1, 1], labels={"compute": "timed wait"})
+        timeline = Timeline((Span("F", 0, 0, 1.0, 3.0),), 2)
+        return Outcome("done", measured=Measured(record, timeline))
 
     crew.measure = simulated  # pyright: ignore[reportAttributeAccessIssue]
-    found = emulate(crew, Job(run), 10)
+    measured = emulate(crew, Job(run), 10).measured
     first, second = crew.jobs
     assert (first.spec.fidelity, first.spec.stretch, second.spec) == ("simulated", None, run)
     assert not second.memory
-    once = modelled.simulated(first.spec, "cpu")["metrics"]
-    costs = StageCosts.from_plain(second.costs)
-    assert costs.forward == pytest.approx([2 * s for s in once["modelled"]["stages"]["forward"]])
-    assert found.metrics["balance"] == once["balance"]
-    assert found.metrics["modelled"] == once["modelled"], "in seconds of the device, as the rest"
-    assert found.metrics["step_s"] == [1.5]
-    assert found.timeline == [{"kind": "F", "start": 0.0, "end": 1.0}]
-    assert found.metrics["labels"].items() >= {"compute": "timed wait", "device": "tpu-v2"}.items()
+    once = modelled.simulated(first.spec, "cpu").record
+    assert isinstance(once, TrainRound)
+    assert once.modelled is not None
+    assert second.costs is not None
+    assert second.costs.forward == pytest.approx([2 * s for s in once.modelled.stages.forward])
+    assert measured is not None
+    record = measured.record
+    assert isinstance(record, TrainRound)
+    assert record.balance == once.balance
+    assert record.modelled == once.modelled, "in seconds of the device, as the rest"
+    assert record.step_s == [1.5]
+    assert measured.timeline == Timeline((Span("F", 0, 0, 0.0, 1.0),), 2)
+    assert record.labels.items() >= {"compute": "timed wait", "device": "tpu-v2"}.items()
 
 
 def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
@@ -283,12 +288,14 @@ def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
     run = device(fidelity="emulated", stretch=1.0, steps=2, profile=str(slow(tmp_path)))
     with Workers(Local(2, tmp_path / "logs")) as crew:
         found = emulate(crew, Job(run), 120)
-    assert found.status == "done", found.reason
-    costs = StageCosts.from_plain(found.metrics["modelled"]["stages"])
+    assert found.measured is not None, found.reason
+    record = found.measured.record
+    assert isinstance(record, TrainRound)
+    assert record.modelled is not None
+    costs = StageCosts.from_plain(record.modelled.stages.model_dump())
     expected = simulate(make_schedule("gpipe", 2, 4), costs).step_time
     assert 0.05 < expected < 1
-    assert expected * 0.999 <= min(found.metrics["step_s"]) <= 1.5 * expected
-    assert not damage(Line, found.metrics | {"round": "x"})
+    assert expected * 0.999 <= min(record.step_s) <= 1.5 * expected
 
 
 def slow(folder: Path) -> Path:

@@ -71,7 +71,7 @@ def test_what_a_sweep_has_measured_is_there_at_its_end(
     assert sorted(found.rounds["round"]) == 2 * ["timed-0001"] + 2 * ["timed-0002"] + 2 * [
         "timed-0003"
     ]
-    assert all(found.timeline(row) is not None for row in found.rows.to_dict("records"))
+    assert all(found.timeline(run) is not None for run in found.runs)
     crew = Crew()
     assert measure(results, crew, SWEEP) == 0
     assert crew.jobs == []

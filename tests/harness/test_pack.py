@@ -30,7 +30,7 @@ def test_what_is_packed_is_read_and_packed_the_same(packed: Path):
     assert set(results.rows["status"]) <= {"done"} | {
         s for s in results.rows["status"] if s.startswith("skipped")
     }
-    assert any(results.timeline(row) for row in results.rows.to_dict("records"))
+    assert any(results.timeline(run) for run in results.runs)
     pack(packed)
     assert [(packed / name).read_bytes() for name in (RECORDS, TIMELINES)] == before
 

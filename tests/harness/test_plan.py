@@ -7,7 +7,7 @@ from crew import MACHINE, experiment, metrics, spec
 
 from repro.costs import device as devices
 from repro.harness import plan
-from repro.harness.record import Measured
+from repro.harness.job import Measured
 from repro.harness.spec import Experiment, Group, baseline
 
 
@@ -18,7 +18,7 @@ def make(results: Path, *only: str, of: Experiment | None = None, **options: obj
 def record(made: plan.Plan, *points: tuple[int, int]) -> None:
     """One finished round of these (K, M)."""
     chosen = {
-        run.id: Measured(metrics(1.0, run.spec.K), [])
+        run.id: Measured(metrics(1.0, run.spec.K))
         for run in made.runs
         if (run.spec.K, run.spec.M) in points
     }

@@ -2,16 +2,18 @@ import io
 import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crew import MACHINE, Crew, experiment, measure, spec
+from crew import MACHINE, Crew, experiment, measure, metrics, spec
 from rich.console import Console
 
 from repro.gpipe import Span, Timeline
 from repro.harness import plan
 from repro.harness.job import Outcome
 from repro.harness.progress import LEGEND, Story, duration, gantt, plan_table, result_line, summary
+from repro.harness.results import Place, Round, Run
 
 
 def test_the_gantt_has_a_letter_for_each_slice():
@@ -49,29 +51,26 @@ def test_the_plan_says_what_tells_runs_apart(tmp_path):
     assert ["lr=0.1" in lines[0], "lr=0.2" in lines[1]] == [True, True]
 
 
+def recorded(step_s: float, **changed: Any) -> Run:
+    record = metrics(step_s, 2, step_s=[step_s], **changed)
+    round_ = Round(record, N=8, commit="")
+    return Run(Place("m", "smoke", "tiny"), "x", "timed", spec(2, 4), "done", (round_,))
+
+
 def test_a_ratio_names_its_baseline():
-    row = {
-        "run": "x",
-        "differs_in": "",
-        "fidelity": "measured",
-        "step_s": 0.5,
-        "size": "",
-        "throughput": 16.0,
-        "unit": "examples/s",
-        "K": 2,
-        "bubble_idle_over_total": 0.25,
-    }
-    row |= {"speedup_vs_k1": 1.5, "speedup_vs_k1_ci_low": 1.4, "speedup_vs_k1_ci_high": 1.6}
+    run = recorded(0.5)
     text = (
         "  x: step 500 ms, 16.0 examples/s, 1.50x [1.40, 1.60] over K=1 at the same N, M and "
         "re-materialization"
     )
-    assert result_line(row) == f"{text}, idle 25% of K x step"
-    assert result_line(row | {"fidelity": "emulated"}).startswith("  x (emulated): step 500 ms")
-    assert result_line(row | {"differs_in": "d=64"}).startswith("  x (d=64): step 500 ms")
-    row |= {"speedup_vs_k1_ci_low": math.nan, "speedup_vs_k1_ci_high": math.nan}
-    assert "1.50x over K=1" in result_line(row)
-    assert "bubble" not in result_line(row | {"bubble_idle_over_total": math.nan})
+    speedup = (1.5, 1.4, 1.6)
+    assert result_line(run, speedup) == f"{text}, idle 25% of K x step"
+    emulated = replace(run, spec=run.spec.model_copy(update={"fidelity": "emulated"}))
+    assert result_line(emulated, speedup).startswith("  x (emulated): step 500 ms")
+    assert result_line(replace(run, differs_in="d=64"), speedup).startswith("  x (d=64): step 500")
+    assert "1.50x over K=1" in result_line(run, (1.5, math.nan, math.nan))
+    untraced = recorded(0.5, bubble_idle_over_total=[None])
+    assert "idle" not in result_line(untraced, speedup)
 
 
 def test_durations_are_for_people():

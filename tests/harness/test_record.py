@@ -1,18 +1,21 @@
+import dataclasses
 import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from crew import MACHINE, SPEC_SIZES, experiment, metrics, spec
 
-from repro.harness.record import Folder, Measured
-from repro.harness.results import COLUMNS, load
+from repro.gpipe import Span, Timeline
+from repro.harness.job import Measured
+from repro.harness.record import Folder
+from repro.harness.results import COLUMNS, Results, Run, load
+from repro.harness.schema import CheckRound, Finding, TrainRound
 from repro.harness.spec import RunSpec
 from repro.simulate import StageCosts
 
-SPAN = [{"kind": "F", "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}]
+TIMELINE = Timeline((Span("F", 0, 0, 0.5, 1.5, 3),), 2)
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
 DESIGN = (
     "experiment, run, differs_in, model, model_args, K, M, N, D, schedule, remat, optimizer, lr, "
@@ -32,8 +35,8 @@ def folder(tmp_path: Path) -> Folder:
     declare(made, spec(1, 4), spec(2, 4))
     for seconds in (1.0, 3.0):
         measured = {
-            ONE: Measured(metrics(2 * seconds, 1), SPAN),
-            TWO: Measured(metrics(seconds, 2), SPAN),
+            ONE: Measured(metrics(2 * seconds, 1), TIMELINE),
+            TWO: Measured(metrics(seconds, 2), TIMELINE),
         }
         made.commit_round("timed", measured, MACHINE, WHEN)
     return made
@@ -46,9 +49,10 @@ def declare(folder: Folder, *specs: RunSpec) -> list[str]:
     return list(runs)
 
 
-def place(run: str) -> dict[str, Any]:
-    """What of a row tells where its run lies."""
-    return {"machine": MACHINE.slug, "scale": "smoke", "experiment": "tiny", "run": run, "K": 2}
+def the_run(results: Results, run: str, experiment: str = "tiny") -> Run:
+    """The run of this id in an experiment."""
+    (found,) = [r for r in results.runs if (r.id, r.experiment) == (run, experiment)]
+    return found
 
 
 def test_rows_have_the_columns_of_the_design_in_order(folder: Folder):
@@ -87,7 +91,7 @@ def test_an_interval_is_named_after_its_quantity(tmp_path: Path):
     for base in (1.9, 2.0, 2.1, 1.9, 2.1):
         steps = zip(specs, (base, 3.0, 1.0), strict=True)
         lines = {
-            one.run_id(1, MACHINE.identity): Measured(metrics(step, one.K), SPAN)
+            one.run_id(1, MACHINE.identity): Measured(metrics(step, one.K), TIMELINE)
             for one, step in steps
         }
         made.commit_round("timed", lines, MACHINE, WHEN)
@@ -101,10 +105,9 @@ def test_an_interval_is_named_after_its_quantity(tmp_path: Path):
 
 def test_the_timeline_comes_back(folder: Folder, tmp_path: Path):
     results = load(tmp_path)
-    timeline = results.timeline(place(TWO))
-    assert timeline is not None
-    assert (timeline.stages, timeline.step_time, timeline.to_rows()) == (2, 1.0, SPAN)
-    assert results.timeline(place("three")) is None
+    run = the_run(results, TWO)
+    assert results.timeline(run) == TIMELINE
+    assert results.timeline(dataclasses.replace(run, id="three")) is None
 
 
 def test_the_same_run_in_two_experiments_keeps_its_own_timeline(folder: Folder, tmp_path: Path):
@@ -113,8 +116,8 @@ def test_the_same_run_in_two_experiments_keeps_its_own_timeline(folder: Folder, 
     shutil.copytree(folder.path, other)
     (other / TWO / "timeline.parquet").unlink()
     results = load(tmp_path)
-    assert results.timeline(place(TWO)) is not None
-    assert results.timeline(place(TWO) | {"experiment": "aaa"}) is None
+    assert results.timeline(the_run(results, TWO)) is not None
+    assert results.timeline(the_run(results, TWO, "aaa")) is None
 
 
 def test_a_run_without_spans_has_a_step_time_and_no_timeline(tmp_path: Path):
@@ -122,22 +125,23 @@ def test_a_run_without_spans_has_a_step_time_and_no_timeline(tmp_path: Path):
     untraced = spec(2, 4, trace=False)
     (run,) = declare(made, untraced)
     unknown = {"bubble_idle_over_total": [None], "bubble_idle_over_work": [None], "breakdown": {}}
-    made.commit_round("timed", {run: Measured(metrics(1.0, 2) | unknown, [])}, MACHINE, WHEN)
+    made.commit_round("timed", {run: Measured(metrics(1.0, 2, **unknown))}, MACHINE, WHEN)
     results = load(tmp_path)
     row = results.rows.set_index("run").loc[run]
     assert row["step_s"] == 1.0
     assert math.isnan(row["bubble_idle_over_total"])
-    assert results.timeline(place(run)) is None
+    assert results.timeline(the_run(results, run)) is None
 
 
 def test_checks_are_recorded_beside_no_step(tmp_path: Path):
     made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
     (run,) = declare(made, spec(2, 4, task="check"))
-    checks = {"dropout": {"verdict": "refused", "value": None, "evidence": "it said no"}}
-    line = metrics(1.0, 2) | {"step_s": [], "loss": [], "checks": checks}
-    made.commit_round("timed", {run: Measured(line, [])}, MACHINE, WHEN)
+    checks = {"dropout": Finding(verdict="refused", value=None, evidence="it said no")}
+    record = CheckRound(checks=checks, balance=[1, 1], setup_s=0.1, unit="x/s", labels={})
+    made.commit_round("timed", {run: Measured(record)}, MACHINE, WHEN)
     results = load(tmp_path)
-    assert results.rounds["checks"].iloc[0] == checks
+    (round_,) = the_run(results, run).rounds
+    assert round_.record == record.model_copy(update={"round": "timed-0001"})
     assert math.isnan(results.rows["step_s"].iloc[0])
 
 
@@ -193,11 +197,12 @@ def test_costs_of_other_stages_than_the_run_has_are_damage(folder: Folder, tmp_p
     """Though the line is otherwise sound, and its digest its own."""
     (run,) = declare(folder, spec(2, 4, fidelity="simulated", profile="v100"))
     for K in (2, 3):
-        found = {"batch": 8, "stages": StageCosts.uniform(K).plain(), "rungs": {}}
-        folder.commit_round(
-            "timed", {run: Measured(metrics(1.0, 2) | {"modelled": found}, SPAN)}, MACHINE, WHEN
-        )
+        modelled = {"batch": 8, "stages": StageCosts.uniform(K).plain(), "rungs": {}}
+        measured = Measured(metrics(1.0, 2, modelled=modelled), TIMELINE)
+        folder.commit_round("timed", {run: measured}, MACHINE, WHEN)
     with pytest.warns(UserWarning, match="modelled.stages: of 3 stages, the run has K = 2") as told:
-        lines = folder.lines(run)
-    assert [len(line["modelled"]["stages"]["forward"]) for line in lines] == [2]
+        (record,) = folder.records(run)
+    assert isinstance(record, TrainRound)
+    assert record.modelled is not None
+    assert len(record.modelled.stages.forward) == 2
     assert "metrics.jsonl is left out" in str(told[0].message)

@@ -1,5 +1,6 @@
 """Resume, faults and --force, with a crew that measures without processes."""
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -7,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import MACHINE, Crew, experiment, measure, spec
+from crew import MACHINE, Crew, experiment, measure, metrics, spec
+from rich.console import Console
 
-from repro.harness import runner, wandb_mirror
+from repro.harness import plan, runner, wandb_mirror
+from repro.harness.job import Measured
+from repro.harness.progress import Story
 from repro.harness.results import load
 from repro.harness.spec import Experiment
 from repro.harness.workers import Outcome
@@ -239,14 +243,38 @@ def test_a_loss_that_is_not_finite_is_valid_json_and_told_once(run, tmp_path: Pa
     class Diverging(Crew):
         def measure(self, job: Any, deadline: float) -> Outcome:
             outcome = super().measure(job, deadline)
-            return replace(
-                outcome,
-                metrics={**outcome.metrics, "loss": [1.0, math.inf if job.spec.M > 1 else 2.0]},
-            )
+            loss = [1.0, math.inf if job.spec.M > 1 else 2.0]
+            return replace(outcome, measured=Measured(metrics(1.0, job.spec.K, loss=loss)))
 
     assert run(Diverging(), experiment(spec(1, 1), spec(1, 4))) == 0
     texts = [path.read_text() for path in tmp_path.glob("*/smoke/tiny/*/metrics.jsonl")]
-    assert sum("null" in text for text in texts) == 1
+    assert sum('"loss": [1.0, null]' in text for text in texts) == 1
     assert not any(word in text for text in texts for word in ("NaN", "Infinity"))
     assert (tmp_path / "story.txt").read_text().count("loss is not finite") == 1
     assert load(tmp_path).rounds["loss"].isna().tolist().count(True) == 2
+
+
+def test_a_report_is_there_before_the_last_experiment(tmp_path: Path, monkeypatch):
+    of = experiment(spec(1, 1), rounds=1)
+    names = ["first", "second", "third"]
+    experiments = [of.model_copy(update={"name": name}) for name in names]
+    finished: list[list[str]] = []
+
+    def rewrite() -> Path:
+        runs = load(tmp_path).runs
+        finished.append([run.experiment for run in runs if run.done])
+        if len(finished) == 2:
+            raise ValueError("a figure cannot be drawn")
+        return tmp_path / "report.html"
+
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    monkeypatch.setattr(runner, "REPORT_PAUSE", 0.0)
+    out = io.StringIO()
+    session = runner.Session(
+        tmp_path, "disabled", Story(Console(file=out, width=200)), rewrite_report=rewrite
+    )
+    plans = lambda: [plan.make(each, "smoke", MACHINE, tmp_path) for each in experiments]  # noqa: E731
+    assert session.execute(plans) == 0
+    assert finished == [["first"], ["first", "second"]]
+    assert f"report so far: {tmp_path / 'report.html'}" in out.getvalue()
+    assert "no report yet: ValueError: a figure cannot be drawn" in out.getvalue()

@@ -16,6 +16,7 @@ from PIL import Image
 
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import wandb_mirror
+from repro.harness.schema import round_record
 
 SPEC: dict[str, Any] = {
     "model": "transformer",
@@ -35,18 +36,19 @@ ROW: dict[str, Any] = {
     "speedup_vs_k2m1": math.nan,
     "peak_gib_per_stage": [0.5, 0.25],
 }
-ROUNDS = [
-    {
-        "round": f"r{number}",
-        "step_s": [0.4, 0.5, 9.0],
-        "loss": [2.0, 1.5],
-        "bubble_idle_over_total": [0.25, 0.26, 0.3],
-        "bubble_idle_over_work": [0.3, 0.35, 0.4],
-        "breakdown": {"computation": 0.7, "bubble": 0.3},
-        "peak_bytes": [2**29, 2**28],
-    }
-    for number in range(2)
-]
+ROUND: dict[str, Any] = {
+    "step_s": [0.4, 0.5, 9.0],
+    "loss": [2.0, 1.5],
+    "bubble_idle_over_total": [0.25, 0.26, 0.3],
+    "bubble_idle_over_work": [0.3, 0.35, 0.4],
+    "breakdown": {"computation": 0.7, "bubble": 0.3},
+    "peak_bytes": [2**29, 2**28],
+    "balance": [2, 2],
+    "setup_s": 0.1,
+    "unit": "sequences/s",
+    "labels": {},
+}
+ROUNDS = [round_record({**ROUND, "round": f"r{number}"}) for number in range(2)]
 TIMELINE = Timeline(
     (Span("F", 0, 0, 0.0, 1.0), Span("F", 1, 0, 1.0, 2.0), Span("B", 1, 0, 2.0, 4.0)), stages=2
 )
@@ -110,7 +112,7 @@ def test_offline_run_is_read_back(logged: Path) -> None:
 
 
 def test_a_loss_that_was_not_finite_is_left_out_of_the_history() -> None:
-    (point,) = wandb_mirror.history(SPEC, [{**ROUNDS[0], "loss": [2.0, None]}])
+    (point,) = wandb_mirror.history(SPEC, [round_record(ROUND | {"loss": [2.0, None]})])
     assert "loss" not in point
 
 

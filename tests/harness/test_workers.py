@@ -1,6 +1,5 @@
 """Real processes: what goes wrong in one run is told in one line and does not touch the next."""
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,9 @@ import pytest
 from repro.harness import workers
 from repro.harness.job import Job
 from repro.harness.pools import Local
+from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
-from repro.harness.workers import Workers
+from repro.harness.workers import Outcome, Workers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 
@@ -39,6 +39,12 @@ def alive(pids: list[int]) -> list[int]:
     ]
 
 
+def trained(outcome: Outcome) -> TrainRound:
+    assert outcome.measured is not None, outcome.reason
+    assert isinstance(outcome.measured.record, TrainRound)
+    return outcome.measured.record
+
+
 def test_runs_survive_each_other(tmp_path: Path):
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")}
     team = Local(3, tmp_path / "logs")
@@ -53,29 +59,25 @@ def test_runs_survive_each_other(tmp_path: Path):
 
         good = crew.measure(GOOD, 60)
         assert good.status == "done"
-        line = good.metrics
-        assert (len(line["step_s"]), line["balance"], len(line["peak_bytes"])) == (1, [2, 2], 2)
-        assert {span["stage"] for span in good.timeline} == {0, 1}
-        assert json.dumps(line)
+        record = trained(good)
+        assert (len(record.step_s), record.balance) == (1, [2, 2])
+        assert len(record.peak_bytes or ()) == 2
+        assert good.measured is not None
+        assert good.measured.timeline is not None
+        assert {span.stage for span in good.measured.timeline.spans} == {0, 1}
 
         untraced = crew.measure(_changed(GOOD, {"trace": False}), 60)
-        assert (untraced.status, untraced.timeline, untraced.metrics["breakdown"]) == (
-            "done",
-            [],
-            {},
-        )
-        assert untraced.metrics["bubble_idle_over_total"] == [None]
+        assert untraced.measured is not None
+        assert untraced.measured.timeline is None
+        assert trained(untraced).breakdown == {}
+        assert trained(untraced).bubble_idle_over_total == [None]
         # M+K-1 micro-batches' F, R and B in two layers, at least
-        assert untraced.metrics["step_s"][0] >= 3 * 4 * 0.001
+        assert trained(untraced).step_s[0] >= 3 * 4 * 0.001
 
         peer = {"library": "torch", "trace": False}
-        theirs = crew.measure(_changed(GOOD, peer), 60)
-        assert (theirs.status, theirs.metrics["balance"], theirs.metrics["peak_bytes"]) == (
-            "done",
-            [2, 2],
-            None,
-        )
-        assert theirs.metrics["loss"] == pytest.approx(good.metrics["loss"], rel=1e-5)
+        theirs = trained(crew.measure(_changed(GOOD, peer), 60))
+        assert (theirs.balance, theirs.peak_bytes) == ([2, 2], None)
+        assert theirs.loss == pytest.approx(record.loss, rel=1e-5)
         raised = crew.measure(_changed(job("import:faulty:raises"), peer), 60)
         assert (raised.status, raised.reason) == (
             "failed",
