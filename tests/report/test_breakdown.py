@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from recorded import fill_with, line, timeline
+from recorded import fill_with, record, timeline
 
 from experiments.breakdown import report as breakdown
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.record import Measured
+from repro.harness.job import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report.compare import rows_of
@@ -30,7 +30,7 @@ def made(run: RunSpec, _number: int) -> Measured | None:
         if run.fidelity == "simulated"
         else {}
     )
-    return Measured(line(spans, schedule, **changed, **modelled), [])
+    return Measured(record(spans, schedule, **changed, **modelled))
 
 
 def stages() -> dict[str, Any]:

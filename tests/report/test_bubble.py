@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from recorded import fill_with, line
+from recorded import fill_with, record
 
 from experiments.bubble import idle as bubble
 from experiments.bubble import report as bubble_figures
 from experiments.bubble import slow as bubble_slow
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.record import Measured
+from repro.harness.job import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.tasks.simulate import simulated
@@ -41,8 +41,7 @@ def groups(fidelity: Any) -> tuple[Group, ...]:
 def made(run: RunSpec, number: int) -> Measured | None:
     """Simulated as the harness does it; emulated a tenth longer, half a hundredth more each round."""
     if run.fidelity == "simulated":
-        found = simulated(run, "cpu")
-        return Measured(found["metrics"], found["timeline"])
+        return simulated(run, "cpu")
     if run.K == 8:
         return None
     forward = run.model_args["forward_s"]
@@ -54,7 +53,7 @@ def made(run: RunSpec, number: int) -> Measured | None:
     timeline = simulate(
         schedule, StageCosts(tuple(times), tuple(times), tuple(2 * f for f in times))
     )
-    return Measured(line(timeline, schedule, loss=[1.0]), timeline.to_rows())
+    return Measured(record(timeline, schedule, loss=[1.0]), timeline)
 
 
 @pytest.fixture(scope="module")

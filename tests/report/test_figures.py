@@ -1,5 +1,6 @@
 """Figures: stable bytes, the data that goes into them, and a small animation."""
 
+from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -8,14 +9,24 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from recorded import timeline
 
+from repro.harness.results import Run
 from repro.report import bars, curves, figures, gantt
-from repro.report.compare import ITSELF, Ratio, Row, rows_of
+from repro.report.compare import ITSELF, Ratio, rows_of
 from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
 
 
 @pytest.fixture
 def done(results):
     return rows_of(results, status="done")
+
+
+def changed(run: Run, **fields: Any) -> Run:
+    """The run as if its spec had these fields."""
+    return replace(run, spec=run.spec.model_copy(update=fields))
+
+
+def of_fidelity(run: Run, fidelity: str) -> Run:
+    return changed(run, fidelity=fidelity)
 
 
 def panels(figure: Any) -> list[Any]:
@@ -96,7 +107,10 @@ def test_no_series_mixes_fidelities(mixed):
         marks = [line.get_marker() for line in panel.get_lines() if line.get_marker() != "None"]
         assert marks == [MARKERS["measured"], MARKERS["emulated"]]
         assert [text.get_text() for text in panel.get_legend().get_texts()] == ["K=2"]
-        against_k, against_m = panels(curves.speedup(mixed, rows))
+        # A speedup is over one stage of the same fidelity.
+        single = [of_fidelity(row, "emulated") for row in rows if row.K == 1]
+        with_base = replace(mixed, runs=[*mixed.runs, *single])
+        against_k, against_m = panels(curves.speedup(with_base, [*rows, *single]))
         assert [container.get_label() for container in against_m.containers] == [
             "K=2",
             "K=2, emulated",
@@ -138,7 +152,7 @@ def test_few_rounds_draw_no_interval(results, done):
 
 
 def test_nothing_to_draw_is_no_figure(results, nothing, tmp_path):
-    single = [row for row in rows_of(results) if row["K"] == 1]
+    single = [row for row in rows_of(results) if row.K == 1]
     with styled():
         assert curves.speedup(results, single) is None
         assert curves.bubble(results, single) is None
@@ -236,12 +250,12 @@ def test_the_caption_says_when_a_negative_share_is_hidden(results, done, monkeyp
     ],
 )
 def test_the_caption_of_memory_says_how_it_is_known(results, done, fidelities, words):
-    rows: list[Row] = [{**done[0], "fidelity": fidelity} for fidelity in fidelities]
+    rows = [of_fidelity(done[0], fidelity) for fidelity in fidelities]
     assert figures._caption(results, rows, "memory") == words
 
 
 def test_a_simulated_step_is_not_said_to_be_traced(results, done):
-    rows: list[Row] = [{**row, "fidelity": "simulated"} for row in done]
+    rows = [of_fidelity(row, "simulated") for row in done]
     captions = {
         fidelity: {caption for _, _, caption in figures.timelines(results, of)}
         for fidelity, of in (("measured", done), ("simulated", rows))
@@ -259,7 +273,7 @@ def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch)
     monkeypatch.setattr(
         bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2)
     )
-    bars._shares(results, done[-1] | {"schedule": "gpipe-late"})
-    bars._shares(results, done[-1] | {"schedule": "ddp"})
+    bars._shares(results, changed(done[-1], schedule="gpipe-late"))
+    bars._shares(results, changed(done[-1], schedule="ddp"))
     assert (seen[0].name, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", 2, 4)
     assert seen[1] is None

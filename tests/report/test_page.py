@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from pandas import DataFrame
-from recorded import fill_with, line, timeline
+from recorded import fill_with, record, timeline
 
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.record import Measured
+from repro.harness.job import Measured
 from repro.harness.results import load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
@@ -139,9 +139,7 @@ def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
     def made(spec: RunSpec, _round: int) -> Measured:
         walked = timeline(spec.K, spec.M)
         schedule = make_schedule("gpipe", spec.K, spec.M)
-        return Measured(
-            line(walked, schedule, loss=[1.0], peak_bytes=[2**20] * spec.K), walked.to_rows()
-        )
+        return Measured(record(walked, schedule, loss=[1.0], peak_bytes=[2**20] * spec.K), walked)
 
     fill_with(tmp_path / "results", plan, made)
     path = page.write(tmp_path / "results", tmp_path / "plots")
@@ -216,7 +214,7 @@ def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stage
     def made(spec: RunSpec, _round: int) -> Measured:
         walked = timeline(spec.K, spec.M)
         schedule = make_schedule("gpipe", spec.K, spec.M)
-        return Measured(line(walked, schedule, loss=[1.0]), walked.to_rows())
+        return Measured(record(walked, schedule, loss=[1.0]), walked)
 
     fill_with(tmp_path, plan, made)
     step, title = page.pictured_step(load(tmp_path))

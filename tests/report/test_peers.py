@@ -7,8 +7,10 @@ import pytest
 from recorded import MACHINE
 
 from experiments.peers import report as peers
-from repro.harness.record import Folder, Measured
+from repro.harness.job import Measured
+from repro.harness.record import Folder
 from repro.harness.results import Results, load
+from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report.table import Table
 from repro.report.tables import all_tables
@@ -35,7 +37,7 @@ FOUND = {
 }
 
 
-def line(steps: list[float], **more: Any) -> dict[str, Any]:
+def line(steps: list[float], **more: Any) -> RoundRecord:
     unknown = {
         "bubble_idle_over_total": [None],
         "bubble_idle_over_work": [None],
@@ -43,7 +45,7 @@ def line(steps: list[float], **more: Any) -> dict[str, Any]:
         "peak_bytes": None,
     }
     rest = {"balance": [1] * 8, "setup_s": 0.1, "unit": "examples/s", "labels": {}}
-    return {"step_s": steps, "loss": steps, **unknown, **rest, **more}
+    return round_record({"step_s": steps, "loss": steps, **unknown, **rest, **more})
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +61,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder.declare(plan, listed, MACHINE.identity, accumulate=False)
     for number in range(5):
         measured = {
-            run: Measured(line([steps[number]]), [])
-            for run, (_, steps) in zip(ids, RUNS, strict=False)
+            run: Measured(line([steps[number]])) for run, (_, steps) in zip(ids, RUNS, strict=False)
         }
         if number == 0:
-            measured[ids[-2]] = Measured(line([], checks=FOUND), [])
+            measured[ids[-2]] = Measured(line([], checks=FOUND))
         folder.commit_round("all", measured, MACHINE, WHEN)
     for run in ids[:-1]:
         folder.set_status(run, "done", rounds=5)

@@ -8,8 +8,10 @@ from recorded import DRIFT, MACHINE
 
 from experiments.runtime import report as runtime
 from repro.harness import catalog
-from repro.harness.record import Folder, Measured
+from repro.harness.job import Measured
+from repro.harness.record import Folder
 from repro.harness.results import Results, load
+from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import SCALES, Experiment, Group, RunSpec
 from repro.report import figures
 from repro.report.compare import rows_of
@@ -52,7 +54,7 @@ def step(run: RunSpec, number: int, shm: float = 0.1) -> float:
     return OPTIMUM[run.K, run.M] * (1 + overhead + NOISE[number])
 
 
-def metrics(run: RunSpec, seconds: float) -> dict[str, Any]:
+def metrics(run: RunSpec, seconds: float) -> RoundRecord:
     forward = run.model_args["forward_s"]
     shares = dict.fromkeys(PARTS, 0.0)
     if forward:
@@ -62,7 +64,7 @@ def metrics(run: RunSpec, seconds: float) -> dict[str, Any]:
         }
         shares["bubble"] = 1 - 4 * run.M * forward / OPTIMUM[run.K, run.M]
         shares["transfer"] = 1 - sum(shares.values())
-    return {
+    values = {
         "step_s": [seconds],
         "loss": [1.0],
         "bubble_idle_over_total": [1 - 4 * run.M * forward / seconds],
@@ -74,6 +76,7 @@ def metrics(run: RunSpec, seconds: float) -> dict[str, Any]:
         "unit": "examples/s",
         "labels": {"compute": "timed wait"},
     }
+    return round_record(values)
 
 
 def recorded(
@@ -99,8 +102,7 @@ def recorded(
         }
         for number in range(rounds):
             found = {
-                name: Measured(metrics(run, step(run, number, shm)), [])
-                for name, run in mine.items()
+                name: Measured(metrics(run, step(run, number, shm))) for name, run in mine.items()
             }
             folder.commit_round(
                 group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")

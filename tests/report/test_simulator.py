@@ -10,10 +10,13 @@ from recorded import MACHINE
 from experiments.simulator import report as simulator
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.record import Folder, Measured
+from repro.harness.job import Measured
+from repro.harness.record import Folder
 from repro.harness.results import Results, load
+from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import figures
+from repro.report.compare import rows_of
 from repro.report.style import styled
 from repro.report.table import Table
 from repro.report.tables import all_tables
@@ -55,7 +58,7 @@ def calibration(alone: bool) -> dict[str, Any]:
     return {**tables(2), **rest, "alone": tables(1) if alone else None}
 
 
-def line(steps: list[float], **more: Any) -> dict[str, Any]:
+def line(steps: list[float], **more: Any) -> RoundRecord:
     bubble = {
         "bubble_idle_over_total": [0.1],
         "bubble_idle_over_work": [0.1],
@@ -63,7 +66,8 @@ def line(steps: list[float], **more: Any) -> dict[str, Any]:
         "peak_bytes": None,
     }
     about = {"balance": [1, 1], "setup_s": 0.1, "unit": "x/s", "labels": {}}
-    return {"step_s": steps, "loss": [1.0] if steps else [], **bubble, **about, **more}
+    steps_of = {"step_s": steps, "loss": [1.0] if steps else []}
+    return round_record({**steps_of, **bubble, **about, **more})
 
 
 def step(cost: Calibration, run: RunSpec) -> Timeline:
@@ -96,13 +100,13 @@ def recorded(
             if run in without:
                 continue
             if run.task == "calibrate":
-                found[group][name] = Measured(line([], calibration=calibration(alone)), [])
+                found[group][name] = Measured(line([], calibration=calibration(alone)))
             elif run.fidelity == "simulated":
                 costs = StageCosts.uniform(2, F, F, 2 * F)
                 modelled = {"batch": 4, "stages": costs.plain(), "rungs": {}}
-                found[group][name] = Measured(line([1.0], modelled=modelled), [])
+                found[group][name] = Measured(line([1.0], modelled=modelled))
             elif run.fidelity == "emulated":
-                found[group][name] = Measured(line([1 / (1 + OFF[number] / 10)]), [])
+                found[group][name] = Measured(line([1 / (1 + OFF[number] / 10)]))
             else:
                 timeline = step(cost, run)
                 slower = 1 / (1 + OFF[number])
@@ -110,7 +114,8 @@ def recorded(
                     {**row, "start": slower * row["start"], "end": slower * row["end"]}
                     for row in timeline.to_rows()
                 ]
-                found[group][name] = Measured(line([slower * timeline.step_time]), rows)
+                measured = Timeline.from_rows(rows, timeline.stages)
+                found[group][name] = Measured(line([measured.step_time]), measured)
         for group, some in found.items():
             folder.commit_round(
                 group, some, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
@@ -150,14 +155,14 @@ def test_errors_are_taken_inside_rounds(results):
 
 def test_with_m_1_timing_together_alone_is_what_is_off(results):
     """Alone F 10, B 20 ms; together all take twice as long; only R of the first stage has company, F of the second."""
-    one = next(cell for cell in simulator.cells(results) if cell.row["M"] == 1)
+    one = next(cell for cell in simulator.cells(results) if cell.row.M == 1)
     assert one.errors["together"][0] > 50
     assert abs(one.errors["mixed"][0]) < 3
 
 
 def test_the_parts_add_up_to_the_newest_round_s_error(results):
     for cell in simulator.cells(results):
-        if cell.row["fidelity"] == "measured":
+        if cell.row.fidelity == "measured":
             assert sum(cell.parts.values()) == pytest.approx(100 * OFF[-1])
             assert all(part >= 0 for part in cell.parts.values())
 
@@ -182,7 +187,7 @@ def test_what_is_missing_has_a_word(tmp_path):
 
 
 def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_path):
-    rows = [row for row in results.rows.to_dict("records") if row["status"] == "done"]
+    rows = rows_of(results, status="done")
     with styled():
         drawn = simulator.figure(results, rows)
         assert drawn is not None

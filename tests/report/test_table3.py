@@ -1,16 +1,17 @@
 """Table 3's tables and pictures, from made-up costs at the paper's size and links that are slowed down."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from recorded import fill_with, line
+from recorded import changed_runs, fill_with, record
 
 from experiments.table3 import links as table3_links
 from experiments.table3 import report
 from experiments.table3 import throughput as table3
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.record import Measured
+from repro.harness.job import Measured
 from repro.harness.results import Results, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import tables
@@ -54,14 +55,14 @@ def made(run: RunSpec, number: int) -> Measured | None:
     if run.fidelity == "simulated":
         stages = of_transformer(run.K)
         said = {"batch": 32, "stages": stages.plain(), "rungs": {}}
-        return Measured(line(simulate(schedule, stages), schedule, modelled=said), [])
+        return Measured(record(simulate(schedule, stages), schedule, modelled=said))
     factor = SLOWER[run.link.bytes_per_second if run.link else None] * (
         NOISE[number] if run.link else 1
     )
     timeline = simulate(
         schedule, StageCosts.uniform(2, 0.01 * factor, 0.01 * factor, 0.02 * factor)
     )
-    return Measured(line(timeline, schedule, loss=[1.0]), [])
+    return Measured(record(timeline, schedule, loss=[1.0]))
 
 
 def recorded(path: Any, args: dict[str, Any], rounds: int = 5) -> Results:
@@ -149,11 +150,11 @@ def test_another_size_is_named_and_not_judged(tmp_path):
 
 
 def test_beside_tpus_another_size_was_not_run_at_this_scale(tmp_path):
-    found = recorded(tmp_path, SMALL, rounds=1)
-    rows = found.rows.query("group == 'transformer-simulated'")
-    only = Results(rows, found.rounds, found.specs, found.folders)
+    everything = recorded(tmp_path, SMALL, rounds=1)
+    runs = [run for run in everything.runs if run.group == "transformer-simulated"]
+    only = replace(everything, runs=runs)
     assert next(iter(table3.against_tpus(only).shown["status"])).startswith("not run at this scale")
-    planned = Results(rows.assign(status="planned"), found.rounds, found.specs, found.folders)
+    planned = changed_runs(only, lambda run: replace(run, status="planned"))
     assert list(table3.against_tpus(planned).shown["status"]) == ["not run: ./run_all.sh table3"]
 
 
@@ -211,7 +212,7 @@ def test_what_the_update_of_each_fidelity_is(results):
         optimizers(results, rows)
         == "Optimizer: SGD in measured steps, RMSProp in emulated and simulated steps."
     )
-    assert optimizers(results, [row for row in rows if row["fidelity"] == "measured"]) == ""
+    assert optimizers(results, [row for row in rows if row.fidelity == "measured"]) == ""
 
 
 def test_pictures(results):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from recorded import fill_with, line, timeline
+from recorded import changed_runs, fill_with, record, timeline
 
 from experiments.table2 import report as table2
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.record import Measured
-from repro.harness.results import SETTINGS, Results, load
+from repro.harness.job import Measured
+from repro.harness.results import SETTINGS, Results, Run, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, tables
 from repro.report.compare import (
@@ -33,7 +33,7 @@ PAPER = {"table1", "table2", "table3", "breakdown", "bubble"}
 
 
 def row(results, K, M):
-    return next(row for row in rows_of(results) if (row["K"], row["M"]) == (K, M))
+    return next(row for row in rows_of(results) if (row.K, row.M) == (K, M))
 
 
 def cell(table, model, M, *column):
@@ -122,16 +122,18 @@ def test_a_fidelity_never_shares_a_column(mixed):
     assert len(made["table2_points"].shown) == len(made["table2_points_emulated"].shown) + 2
 
 
+def with_fused_attention(run: Run) -> Run:
+    spec = run.spec.model_copy(update={"model_args": {"L": 4, "attention": "fused"}})
+    rounds = []
+    for round_ in run.rounds:
+        record = round_.record.model_copy(update={"labels": {"attention": "fused"}})
+        rounds.append(replace(round_, record=record))
+    return replace(run, id=run.id + "f", spec=spec, rounds=tuple(rounds))
+
+
 def test_rows_that_differ_in_attention_alone_are_told_apart(results):
-    fused = results.rows.assign(
-        run=results.rows["run"] + "f", labels=[{"attention": "fused"}] * len(results.rows)
-    )
-    specs = {
-        run + "f": spec.model_copy(update={"model_args": {"L": 4, "attention": "fused"}})
-        for run, spec in results.specs.items()
-    }
-    rows = pd.concat([results.rows, fused], ignore_index=True)
-    both = type(results)(rows, results.rounds, results.specs | specs, results.folders)
+    fused = changed_runs(results, with_fused_attention)
+    both = replace(results, runs=[*results.runs, *fused.runs])
     for table in (tables.points(both, "table2"), tables.memory(both), table2.table2_long(both)):
         assert set(table.shown["setting"]) == {
             "laptop, L=4, N=32, remat always, attention plain",
@@ -141,13 +143,14 @@ def test_rows_that_differ_in_attention_alone_are_told_apart(results):
 
 
 def test_what_differs_between_settings_is_named(results):
-    def details(**changed):
-        specs = {
-            run: s.model_copy(update=changed if s.M == 4 else {})
-            for run, s in results.specs.items()
-        }
-        changed_results = type(results)(results.rows, results.rounds, specs, results.folders)
-        return {setting.details for setting in settings(changed_results, rows_of(changed_results))}
+    def details(**fields):
+        def change(run: Run) -> Run:
+            if run.M != 4:
+                return run
+            return replace(run, spec=run.spec.model_copy(update=fields))
+
+        runs = changed_runs(results, change)
+        return {setting.details for setting in settings(runs, rows_of(runs))}
 
     usual = "laptop, L=4, N=32, remat always"
     assert details(lr=0.5) == {f"{usual}, lr {lr}, attention plain" for lr in (0.01, 0.5)}
@@ -167,18 +170,19 @@ def test_what_differs_between_settings_is_named(results):
 def test_a_fall_with_more_micro_batches_is_explained_by_one_stage_alone(results):
     def note(alone, pair):
         """Table 2's note when M=4 takes so many times as long as M=1, on one stage and on two."""
-        rounds = results.rounds.copy()
-        for K, factor in ((1, alone), (2, pair)):
-            few, many = row(results, K, 1)["run"], row(results, K, 4)["run"]
-            steps = rounds.loc[rounds["run"] == few].set_index("round")["step_s"]
-            mine = rounds["run"] == many
-            rounds.loc[mine, "step_s"] = factor * rounds.loc[mine, "round"].map(steps)
-            rounds.loc[mine, "throughput"] = 32 / rounds.loc[mine, "step_s"]
-        times = rounds.groupby("run")["step_s"].median()
-        rows = results.rows.assign(
-            throughput=[32 / times.get(run, nan) for run in results.rows["run"]]
-        )
-        return table2.table2(type(results)(rows, rounds, results.specs, results.folders)).note
+        factors = {1: alone, 2: pair}
+
+        def change(run: Run) -> Run:
+            if run.M != 4 or run.K not in factors:
+                return run
+            rounds = []
+            for round_, few in zip(run.rounds, row(results, run.K, 1).rounds, strict=True):
+                seconds = [factors[run.K] * few.step_s]
+                record = round_.record.model_copy(update={"step_s": seconds})
+                rounds.append(replace(round_, record=record))
+            return replace(run, rounds=tuple(rounds))
+
+        return table2.table2(changed_runs(results, change)).note
 
     why = (
         "; one stage alone (K=1) already loses 50 % from M=1 to M=4 at this size: micro-batches "
@@ -209,7 +213,7 @@ def test_memory_has_a_column_for_each_stage(results):
 def test_what_is_simulated_is_not_said_to_be_measured_here(modelled):
     assert "read in a step of its own" in tables.memory(modelled).note
     assert "Peak MiB of each stage, counted. " in tables.memory(modelled, "simulated").note
-    devices = {row["fidelity"]: row["device"] for row in rows_of(modelled, status="done")}
+    devices = {row.fidelity: row.device for row in rows_of(modelled, status="done")}
     assert devices["simulated"] in ("tpu-v2", "tpu-v3")
     assert (
         devices["measured"]
@@ -225,7 +229,7 @@ def widths(results: Path) -> Results:
         walked = timeline(spec.K, spec.M, forward=0.01 * (number + 1))
         schedule = make_schedule("gpipe", spec.K, spec.M)
         extra = {"loss": [1.0], "peak_bytes": [2**30, 2**29], "labels": {"data": "made up"}}
-        return Measured(line(walked, schedule, **extra), walked.to_rows())
+        return Measured(record(walked, schedule, **extra), walked)
 
     runs = tuple(
         RunSpec(
@@ -302,7 +306,7 @@ def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
 
 def test_only_experiments_with_records_have_tables(tmp_path):
     made = {table.name: table.experiment for table in tables.all_tables(widths(tmp_path))}
-    assert set(made) == {"sweep_points", "sweep_why", "memory", "runs"}
+    assert set(made) == {"sweep_points", "memory", "runs"}
 
 
 @pytest.fixture(scope="module")
@@ -312,11 +316,7 @@ def reference() -> Results:
 
 def at_smoke(results: Results) -> Results:
     """The same as if it had been recorded at scale smoke; no timeline is found under that name."""
-    return replace(
-        results,
-        rows=results.rows.assign(scale="smoke"),
-        rounds=results.rounds.assign(scale="smoke"),
-    )
+    return changed_runs(results, lambda run: replace(run, place=run.place._replace(scale="smoke")))
 
 
 def headings(table: Table) -> str:
@@ -375,15 +375,11 @@ def test_at_smoke_no_figure_shows_the_paper_s_numbers(reference, tmp_path, monke
 
 def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(results, nothing):
     tiny = at_smoke(results)
-    both = replace(results, rows=pd.concat([results.rows, tiny.rows], ignore_index=True))
+    both = replace(results, runs=[*results.runs, *tiny.runs])
     assert set(without_smoke(both).rows["scale"]) == {"laptop"}
     assert set(without_smoke(tiny).rows["scale"]) == {"smoke"}
-    planned = replace(
-        both,
-        rows=both.rows.assign(
-            status=both.rows["scale"].map({"laptop": "planned", "smoke": "done"})
-        ),
-    )
+    statuses = {"laptop": "planned", "smoke": "done"}
+    planned = changed_runs(both, lambda run: replace(run, status=statuses[run.scale]))
     assert set(without_smoke(planned).rows["scale"]) == {"laptop", "smoke"}
     assert [beside_paper(some, "table2") for some in (results, both, tiny, planned, nothing)] == [
         True,
