@@ -1,12 +1,14 @@
 """What passes between the coordinator and its workers: a job, what became of it, and who measures."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.schema import RoundRecord
 from repro.harness.spec import RunSpec
-from repro.simulate import StageCosts
+
+if TYPE_CHECKING:
+    from repro.simulate import StageCosts  # which imports torch: too slow for `repro plan`
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Job:
     memory: bool = True
     device: str = "cpu"
     allow_nonfinite: bool = False
-    costs: StageCosts | None = None
+    costs: "StageCosts | None" = None
 
 
 @dataclass(frozen=True)

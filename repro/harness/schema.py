@@ -313,7 +313,8 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
     try:
         return _ROUND_RECORD.validate_python(value)
     except ValidationError as error:
-        raise ValueError(in_words(error)) from None
+        # The first part of the place is the task, which old records do not name.
+        raise ValueError(in_words(error).removeprefix(f"{_task(value)}.")) from None
 
 
 class Marker(_Recorded):
