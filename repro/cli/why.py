@@ -188,9 +188,7 @@ def _timeline(path: Path, spec: RunSpec) -> "Timeline":
     elif not spec.trace or spec.library != "repro":
         reason = "it was timed without spans (trace=false, or another library)"
     else:
-        reason = f"its status is {status['status']}" + (
-            f" ({status['reason']})" if status["reason"] else ""
-        )
+        reason = f"its status is {status.status}" + (f" ({status.reason})" if status.reason else "")
     others = sorted(path.parent.parent.glob("*/timeline.parquet"))
     other = next((other.parent.name for other in others if _holds_spans(other)), None)
     hint = (

@@ -4,8 +4,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from repro.harness.schema import Marker
 from repro.harness.spec import TIMED, Experiment, Scale
 
 # seconds for a run on no clock, simulated or counted; most of it is recording and mirroring
@@ -28,7 +29,7 @@ def of_kinds(
     scale: Scale,
     rounds: Mapping[str, int],
     fidelities: Mapping[str, str],
-    markers: Iterable[Mapping[str, Any]],
+    markers: Iterable[Marker],
 ) -> dict[Kind, float]:
     """Seconds for one run in one round of each kind: the median of recorded rounds, else the experiment's estimate.
 
@@ -121,14 +122,14 @@ class TimeLeft:
 
 
 def _recorded(
-    experiment: str, fidelities: Mapping[str, str], markers: Iterable[Mapping[str, Any]]
+    experiment: str, fidelities: Mapping[str, str], markers: Iterable[Marker]
 ) -> dict[Kind, list[float]]:
     """Seconds for one run of each kind in every recorded round; of runs of several fidelities timed ones took them."""
     seen: dict[Kind, list[float]] = {}
     for marker in markers:
-        span = datetime.fromisoformat(marker["ended"]) - datetime.fromisoformat(marker["started"])
+        span = datetime.fromisoformat(marker.ended) - datetime.fromisoformat(marker.started)
         seconds = max(0.0, span.total_seconds())  # clocks may be set back
-        count = Counter(fidelities[run] for run in marker["runs"] if run in fidelities)
+        count = Counter(fidelities[run] for run in marker.runs if run in fidelities)
         timed = sum(count[fidelity] for fidelity in TIMED)
         untimed = count.total() - timed
         for fidelity in count:
@@ -138,5 +139,5 @@ def _recorded(
                 pace = max(0.0, seconds - UNTIMED * untimed) / timed
             else:
                 pace = min(UNTIMED, seconds / count.total())
-            seen.setdefault(Kind(experiment, marker["group"], fidelity), []).append(pace)
+            seen.setdefault(Kind(experiment, marker.group, fidelity), []).append(pace)
     return seen

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -34,7 +34,7 @@ from repro.harness.schema import (
     RoundRecord,
     Status,
     Word,
-    damage,
+    checked,
     misfit,
     round_record,
 )
@@ -44,8 +44,9 @@ from repro.io.files import as_json, write
 from repro.io.redact import redact, redacted
 from repro.io.untrusted import open_regular
 
+Model = TypeVar("Model", bound=BaseModel)
 _FILES = ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
-Markers = Mapping[str, Mapping[str, Any]]
+Markers = Mapping[str, Marker]
 
 
 class Folder:
@@ -60,13 +61,11 @@ class Folder:
         """The folder that an experiment is measured into; made when something is written."""
         return cls(results / machine.slug / scale / experiment)
 
-    def markers(self) -> dict[str, dict[str, Any]]:
-        """Every finished round: id -> what `Marker` holds; unreadable ones count as unfinished."""
-        found = {
-            path.stem: read_json(path, Marker)
-            for path in sorted((self.path / "rounds").glob("*.json"))
-        }
-        return {name: marker for name, marker in found.items() if marker is not None}
+    def markers(self) -> dict[str, Marker]:
+        """Every finished round: id -> its marker; unreadable ones count as unfinished."""
+        paths = sorted((self.path / "rounds").glob("*.json"))
+        markers = {path.stem: read_as(path, Marker) for path in paths}
+        return {name: marker for name, marker in markers.items() if marker is not None}
 
     def records(self, run: str, markers: Markers | None = None) -> list[RoundRecord]:
         """What was recorded of a run, one record per finished round, the newest last.
@@ -82,7 +81,7 @@ class Folder:
         """Each line of a run's metrics.jsonl that counts, as it stands and as a record."""
         markers = self.markers() if markers is None else markers
         wanted = {
-            name: marker["runs"][run] for name, marker in markers.items() if marker["runs"].get(run)
+            name: recorded for name, marker in markers.items() if (recorded := marker.runs.get(run))
         }
         path = self.path / run / "metrics.jsonl"
         try:
@@ -94,19 +93,17 @@ class Folder:
             warn(path, f"{'; '.join(damaged)}; the next `repro run` measures again what is missing")
         return list(lines.values())
 
-    def status(self, run: str) -> dict[str, Any]:
-        """{status, reason, rounds} as last written; a run never started is planned."""
+    def status(self, run: str) -> Status:
+        """The status as last written; a run never started is planned."""
         path = self.path / run / "status.json"
-        return (read_json(path, Status) if path.exists() else None) or {
-            "status": "planned",
-            "reason": "",
-            "rounds": 0,
-        }
+        status = read_as(path, Status) if path.exists() else None
+        return status or Status(status="planned", reason="", rounds=0)
 
     def env(self, run: str) -> dict[str, Any]:
         """Where a run was measured last, `repro.harness.machine.environment`; empty when that is not known."""
         path = self.path / run / "env.json"
-        return (read_json(path, Env) if path.exists() else None) or {}
+        env = read_as(path, Env) if path.exists() else None
+        return env.model_dump() if env else {}
 
     def pictured(self, run: str) -> bool:
         """Whether what is kept of a run's newest round alone, env.json and timeline.parquet, can be read."""
@@ -120,28 +117,32 @@ class Folder:
             return False
         return whole and bool(self.env(run))
 
-    def about(self) -> dict[str, Any]:
-        """experiment.json as last written, `runs` its listing; empty when there is none that can be read."""
+    def about(self) -> Listing | None:
+        """experiment.json as last written; None when there is none that can be read."""
         path = self.path / "experiment.json"
-        return (read_json(path, Listing) if path.exists() else None) or {}
+        return read_as(path, Listing) if path.exists() else None
 
-    def specs(self, about: Mapping[str, Any]) -> dict[str, RunSpec]:
-        """The runs that experiment.json lists; one whose spec is not readable, or not the recorded one, is left out."""
-        found = {}
-        for run in about.get("runs", {}):
+    def specs(self, about: Listing | None) -> dict[str, RunSpec]:
+        """The runs that experiment.json lists.
+
+        A run whose spec cannot be read, or is not the recorded one, is left out with a warning.
+        """
+        if about is None:
+            return {}
+        specs = {}
+        for run in about.runs:
             path = self.path / run / "spec.json"
-            data = read_json(path)
             try:
-                if data is not None:
-                    spec = RunSpec(**data)
-                    if mark(data, about["version"], about["identity"]) != run.rpartition("-")[2]:
-                        raise ValueError(
-                            "it does not give the run's id, so it is not what was measured"
-                        )
-                    found[run] = spec
+                data = _object(read_text(path, SMALL))
+                spec = RunSpec(**data)
+                if mark(data, about.version, about.identity) != run.rpartition("-")[2]:
+                    raise ValueError(
+                        "it does not give the run's id, so it is not what was measured"
+                    )
+                specs[run] = spec
             except ValueError as error:
                 warn(path, str(error))
-        return found
+        return specs
 
     def declare(
         self,
@@ -163,22 +164,24 @@ class Folder:
                 version, torch or machine.
             command: what a user types to measure these runs.
         """
-        before = self.about() if accumulate else {}
-        old = {
-            run: before["runs"][run]
-            for run, spec in self.specs(before).items()
-            if spec.run_id(experiment.version, dict(identity)) == run
-        }
+        before = self.about() if accumulate else None
+        old_runs: dict[str, str] = {}
+        old_commands: list[str] = []
+        if before is not None:
+            old_commands = before.commands
+            old_runs = {
+                run: before.runs[run]
+                for run, spec in self.specs(before).items()
+                if spec.run_id(experiment.version, dict(identity)) == run
+            }
         for run, (_, spec) in runs.items():
             self._write_json(self.path / run / "spec.json", spec.plain())
-        commands = dict.fromkeys(
-            [*before.get("commands", []), *([redact(command)] if command else [])]
-        )
+        commands = dict.fromkeys([*old_commands, *([redact(command)] if command else [])])
         about = {
             **redacted(experiment.model_dump(mode="json", exclude={"groups"})),
             "identity": dict(identity),
             "commands": list(commands),
-            "runs": {**old, **{run: group for run, (group, _) in runs.items()}},
+            "runs": {**old_runs, **{run: group for run, (group, _) in runs.items()}},
         }
         self._write_json(self.path / "experiment.json", about)
 
@@ -206,7 +209,7 @@ class Folder:
                 path.unlink()
         for run in runs:
             kept = {record.round for record in self.records(run, markers)}
-            lost = {name for name, marker in markers.items() if marker["runs"].get(run)} - kept
+            lost = {name for name, marker in markers.items() if marker.runs.get(run)} - kept
             if lost:
                 self.forget(run, lost)
 
@@ -251,15 +254,15 @@ class Folder:
             self._write_json(folder / "env.json", environment(machine))
             spans = result.timeline.to_rows() if result.timeline else []
             self._write(folder / "timeline.parquet", as_table(spans))
-        marker = {
-            "group": group,
-            "runs": digests,
-            "commit": commit(),
-            "started": span[0],
-            "ended": span[1],
-        }
-        marker["load"] = load
-        self._write_json(self._marker(name), marker)
+        marker = Marker(
+            group=group,
+            runs=digests,
+            commit=commit(),
+            started=span[0],
+            ended=span[1],
+            load=load,
+        )
+        self._write_json(self._marker(name), marker.model_dump(mode="json"))
         return name
 
     def forget(self, run: str, rounds: Iterable[str]) -> None:
@@ -267,8 +270,8 @@ class Folder:
         markers = self.markers()
         # somebody may have deleted a round meanwhile
         for name in sorted(markers.keys() & set(rounds)):
-            markers[name]["runs"][run] = None
-            self._write_json(self._marker(name), markers[name])
+            markers[name].runs[run] = None
+            self._write_json(self._marker(name), markers[name].model_dump(mode="json"))
         kept = [line for line, _ in self._lines(run, markers)]
         self._write(self.path / run / "metrics.jsonl", as_lines(kept))
 
@@ -298,17 +301,13 @@ class Folder:
         return self.path / "rounds" / f"{name}.json"
 
 
-def read_json(path: Path, kind: type[BaseModel] | None = None) -> dict[str, Any] | None:
-    """A JSON object, of that kind if one is given, or None and one warning that names the file."""
+def read_as(path: Path, kind: type[Model]) -> Model | None:
+    """The object that a JSON file holds, or None and one warning that names the file."""
     try:
-        value = _object(read_text(path, SMALL))
-        reason = damage(kind, value) if kind else ""
-        if not reason:
-            return value
+        return checked(kind, _object(read_text(path, SMALL)))
     except ValueError as error:
-        reason = str(error)
-    warn(path, reason)
-    return None
+        warn(path, str(error))
+        return None
 
 
 def warn(path: Path, reason: str) -> None:

@@ -18,7 +18,7 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
 from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
-from repro.harness.schema import FitRound, Modelled, RoundRecord, TrainRound
+from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
 from repro.harness.spec import TIMED, RunSpec, compared, differences
 from repro.harness.statistics import ratio
 
@@ -318,6 +318,12 @@ class Results:
         return {run.id: run.spec for run in self.runs}
 
     @cached_property
+    def listings(self) -> dict[str, Listing]:
+        """Experiment -> its experiment.json; of several places the last one's."""
+        abouts = {folder.path.name: folder.about() for folder in self.folders}
+        return {name: about for name, about in abouts.items() if about is not None}
+
+    @cached_property
     def _baselines(self) -> dict[tuple[Place, Hashable], Run]:
         """The first run of each place with given settings, by what it has in common with others."""
         first: dict[tuple[Place, Hashable], Run] = {}
@@ -427,35 +433,37 @@ def _is_place(path: Path, results: Path) -> bool:
 def _runs(folder: Folder) -> Iterator[Run]:
     """The runs of one experiment's folder."""
     about, markers = folder.about(), folder.markers()
+    if about is None:
+        return
     specs = folder.specs(about)
     differs_in = differences(specs)
     for id_, spec in specs.items():
         records = folder.records(id_, markers)
         status = folder.status(id_)
-        text = status["status"]
+        text = str(status.status)
         if text == "done" and not records:  # damaged: it has to be measured again
             text = "planned"
-        elif status["reason"]:
-            text = f"{text}({status['reason']})"
+        elif status.reason:
+            text = f"{text}({status.reason})"
         device = ""
         if spec.fidelity == "simulated":
             # A simulated step is of its profile's device; of none where layers say what they take.
             device = spec.profile or ""
         elif records:
-            device = about["identity"].get("device", "")
+            device = about.identity.get("device", "")
         rounds = []
         for record in records:
             marker = markers[record.round]
             # Only what a clock times can be disturbed; old markers have no load.
-            load = marker.get("load") if spec.fidelity in TIMED else None
+            load = marker.load if spec.fidelity in TIMED else None
             modelled = record.modelled if isinstance(record, TrainRound) else None
             N = (modelled and modelled.batch) or spec.N
             load = math.nan if load is None else load
-            rounds.append(Round(record, N, str(marker["commit"]), load))
+            rounds.append(Round(record, N, marker.commit, load))
         yield Run(
             Place(*folder.path.parts[-3:]),
             id_,
-            about["runs"][id_],
+            about.runs[id_],
             spec,
             text,
             tuple(rounds),

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -43,8 +43,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
 # shown on the terminal
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
 Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
-# null: not finite when it was measured
-Numbers = Annotated[list[float | None], Field(min_length=1)]
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Recorded(BaseModel):
@@ -362,13 +363,16 @@ class Status(_Recorded):
     rounds: Count
 
 
-def damage(kind: type[BaseModel], value: Mapping[str, Any]) -> str:
-    """What is wrong with a recorded object, in a few words; empty when nothing is."""
+def checked(kind: type[Model], value: Mapping[str, Any]) -> Model:
+    """A recorded object.
+
+    Raises:
+        ValueError: in a few words, if it is damaged.
+    """
     try:
-        kind.model_validate(value)
+        return kind.model_validate(value)
     except ValidationError as error:
-        return in_words(error)
-    return ""
+        raise ValueError(in_words(error)) from None
 
 
 def misfit(run: str, record: RoundRecord) -> str:

@@ -132,8 +132,7 @@ def without_smoke(results: Results) -> Results:
 
 def of_paper(results: Results) -> set[str]:
     """The recorded experiments that have a number in the paper; the others have nothing to compare with."""
-    abouts = {folder.path.name: folder.about() for folder in results.folders}
-    return {name for name, about in abouts.items() if about.get("paper") or about.get("neurips")}
+    return {name for name, about in results.listings.items() if about.paper or about.neurips}
 
 
 def fidelities(rows: Iterable[Run]) -> list[str]:

@@ -176,31 +176,29 @@ def _sections(
     results: Results, tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
 ) -> list[Section]:
     """One section for every experiment with results, the paper's tables first."""
-    about = {folder.path.name: folder.about() for folder in results.folders}
     names = dict.fromkeys(row.experiment for row in rows_of(results))
     # the others as they were
     ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")
-    sections = [_section(results, name, about[name], tables, drawn) for name in ordered]
+    sections = [_section(results, name, tables, drawn) for name in ordered]
     return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
 
 
-def _section(
-    results: Results, name: str, about: dict[str, Any], tables: list[Table], drawn: list[Drawn]
-) -> Section:
+def _section(results: Results, name: str, tables: list[Table], drawn: list[Drawn]) -> Section:
+    about = results.listings[name]
     rows = rows_of(results, experiment=name)
     general = texts.DEVIATIONS if name in of_paper(results) else []
-    places = [("arXiv v5", about.get("paper")), ("NeurIPS 2019", about.get("neurips"))]
+    places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
     return Section(
         name=name,
-        title=about.get("title") or name,
-        question=about.get("question", ""),
+        title=about.title or name,
+        question=about.question,
         numbering=", ".join(f"{version} {place}" for version, place in places if place),
         of_paper=name in of_paper(results),
         commands=_commands(results, name),
         tables=[_shown(table) for table in tables if table.experiment == name],
         figures=[_picture(one) for one in drawn if one.experiment == name],
         trace="",
-        deviations=[*about.get("deviations", ()), *general, *_sizes(results, rows)],
+        deviations=[*about.deviations, *general, *_sizes(results, rows)],
         missing=_missing(rows),
     )
 
@@ -238,14 +236,14 @@ def _picture(drawn: Drawn) -> dict[str, Any]:
 
 def _commands(results: Results, name: str) -> list[str]:
     """What a user types to measure this, as recorded, each at its own scale."""
-    return list(
-        dict.fromkeys(
-            f".venv/bin/repro run {command} --scale {folder.path.parts[-2]}"
-            for folder in results.folders
-            if folder.path.name == name
-            for command in folder.about().get("commands") or [name]
-        )
-    )
+    commands: list[str] = []
+    for folder in results.folders:
+        about = folder.about()
+        if folder.path.name == name and about is not None:
+            scale = folder.path.parts[-2]
+            typed = about.commands or [name]
+            commands += [f".venv/bin/repro run {command} --scale {scale}" for command in typed]
+    return list(dict.fromkeys(commands))
 
 
 def _sizes(results: Results, rows: list[Run]) -> list[str]:

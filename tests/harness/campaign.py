@@ -193,16 +193,18 @@ def shown_without_clocks(results: Path) -> list[str]:
     shutil.copytree(results, still)
     for folder in load(still).folders:
         markers = folder.markers()
-        for run in folder.about()["runs"]:
+        about = folder.about()
+        assert about is not None
+        for run in about.runs:
             records = folder.records(run, markers)
             lines = [stopped(record.model_dump(mode="json")) for record in records]
             (folder.path / run / "metrics.jsonl").write_text(
                 "".join(json.dumps(line) + "\n" for line in lines)
             )
             for line in lines:
-                markers[line["round"]]["runs"][run] = digest(line)
+                markers[line["round"]].runs[run] = digest(line)
         for name, marker in markers.items():
-            (folder.path / "rounds" / f"{name}.json").write_text(json.dumps(marker))
+            (folder.path / "rounds" / f"{name}.json").write_text(marker.model_dump_json())
     found = load(still)
     shutil.rmtree(still)
     assert found.rounds["step_s"].tolist() == [0.5] * len(found.rounds)

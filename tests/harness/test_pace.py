@@ -4,6 +4,7 @@ import pytest
 from crew import spec
 
 from repro.harness.pace import UNTIMED, Kind, TimeLeft, of_kinds, start_up
+from repro.harness.schema import Marker
 from repro.harness.spec import Experiment, Group, RunSpec
 
 FIDELITIES = {"a": "measured", "b": "measured", "c": "simulated", "d": "simulated"}
@@ -20,18 +21,20 @@ def experiment(minutes: float) -> Experiment:
 
 
 def paces(
-    minutes: float, *markers: dict, rounds: dict[str, int] | None = None
+    minutes: float, *markers: Marker, rounds: dict[str, int] | None = None
 ) -> dict[Kind, float]:
     of = rounds or {"a": 5, "b": 5, "c": 1, "d": 1}
     return of_kinds(experiment(minutes), "smoke", of, FIDELITIES, markers)
 
 
-def marker(group: str, seconds: int, *runs: str) -> dict:
-    span = {
-        "started": "2026-01-01T00:00:00+00:00",
-        "ended": f"2026-01-01T00:00:{seconds:02d}+00:00",
-    }
-    return {"group": group, "runs": dict.fromkeys(runs, "digest"), **span}
+def marker(group: str, seconds: int, *runs: str) -> Marker:
+    return Marker(
+        group=group,
+        runs=dict.fromkeys(runs, "digest"),
+        commit="",
+        started="2026-01-01T00:00:00+00:00",
+        ended=f"2026-01-01T00:00:{seconds:02d}+00:00",
+    )
 
 
 def test_the_estimate_is_of_the_runs_on_a_clock():
