@@ -1,4 +1,4 @@
-"""What passes between the coordinator and its workers: a job, what became of it, and who measures."""
+"""What passes between the coordinator and its workers: a job, and what became of it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol

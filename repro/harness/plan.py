@@ -1,6 +1,6 @@
-"""From an experiment to what has to be measured on this machine: baselines, filters, what is done, the estimate.
+"""Plans: which runs of an experiment are still to be measured on this machine.
 
-Pure but for reading what is recorded already; torch is not imported.
+A plan is made from the experiment and from what is recorded already. torch is not imported.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from repro.harness.machine import Machine
 from repro.harness.mistakes import near
@@ -34,9 +35,18 @@ _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", 
 class PlannedRun:
     """One run of a plan.
 
-    `status` is a status word with its `reason`; `have` and `missing` count its finished and
-    outstanding rounds, of `wanted`; `added` says that only other runs' ratios need it. `differs_in`
-    are the settings that tell the run from others of its experiment.
+    Attributes:
+        id: of the run.
+        group: that it belongs to.
+        spec: what to measure.
+        status: "planned", "done" or "skipped".
+        reason: why it is skipped.
+        have: rounds that are recorded.
+        missing: rounds that are still to be measured.
+        added: only ratios of other runs need it.
+        bases: ids of the runs that it is divided by.
+        wanted: rounds that it takes part in.
+        differs_in: settings that tell it from other runs of its experiment.
     """
 
     id: str
@@ -53,19 +63,32 @@ class PlannedRun:
 
     @property
     def named(self) -> str:
-        """Its id with its fidelity, unless that is "measured", and with what tells it from other runs."""
+        """The id with the fidelity, unless that is "measured", and with `differs_in`."""
         fidelity = self.spec.fidelity
         return run_name(self.id, "" if fidelity == "measured" else fidelity, self.differs_in)
 
     @property
     def label(self) -> str:
-        """`skipped(needs 8 devices)`, or the bare word."""
+        """The status with its reason: `skipped(needs 8 devices)`."""
         return f"{self.status}({self.reason})" if self.reason else self.status
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of one experiment at one scale on one machine."""
+    """The runs of one experiment at one scale on one machine.
+
+    Attributes:
+        experiment: what to measure.
+        scale: names the folder.
+        machine: where.
+        folder: where it is recorded.
+        runs: in the order of the experiment's groups.
+        notes: lines for the user.
+        pace: kind -> seconds for one run in one round.
+        force: measure again what is done.
+        accumulate: keep runs that were recorded with other parameters of the experiment.
+        command: what a user types to measure this.
+    """
 
     experiment: Experiment
     scale: Scale
@@ -73,7 +96,7 @@ class Plan:
     folder: Folder
     runs: tuple[PlannedRun, ...]
     notes: tuple[str, ...]
-    pace: Mapping[Kind, float]  # seconds for one run in one round
+    pace: Mapping[Kind, float]
     force: bool = False
     accumulate: bool = False
     command: str = ""
@@ -83,28 +106,28 @@ class Plan:
         return [run for run in self.runs if run.group == name]
 
     def fresh_rounds(self, group: str) -> list[list[PlannedRun]]:
-        """The rounds still to measure: each the runs that miss one, with the baselines of those."""
+        """The outstanding rounds: in each the runs that miss one, and the baselines of these."""
         runs = {run.id: run for run in self.group(group) if run.status != "skipped"}
-        result = []
+        rounds = []
         for number in range(max((run.missing for run in runs.values()), default=0)):
             wanted = {run.id for run in runs.values() if run.missing > number}
             wanted |= {base for name in wanted for base in runs[name].bases if base in runs}
-            result.append([run for run in runs.values() if run.id in wanted])
-        return result
+            rounds.append([run for run in runs.values() if run.id in wanted])
+        return rounds
 
     @property
     def open(self) -> int:
-        """How many measurements (a run in a round) are outstanding."""
+        """Number of outstanding measurements, each of a run in a round."""
         return len(self.outstanding)
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds for them."""
+        """Estimated seconds of the outstanding measurements."""
         return sum(self.pace[kind] for kind, _ in self.outstanding)
 
     @property
     def outstanding(self) -> list[tuple[Kind, str]]:
-        """Every outstanding measurement: its kind and the run's id."""
+        """Every outstanding measurement: its kind, and the id of the run."""
         return [
             (self.kind(run), run.id)
             for group in self.experiment.groups
@@ -113,7 +136,7 @@ class Plan:
         ]
 
     def kind(self, run: PlannedRun) -> Kind:
-        """Of which kind a run of this plan is."""
+        """The kind of a run of this plan, for the estimate of its time."""
         return Kind(self.experiment.name, run.group, run.spec.fidelity)
 
 
@@ -143,7 +166,8 @@ def make(
             table.
         command: what a user types after ./run_all.sh to measure this.
 
-    Raises ValueError (one line) for a filter that names no field or matches nothing.
+    Raises:
+        ValueError: one line, for a filter that names no field or matches nothing.
     """
     if rounds is not None and rounds < 1:
         raise ValueError(
@@ -152,73 +176,82 @@ def make(
     experiment = _with_figures(experiment)
     folder = Folder.of(results, machine, scale, experiment.name)
     chosen = select(experiment, only)
-    runs: list[PlannedRun] = []
     markers = folder.markers()
-    recorded = cache(lambda run: {record.round for record in folder.records(run, markers)})
-    ids_of = {
-        group.name: {run.run_id(experiment.version, machine.identity): run for run in group.runs}
-        for group in experiment.groups
-    }
+
+    @cache
+    def recorded(run: str) -> frozenset[str]:
+        return frozenset(record.round for record in folder.records(run, markers))
+
+    runs: list[PlannedRun] = []
+    # For the estimate, every run counts that this machine can measure, chosen or not.
+    usual_rounds: dict[str, int] = {}
+    fidelities: dict[str, str] = {}
     for group in experiment.groups:
-        ids = ids_of[group.name]
-        wanted = {name for name, run in ids.items() if run in chosen}
-        needed = wanted | {b for name in wanted for b in _bases(name, ids)}
-        many = rounds or group.rounds or experiment.rounds
-        runs += [
-            _planned(
-                name,
-                group.name,
-                ids,
-                machine,
-                recorded,
-                folder.pictured,
-                many,
-                name not in wanted,
-                force,
-            )
-            for name in ids
-            if name in needed
-        ]
+        specs = {run.run_id(experiment.version, machine.identity): run for run in group.runs}
+        wanted = {name for name, spec in specs.items() if spec in chosen}
+        added = {base for name in wanted for base in _bases(name, specs)} - wanted
+        usual = group.rounds or experiment.rounds
+        for name, spec in specs.items():
+            obstacle = _obstacle(spec, machine)
+            fidelities[name] = spec.fidelity
+            if not obstacle:
+                usual_rounds[name] = _wanted(spec, usual)
+            if name not in wanted | added:
+                continue
+            run = PlannedRun(name, group.name, spec, "skipped", obstacle, added=name in added)
+            if not obstacle:
+                # A run that only accompanies others needs no bases of its own.
+                bases = () if run.added else _bases(name, specs)
+                bases = tuple(base for base in bases if not _obstacle(specs[base], machine))
+                run = _with_rounds(run, bases, recorded, folder, rounds or usual, force=force)
+            runs.append(run)
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
     before = folder.specs(folder.about()) if accumulate else {}
     different = differences(before | {run.id: run.spec for run in runs})
     runs = [replace(run, differs_in=different[run.id]) for run in runs]
-    rounds_of = {
-        name: _wanted(spec, group.rounds or experiment.rounds)  # as many as the estimate is of
-        for group in experiment.groups
-        for name, spec in ids_of[group.name].items()
-        if not _obstacle(spec, machine)
-    }
-    fidelities = {name: spec.fidelity for ids in ids_of.values() for name, spec in ids.items()}
-    pace = of_kinds(experiment, scale, rounds_of, fidelities, markers.values())
+    pace = of_kinds(experiment, scale, usual_rounds, fidelities, markers.values())
     notes = _notes(runs)
     return Plan(
         experiment, scale, machine, folder, tuple(runs), notes, pace, force, accumulate, command
     )
 
 
+def _with_rounds(
+    run: PlannedRun,
+    bases: tuple[str, ...],
+    recorded: Callable[[str], frozenset[str]],
+    folder: Folder,
+    rounds: int,
+    *,
+    force: bool,
+) -> PlannedRun:
+    """The run with its bases, its status, and the rounds that it has and misses."""
+    # Only rounds count in which the run and its bases were measured together.
+    have = len(frozenset.intersection(*(recorded(name) for name in (run.id, *bases))))
+    wanted = _wanted(run.spec, rounds)
+    if force and not run.added:
+        missing = wanted
+    else:
+        missing = max(0, wanted - have, 0 if folder.pictured(run.id) else 1)
+    status = "planned" if missing else "done"
+    return replace(run, status=status, bases=bases, have=have, missing=missing, wanted=wanted)
+
+
 def _with_figures(experiment: Experiment) -> Experiment:
-    """The same runs; those of a device profile that is a file say which figures it has now."""
-    files = {
-        run.profile
-        for group in experiment.groups
-        for run in group.runs
-        if (run.profile or "").endswith(".json")
-    }
-    if not files:
-        return experiment
-    figures = {name: _digest_of_figures(name) for name in files if name}
+    """The same runs; those with a profile that is a file get the digest of its figures."""
     groups = []
     for group in experiment.groups:
-        runs = [
-            run.model_copy(update={"figures": figures.get(run.profile or "")}) for run in group.runs
-        ]
+        runs = []
+        for run in group.runs:
+            if run.profile is not None and run.profile.endswith(".json"):
+                run = run.model_copy(update={"figures": _digest_of_figures(run.profile)})
+            runs.append(run)
         groups.append(group.model_copy(update={"runs": tuple(runs)}))
     return experiment.model_copy(update={"groups": tuple(groups)})
 
 
 def _digest_of_figures(profile: str) -> str | None:
-    """Of the numbers and texts in a device profile's file, however it is formatted; None where it cannot be read."""
+    """Digest of the content of a device profile, however its file is formatted."""
     try:
         return digest(from_json(read_text(Path(expanded(profile)), SMALL)))[:12]
     except ValueError:
@@ -226,7 +259,7 @@ def _digest_of_figures(profile: str) -> str | None:
 
 
 def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
-    """The runs that match any of the filters; one filter, `K=2,M=4`, asks for all its fields at once.
+    """The runs that match any filter. A filter, `K=2,M=4`, asks for all its fields at once.
 
     The same field twice in one filter is a choice: `K=2,K=4` takes both.
     """
@@ -244,74 +277,46 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
                         f"--only {field}={value} matches no run of {experiment.name}: "
                         f"{field} is {', '.join(present)} there{near(value, present)}"
                     )
-        found = [
-            r
-            for r in runs
-            if all(str(getattr(r, field)) in values for field, values in wanted.items())
+        matching = [
+            run
+            for run in runs
+            if all(str(getattr(run, field)) in values for field, values in wanted.items())
         ]
-        if not found:
+        if not matching:
             raise ValueError(
                 f"--only {text} matches no run of {experiment.name}; `repro plan "
                 f"{experiment.name}` lists them"
             )
-        chosen += [run for run in found if run not in chosen]
+        chosen += [run for run in matching if run not in chosen]
     return chosen
 
 
-def _bases(name: str, ids: Mapping[str, RunSpec]) -> tuple[str, ...]:
-    """The runs that `name` is divided by: the same at K=1, at K=2 and M=1, and by our own library; none for K=1."""
-    if ids[name].K == 1 or ids[name].task == "fit":
+def _bases(name: str, specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
+    """The runs that a run is divided by; none for K=1.
+
+    They are the same run at K=1, at K=2 and M=1, and by our own library.
+    """
+    if specs[name].K == 1 or specs[name].task == "fit":
         return ()
-    found = (
-        baseline(ids[name], ids, **other)
-        for other in ({"K": 1}, {"K": 2, "M": 1}, {"library": "repro"})
-    )
-    return tuple(dict.fromkeys(base for base in found if base and base != name))
-
-
-def _planned(
-    name: str,
-    group: str,
-    ids: Mapping[str, RunSpec],
-    machine: Machine,
-    recorded: Callable[[str], set[str]],
-    pictured: Callable[[str], bool],
-    rounds: int,
-    added: bool,
-    force: bool,
-) -> PlannedRun:
-    """One run with its status here and the rounds it still needs; `recorded` gives the rounds that a run has."""
-    spec = ids[name]
-    if reason := _obstacle(spec, machine):
-        return PlannedRun(name, group, spec, "skipped", reason, added=added)
-    # What only accompanies others has bases of its own only where they were asked for.
-    bases = (
-        ()
-        if added
-        else tuple(base for base in _bases(name, ids) if not _obstacle(ids[base], machine))
-    )
-    have = len(set.intersection(*(recorded(run) for run in (name, *bases))))
-    wanted = _wanted(spec, rounds)
-    missing = wanted if force and not added else max(0, wanted - have, 0 if pictured(name) else 1)
-    return PlannedRun(
-        name, group, spec, "planned" if missing else "done", "", have, missing, added, bases, wanted
-    )
+    changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
+    bases = (baseline(specs[name], specs, **changed) for changed in changes)
+    return tuple(dict.fromkeys(base for base in bases if base and base != name))
 
 
 def _wanted(spec: RunSpec, rounds: int) -> int:
-    """In how many of a group's rounds a run takes part."""
+    """In how many of a group's rounds a run takes part: one, unless a clock times it."""
     timed = spec.task in ("train", "calibrate") and spec.fidelity in TIMED
-    return rounds if timed else 1  # all else comes out the same every time
+    return rounds if timed else 1
 
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
-    """Why this machine cannot measure a run, or nothing."""
-    # a device
-    shares = spec.fidelity == "emulated" and not (
-        spec.library == "torch" and machine.device == "cuda"
-    )
-    shares = shares or spec.task == "fit"  # nothing is timed
-    if spec.devices > machine.count and spec.fidelity in TIMED and not shares:
+    """Why this machine cannot measure a run; empty when it can."""
+    # Emulated stages wait instead of computing, and a fit times nothing: they can share a device.
+    # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
+    emulated = spec.fidelity == "emulated"
+    needs_own_gpu = spec.library == "torch" and machine.device == "cuda"
+    shares_devices = spec.task == "fit" or (emulated and not needs_own_gpu)
+    if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
         return f"needs {spec.devices} devices"
     if spec.devices > max(machine.count, _PROCESSES):
         return f"needs {spec.devices} processes, of which one machine gets {_PROCESSES}"
@@ -333,19 +338,22 @@ def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
 
 
 def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
-    """The groups in which runs have no K=1 to be divided by: `transformer`, or `some of transformer`."""
-    asked: dict[str, list[bool]] = {}
+    """The groups with runs that have no K=1: `transformer`, or `some of transformer`."""
+    have_base: dict[str, list[bool]] = {}
     for run in runs:
         specs = {other.id: other.spec for other in runs if other.group == run.group}
         if not run.added and run.spec.K > 1 and run.spec.task == "train":
-            asked.setdefault(run.group, []).append(baseline(run.spec, specs, K=1) is not None)
+            base = baseline(run.spec, specs, K=1)
+            have_base.setdefault(run.group, []).append(base is not None)
     return [
-        f"some of {group}" if any(has) else group for group, has in asked.items() if not all(has)
+        f"some of {group}" if any(bases) else group
+        for group, bases in have_base.items()
+        if not all(bases)
     ]
 
 
 def price(plans: Iterable[Plan]) -> str:
-    """What scale paper would take, as the reason not to start it by accident."""
+    """How long scale paper would take: why it needs --yes."""
     plans = list(plans)
     widest = max(
         (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1

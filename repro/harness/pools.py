@@ -1,4 +1,4 @@
-"""Where worker processes run: on this host, or one for each rank of torchrun, on as many hosts as it has."""
+"""Pools of worker processes: on this host, or one for each rank of torchrun on several hosts."""
 
 import os
 import tempfile
@@ -15,16 +15,16 @@ from repro.gpipe.runtime import health
 from repro.gpipe.runtime.processes import Processes
 from repro.gpipe.runtime.store import PipeClient, PipeStore
 
-# Rank, world, the store that they share with the coordinator, and the one through which they find
-# each other.
+# The body of a worker: takes its rank, the number of workers, the store that they share with the
+# coordinator, and the store of the process group.
 Work = Callable[[int, int, dist.Store, dist.Store], None]
 
 _POLL = 0.1  # seconds
 _ANSWER = 5.0  # seconds for other hosts to end their workers
 
 
-class Team(Protocol):
-    """Processes that are started and ended together, and started afresh after a failure.
+class Pool(Protocol):
+    """Worker processes that are started and ended together, and started again after a failure.
 
     Attributes:
         count: how many there are.
@@ -37,11 +37,11 @@ class Team(Protocol):
     lost: str
 
     def start(self, work: Work) -> dist.Store:
-        """Start them; returns a store that they alone share with the caller."""
+        """Start the workers; returns a store that they alone share with the caller."""
         ...
 
     def ended(self) -> dict[int, int]:
-        """Rank -> exit code of those that have ended, which none should by itself."""
+        """Rank -> exit code of workers that have ended, which none should do by itself."""
         ...
 
     def stop(self) -> None:
@@ -49,12 +49,12 @@ class Team(Protocol):
         ...
 
     def dismiss(self) -> None:
-        """No more will be started."""
+        """Free the pool: no more workers will be started."""
         ...
 
 
 class Local:
-    """All on this host; no other user can reach what they share."""
+    """Workers on this host; no other user can reach their store."""
 
     lost = ""
 
@@ -65,7 +65,7 @@ class Local:
         self._open = ExitStack()  # what ends with the processes
 
     def start(self, work: Work) -> dist.Store:
-        """Start them; they listen on the loopback address only."""
+        """Start the workers; they listen on no network address."""
         assert self.logs is not None
         self.logs.mkdir(parents=True, exist_ok=True)
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="gpipe-"))
@@ -89,65 +89,64 @@ class Local:
         self._open.close()
 
     def dismiss(self) -> None:
-        """Nothing is left to be told."""
+        """Nothing to do: no other rank waits."""
 
 
 class Torchrun:
-    """One for each rank of torchrun, started by it: so that it outlives a worker that fails.
+    """One worker for each rank of torchrun, started by that rank, which outlives a failed worker.
 
-    Rank 0 says when in torchrun's store, the others `serve`.
+    Rank 0 asks for starts and ends in torchrun's store, the other ranks `serve`.
     """
 
     logs: Path | None = None
 
     def __init__(self) -> None:
-        # kept: it may be the server
+        # Kept, because this object may be the server of the store.
         self._rendezvous, self.rank, self.count = next(iter(dist.rendezvous("env://")))
         self.lost = ""
         self._address, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         # The agent's store outlives a restart of its ranks.
-        self._prefix = f"teams-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        self._prefix = f"pools-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._store = _join(self._address, self._port, self._prefix)
         self._number = 0
         self._own: Processes | None = None
 
     def start(self, work: Work) -> dist.Store:
-        """Have every rank start its worker; this one's too."""
+        """Have every rank start its worker, this one too."""
         self._store.set(f"{self._number}/do", "start")
         self._begin(work)
-        return dist.PrefixStore(f"team-{self._number}", self._store)
+        return dist.PrefixStore(f"pool-{self._number}", self._store)
 
     def ended(self) -> dict[int, int]:
         """Rank -> exit code of those that have ended."""
         codes = self._own.wait(0) if self._own is not None else {}
-        found = {0: codes[0]} if codes else {}
-        keys = {rank: f"{self._number}/ended/{rank}" for rank in range(1, self.count)}
-        return found | {
-            rank: int(self._store.get(key))
-            for rank, key in keys.items()
-            if self._store.check([key])
-        }
+        ended = {0: codes[0]} if codes else {}
+        for rank in range(1, self.count):
+            key = f"{self._number}/ended/{rank}"
+            if self._store.check([key]):
+                ended[rank] = int(self._store.get(key))
+        return ended
 
     def stop(self) -> None:
-        """Have every rank end its worker, and see that it did."""
+        """Have every rank end its worker, and wait until it did."""
         self._store.set(f"{self._number}/stop", "")
         self._end()
         keys = {rank: f"{self._number}/stopped/{rank}" for rank in range(1, self.count)}
         end = time.monotonic() + _ANSWER
-        while (
-            missing := [r for r, key in keys.items() if not self._store.check([key])]
-        ) and time.monotonic() < end:
+        missing = list(keys)
+        while missing and time.monotonic() < end:
+            missing = [rank for rank in missing if not self._store.check([keys[rank]])]
             time.sleep(_POLL)
         if missing:
             self.lost = f"rank(s) {', '.join(map(str, missing))} of this torchrun job do not answer"
         self._number += 1
 
     def dismiss(self) -> None:
-        """Let the other ranks go."""
+        """Let the other ranks end."""
         self._store.compare_set(f"{self._number}/do", "", "go")
 
     def serve(self, work: Work) -> None:
-        """Start and end this rank's worker as rank 0 says, until it lets us go; for every rank but 0."""
+        """Start and end this rank's worker as rank 0 asks, until rank 0 dismisses it."""
         while self._told(f"{self._number}/do") == "start":
             self._begin(work)
             assert self._own is not None
@@ -171,7 +170,7 @@ class Torchrun:
             self.count,
             self._address,
             self._port,
-            f"{self._prefix}/team-{self._number}",
+            f"{self._prefix}/pool-{self._number}",
         )
         self._own = Processes(_enter, [call], local=False)
 
@@ -183,7 +182,7 @@ class Torchrun:
 
 @cache
 def torchrun() -> Torchrun:
-    """This rank's part in the team that torchrun started."""
+    """This rank's part in the pool that torchrun started."""
     return Torchrun()
 
 

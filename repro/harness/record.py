@@ -7,8 +7,8 @@
 
 Every file is written beside its place and renamed into it. A line of metrics.jsonl counts only when
 its round has a marker that names the run and the line's digest: lines without a marker are what a
-kill left behind, lines that were changed since are left out with a warning. `Folder.mend` clears
-both away when the experiment is measured again.
+kill left behind, lines that were changed since are left out with a warning.
+`Folder.discard_damaged_rounds` clears both away when the experiment is measured again.
 """
 
 import io
@@ -58,7 +58,7 @@ class Folder:
 
     @classmethod
     def of(cls, results: Path, machine: Machine, scale: Scale, experiment: str) -> "Folder":
-        """The folder that an experiment is measured into; made when something is written."""
+        """The folder of an experiment; it is made when something is written."""
         return cls(results / machine.slug / scale / experiment)
 
     def markers(self) -> dict[str, Marker]:
@@ -100,15 +100,15 @@ class Folder:
         return status or Status(status="planned", reason="", rounds=0)
 
     def env(self, run: str) -> dict[str, Any]:
-        """Where a run was measured last, `repro.harness.machine.environment`; empty when that is not known."""
+        """Where a run was measured last, see `machine.environment`; empty when not known."""
         path = self.path / run / "env.json"
         env = read_as(path, Env) if path.exists() else None
         return env.model_dump() if env else {}
 
     def pictured(self, run: str) -> bool:
-        """Whether what is kept of a run's newest round alone, env.json and timeline.parquet, can be read."""
+        """Whether env.json and timeline.parquet, which only the newest round has, can be read."""
         try:
-            # pandas would take a second to load
+            # Look at both ends of the file only: pandas would take a second to load.
             with open_regular(self.path / run / "timeline.parquet") as file:
                 first, size = file.read(4), file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - 4))
@@ -144,7 +144,7 @@ class Folder:
                 warn(path, str(error))
         return specs
 
-    def declare(
+    def write_specs(
         self,
         experiment: Experiment,
         runs: Mapping[str, tuple[str, RunSpec]],
@@ -185,11 +185,14 @@ class Folder:
         }
         self._write_json(self.path / "experiment.json", about)
 
-    def mend(self, runs: Iterable[str]) -> None:
-        """Give up what damage has made useless, so that it is measured again: markers, and lines of these runs.
+    def discard_damaged_rounds(self, runs: Iterable[str]) -> None:
+        """Give up damaged markers and damaged lines of these runs, to measure them again.
 
-        Only for who holds the lock of the results. Raises OSError for a file that cannot be opened:
-        it may be whole, so nothing is written over it.
+        Only for the process that holds the lock of the results.
+
+        Raises:
+            OSError: for a file that cannot be opened; it may be whole, so it is not overwritten.
+            ValueError: one line, for a path that is no regular file.
         """
         runs = list(runs)
         rounds = sorted((self.path / "rounds").glob("*.json"))
@@ -231,11 +234,11 @@ class Folder:
         span: tuple[str, str],
         load: float | None = None,
     ) -> str:
-        """Make one round part of the record: the runs' lines first, the marker last. Returns the round's id.
+        """Record one round: the lines of its runs first, the marker last. Returns the round's id.
 
         Args:
             group: name of the group.
-            measured: run id -> what it brought home; runs that failed are left out.
+            measured: run id -> what was measured; runs that failed are left out.
             machine: where it was measured, for env.json.
             span: when the round started and ended, ISO 8601 in UTC.
             load: share of the usable cores that other processes took meanwhile; None where it is
@@ -266,9 +269,9 @@ class Folder:
         return name
 
     def forget(self, run: str, rounds: Iterable[str]) -> None:
-        """Give up the lines of one run in the given rounds (--force, once fresh ones exist; damaged ones)."""
+        """Give up the lines of one run in these rounds: damaged ones, or old ones after --force."""
         markers = self.markers()
-        # somebody may have deleted a round meanwhile
+        # Somebody may have deleted a round meanwhile.
         for name in sorted(markers.keys() & set(rounds)):
             markers[name].runs[run] = None
             self._write_json(self._marker(name), markers[name].model_dump(mode="json"))
@@ -276,14 +279,14 @@ class Folder:
         self._write(self.path / run / "metrics.jsonl", as_lines(kept))
 
     def restore(self) -> None:
-        """Write again what this process has written here and somebody has deleted or moved since; one warning."""
+        """Write files of this process again that somebody has deleted or moved; one warning."""
         lost = [path for path in self._written if not path.exists()]
         for path in lost:
             write(path, self._written[path])
         if lost:
+            others = f" and {len(lost) - 1} other files" if len(lost) > 1 else ""
             warnings.warn(
-                f"{self.path}: somebody deleted or moved "
-                f"{lost[0].relative_to(self.path)}{f' and {len(lost) - 1} other files' * (len(lost) > 1)} "
+                f"{self.path}: somebody deleted or moved {lost[0].relative_to(self.path)}{others} "
                 "there; all that this command has measured is written again, and what earlier "
                 "ones had measured is not",
                 stacklevel=1,
@@ -357,7 +360,7 @@ def _line_numbers(numbers: list[int]) -> str:
 
 
 def as_lines(lines: Iterable[Mapping[str, Any]]) -> bytes:
-    """Lines of JSON, in which what is not finite, such as a loss that overflowed, has become null."""
+    """Lines of JSON."""
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
 
 

@@ -473,6 +473,6 @@ def _runs(folder: Folder) -> Iterator[Run]:
 
 
 def _median(values: Sequence[float | None]) -> float:
-    """The median; NaN of nothing, or where one is null, which stands for a number that was not finite."""
+    """The median; NaN of nothing, or where a number was not finite, which is recorded as null."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known and len(known) == len(values) else math.nan

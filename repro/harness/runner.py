@@ -1,4 +1,4 @@
-"""Measure what plans leave open: rounds of each group, interleaved, recorded one by one."""
+"""Measure what plans leave open. Rounds of a group are interleaved, and recorded one by one."""
 
 import os
 import time
@@ -62,10 +62,13 @@ class Session:
     _reported: float = 0.0  # when the report was written last, on the monotonic clock
 
     def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
-        """Measure what `plan` gives; 0 when all is done or skipped, else 1. KeyboardInterrupt passes through, recorded.
+        """Measure the runs that `plan` gives; 0 when all are done or skipped, else 1.
 
-        It is called twice: a mistake is told before anything is written, and until this process has
-        the lock another one may have recorded what the first plan misses.
+        `plan` is called twice: so mistakes are reported before anything is written, and once this
+        process has the lock, because another one may have recorded runs meanwhile.
+
+        Raises:
+            KeyboardInterrupt: after the interruption is recorded.
         """
         rehearsal.check_plans(plan())
         with lock.held(self.results, self.command) as own:
@@ -74,16 +77,15 @@ class Session:
     def _execute(self, plans: Sequence[Plan], own: lock.Lock) -> int:
         for plan in plans:
             self.story.plan(plan)
-            declare(plan)
+            prepare_folder(plan)
         todo = [plan for plan in plans if plan.open]
         if not todo:
             self._close(plans)
             self.story.say("\nnothing left to measure (--force measures again)")
             return 0
         with workers(todo, self.results) as crew:
-            if any(
-                run.missing and run.spec.fidelity in TIMED for plan in todo for run in plan.runs
-            ):
+            runs = [run for plan in todo for run in plan.runs]
+            if any(run.missing and run.spec.fidelity in TIMED for run in runs):
                 self.story.load(self._watch.share())
             self.story.begin(todo)
             try:
@@ -111,7 +113,7 @@ class Session:
         self._reported = time.monotonic()
 
     def _close(self, plans: Sequence[Plan]) -> None:
-        """Tell what came out of all of them."""
+        """Report the results of all plans."""
         for plan in plans:
             self.story.closing(closing(plan))
 
@@ -120,12 +122,12 @@ class Session:
         try:
             for _ in measuring.rounds():
                 self.rounds += 1
-                own.take()  # whoever deletes the results deletes the lock's file
+                own.take()  # who deletes the results deletes the file of the lock too
                 plan.folder.restore()
                 self._publish(plan, measuring.done)
                 measuring.done.clear()
         except (KeyboardInterrupt, OSError) as stop:
-            with suppress(Exception):  # nothing may hide why it stops
+            with suppress(Exception):  # no second error may hide the first
                 measuring.interrupted(
                     str(stop.strerror) if isinstance(stop, OSError) else "stopped by the user"
                 )
@@ -134,7 +136,7 @@ class Session:
         self.failed += measuring.failed
 
     def _publish(self, plan: Plan, runs: list[PlannedRun]) -> None:
-        """Tell and mirror the runs of a group that have all their rounds now."""
+        """Report, and mirror to W&B, the runs of a group that have all their rounds now."""
         if not runs:
             return
         results = load(plan.folder.path)
@@ -175,7 +177,7 @@ class Session:
 
 @dataclass
 class GroupRun:
-    """The fresh rounds of one group of a plan."""
+    """The new rounds of one group of a plan."""
 
     plan: Plan
     group: str
@@ -189,7 +191,7 @@ class GroupRun:
     _open: dict[str, PlannedRun] = field(default_factory=dict)
 
     def rounds(self) -> Iterator[None]:
-        """Measure and record them one after the other; a run that fails is left out of the rounds that follow."""
+        """Measure and record one round after the other; later rounds leave out runs that failed."""
         planned = self.plan.fresh_rounds(self.group)
         self._open = {run.id: run for members in planned for run in members}
         for run in self._open.values():
@@ -200,18 +202,19 @@ class GroupRun:
             self.story.round(self.plan, self.group, number, len(planned))
             # Every other round runs backwards, so that a slow drift of the machine favours no run.
             members = members if number % 2 else members[::-1]
-            # Fits are not divided by each other: each is kept as soon as it is there.
-            for part in [[run] for run in members] if members[0].spec.task == "fit" else [members]:
+            # Fits are not divided by each other, so each is recorded as soon as it is there.
+            is_fit = members[0].spec.task == "fit"
+            for part in [[run] for run in members] if is_fit else [members]:
                 self._round(number, part)
                 yield
 
     def interrupted(self, reason: str) -> None:
-        """Say so in the status of every run that still misses a round."""
+        """Set the status of every run that still misses a round."""
         for run in self._open.values():
             self._status(run, "interrupted", reason)
 
     def _recall(self, run: PlannedRun) -> None:
-        """What earlier rounds say about a run: its cut, to be used again, and what --force will replace."""
+        """Read from earlier rounds of a run its cut, to use it again, and what --force replaces."""
         records = self.plan.folder.records(run.id)
         if self.plan.force and not run.added:
             self._old[run.id] = [record.round for record in records]
@@ -233,7 +236,7 @@ class GroupRun:
             else:
                 self.failed.append(run.id)
                 self._open.pop(run.id, None)
-                if run.missing:  # a baseline that only accompanies others stays done
+                if run.missing:  # a baseline that only accompanies other runs stays done
                     self._status(run, outcome.status, outcome.reason)
         if not measured:
             return
@@ -249,7 +252,7 @@ class GroupRun:
 
     def _measure(self, run: PlannedRun) -> Outcome:
         signals.check()
-        self.plan.folder.restore()  # before any of it is read
+        self.plan.folder.restore()  # before any file of it is read
         self.story.run(run)
         known = run.id not in self._old and any(
             record.peak_bytes for record in self.plan.folder.records(run.id)
@@ -277,7 +280,7 @@ class GroupRun:
         return self.crew.measure(job, deadline)
 
     def _after(self, run: PlannedRun, *, last: bool) -> None:
-        """A round of this run is on disk."""
+        """Bring the status of a run up to date, after a round of it was recorded."""
         if old := self._old.pop(run.id, []):
             self.plan.folder.forget(run.id, old)
         if not last:
@@ -291,7 +294,7 @@ class GroupRun:
                 )
                 return
             self._status(run, "done")
-            # a baseline that only accompanied others was told and mirrored when it was done
+            # A baseline that only accompanied other runs was reported when it was done.
             if run.missing:
                 self.done.append(run)
 
@@ -300,13 +303,13 @@ class GroupRun:
 
 
 def _cut_of(run: PlannedRun) -> str:
-    """What a cut by time depends on: runs of a group that agree in it are cut alike, by the first one's measurement."""
+    """A key that is equal for runs with the same cut by time, which the first of them measures."""
     fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance"}
     return canonical(run.spec.model_dump(mode="json", include=fields))
 
 
-def declare(plan: Plan) -> None:
-    """Bring the folder into the plan's state: clear away what kills and damage left, write specs and statuses."""
+def prepare_folder(plan: Plan) -> None:
+    """Discard leftovers and damage in the plan's folder, and write its specs and statuses."""
     experiment, identity = plan.experiment, plan.machine.identity
     runs = {
         run.run_id(experiment.version, identity): (group.name, run)
@@ -314,8 +317,8 @@ def declare(plan: Plan) -> None:
         for run in group.runs
     }
     remove_leftovers(plan.folder.path.parents[1])
-    plan.folder.mend(runs)
-    plan.folder.declare(
+    plan.folder.discard_damaged_rounds(runs)
+    plan.folder.write_specs(
         experiment, runs, identity, accumulate=plan.accumulate, command=plan.command
     )
     for run in plan.runs:
@@ -326,18 +329,13 @@ def declare(plan: Plan) -> None:
 
 
 def workers(plans: Sequence[Plan], results: Path) -> AbstractContextManager[Measurer]:
-    """As many workers as the widest run needs: started here, or those of torchrun."""
+    """As many workers as the widest run needs, on this host or under torchrun."""
     machine = plans[0].machine
     if torchrun_rank() is not None:
         return Workers(pools.torchrun())
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
-    logs = (
-        results
-        / machine.slug
-        / plans[0].scale
-        / "logs"
-        / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    )
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    logs = results / machine.slug / plans[0].scale / "logs" / name
     return Workers(pools.Local(widest, logs))
 
 

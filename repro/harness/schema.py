@@ -1,4 +1,7 @@
-"""What recorded files must hold: read once, so that a damaged file is left out and not met later as a crash."""
+"""The form of every recorded file. A file is checked when it is read.
+
+So a damaged file is left out with a warning, instead of ending a report later.
+"""
 
 import math
 import re
@@ -38,9 +41,9 @@ Seconds = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]  # of seconds or bytes
 Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601
-# of a run, which is a folder, or a group
+# The name of a group, or of a run, which is a folder.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
-# shown on the terminal
+# A text that the terminal shows.
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
 Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
 
@@ -49,12 +52,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Recorded(BaseModel):
-    # what is read is used as it stands
+    # Strict: "0.1" is no number. Unknown fields are kept, for records of a later version.
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class Finding(_Recorded):
-    """What one check of a library found, see `repro.methods.checks.Check`."""
+    """The outcome of one check of a library, see `repro.methods.checks.Check`."""
 
     verdict: str
     value: float | None
@@ -62,7 +65,12 @@ class Finding(_Recorded):
 
 
 class Stage(_Recorded):
-    """Bytes of one stage at its peak, counted; further fields are kinds, see `repro.costs.KINDS`."""
+    """Counted bytes of one stage at its peak.
+
+    Attributes:
+        at: the action at which the peak is reached, such as "B0".
+        total: bytes of all kinds. The other fields are the kinds of `repro.costs.KINDS`.
+    """
 
     __pydantic_extra__: dict[str, Count]
     at: str
@@ -86,7 +94,14 @@ class CutModel(_Recorded):
 class Tried(_Recorded):
     """A size that was trained within a memory, or that ran out of it.
 
-    `allocator_bytes` are of tensors, and of these and kernels' workspace, for each stage.
+    Attributes:
+        args: of the model.
+        parameters: of the whole model.
+        status: "done" if it was trained.
+        reason: why it was not.
+        peak_bytes: measured on each stage.
+        counted_bytes: counted for each stage.
+        allocator_bytes: for each stage, bytes of tensors, and of tensors and kernels' workspace.
     """
 
     args: dict[str, Any]
@@ -99,7 +114,14 @@ class Tried(_Recorded):
 
 
 class Fitted(_Recorded):
-    """The largest model that fits, the next one up; where it was measured also what was counted, and all tries."""
+    """The answer of a search for the largest model.
+
+    Attributes:
+        largest: the largest model that fits; None if none does.
+        next: one size up; None if there is none.
+        counted: the largest by counting, for a measured search.
+        tried: every size that was trained, for a measured search.
+    """
 
     largest: CutModel | None
     next: CutModel | None
@@ -108,26 +130,35 @@ class Fitted(_Recorded):
 
 
 class LinkRecord(_Recorded):
-    """Between two stages; no bytes_per_second: without bounds."""
+    """The link between two stages; bytes_per_second is None for a link without a limit."""
 
     latency: Amount
     bytes_per_second: Annotated[float, Field(ge=1e-30, le=1e30)] | None
     overlap: bool = True
 
 
-class Tables(_Recorded):
-    """Seconds: a row for each size, a number for each layer."""
+class LayerTables(_Recorded):
+    """Seconds of layers: a row for each size of micro-batch, a number for each layer."""
 
     forward: list[list[Amount]]
     recompute: list[list[Amount]]
     backward: list[list[Amount]]
 
 
-class Calibration(Tables):
-    """Seconds that layers took here, see `repro.harness.tasks.calibrate`; alone: while the other processes waited."""
+class Calibration(LayerTables):
+    """Seconds that layers took while all processes computed, see `harness.tasks.calibrate`.
+
+    Attributes:
+        sizes: examples of the micro-batches that were timed.
+        alone: seconds while the other processes waited; None for one process.
+        update: seconds of the optimizer for each layer.
+        activations: bytes for each example behind each layer but the last.
+        gradients: bytes that come back there.
+        link: measured between two stages.
+    """
 
     sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
-    alone: Tables | None = None
+    alone: LayerTables | None = None
     update: list[Amount]
     activations: list[Amount]
     gradients: list[Amount]
@@ -136,23 +167,19 @@ class Calibration(Tables):
     @model_validator(mode="after")
     def _lengths(self) -> "Calibration":
         L = len(self.update)
-        both = (self, self.alone) if self.alone else (self,)
-        tables = [table for one in both for table in (one.forward, one.recompute, one.backward)]
-        if any(
-            len(table) != len(self.sizes) or any(len(row) != L for row in table) for table in tables
-        ):
-            raise ValueError("tables differ in size")
-        if (
-            len(self.activations) != L - 1
-            or len(self.gradients) != L - 1
-            or self.sizes != sorted(set(self.sizes))
-        ):
+        timed: list[LayerTables] = [self, self.alone] if self.alone else [self]
+        for tables in timed:
+            for table in (tables.forward, tables.recompute, tables.backward):
+                if len(table) != len(self.sizes) or any(len(row) != L for row in table):
+                    raise ValueError("tables differ in size")
+        boundaries = (len(self.activations), len(self.gradients))
+        if boundaries != (L - 1, L - 1) or self.sizes != sorted(set(self.sizes)):
             raise ValueError("sizes or boundaries do not fit the layers")
         return self
 
 
 class CalibrationFile(_Recorded):
-    """What `repro calibrate MODEL` writes."""
+    """The file that `repro calibrate MODEL` writes."""
 
     model: Annotated[Printable, Field(min_length=1, max_length=200)]
     model_args: dict[str, Any]
@@ -164,7 +191,7 @@ class CalibrationFile(_Recorded):
 
 
 class Stages(_Recorded):
-    """What one micro-batch costs on each stage, see `repro.simulate.StageCosts`."""
+    """Costs of one micro-batch on each stage, see `repro.simulate.StageCosts`."""
 
     forward: Annotated[list[Amount], Field(min_length=1)]
     recompute: list[Amount]
@@ -186,7 +213,13 @@ class Stages(_Recorded):
 
 
 class Dependence(_Recorded):
-    """Seconds of a step with one figure of its device halved and doubled; what that figure rests on."""
+    """How a step depends on one figure of its device.
+
+    Attributes:
+        basis: where the figure comes from.
+        halved: seconds of the step with half the figure.
+        doubled: seconds of the step with twice the figure.
+    """
 
     basis: Annotated[str, Field(min_length=1, max_length=40)]
     halved: Seconds
@@ -194,9 +227,13 @@ class Dependence(_Recorded):
 
 
 class Modelled(_Recorded):
-    """What a cost model said: N (0: not even micro-batches of one example fit), stages, seconds of causes together.
+    """The answer of a cost model.
 
-    `sensitivity` is of the device's figures, where there is a device.
+    Attributes:
+        batch: N; 0 where not even micro-batches of one example fit.
+        stages: costs of each stage.
+        rungs: cause -> seconds of the step with this cause and all before it.
+        sensitivity: figure of the device -> how the step depends on it; empty without a device.
     """
 
     batch: Count
@@ -214,7 +251,7 @@ Measure = Annotated[float | None, BeforeValidator(_null_if_not_finite)]
 
 
 class _Round(_Recorded):
-    """What the record of a run in a round holds, whatever its task; a line of metrics.jsonl.
+    """The record of a run in a round: a line of metrics.jsonl. These fields all tasks have.
 
     Attributes:
         round: id of the round, `<group>-<number>`; given when the round is committed.
@@ -262,7 +299,7 @@ class TrainRound(_Round):
 
 
 class CheckRound(_Round):
-    """What checks of a library found, by the name of the check."""
+    """The outcome of each check of a library, by the name of the check."""
 
     task: Literal["check"] = "check"
     checks: Annotated[dict[str, Finding], Field(min_length=1)]
@@ -283,7 +320,7 @@ class CalibrateRound(_Round):
 
 
 def _task(record: Any) -> str:
-    """The task of a record, which tells its kind apart."""
+    """The task of a record: the discriminator of `RoundRecord`."""
     if not isinstance(record, Mapping):
         return getattr(record, "task", "train")
     if "task" in record:
@@ -319,10 +356,15 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
 
 
 class Marker(_Recorded):
-    """rounds/<round>.json: run -> the digest of its line in that round; null once the line was given up.
+    """rounds/<round>.json, which makes the lines of a round count.
 
-    `load` is the share of the usable cores that other processes took, see
-    `repro.harness.contention`.
+    Attributes:
+        group: that was measured.
+        runs: run -> digest of its line in this round; None once the line was given up.
+        commit: of the code.
+        started: ISO 8601 with time zone.
+        ended: the same.
+        load: share of the usable cores that other processes took, see `harness.contention`.
     """
 
     group: str
@@ -334,7 +376,15 @@ class Marker(_Recorded):
 
 
 class Listing(_Recorded):
-    """experiment.json: what a run's id depends on besides its spec, which runs (run -> group), what a user types."""
+    """experiment.json.
+
+    Attributes:
+        name: of the experiment; title, question, paper, neurips, deviations and version are its
+            own too.
+        identity: of the machine; ids of timed runs depend on it and on the version.
+        runs: run -> group.
+        commands: what a user types to measure these runs.
+    """
 
     name: str
     title: str
@@ -349,14 +399,14 @@ class Listing(_Recorded):
 
 
 class Env(_Recorded):
-    """env.json, which the page shows."""
+    """env.json: where a run was measured; the page shows all fields."""
 
     __pydantic_extra__: dict[str, str | bool | int | list[str] | dict[str, str]]
     kind: str
 
 
 class Status(_Recorded):
-    """status.json."""
+    """status.json: the status of a run with its reason, and how many rounds it has."""
 
     status: Word
     reason: str
@@ -376,8 +426,8 @@ def checked(kind: type[Model], value: Mapping[str, Any]) -> Model:
 
 
 def misfit(run: str, record: RoundRecord) -> str:
-    """How the stages of a record differ from the K of the run's id; empty when they do not."""
-    K = re.search(r"-K(\d+)-M\d", run)  # what comes before it, the model, is in lower case
+    """Why a record cannot be of a run, whose id names its K; empty when it can."""
+    K = re.search(r"-K(\d+)-M\d", run)  # the model's name before it is in lower case
     modelled = record.modelled if isinstance(record, TrainRound) else None
     if K is None or modelled is None or len(modelled.stages.forward) == int(K[1]):
         return ""
@@ -385,7 +435,7 @@ def misfit(run: str, record: RoundRecord) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for every number that JSON cannot hold: NaN and the infinities."""
+    """The value with None for every NaN and infinity, which JSON cannot hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
-"""What is measured: frozen, validated specs.
+"""Specs of what is measured: frozen and validated.
 
-A `RunSpec` is one point of a sweep, a `Group` holds runs that will be divided by each other, and an
+A `RunSpec` is one point of a sweep. A `Group` holds runs that will be divided by each other. An
 `Experiment` is one table, figure or question of the paper (arXiv:1811.06965). All are pydantic
-models: frozen, no unknown fields, and every mistake in them is one `ValueError` line that names the
-field, the value, what is allowed and what to try.
+models: frozen, without unknown fields. Every mistake in them is a `ValueError` of one line that
+names the field, the value, what is allowed and what to try.
 """
 
 import hashlib
@@ -42,18 +42,16 @@ Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]
 Devices = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Speed = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]  # bytes per second
-# a second becomes at most twelve days
+# A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
-# a memory with which everything fits: what a size takes is asked, not whether it fits
+# Everything fits into this memory: the question is what a size takes, not whether it fits.
 ENOUGH = 2**59
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
-# see `differences`
+# Fields that `differences` names where runs of the same model and fidelity differ in them.
 _NAMED = ("balance", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport")
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
-
-
-_NOT_COMPARED = {"balance", "stretch"}  # of a run, in which its baseline may differ
+_NOT_COMPARED = {"balance", "stretch"}  # a run and its baseline may differ in these
 
 
 class Frozen(BaseModel):
@@ -69,7 +67,7 @@ class Frozen(BaseModel):
 
 
 class Link(Frozen):
-    """Between neighbouring stages: seconds of latency, bytes per second, whether a stage computes while it sends."""
+    """The link between two stages: seconds of latency, bandwidth, whether sending overlaps work."""
 
     latency: Seconds = 0.0
     bytes_per_second: Speed
@@ -77,34 +75,43 @@ class Link(Frozen):
 
 
 class RunSpec(Frozen):
-    """One point of a sweep, in the paper's letters: K stages, M micro-batches, a mini-batch of N, D replicas.
-
-    Each replica takes its part of the N examples and cuts it into M micro-batches. `lr` is the
-    optimizer's step size; `warmup` steps are not counted, `steps` are timed; `model_args` go to
-    `repro.models.build(model, **model_args)`. `library` runs the steps: `repro` is this project,
-    `torch` is torch.distributed.pipelining. Without `trace` steps are timed by their start and end
-    alone: no timeline, bubble or breakdown. `transport` carries the messages between stages. The
-    task "check" times nothing but holds the library against the unsplit model
-    (`repro.methods.checks`). The task "fit" times nothing either: it looks for the largest model,
-    grown in what model_args do not fix (`repro.costs.size_ladder`), of which every stage stays
-    within `memory` bytes, cut as evenly by memory as can be: counted on fake tensors, or measured,
-    by training one size after the other. The task "calibrate" times the layers, on K processes at
-    once, for `repro.simulate`.
-
-    A simulated run lays the schedule on a virtual clock, with what layers cost on the device
-    `profile` (a name in `repro.costs.device`, or a file), or with the waits of layers that wait;
-    with `memory` it takes the largest N, up to the one that is given, of which every stage stays
-    within it. An emulated run with a profile has K stages wait as long, `stretch` seconds for one
-    of the device's. `link` slows messages down; where a profile has one it stands in for that.
-    `figures` is a digest of the figures of a profile that is a file: an edited file makes other
-    runs. The built-in profiles change with the code, which then raises the `version` of the
-    experiments that use them.
+    """One point of a sweep, in the paper's letters.
 
     Values are bounded far above what any run needs, so that no spec costs memory or time before
-    anything is measured: K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20, stretch by
-    10^6 and 10^-6, a link by 10^-3 and 10^18 bytes per second, model_args by 2^14 plain values and
-    2^16 characters. In model_args `~` stands for the home folder, which is not recorded;
-    `arguments` has it expanded.
+    anything is measured: K and D by 1024, K x M by 2^18, N, M, warmup and steps by 2^20.
+
+    Attributes:
+        model: name of a model, see `repro.models.build`.
+        model_args: its arguments. `~` stands for the home folder, which is not recorded.
+        K: stages of the pipeline.
+        M: micro-batches of each replica's part of the mini-batch.
+        N: examples of a mini-batch.
+        D: replicas of the pipeline.
+        schedule: order of forwards and backwards.
+        checkpoint: which micro-batches are recomputed.
+        balance: rule by which layers are cut into stages, or the layers of each stage.
+        optimizer: that updates the weights.
+        lr: its step size.
+        seed: of initial weights and of what is random inside layers.
+        warmup: steps that are not counted.
+        steps: steps that are timed.
+        fidelity: how the numbers come to be.
+        library: that runs the steps; "repro" is this project, "torch" is
+            torch.distributed.pipelining.
+        trace: record spans; without them there is no timeline, bubble or breakdown.
+        transport: that carries the messages between stages.
+        task: "train" times steps. "check" holds the library against the unsplit model
+            (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
+            "calibrate" times layers for `repro.simulate`.
+        memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
+            takes the largest N, up to the one given.
+        profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.
+            Without one the model's layers must wait for known times.
+        figures: digest of a profile that is a file, so that an edited file makes other runs. The
+            built-in profiles change with the code, which then raises the `version` of the
+            experiments that use them.
+        link: slows messages down; it stands in for the profile's own link.
+        stretch: emulated seconds for one second of the profile's device.
     """
 
     model: str = Field(min_length=1, max_length=200)
@@ -180,7 +187,9 @@ class RunSpec(Frozen):
                 f"balance = {short(list(self.balance))} has {len(self.balance)} entries for K = "
                 f"{self.K} stages: give one layer count per stage, or balance='time'"
             )
-        _check_fields(self)
+        _check_library(self)
+        _check_fit(self)
+        _check_modelled(self)
         if self.task == "check" and (self.D > 1 or self.N % self.M):
             raise ValueError(
                 f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = "
@@ -190,38 +199,34 @@ class RunSpec(Frozen):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What the model's builder is called with: `model_args` with `~` expanded."""
+        """Arguments for the model's builder: `model_args` with `~` expanded."""
         return expanded(self.model_args)
 
     @property
     def modelled(self) -> bool:
-        """Whether a cost model says what the layers take, and not a clock."""
+        """Whether a cost model gives the time of layers, instead of a clock."""
         return self.fidelity == "simulated" or (
             self.fidelity == "emulated" and self.profile is not None
         )
 
     @property
     def devices(self) -> int:
-        """How many devices, or processes, the run computes on at once; one counts or simulates all stages."""
+        """Processes that compute at once; one process counts or simulates all stages."""
         return 1 if self.fidelity in ("counted", "simulated") else self.K * self.D
 
     def grown(self, arguments: Mapping[str, Any]) -> str:
-        """Of the arguments of a model that a fit has found, those that it chose."""
-        return (
-            assigned(
-                {name: value for name, value in arguments.items() if name not in self.model_args}
-            )
-            or "as given"
-        )
+        """The arguments that a fit chose, such as `L=24`, out of all arguments of its model."""
+        chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
+        return assigned(chosen) or "as given"
 
     def plain(self) -> dict[str, Any]:
-        """As recorded and hashed: JSON, without what does not concern this run."""
+        """The spec as it is recorded and hashed: JSON, without fields that are None."""
         return {
             name: value for name, value in self.model_dump(mode="json").items() if value is not None
         }
 
     def fit(self, layers: int) -> None:
-        """Raise a one-line ValueError where this run cannot be cut out of a model of `layers` layers."""
+        """Raise a one-line ValueError where a model of so many layers cannot be cut for this."""
         if layers < self.K:
             raise ValueError(
                 f"K = {self.K} stages, but {self.model} has L = {layers} layers here: "
@@ -238,15 +243,19 @@ class RunSpec(Frozen):
         """A readable, stable name such as `amoebanet-d-K4-M32-3fa9c1`.
 
         The hash covers every field of the spec, the experiment's `version` and, for timed runs, the
-        `environment` (device kind, transport, torch version): a number measured elsewhere or on
-        another engine is never taken for one measured here.
+        `environment` (device kind, transport, torch version). So a number that was measured
+        elsewhere, or by another engine, never counts as one that was measured here.
         """
-        peer = f"-{self.library}" if self.library != "repro" else ""
-        return f"{slug(self.model)}-K{self.K}-M{self.M}{peer}-{mark(self.plain(), version, environment)}"
+        peer = "" if self.library == "repro" else f"-{self.library}"
+        name = f"{slug(self.model)}-K{self.K}-M{self.M}{peer}"
+        return f"{name}-{mark(self.plain(), version, environment)}"
 
 
 class Group(Frozen):
-    """Runs that will be divided by each other; one round measures each once. `rounds`: not as many as elsewhere."""
+    """Runs that will be divided by each other: one round measures each of them once.
+
+    `rounds` stands in for the experiment's number of rounds.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     runs: tuple[RunSpec, ...] = Field(min_length=1)
@@ -268,10 +277,18 @@ class Group(Frozen):
 class Experiment(Frozen):
     """One table, figure or question of the paper, with its runs at one scale.
 
-    `paper` and `neurips` are its numbers in arXiv v5 and in the NeurIPS 2019 version; `minutes`
-    says about how long it takes at each scale; `version` is raised by hand when old results should
-    not count any more; `rounds` is how often every group is measured; `deviations` says where it
-    departs from the paper, and why.
+    Attributes:
+        name: that a user types; the name of its folder.
+        title: one line.
+        question: that it answers.
+        paper: its number in arXiv v5, such as "Table 2".
+        neurips: its number in the NeurIPS 2019 version.
+        needs: devices that it needs.
+        deviations: where it departs from the paper, and why.
+        minutes: that it takes at each scale.
+        version: raised by hand when old results should not count any more.
+        rounds: how often every group is measured.
+        groups: its runs.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -295,11 +312,10 @@ class Experiment(Frozen):
 
 
 def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
-    """Id of the candidate that equals `spec` but for the changed fields (K=1, or K=2 and M=1, or another library).
+    """Id of the candidate that equals `spec` but for the changed fields, such as K=1.
 
-    How layers are cut is left out of the comparison: K=1 has nothing to cut, and a list of layer
-    counts fits one K alone. So is the clock of an emulated run, whose seconds are those of its
-    device.
+    The balance may differ: K=1 has nothing to cut, and a list of layer counts fits one K alone. So
+    may the stretch of an emulated run, because its seconds are divided by it.
     """
     target = compared(spec, **changed)
     return next(
@@ -308,7 +324,7 @@ def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -
 
 
 def compared(spec: RunSpec, **changed: Any) -> Hashable:
-    """What a run has in common with its baseline, with `changed` fields; equal ones are equal dictionary keys."""
+    """A dictionary key that is equal for a spec and its baseline, with `changed` fields."""
     return _hashable(spec.model_dump(exclude=_NOT_COMPARED) | changed)
 
 
@@ -319,17 +335,20 @@ def _hashable(value: Any) -> Hashable:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """The value as JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def digest(value: Any) -> str:
-    """A hash of its canonical JSON: 64 hexadecimal digits."""
+    """Hash of the canonical JSON: 64 hexadecimal digits."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def mark(spec: Mapping[str, Any], version: int, environment: Mapping[str, str]) -> str:
-    """What a run's id ends in; of a recorded spec.json it is the same as when it was recorded, whatever fields came."""
+    """The end of a run's id: a hash of its spec.
+
+    It is taken of the recorded mapping, so it stays the same when specs get new fields.
+    """
     timed = environment if spec.get("fidelity") in TIMED else {}
     return digest({"spec": spec, "version": version, "environment": timed})[:6]
 
@@ -340,16 +359,16 @@ def assigned(arguments: Mapping[str, Any]) -> str:
 
 
 def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
-    """For each id the settings that tell its run from the others here: `width=64, lr=0.1`.
+    """Run id -> the settings that tell the run from the others, such as `width=64, lr=0.1`.
 
-    These are the model's arguments and the fields of `_NAMED`, each only where runs of the same
-    model and fidelity differ in it. K, M and the library are part of the id; the other fields have
-    columns of their own in plans and tables. Recorded ids stay as they are.
+    These are arguments of the model and the fields of `_NAMED` in which runs of the same model and
+    fidelity differ. K, M and the library are part of the id; other fields have columns of their
+    own.
     """
     alike: dict[tuple[str, str], list[RunSpec]] = {}
     for spec in runs.values():
         alike.setdefault((spec.model, spec.fidelity), []).append(spec)
-    found = {}
+    texts = {}
     for run, spec in runs.items():
         others = alike[spec.model, spec.fidelity]
         settings = {
@@ -362,14 +381,14 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
             for name in _NAMED
             if any(getattr(other, name) != getattr(spec, name) for other in others)
         }
-        found[run] = ", ".join(
+        texts[run] = ", ".join(
             f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
         )
-    return found
+    return texts
 
 
 def run_name(run: str, *details: str) -> str:
-    """A run as a person reads it, with the details that are not empty: `mlp-K2-M4-3fa9c1 (emulated, width=64)`."""
+    """A run's id with its details: `mlp-K2-M4-3fa9c1 (emulated, width=64)`."""
     present = [text for text in details if text]
     return f"{run} ({', '.join(present)})" if present else run
 
@@ -379,87 +398,90 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
 
 
-def _check_fields(spec: RunSpec) -> None:
-    """Raise a one-line ValueError for fields that do not go together."""
-    if spec.library != "repro":
-        _peer(spec)
-    _fit(spec)
-    _modelled(spec)
-
-
-def _peer(spec: RunSpec) -> None:
-    """What the peer libraries are not asked to do."""
-    wanted = {"D": (1,), "schedule": ("gpipe",), "checkpoint": ("always", "never")}
-    wanted |= {"trace": (False,), "transport": ("auto",), "link": (None,)}
-    for field, allowed in wanted.items():
-        if (value := getattr(spec, field)) not in allowed:
-            words = " or ".join(repr(one) for one in allowed)
+def _check_library(spec: RunSpec) -> None:
+    """Raise a ValueError for what a peer library cannot be asked to do."""
+    if spec.library == "repro":
+        return
+    allowed_values: dict[str, tuple[Any, ...]] = {
+        "D": (1,),
+        "schedule": ("gpipe",),
+        "checkpoint": ("always", "never"),
+        "trace": (False,),
+        "transport": ("auto",),
+        "link": (None,),
+    }
+    for field, allowed in allowed_values.items():
+        value = getattr(spec, field)
+        if value not in allowed:
             raise ValueError(
-                f"{field} = {value!r} with library = '{spec.library}': allowed is {words}; set "
-                "that, or library='repro'"
+                f"{field} = {value!r} with library = '{spec.library}': allowed is "
+                f"{' or '.join(map(repr, allowed))}; set that, or library='repro'"
             )
 
 
-def _fit(spec: RunSpec) -> None:
-    """Only some of what makes up a search for the largest model."""
-    fits, simulated = spec.task == "fit", spec.fidelity == "simulated"
-    wanted = {
-        "balance": (spec.balance == "memory") == fits,
-        "memory": (spec.memory is None) != fits or simulated,
-        "fidelity": spec.fidelity in ("counted", "measured")
-        if fits
-        else spec.fidelity != "counted",
-        "D": spec.D == 1 or not fits,
-        "library": spec.library == "repro" or not fits,
+def _check_fit(spec: RunSpec) -> None:
+    """Raise a ValueError for a fit that lacks a field, or another task that looks like a fit."""
+    is_fit = spec.task == "fit"
+    if is_fit:
+        right_fidelity = spec.fidelity in ("counted", "measured")
+    else:
+        right_fidelity = spec.fidelity != "counted"
+    fits = {
+        "balance": (spec.balance == "memory") == is_fit,
+        "memory": (spec.memory is not None) == is_fit or spec.fidelity == "simulated",
+        "fidelity": right_fidelity,
+        "D": spec.D == 1 or not is_fit,
+        "library": spec.library == "repro" or not is_fit,
     }
-    if wrong := [field for field, fine in wanted.items() if not fine]:
-        raise ValueError(
-            f"{wrong[0]} = {getattr(spec, wrong[0])!r} with task = '{spec.task}': a fit has a "
-            "memory in bytes, balance='memory', D=1 and library='repro' and is counted or "
-            "measured, and nothing else has; set that"
-        )
+    for field, right in fits.items():
+        if not right:
+            raise ValueError(
+                f"{field} = {getattr(spec, field)!r} with task = '{spec.task}': a fit has a "
+                "memory in bytes, balance='memory', D=1 and library='repro' and is counted or "
+                "measured, and nothing else has; set that"
+            )
 
 
-def _modelled(spec: RunSpec) -> None:
-    """What the cost models have no part in."""
+def _check_modelled(spec: RunSpec) -> None:
+    """Raise a ValueError for fields that go with a cost model but have none, or the other way."""
     simulated, emulated = spec.fidelity == "simulated", spec.fidelity == "emulated"
+    calibrates = spec.task == "calibrate"
+    has_profile = spec.profile is not None
+    on_a_device = simulated or has_profile
     if spec.modelled and spec.N % spec.M:
         raise ValueError(
             f"N = {spec.N} with fidelity = '{spec.fidelity}': micro-batches are modelled alike, so "
             f"N must be a multiple of M = {spec.M}; try N={spec.N - spec.N % spec.M}"
         )
-    timing = spec.task == "calibrate"
-    wanted = {
+    # field -> (whether it is right, what is allowed)
+    rules = {
         "profile": (
-            spec.profile is None or simulated or emulated,
+            not has_profile or simulated or emulated,
             "only simulated and emulated runs have one",
         ),
         "memory": (
-            not simulated or spec.memory is None or spec.profile is not None,
+            not simulated or spec.memory is None or has_profile,
             "only simulated runs with a device's profile, and fits, have one",
         ),
         "stretch": (
-            spec.stretch is None or (emulated and spec.profile),
+            spec.stretch is None or (emulated and has_profile),
             "only emulated runs with a profile have one",
         ),
-        "task": (
-            spec.task == "train" or not (simulated or spec.profile),
-            "task='train' alone can be modelled",
-        ),
-        "fidelity": (spec.fidelity == "measured" or not timing, "task='calibrate' is measured"),
+        "task": (spec.task == "train" or not on_a_device, "task='train' alone can be modelled"),
+        "fidelity": (not calibrates or spec.fidelity == "measured", "task='calibrate' is measured"),
         "link": (spec.link is None or spec.task == "train", "only task='train' has one"),
         "D": (
-            spec.D == 1 or not (simulated or spec.profile or timing),
+            spec.D == 1 or not (on_a_device or calibrates),
             "one replica is modelled, or timed for it",
         ),
         "library": (
-            spec.library == "repro" or not (simulated or spec.profile or timing),
+            spec.library == "repro" or not (on_a_device or calibrates),
             "'repro' alone is modelled, or timed for it",
         ),
     }
-    for field, (fine, words) in wanted.items():
-        if not fine:
+    for field, (right, allowed) in rules.items():
+        if not right:
             raise ValueError(
-                f"{field} = {getattr(spec, field)!r} with fidelity = '{spec.fidelity}': {words}; "
+                f"{field} = {getattr(spec, field)!r} with fidelity = '{spec.fidelity}': {allowed}; "
                 "leave it out"
             )

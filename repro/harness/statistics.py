@@ -1,4 +1,4 @@
-"""Ratios of runs that were measured in the same rounds (design: ratio in a round, median over rounds, bootstrap)."""
+"""Ratios of runs that were measured in the same rounds: a ratio in each round, then the median."""
 
 import math
 import statistics
@@ -37,7 +37,7 @@ def ratio(
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
-    """Median and 95 % bootstrap interval: (median, low, high); no interval (NaN) of fewer than `MIN_ROUNDS`."""
+    """(median, low, high): the 95 % bootstrap interval is NaN below `MIN_ROUNDS` values."""
     if not values:
         return math.nan, math.nan, math.nan
     median = float(statistics.median(values))
@@ -50,15 +50,17 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 @cache
 def _percentile_bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
-    """The interval that `scipy.stats.bootstrap` gives (method="percentile", rng=default_rng(0)), without its checks."""
+    """The interval of `scipy.stats.bootstrap` with method="percentile" and rng=default_rng(0).
+
+    scipy checks and resamples anew for every call, which is slow.
+    """
     import numpy as np
 
     medians = np.sort(np.median(np.array(values)[_resamples(len(values))], axis=-1))
     alpha = (1 - 0.95) / 2
     ends = []
     for share in (alpha, 1 - alpha):
-        # Between the two nearest of the sorted medians, as scipy.stats.quantile does to the last
-        # bit.
+        # Interpolate between the two nearest medians, to the last bit as scipy.stats.quantile does.
         above = (share * len(medians) + (1 - share)) % 1
         first = int(share * len(medians) + (1 - share)) - 1
         ends.append(float((1 - above) * medians[first] + above * medians[first + 1]))
@@ -67,7 +69,7 @@ def _percentile_bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
 
 @cache
 def _resamples(count: int) -> "ndarray":
-    """Indices of scipy's default number of resamples of so many values, the same for every sample."""
+    """Indices of scipy's default number of resamples; the same for every sample of this size."""
     import numpy as np
 
     return np.random.default_rng(0).integers(0, count, (9999, count))

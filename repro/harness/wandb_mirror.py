@@ -1,4 +1,4 @@
-"""Weights & Biases: a mirror of what `record` has already written, one W&B run per measured run.
+"""Weights & Biases: a mirror of recorded runs, one W&B run per measured run.
 
 Offline unless asked otherwise, whether or not an API key exists. Runs are grouped by experiment,
 their job type is the fidelity, their config the spec, their summary the row. Metric names start
@@ -100,10 +100,7 @@ def log_run(
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether an API key for the W&B `server` (its URL) is set, in the environment or in the netrc file.
-
-    The key itself is not kept.
-    """
+    """Whether an API key for a W&B server is set, in the environment or in the netrc file."""
     if environ.get("WANDB_API_KEY") or environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlparse(server).hostname or server

@@ -1,9 +1,8 @@
 """Worker processes that are started once and measure many runs.
 
 The coordinator posts jobs in a store; every worker takes each job in turn, ranks below K measure,
-rank 0 posts the result. What goes wrong in any of them is told by `gpipe.runtime.health`: that run
-has failed, and fresh workers are started for the next one. Where the workers run is their team's
-affair.
+rank 0 posts the result. An error in any worker is reported by `gpipe.runtime.health`: that run has
+failed, and fresh workers are started for the next one. `pools` decides where workers run.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ from repro.gpipe.runtime.status import here, named
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import oom_kills
-from repro.harness.pools import Team
+from repro.harness.pools import Pool
 from repro.harness.schema import round_record
 from repro.harness.spec import RunSpec
 from repro.harness.tasks.run import run
@@ -47,10 +46,10 @@ _START = 180.0  # seconds for workers to begin
 
 
 class Workers:
-    """A team of processes, one per stage, with one thread each; a context manager that ends them in every case."""
+    """Processes, one per stage, with one thread each; a context manager that always ends them."""
 
-    def __init__(self, team: Team) -> None:
-        self.team = team
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
         self._store: dist.Store | None = None
         self._jobs = 0
         self._watch: Watch | None = None
@@ -62,29 +61,29 @@ class Workers:
 
     def __exit__(self, *error: object) -> None:
         self._stop()
-        self.team.dismiss()
-        if self.team.logs is not None and not self._trouble:
-            shutil.rmtree(self.team.logs, ignore_errors=True)
+        self.pool.dismiss()
+        if self.pool.logs is not None and not self._trouble:
+            shutil.rmtree(self.pool.logs, ignore_errors=True)
 
     def ready(self) -> None:
-        """Start the workers unless they are there, so that no run's time or deadline includes it."""
-        if self._store is not None or self.team.lost:
+        """Start the workers if they are not there, so that no deadline includes their start."""
+        if self._store is not None or self.pool.lost:
             return
         self._jobs = 0
-        self._store = self.team.start(work)
+        self._store = self.pool.start(work)
         self._watch = Watch(board(self._store))
-        keys = [f"ready/{rank}" for rank in range(self.team.count)]
+        keys = [f"ready/{rank}" for rank in range(self.pool.count)]
         end = time.monotonic() + _START
         while not self._store.check(keys) and self._failure() is None and time.monotonic() < end:
             signals.check()
             time.sleep(_POLL)
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        """Have one run measured once; `deadline` in seconds. Never raises for what happens inside a run."""
+        """Measure one run once within `deadline` seconds. Errors of the run are its outcome."""
         self.ready()
         if self._store is None:
             return Outcome(
-                "interrupted", f"{self.team.lost}; start it again, finished runs are kept"
+                "interrupted", f"{self.pool.lost}; start it again, finished runs are kept"
             )
         kills = oom_kills()
         self._store.set(f"job/{self._jobs}", _pack(job))
@@ -94,9 +93,10 @@ class Workers:
             return outcome
         if "SIGKILL" in outcome.reason and oom_kills() > kills:
             outcome = replace(outcome, status="oom")
-        self._trouble |= not memory.over_limit(outcome.reason)  # which is a result, of a fit
+        # Running out of a fit's memory is a result, so its logs are not kept.
+        self._trouble |= not memory.over_limit(outcome.reason)
         self._stop()
-        return replace(outcome, log=str(self.team.logs or ""))
+        return replace(outcome, log=str(self.pool.logs or ""))
 
     def _wait(self, deadline: float, stages: int) -> Outcome:
         assert self._store is not None
@@ -113,27 +113,27 @@ class Workers:
         return Outcome("timeout", f"no result within {deadline:.0f} s ({seen})"[:1000])
 
     def _failure(self) -> Failure | None:
-        """What a worker or its neighbours have told, or its exit tells."""
+        """The failure that a worker reported, or its neighbours, or its exit code."""
         assert self._store is not None
         posts = board(self._store)
         if (failure := posted(posts)) is not None:
             return failure
-        for rank, code in self.team.ended().items():
+        for rank, code in self.pool.ended().items():
             return post_death(posts, rank, how(code))
         if time.monotonic() < self._look:
             return None
-        # they watch over each other, but all of them may stop
+        # Workers watch each other, but all of them may stop.
         self._look = time.monotonic() + INTERVAL
-        return self._watch.silence(running(posts, self.team.count)) if self._watch else None
+        return self._watch.silence(running(posts, self.pool.count)) if self._watch else None
 
     def _stop(self) -> None:
         if self._store is not None:
-            self.team.stop()
+            self.pool.stop()
         self._store = None
 
 
 def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:
-    """What a worker process does; see `teams.Work`."""
+    """The body of a worker process; see `pools.Work`."""
     health.begin(store, rank, world)
     initialise(rank, world, group)
     store.set(f"ready/{rank}", "yes")
@@ -147,7 +147,11 @@ def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:
 
 
 def _execute(job: Job, rank: int) -> Measured | None:
-    """Measure on this rank; rank 0 returns what was measured. An error goes into the log, and on to end all workers."""
+    """Measure on this rank. An error is logged and raised, which ends all workers.
+
+    Returns:
+        On rank 0 what was measured, on the others None.
+    """
     here.who, here.step = _name(job.spec, rank), None
     here.outside = (
         "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"

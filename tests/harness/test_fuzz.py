@@ -159,7 +159,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """Two rounds of K=1 and K=2."""
     made = Folder.of(tmp_path_factory.mktemp("results"), MACHINE, "smoke", "tiny")
     runs = {name: ("timed", run) for name, run in RUNS.items()}
-    made.declare(BOTH, runs, MACHINE.identity, accumulate=False, command="tiny")
+    made.write_specs(BOTH, runs, MACHINE.identity, accumulate=False, command="tiny")
     for _ in range(2):
         measured = {
             name: Measured(metrics(1.0, run.K), Timeline.from_rows(SPANS, run.K))

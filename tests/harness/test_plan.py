@@ -209,7 +209,7 @@ def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path)
     first = make(tmp_path, of=experiment(spec(model_args={"L": 4, "d": 64})))
     assert first.runs[0].named == first.runs[0].id, "there is nothing to tell it from"
     identity = {first.runs[0].id: ("timed", first.runs[0].spec)}
-    first.folder.declare(first.experiment, identity, MACHINE.identity, accumulate=True)
+    first.folder.write_specs(first.experiment, identity, MACHINE.identity, accumulate=True)
     again = experiment(spec(model_args={"L": 4, "d": 256}))
     (run,) = make(tmp_path, of=again, accumulate=True).runs
     assert run.named == f"{run.id} (d=256)"

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Folder:
 def declare(folder: Folder, *specs: RunSpec) -> list[str]:
     """Declare runs of one group; their ids."""
     runs = {one.run_id(1, MACHINE.identity): ("timed", one) for one in specs}
-    folder.declare(experiment(*specs), runs, MACHINE.identity, accumulate=False)
+    folder.write_specs(experiment(*specs), runs, MACHINE.identity, accumulate=False)
     return list(runs)
 
 

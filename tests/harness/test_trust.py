@@ -216,7 +216,7 @@ def test_a_record_of_a_run_whose_model_is_code(place: Path):
     results = place / "results"
     folder = Folder.of(results, MACHINE, "smoke", "tiny")
     run = own.run_id(1, MACHINE.identity)
-    folder.declare(experiment(own), {run: ("timed", own)}, MACHINE.identity, accumulate=False)
+    folder.write_specs(experiment(own), {run: ("timed", own)}, MACHINE.identity, accumulate=False)
     folder.set_status(run, "planned")
     assert set(load(results).specs) == {run}
     seen(results)

@@ -133,7 +133,7 @@ def fill_modelled(results: Path) -> None:
         for group in made.groups
         for run in group.runs
     }
-    folder.declare(made, listed, MACHINE.identity, accumulate=True)
+    folder.write_specs(made, listed, MACHINE.identity, accumulate=True)
     for group in made.groups:
         own = {name: run for name, (at, run) in listed.items() if at == group.name}
         rounds = 5 if group.name.endswith("emulated") else 1

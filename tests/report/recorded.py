@@ -80,7 +80,7 @@ def fill(results: Path, plan: Experiment) -> None:
     folder = Folder.of(results, MACHINE, "laptop", plan.name)
     runs = {run.run_id(plan.version, MACHINE.identity): run for run in plan.groups[0].runs}
     listed = {name: ("transformer", run) for name, run in runs.items()}
-    folder.declare(plan, listed, MACHINE.identity, accumulate=False)
+    folder.write_specs(plan, listed, MACHINE.identity, accumulate=False)
     done = {name: run for name, run in runs.items() if run.K <= 2}
     for number, drift in enumerate(DRIFT):
         measured = {}
@@ -144,7 +144,7 @@ def fill_with(
     for group in plan.groups:
         for run in group.runs:
             listed[run.run_id(plan.version, MACHINE.identity)] = (group.name, run)
-    folder.declare(plan, listed, MACHINE.identity, accumulate=False)
+    folder.write_specs(plan, listed, MACHINE.identity, accumulate=False)
     for group in plan.groups:
         for number in range(rounds):
             found = {

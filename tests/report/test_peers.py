@@ -58,7 +58,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = Folder.of(path, MACHINE, "laptop", "peers")
     ids = [spec.run_id(1, MACHINE.identity) for spec in specs]
     listed = {run: ("all", spec) for run, spec in zip(ids, specs, strict=True)}
-    folder.declare(plan, listed, MACHINE.identity, accumulate=False)
+    folder.write_specs(plan, listed, MACHINE.identity, accumulate=False)
     for number in range(5):
         measured = {
             run: Measured(line([steps[number]])) for run, (_, steps) in zip(ids, RUNS, strict=False)

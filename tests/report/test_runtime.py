@@ -93,7 +93,7 @@ def recorded(
     ids = {
         run.run_id(1, MACHINE.identity): (group.name, run) for group in made for run in group.runs
     }
-    folder.declare(plan, ids, MACHINE.identity, accumulate=False)
+    folder.write_specs(plan, ids, MACHINE.identity, accumulate=False)
     for group in made:
         mine = {
             name: run

@@ -92,7 +92,7 @@ def recorded(
     ids = {
         run.run_id(1, MACHINE.identity): (group.name, run) for group in groups for run in group.runs
     }
-    folder.declare(plan, ids, MACHINE.identity, accumulate=False)
+    folder.write_specs(plan, ids, MACHINE.identity, accumulate=False)
     cost = Calibration.from_plain(calibration(alone))
     for number in range(rounds):
         found: dict[str, dict[str, Measured]] = {group.name: {} for group in groups}

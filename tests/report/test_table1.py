@@ -65,7 +65,7 @@ def folder(plan: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for g in plan.groups
         for run in g.runs
     }
-    folder.declare(plan, runs, MACHINE.identity, accumulate=False)
+    folder.write_specs(plan, runs, MACHINE.identity, accumulate=False)
     for group in plan.groups:
         lines = {
             name: Measured(fit.counted(run, "cpu"), None)

@@ -1,10 +1,10 @@
-"""What the layers of a model take on this machine, timed while as many processes compute as there will be stages.
+"""The task "calibrate": time the layers of a model on this machine.
 
-They share memory bandwidth and caches, so a layer that is timed alone looks faster than it is in a
-pipeline, and slower than it is where the other stages wait if all compute: so both are timed, in
-turn and all at once. Each process runs the whole chain of layers, forward and back, as a stage
-would its part: one layer timed again and again would find its weights in the cache. What comes of
-it `repro.simulate.Calibration` reads.
+Processes share memory bandwidth and caches. A layer that is timed alone looks faster than it is
+while the other stages compute, and one that is timed while all compute looks slower than it is
+while others wait. So both are timed. Each process runs the whole chain of layers, forward and back,
+as a stage runs its part: a layer that is timed again and again would find its weights in the cache.
+`repro.simulate.Calibration` reads the record.
 """
 
 import statistics
@@ -34,14 +34,14 @@ KINDS = ("forward", "recompute", "backward")
 
 def sizes(spec: RunSpec) -> list[int]:
     """Examples of the micro-batches that are timed: N / M, twice as many, and so on up to N."""
-    found = [spec.N // spec.M]
-    while 2 * found[-1] <= spec.N:
-        found.append(2 * found[-1])
-    return found
+    examples = [spec.N // spec.M]
+    while 2 * examples[-1] <= spec.N:
+        examples.append(2 * examples[-1])
+    return examples
 
 
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
-    """Time every layer on this rank, at the same time as the others and while they wait; a line of metrics.jsonl."""
+    """Time every layer on this rank, while the other ranks compute and while they wait."""
     began = time.perf_counter()
     spec, device = job.spec, device_of(job.device, rank)
     model = build(spec.model, **spec.arguments)
@@ -51,12 +51,12 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     alone: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     for n in sizes(spec):
         passes = [chain.run(n) for _ in range(spec.warmup + spec.steps)][spec.warmup :]
-        lone = chain.in_turn(n, spec.steps) if spec.K > 1 else []
+        passes_alone = chain.in_turn(n, spec.steps) if spec.K > 1 else []
         for kind in KINDS:
-            tables[kind].append(_mean(wire, _medians(found[kind] for found in passes)))
-            alone[kind].append(_mean(wire, _medians(found[kind] for found in lone)))
+            tables[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes)))
+            alone[kind].append(_mean(wire, _medians(seconds[kind] for seconds in passes_alone)))
     links = Links(wire, device, spec.transport)
-    # the last stage has none
+    # The last stage sends nothing on, so its own link has no speed.
     speed = max(wire.all_gather(links.speed()), key=lambda link: link.seconds(2**20))
     links.close()
     activations, gradients = chain.sent()
@@ -96,18 +96,21 @@ class _Chain:
         self._sent: list[tuple[int, int]] = []
 
     def in_turn(self, n: int, repeats: int) -> list[dict[str, list[float]]]:
-        """The same, so many times, while the other processes wait for their turn."""
-        found: list[dict[str, list[float]]] = []
+        """Run some passes while the other processes wait for their turn."""
+        passes: list[dict[str, list[float]]] = []
         for rank in range(self._wire.stages):
             self._wire.all_gather(None)
             if rank == self._wire.rank:
-                found = [self.run(n, meet=lambda: None) for _ in range(repeats)]
+                passes = [self.run(n, meet=lambda: None) for _ in range(repeats)]
         self._wire.all_gather(None)
-        return found
+        return passes
 
     def run(self, n: int, meet: Callable[[], object] | None = None) -> dict[str, list[float]]:
-        """One micro-batch through all layers and back: seconds of each, the loss counted to the last one."""
-        meet = meet or partial(self._wire.all_gather, None)  # begin when the others do
+        """One micro-batch through all layers and back: kind -> seconds of each layer.
+
+        The loss counts to the last layer.
+        """
+        meet = meet or partial(self._wire.all_gather, None)  # a barrier: all begin together
         batch = self._model.batch(n, self._spec.seed)
         inputs, targets = (
             map_leaves(Tensor, lambda t: t.to(self._device), unwrapped(tree)) for tree in batch
@@ -117,37 +120,37 @@ class _Chain:
             with torch.no_grad():
                 forward, _, _ = self._forward(inputs, targets)
             meet()
-            recompute, tops, starts = self._forward(inputs, targets)
-            backward = self._backward(tops, starts)
+            recompute, outputs, starts = self._forward(inputs, targets)
+            backward = self._backward(outputs, starts)
         return dict(zip(KINDS, (forward, recompute, backward), strict=True))
 
     def _forward(
         self, inputs: Tree, targets: Tree
     ) -> tuple[list[float], list[Tree], list[list[Tensor]]]:
-        """Seconds of each layer, what each returned, and its inputs cut off from the graph before."""
-        took, tops, starts = [], [], []
+        """Seconds of each layer, its outputs, and its inputs cut off from the graph before."""
+        took, outputs, starts = [], [], []
         value = inputs
         for module in self._modules:
             tensors, skeleton = flatten(value)
             starts.append([t.detach().requires_grad_(t.requires_grad) for t in tensors])
-            # layers may work in place
+            # A layer may write to its inputs.
             copies = unflatten([t.clone() for t in starts[-1]], skeleton)
             seconds, value = self._timed(partial(module, copies))
             took.append(seconds)
-            tops.append(value)
+            outputs.append(value)
         if not self._sent:
-            self._sent = [_bytes(top) for top in tops[:-1]]
+            self._sent = [_bytes(output) for output in outputs[:-1]]
             self._examples = len(starts[0][0])
         seconds, loss = self._timed(lambda: self._model.loss(value, targets))
         took[-1] += seconds
-        return took, [*tops[:-1], loss], starts
+        return took, [*outputs[:-1], loss], starts
 
-    def _backward(self, tops: list[Tree], starts: list[list[Tensor]]) -> list[float]:
+    def _backward(self, outputs: list[Tree], starts: list[list[Tensor]]) -> list[float]:
         took: list[float] = []
         gradients: list[Tensor | None] = [None]
-        for top, start in zip(reversed(tops), reversed(starts), strict=True):
-            ready = [t for t in flatten(top)[0] if t.requires_grad]
-            if took:  # what the loss does not depend on has no gradient
+        for output, start in zip(reversed(outputs), reversed(starts), strict=True):
+            ready = [t for t in flatten(output)[0] if t.requires_grad]
+            if took:  # tensors that the loss does not depend on have no gradient
                 ready = [t for t, g in zip(ready, gradients, strict=True) if g is not None]
                 gradients = [g for g in gradients if g is not None]
             seconds, _ = self._timed(partial(torch.autograd.backward, ready, gradients))
@@ -156,11 +159,15 @@ class _Chain:
         return took[::-1]
 
     def updates(self, repeats: int) -> list[float]:
-        """Seconds of each layer's update."""
-        return [
-            statistics.median(self._timed(one.step)[0] for _ in range(repeats)) if one else 0.0
-            for one in self._optimizers
-        ]
+        """Seconds of the optimizer's update of each layer; 0 for a layer without parameters."""
+        seconds = []
+        for optimizer in self._optimizers:
+            if optimizer is None:
+                seconds.append(0.0)
+            else:
+                took = [self._timed(optimizer.step)[0] for _ in range(repeats)]
+                seconds.append(statistics.median(took))
+        return seconds
 
     def _timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
         self._synchronise()
@@ -174,7 +181,7 @@ class _Chain:
             torch.cuda.synchronize(self._device)
 
     def sent(self) -> tuple[list[float], list[float]]:
-        """Bytes of activations and of gradients, for each example, behind each layer but the last."""
+        """Bytes for each example behind each layer but the last: activations, and gradients."""
         onward, back = zip(*self._sent, strict=True) if self._sent else ((), ())
         activations = [size / self._examples for size in onward]
         gradients = [size / self._examples for size in back]
@@ -186,11 +193,11 @@ def _bytes(value: Tree) -> tuple[int, int]:
     return sum(t.nbytes for t in tensors), sum(t.nbytes for t in tensors if t.requires_grad)
 
 
-def _medians(found: Iterable[list[float]]) -> list[float]:
-    """Of each layer over the passes."""
-    return [statistics.median(one) for one in zip(*found, strict=True)]
+def _medians(passes: Iterable[list[float]]) -> list[float]:
+    """The median of each layer over the passes."""
+    return [statistics.median(seconds) for seconds in zip(*passes, strict=True)]
 
 
-def _mean(wire: Wire, own: list[float]) -> list[float]:
-    """Over all processes."""
-    return [statistics.fmean(all_) for all_ in zip(*wire.all_gather(own), strict=True)]
+def _mean(wire: Wire, seconds: list[float]) -> list[float]:
+    """The mean of each layer over all processes."""
+    return [statistics.fmean(layer) for layer in zip(*wire.all_gather(seconds), strict=True)]

@@ -1,10 +1,11 @@
-"""Where a cost model has the seconds of a model's layers from: a device's profile, timing here, or layers that wait."""
+"""Layer times for the cost model: from a device profile, a calibration, or layers that wait."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
@@ -20,8 +21,8 @@ from repro.models import Model
 from repro.models.timed import TimedLayer
 from repro.simulate import FREE, Calibration, StageCosts, settle, simulate
 
-# What a step is put together from, one cause after the other: terms of the layers, the model's
-# ends, the link.
+# Causes of a step's time in the order in which they are added. Each has the terms of the roofline
+# that count, whether the model's ends (embedding, softmax) count, and whether the link does.
 RUNGS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "imbalance": (("matmul",), False, False),
     "ends": (("matmul",), True, False),
@@ -29,7 +30,7 @@ RUNGS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "launch": (roofline.TERMS, True, False),
     "transfer": (roofline.TERMS, True, True),
 }
-# Of a device, what a step is made to depend on: each in turn by each of the factors.
+# Figures of a device that `sensitivity` scales, one at a time, by each of the factors.
 FIGURES = (
     "matmul_flops",
     "other_flops",
@@ -39,18 +40,16 @@ FIGURES = (
     "link_latency_s",
 )
 FACTORS = {"halved": 0.5, "doubled": 2.0}
-_last: Counter | None = None  # of this process: whose traces the next one uses
-
-
+_last: Counter | None = None  # the last counter of this process, whose traces the next one uses
 Times = tuple[Sequence[LayerTime], LayerTime]  # of layers, of the loss
 
 
 def link_speed(link: Link | None) -> LinkSpeed | None:
-    """A spec's link as the library takes it."""
+    """The link of a spec in the library's type."""
     return LinkSpeed(link.latency, link.bytes_per_second, link.overlap) if link else None
 
 
-class Source(Protocol):
+class Source:
     """What a model's layers cost.
 
     Attributes:
@@ -60,36 +59,36 @@ class Source(Protocol):
     link: LinkSpeed
 
     def examples(self) -> int:
-        """In a micro-batch; 0 where not even one fits into the spec's memory."""
-        ...
+        """Examples in a micro-batch; 0 where not even one fits into the spec's memory."""
+        raise NotImplementedError
 
     def layers(self, n: int) -> Profile:
-        """What each layer takes for a micro-batch of n examples."""
-        ...
+        """Seconds of each layer for a micro-batch of n examples."""
+        raise NotImplementedError
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
         """Layers of each stage."""
-        ...
+        raise NotImplementedError
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        """Of the stages."""
-        ...
+        """Costs of stages with these numbers of layers."""
+        raise NotImplementedError
 
-    def rungs(self, n: int, /) -> dict[str, float]:
-        """Seconds of the step with one cause after the other, where causes are known."""
-        ...
+    def rungs(self, n: int) -> dict[str, float]:
+        """Cause -> seconds of the step with it and all causes before it; empty if not known."""
+        return {}
 
-    def sensitivity(self, n: int, /) -> dict[str, dict[str, Any]]:
-        """What the step depends on, where a device says it: figure -> its basis, and seconds under `FACTORS`."""
-        ...
+    def sensitivity(self, n: int) -> dict[str, dict[str, Any]]:
+        """Figure of the device -> its basis, and seconds of the step under each of `FACTORS`."""
+        return {}
 
-    def peaks(self, n: int, counts: Sequence[int], /) -> list[int] | None:
-        """Counted bytes of each stage at its peak, where they are known."""
-        ...
+    def peaks(self, n: int, counts: Sequence[int]) -> list[int] | None:
+        """Counted bytes of each stage at its peak; None if not known."""
+        return None
 
 
-class Waits:
-    """Layers that say themselves what they take."""
+class Waits(Source):
+    """Layers that wait for a time which they know."""
 
     def __init__(self, spec: RunSpec, model: Model) -> None:
         self._spec = spec
@@ -98,41 +97,29 @@ class Waits:
         self.link = link_speed(spec.link) or FREE
 
     def examples(self) -> int:
-        """In a micro-batch."""
+        """Examples in a micro-batch."""
         return sizes(self._spec.N, self._spec.M)[0]
 
     def layers(self, n: int) -> Profile:
-        """What each layer takes, whatever n is, and what it sends."""
+        """Seconds of each layer, which do not depend on n, and bytes that it sends."""
         forward = tuple(layer.forward_s for layer in self._layers)
         sent = tuple(4 * layer.elements * n for layer in self._layers[:-1])
         backward = tuple(layer.backward_s for layer in self._layers)
-        again = forward if self._spec.checkpoint != "never" else (0.0,) * len(forward)
-        return Profile(forward, again, backward, sent, sent)
+        recompute = forward if self._spec.checkpoint != "never" else (0.0,) * len(forward)
+        return Profile(forward, recompute, backward, sent, sent)
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
         """Layers of each stage."""
         return _cut(self._spec, layers, link, [1] * len(layers.forward))
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        """Of the stages."""
+        """Costs of the stages."""
         updates = [vars(layer.weight)["update_s"] for layer in self._layers]
         return StageCosts.of(self.layers(n), counts, link, updates)
 
-    def rungs(self, _n: int) -> dict[str, float]:
-        """Nothing is known of causes."""
-        return {}
 
-    def sensitivity(self, _n: int) -> dict[str, dict[str, Any]]:
-        """There is no device."""
-        return {}
-
-    def peaks(self, _n: int, _counts: Sequence[int]) -> list[int] | None:
-        """Nothing is known of memory."""
-        return None
-
-
-class _Counts:
-    """A model's memory and parameters, counted."""
+class _Counted(Source):
+    """A model whose memory and parameters are counted."""
 
     def __init__(self, spec: RunSpec, model: Model, device: str) -> None:
         global _last
@@ -162,8 +149,8 @@ class _Counts:
         return [walk(self._counter, task).total for task in tasks]
 
 
-class Calibrated(_Counts):
-    """Layers that take what they took where they were timed."""
+class Calibrated(_Counted):
+    """Layers with the times of a calibration."""
 
     def __init__(self, spec: RunSpec, model: Model, device: str, calibration: Calibration) -> None:
         super().__init__(spec, model, device)
@@ -181,38 +168,34 @@ class Calibrated(_Counts):
         self.link = link_speed(spec.link) or calibration.link
 
     def examples(self) -> int:
-        """In a micro-batch."""
+        """Examples in a micro-batch."""
         return sizes(self._spec.N, self._spec.M)[0]
 
     def layers(self, n: int) -> Profile:
-        """What each layer takes for a micro-batch of n examples while all processes compute, as the engine cuts."""
-        one = self._calibration.stages(
-            [1] * len(self._calibration.update), n, self._spec.checkpoint
+        """Seconds of each layer for a micro-batch of n examples while all processes compute."""
+        checkpoint = self._spec.checkpoint
+        # A stage of one layer costs what the layer does.
+        stages = self._calibration.stages([1] * len(self._calibration.update), n, checkpoint)
+        recompute = stages.recompute if checkpoint != "never" else (0.0,) * stages.stages
+        return Profile(
+            stages.forward,
+            recompute,
+            stages.backward,
+            tuple(round(size) for size in stages.activations),
+            tuple(round(size) for size in stages.gradients),
         )
-        again = one.recompute if self._spec.checkpoint != "never" else (0.0,) * one.stages
-        sent = (
-            tuple(round(size) for size in one.activations),
-            tuple(round(size) for size in one.gradients),
-        )
-        return Profile(one.forward, again, one.backward, *sent)
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        """Of the stages, each as fast as its neighbours leave it."""
-        spec, found = self._spec, replace(self._calibration, link=link)
+        """Costs of the stages, each as fast as the stages that compute at the same time let it."""
+        spec, calibration = self._spec, replace(self._calibration, link=link)
         schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
-        return settle(schedule, lambda together: found.stages(counts, n, spec.checkpoint, together))
-
-    def rungs(self, _n: int) -> dict[str, float]:
-        """Nothing is known of causes."""
-        return {}
-
-    def sensitivity(self, _n: int) -> dict[str, dict[str, Any]]:
-        """There is no device."""
-        return {}
+        return settle(
+            schedule, lambda together: calibration.stages(counts, n, spec.checkpoint, together)
+        )
 
 
-class Roofline(_Counts):
-    """Layers that compute, on a device."""
+class Roofline(_Counted):
+    """Layers with times from a device's profile: FLOPs and bytes over its rates."""
 
     def __init__(self, spec: RunSpec, model: Model, device: str) -> None:
         assert spec.profile is not None
@@ -221,27 +204,24 @@ class Roofline(_Counts):
         self.link = link_speed(spec.link) or self._device.link
 
     def examples(self) -> int:
-        """In a micro-batch: with a memory the most, up to N / M, with which every stage stays within it; 0 if none."""
+        """Examples in a micro-batch: N / M or, with a memory, the most with which stages fit."""
         most = sizes(self._spec.N, self._spec.M)[0]
         if self._spec.memory is None:
             return most
-        tries = [n for n in _sizes(most) if n <= most]
-        low, high = 0, len(tries) + 1  # of as many of them as fit
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(tries[middle - 1]) else (low, middle)
-        return tries[low - 1] if low else 0
+        tries = _sizes(most)
+        fitting = bisect_left(tries, True, key=lambda n: not self._fits(n))
+        return tries[fitting - 1] if fitting else 0
 
     def _fits(self, n: int) -> bool:
         assert self._spec.memory is not None
         return max(self.peaks(n, self.cut(self.layers(n), self.link))) <= self._spec.memory
 
     def layers(self, n: int) -> Profile:
-        """What each layer takes for a micro-batch of n examples."""
+        """Seconds of each layer for a micro-batch of n examples."""
         return self._profile(self._times(n, self._device))
 
     def _times(self, n: int, device: Device) -> Times:
-        """Layers and loss."""
+        """Times of the layers and of the loss."""
         inputs, targets = (micro_batch(few, n) for few in self._few)
         layers = roofline.layers(self._counter, inputs, device)
         return layers, roofline.head(self._counter, inputs, targets, device)
@@ -254,38 +234,38 @@ class Roofline(_Counts):
         )
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        """Of the stages."""
+        """Costs of the stages."""
         return self._costs(self._times(n, self._device), counts, link)
 
     def _costs(self, times: Times, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         return StageCosts.of(self._profile(times), counts, link, [time.update for time in times[0]])
 
     def rungs(self, n: int) -> dict[str, float]:
-        """Seconds of the step with one cause after the other; each with the best cut for what counts."""
-        times, found = self._times(n, self._device), {}
-        for name, (terms, ends, linked) in RUNGS.items():
-            layers, link = self._profile(times, terms, ends=ends), self.link if linked else FREE
-            found[name] = self._step(StageCosts.of(layers, self.cut(layers, link), link))
-        return found
+        """Cause -> seconds of the step with it and all before it, each with its best cut."""
+        times = self._times(n, self._device)
+        seconds = {}
+        for cause, (terms, ends, linked) in RUNGS.items():
+            layers = self._profile(times, terms, ends=ends)
+            link = self.link if linked else FREE
+            seconds[cause] = self._step(StageCosts.of(layers, self.cut(layers, link), link))
+        return seconds
 
     def sensitivity(self, n: int) -> dict[str, dict[str, Any]]:
-        """What the step depends on: figure -> its basis, and seconds under `FACTORS`, each with its best cut.
+        """Figure -> its basis, and seconds of the step under each factor, with its best cut.
 
         A link that the spec gives is no figure of the device.
         """
-        figures = [
-            name for name in FIGURES if self._spec.link is None or not name.startswith("link")
-        ]
-        return {
-            name: {"basis": getattr(self._device, name).basis}
-            | {
-                word: self._altered(n, self._device.with_scaled(name, factor))
-                for word, factor in FACTORS.items()
-            }
-            for name in figures
-        }
+        dependence: dict[str, dict[str, Any]] = {}
+        for name in FIGURES:
+            if self._spec.link is not None and name.startswith("link"):
+                continue
+            dependence[name] = {"basis": getattr(self._device, name).basis}
+            for word, factor in FACTORS.items():
+                scaled = self._device.with_scaled(name, factor)
+                dependence[name][word] = self._step_on(n, scaled)
+        return dependence
 
-    def _altered(self, n: int, device: Device) -> float:
+    def _step_on(self, n: int, device: Device) -> float:
         """Seconds of the step on another device."""
         times, link = self._times(n, device), link_speed(self._spec.link) or device.link
         return self._step(self._costs(times, self.cut(self._profile(times), link), link))
@@ -298,19 +278,19 @@ class Roofline(_Counts):
 
 
 def _sizes(most: int) -> list[int]:
-    """Micro-batches that are tried for memory: 1, 2, 3, 4, 6, 8, 12, ... and the largest."""
-    found = {most}
+    """Sizes of micro-batches to try for memory: 1, 2, 3, 4, 6, 8, 12, ... and the largest."""
+    tries = {most}
     power = 1
     while power <= most:
-        found |= {power, min(most, power * 3 // 2)}
+        tries |= {power, min(most, power * 3 // 2)}
         power *= 2
-    return sorted(found - {0})
+    return sorted(tries)
 
 
 def _cut(
     spec: RunSpec, layers: Profile, link: LinkSpeed, parameters: Sequence[int]
 ) -> tuple[int, ...]:
-    """Layers of each stage, as `repro.gpipe.Pipeline` would cut them had it measured these times."""
+    """Layers of each stage, cut as `repro.gpipe.Pipeline` cuts with measured times."""
     L = len(layers.forward)
     spec.fit(L)
     if isinstance(spec.balance, tuple):

@@ -1,4 +1,4 @@
-"""Emulate: simulate a run, then have K processes of the real engine wait as long as its devices would compute."""
+"""Emulation: the real engine runs with stages that sleep as long as a device would compute."""
 
 from dataclasses import replace
 
@@ -9,10 +9,11 @@ from repro.simulate import StageCosts
 
 
 def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
-    """Have a crew emulate a run: simulated first, then K stages wait as long, on a clock `stretch` times slower.
+    """Simulate a run, then have K stages sleep as long as its stages compute.
 
-    What comes of it is in seconds of the device, as the simulated run is: only `setup_s` passed
-    here. Memory is not read, for layers that wait keep nothing.
+    Sleeps are `stretch` times as long as on the device, and the record is divided by it: all its
+    seconds but `setup_s` are the device's. Memory is not read, because layers that sleep keep
+    nothing.
     """
     spec = job.spec
     twin = spec.model_copy(
@@ -45,7 +46,7 @@ def emulate(crew: Measurer, job: Job, deadline: float) -> Outcome:
 
 
 def _rescaled(timeline: Timeline, time_scale: float) -> Timeline:
-    """The same spans in seconds of the device, from 0: a slow clock would take them far away."""
+    """The same spans in seconds of the device, from 0."""
     start = min(span.start for span in timeline.spans)
     spans = [
         span._replace(start=(span.start - start) / time_scale, end=(span.end - start) / time_scale)

@@ -1,4 +1,4 @@
-"""The largest model that fits: counted in this process, or one size trained by all stages within the memory."""
+"""The task "fit": count the largest model that fits, or train one size within the memory."""
 
 import math
 import time
@@ -19,11 +19,11 @@ from repro.harness.tasks.setup import setup_of
 from repro.methods.own import Own
 from repro.models import build
 
-_last: Search | None = None  # of this process: whose traces the next one uses
+_last: Search | None = None  # the last search of this process, whose traces the next one uses
 
 
 def run(job: Job, rank: int, groups: list[Any]) -> Measured:
-    """Count the largest model that fits; or, measured, train one size within the memory."""
+    """Count the largest model that fits or, for a measured fit, train one size."""
     spec = job.spec
     if spec.fidelity == "counted":
         return Measured(counted(spec, job.device))
@@ -58,13 +58,13 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
 
 
 def _check_room(spec: RunSpec) -> None:
-    """Raise a one-line ValueError where stages that share a GPU could not all have their memory."""
-    here = math.ceil(spec.K / torch.cuda.device_count())
+    """Raise a one-line ValueError where stages share a GPU with too little memory."""
+    stages_per_gpu = math.ceil(spec.K / torch.cuda.device_count())
     total = torch.cuda.mem_get_info(0)[1]
-    if here * (spec.memory or 0) > total:
+    if stages_per_gpu * (spec.memory or 0) > total:
         raise ValueError(
-            f"memory = {spec.memory}: {here} stage(s) share a GPU of {total} bytes here; use more "
-            "GPUs, or larger ones"
+            f"memory = {spec.memory}: {stages_per_gpu} stage(s) share a GPU of {total} bytes here; "
+            "use more GPUs, or larger ones"
         )
 
 

@@ -1,4 +1,4 @@
-"""A measured fit: the largest size that trains, searched by the coordinator.
+"""A measured fit: the coordinator searches for the largest size that trains.
 
 It starts at the size that is counted to be the largest, and goes up or down from there until one
 size has trained within the memory and the next one up has not. Every size is trained by fresh

@@ -1,7 +1,4 @@
-"""What one worker process does for one run in one round.
-
-Every stage's process calls `run` with the same job; rank 0 gets the metrics.
-"""
+"""The work of one worker process for one run in one round."""
 
 import torch.distributed as dist
 
@@ -11,7 +8,9 @@ from repro.harness.tasks.setup import groups_of
 
 
 def run(job: Job, rank: int) -> Measured | None:
-    """Measure one run; every worker calls it, also one that has no stage. Its ranks go replica after replica.
+    """Measure one run. Every worker calls it, also one without a stage.
+
+    Ranks are numbered replica after replica.
 
     Rank 0 returns what was measured, the others None.
     """
@@ -22,7 +21,7 @@ def run(job: Job, rank: int) -> Measured | None:
     tasks = {"train": train.run, "check": check.run, "fit": fit.run, "calibrate": calibrate.run}
     task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
     measured = task(job, rank, groups)
-    # not after an error, which closed connections would hide behind errors of the neighbours
+    # Not after an error: closed connections would hide it behind errors of the neighbours.
     for group in groups:
         dist.destroy_process_group(group)
     return measured if rank == 0 else None

@@ -1,4 +1,4 @@
-"""What the tasks of a worker share: optimizers, devices, process groups, and a run as the methods take it."""
+"""What the tasks of a worker share: the setup of a method, process groups, devices."""
 
 from datetime import timedelta
 from functools import partial
@@ -17,11 +17,11 @@ from repro.methods import Setup
 from repro.models import Model
 from repro.models.timed import TimedSGD
 
-_SPARE = timedelta(seconds=10)  # until a stage gives up on a neighbour whose library refused
+_SPARE = timedelta(seconds=10)  # a stage waits so long for a neighbour whose library refused
 
 
 def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
-    """The run as the methods take it; a balance by time is measured on the first micro-batch."""
+    """The arguments of a method; a balance by time is measured on the first micro-batch."""
     spec = job.spec
     return Setup(
         model.layers,
@@ -44,7 +44,7 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
 
 
 def groups_of(spec: RunSpec) -> list[Any]:
-    """The process groups of a run, for a library that needs them: all workers must make them together."""
+    """The process groups of a run, if its library needs any. All workers make them together."""
     if spec.library != "torch":
         return []
     from repro.methods.peers.pipelining import groups

@@ -1,7 +1,7 @@
-"""Runs whose durations a cost model says: simulated on a virtual clock, or what stages wait for to emulate them.
+"""Simulated runs: a schedule on a virtual clock, with durations from a cost model.
 
-What a stage costs comes from the layers on fake tensors and a device's profile, or from layers that
-wait.
+Layer times come from a device's profile, a calibration, or layers that wait for known times. An
+emulated run sleeps for the same times, see `Emulation`.
 """
 
 import time
@@ -98,7 +98,7 @@ def _needed() -> str:
 
 @dataclass(frozen=True)
 class Emulation:
-    """What stands in for a model: one layer that waits in each stage, and a link slowed down with its messages.
+    """A model for emulation: a layer that sleeps in each stage, smaller messages, a slower link.
 
     Micro-batches have one example each, which is as large as a message. Messages are cut down by
     one factor for all boundaries, until the largest has `MESSAGE` bytes, and so is the link's

@@ -25,7 +25,13 @@ from repro.models import Model, build
 
 @dataclass(frozen=True)
 class Step:
-    """One timed step: wall seconds until the slowest stage has ended, mean loss, spans of all stages if traced."""
+    """One timed step.
+
+    Attributes:
+        seconds: until the slowest stage has ended.
+        loss: mean over the mini-batch.
+        timeline: spans of all stages; None without a trace.
+    """
 
     seconds: float
     loss: float
@@ -49,7 +55,7 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         for _ in range(spec.warmup):
             _refuse_nonfinite(method.train_step(inputs, targets).loss, job)
         gc.collect()
-        # else a collection inside a step would walk all that torch has made, for either library
+        # Without it, a collection inside a step would walk all of torch's objects.
         gc.freeze()
         prepared = time.perf_counter() - started
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
@@ -68,14 +74,14 @@ def _timed_step(method: Method, inputs: Any, targets: Any, trace: bool) -> Step:
     result = method.train_step(inputs, targets, trace=trace)
     if trace:
         return Step(result.seconds, result.loss, result.timeline)
-    # on one clock; a peer library's only on one host
+    # All on one clock; with a peer library only if all stages run on one host.
     times = method.gather((result.start, result.end))
-    # The others may leave the barrier a little earlier; they have to wait for the first stage.
+    # Other stages may leave the barrier a little earlier; they wait for the first stage.
     return Step(max(end for _, end in times) - times[0][0], result.loss, None)
 
 
 def _refuse_nonfinite(loss: float, job: Job) -> None:
-    """Raise a NonFiniteError for a library that trains on; ours has said more."""
+    """Raise a NonFiniteError where a peer library trains on; our own raises a fuller one itself."""
     if not (math.isfinite(loss) or job.allow_nonfinite):
         raise NonFiniteError(
             f"the loss is {loss}; lower the learning rate; --allow-nonfinite records it"
