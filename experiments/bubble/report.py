@@ -1,208 +1,225 @@
-"""The bubble as curves, utilisation beside a book chapter's points, and one slow stage as a timeline."""
+"""The bubble of arXiv:1811.06965v5, section 2.3: closed forms beside simulated, emulated and measured steps."""
 
-import textwrap
-from collections.abc import Iterator
-from math import isnan
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from math import ceil, isnan
 
-from experiments.bubble import idle, slow
-from experiments.bubble.idle import NAME, TIMED, Points, fits, odd, points
-from experiments.bubble.slow import caption, factor, middle, position, walked
-from repro.gpipe.schedule.timeline import Timeline
+from experiments.bubble.figures import figures as figures
+from experiments.bubble.points import (
+    Point,
+    points,
+    position,
+    runs_by_point,
+    step_over,
+)
+from experiments.bubble.runs import NAME
 from repro.harness.results import Results, Run
-from repro.paper import theory, utilisation
-from repro.report import gantt
-from repro.report.compare import beside_paper
-from repro.report.rounds import step_over
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, in_pairs, legend, ticks
-from repro.report.table import Table
-from repro.report.texts import IDEAL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+from repro.paper import Utilisation, theory, utilisation
+from repro.report.compare import beside_paper, rows_of, where
+from repro.report.grid import Cell, Column, Grid, amount, declared, plain, quotient, share, spread
+from repro.report.table import EMPTY, Table
 
 FOLDED = ("bubble_points*",)
-_FORMS: tuple[tuple[str, Literal["--", ":"]], ...] = (
-    ("plain: (K-1)/(M+K-1)", "--"),
-    ("ideal: recomputes early", ":"),
+# of K x step: our reading of "negligible", which the paper does not put in numbers
+NEGLIGIBLE = 0.05
+ROUNDING = 1.0  # points that a printed utilisation may be off its own formula
+_STAGES = (
+    "Simulated and emulated stages are equal, with F:R:B = 1:1:2; the measured Transformer's are "
+    "not quite."
 )
-_SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # the larger ones lie beneath
-# times M, so that none covers another
-_ASIDE = {"quoted": 1 / 1.07, "simulated": 1.0, "emulated": 1.07}
 
 
 def tables(results: Results) -> list[Table]:
-    """Idle time, utilisation, one slow stage, and how long a pipeline takes to fill."""
-    return [*idle.tables(results), *slow.tables(results)]
-
-
-def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
-    """Name, figure and caption of each; of several places the one with the most runs is drawn."""
-    done = {row.id for row in rows}
-    found = max(
-        points(results), key=lambda one: sum(row.id in done for row in _all(one)), default=None
-    )
-    if found is None:
-        return
-    yield (
-        "curves",
-        curves(found),
-        "Idle/total against M: the paper's form, that of the ideal, and what clocks show; the "
-        "vertical line is M=4K, where the paper calls the bubble almost negligible. Emulated and "
-        f"measured idle time holds set-up and the runtime too. {IDEAL}",
-    )
+    """Idle time, utilisation and one slow stage; none if the experiment was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    made = [at_4k(results), idle(results)]
     if beside_paper(results, NAME):
-        words = (
-            "Utilisation, 1 minus idle/total. Quoted: printed in a book chapter, not in the paper; "
-        )
-        words += "ringed where it is not of its own formula. Points stand a little apart sideways."
-        yield "utilisation", utilised(found), f"{words} {odd()}"
-    for fidelity in TIMED:
-        row = middle(found, fidelity)
-        timeline = walked(results, row) if row else None
-        if row is not None and timeline is not None:
-            base = found.equal.get(fidelity, {}).get((row.K, row.M))
-            over = step_over(results, row, base)[0]
-            yield f"slow_{fidelity}", _slow(results, row, timeline), caption(results, row, over)
+        made.append(utilised(results))
+    return [*made, slow(results)]
 
 
-def _all(one: Points) -> list[Run]:
-    return [row for found in one.equal.values() for row in found.values()]
+def idle_of(run: Run) -> Cell:
+    """Share of K x step in which a stage does nothing."""
+    return share(run.bubble_idle_over_total)
 
 
-def _slow(results: Results, row: Run, timeline: Timeline) -> "Figure":
-    """A step in which all wait for one stage."""
-    forward = row.spec.model_args["forward_s"]
-    stage = forward.index(max(forward))
-    at = f"{position(row.K, stage)}; K={row.K}, M={row.M}"
-    words = f"One stage takes {factor(results, row):g} times as long: {at}"
-    return gantt.draw(timeline, textwrap.fill(words, 84), row.fidelity)
-
-
-def curves(one: Points) -> "Figure | None":
-    """One panel a K."""
-    Ks = sorted({K for found in one.equal.values() for K, _ in found})
-    if not any(row.status == "done" for row in _all(one)):
-        return None
-    figure, panels = in_pairs(len(Ks), 2.7)
-    for panel, K in zip(panels, Ks, strict=True):
-        _curve(panel, one, K)
-    legend(figure, _present(one), *_FORMS, coloured=True)
-    return figure
-
-
-def _present(one: Points) -> list[str]:
-    return [
-        name
-        for name, found in one.equal.items()
-        if any(row.status == "done" for row in found.values())
+def coordinates(points: list[Point]) -> list[Column[Point]]:
+    """The columns K and M, and before them the place where there are several."""
+    columns: list[Column[Point]] = [
+        Column("K", lambda point: plain(point.K)),
+        Column("M", lambda point: plain(point.M)),
     ]
+    if len({point.where for point in points}) > 1:
+        columns.insert(0, Column("where", lambda point: plain(point.where)))
+    return columns
 
 
-def _curve(axes: "Axes", one: Points, K: int) -> None:
-    Ms = sorted({M for found in one.equal.values() for k, M in found if k == K})
-    dense = _dense(Ms[0], Ms[-1])
-    axes.plot(
-        dense,
-        [100 * theory.bubble_over_total(K, M) for M in dense],
-        "--",
-        color=THEORY,
-        linewidth=1.1,
+PLAIN: Column[Point] = Column(
+    ("theory", "plain"), lambda point: share(theory.bubble_over_total(point.K, point.M))
+)
+EARLY: Column[Point] = Column(
+    ("theory", "early"), lambda point: share(theory.bubble(point.K, point.M, "early"))
+)
+
+
+def idle(results: Results) -> Table:
+    """Idle time for every K and M."""
+    grid = runs_by_point(results)
+    lines = points(results)
+
+    def micro_batches(point: Point) -> Cell:
+        marks = {1: " (naive)", 4 * point.K: " (M=4K)"}
+        return Cell(point.M, f"{point.M}{marks.get(point.M, '')}")
+
+    def above_early(run: Run) -> Cell:
+        excess = 100 * (run.bubble_idle_over_total - theory.bubble(run.K, run.M, "early"))
+        return Cell(excess, EMPTY if isnan(excess) else f"{excess:+.1f}")
+
+    def step_over_early(run: Run) -> Cell:
+        F, B = run.spec.model_args["forward_s"], run.spec.model_args["backward_s"]
+        return amount(run.step_s / theory.step_time(run.K, run.M, "early", F, F, B))
+
+    *head, _ = coordinates(lines)
+    columns = [
+        *head,
+        Column("M", micro_batches),
+        PLAIN,
+        EARLY,
+        _recorded(grid, "simulated", "idle/total", idle_of),
+        _recorded(grid, "emulated", "idle/total", idle_of),
+        _recorded(grid, "emulated", "above early", above_early),
+        _recorded(grid, "emulated", "step over early", step_over_early),
+        _recorded(grid, "measured", "idle/total", idle_of),
+    ]
+    note = (
+        f"Plain is (K-1)/(M+K-1); early is 3(K-1)/(4M+3(K-1)), where a stage recomputes before its "
+        f"gradient arrives. {_STAGES}"
     )
-    axes.plot(
-        dense, [100 * theory.bubble(K, M, "early") for M in dense], ":", color=THEORY, linewidth=1.4
+    title = "Idle/total, the paper's bubble, for K and M (section 2.3)"
+    return declared(NAME, title, note, lines, columns, NAME)
+
+
+def _recorded(grid: Grid, fidelity: str, name: str, cell: Callable[[Run], Cell]) -> Column[Point]:
+    """A column with what is said of the run at a point."""
+    return Column((fidelity, name), lambda point: grid.cell(cell, fidelity, *point))
+
+
+def at_4k(results: Results) -> Table:
+    """The paper's sentence, one line a K: is the bubble negligible at M = 4K?"""
+    grid, late = runs_by_point(results), runs_by_point(results, "gpipe-late")
+    lines = [point for point in points(results) if point.M == 4 * point.K]
+
+    def negligible(point: Point) -> Cell:
+        early = theory.bubble(point.K, point.M, "early")
+        verdict = "yes" if early <= NEGLIGIBLE else "no"
+        M = least_negligible_m(point.K)
+        text = f"{early:.1%}; {NEGLIGIBLE:.0%} only from M={M} on, {M / point.K:.1f} K"
+        return Cell(verdict, f"{verdict}: {text}")
+
+    columns = [
+        *coordinates(lines),
+        PLAIN,
+        EARLY,
+        _recorded(grid, "simulated", "early", idle_of),
+        _recorded(late, "simulated", "late", idle_of),
+        _recorded(grid, "emulated", "early", idle_of),
+        _recorded(grid, "measured", "early", idle_of),
+    ]
+    note = (
+        "Idle/total. Late is the same schedule where recomputation waits for the gradient, which "
+        "is what the plain form counts."
     )
-    for fidelity in (*TIMED, "measured"):
-        shares = {M: 100 * one.idle(fidelity, K, M) for M in Ms}
-        _markers(axes, {M: share for M, share in shares.items() if not isnan(share)}, fidelity)
-    axes.axvline(4 * K, color="#888888", linewidth=0.9)
-    axes.text(4 * K * 1.06, 97, f"M=4K={4 * K}", fontsize=8, color="#555555", va="top")
-    axes.set_xscale("log", base=2)
-    ticks(axes, Ms)
-    axes.set_ylim(0, 100)
-    axes.set(title=f"K={K}", xlabel="M micro-batches", ylabel="idle/total (%)")
-
-
-def _dense(first: int, last: int) -> list[int]:
-    return sorted(
-        {
-            first,
-            last,
-            *(round(2 ** (n / 4)) for n in range(80) if first <= round(2 ** (n / 4)) <= last),
-        }
+    if not beside_paper(results, NAME):
+        return declared("bubble_at_4k", "The bubble at M = 4K", note, lines, columns, NAME)
+    columns.append(Column("negligible?", negligible))
+    note += (
+        f" The paper gives no number for negligible; here it is at most {NEGLIGIBLE:.0%} of K x "
+        "step, by the early form."
     )
+    title = "Is the bubble negligible at M = 4K? (section 2.3)"
+    return declared("bubble_at_4k", title, note, lines, columns, NAME)
 
 
-def _markers(axes: "Axes", shares: dict[float, float], fidelity: str) -> None:
-    look: dict[str, Any] = {
-        "color": FIDELITIES[fidelity],
-        "markersize": _SIZES[fidelity],
-        "linestyle": "",
-    }
-    axes.plot(list(shares), list(shares.values()), MARKERS[fidelity], **look)
+def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
+    """The least M at which the early form 3(K-1)/(4M+3(K-1)) is at most `limit`."""
+    return ceil(3 * (K - 1) * (1 - limit) / (4 * limit) - 1e-9)
 
 
-def utilised(one: Points) -> "Figure | None":
-    """The chapter's points for K=4 and 8, the curves they are said to be on, and ours."""
-    figure, (panels,) = grid(1, 2, 3.5)
-    Ks = sorted({point.K for point in utilisation()})
-    for panel, K in zip(panels, Ks, strict=True):
-        _utilised(panel, one, K)
-    plain = ("plain: M/(M+K-1)", _FORMS[0][1])
-    legend(
-        figure,
-        ["quoted", *(name for name in _present(one) if name in TIMED)],
-        plain,
-        _FORMS[1],
-        coloured=True,
+def utilised(results: Results) -> Table:
+    """A book chapter's points for K=4 and 8 beside the formula that it names, and ours."""
+    grid = runs_by_point(results)
+    places = list(dict.fromkeys(point.where for point in points(results)))
+    printed = {(point.K, point.M): point for point in utilisation()}
+    lines = [Point(place, *at) for place in places for at in printed]
+
+    def quoted(point: Point) -> Cell:
+        percent = printed[point.K, point.M].percent
+        return Cell(percent / 100, f"{percent:g}%")
+
+    def off_formula(point: Point) -> Cell:
+        points_off = off_own_formula(printed[point.K, point.M])
+        if abs(points_off) <= ROUNDING:
+            return Cell(points_off, "its formula")
+        return Cell(points_off, f"not its formula, {points_off:.1f} points")
+
+    def busy(run: Run) -> Cell:
+        return share(1 - run.bubble_idle_over_total)
+
+    columns: list[Column[Point]] = [
+        *coordinates(lines),
+        Column(("quoted", "chapter"), quoted),
+        Column(("theory", "plain"), lambda at: share(1 - theory.bubble_over_total(at.K, at.M))),
+        Column(("theory", "early"), lambda at: share(1 - theory.bubble(at.K, at.M, "early"))),
+        _recorded(grid, "simulated", "1 - idle/total", busy),
+        _recorded(grid, "emulated", "1 - idle/total", busy),
+        Column(("quoted", "is"), off_formula, csv=("quoted", "off its formula")),
+    ]
+    note = (
+        "Utilisation is 1 minus idle/total. The quoted points are not the paper's: a book chapter "
+        "prints them as M/(M+K-1), the plain form."
     )
-    return figure
+    title = (
+        "Utilisation against M: points that a book chapter prints, the formula they name, and ours"
+    )
+    return declared("bubble_utilisation", title, note, lines, columns, NAME, folded=True)
 
 
-def _utilised(axes: "Axes", one: Points, K: int) -> None:
-    printed = [point for point in utilisation() if point.K == K]
-    Ms = [point.M for point in printed]
-    dense = _dense(Ms[0], Ms[-1])
-    axes.plot(
-        dense,
-        [100 * (1 - theory.bubble_over_total(K, M)) for M in dense],
-        "--",
-        color=THEORY,
-        linewidth=1.1,
+def off_own_formula(point: Utilisation) -> float:
+    """How many points a printed utilisation is above M/(M+K-1), which is printed beside it."""
+    return point.percent - 100 * (1 - theory.bubble_over_total(point.K, point.M))
+
+
+def slow(results: Results) -> Table:
+    """The step with one slow stage over that of equal stages."""
+    grid = runs_by_point(results)
+    lines = points(results, slow=True)
+
+    def step_over_step(run: Run) -> Cell:
+        base = grid.run(run.fidelity, *Point(where(results, run), run.K, run.M))
+        return Cell() if base is None else quotient(step_over(results, run, base))
+
+    def ratio(fidelity: str) -> Column[Point]:
+        column = _recorded(grid, fidelity, "step over step", step_over_step)
+        return spread((fidelity, "step over step"), column.cell)
+
+    def mean(point: Point) -> Cell:
+        return amount((point.K - 1 + point.slowdown) / point.K, 3)
+
+    columns: list[Column[Point]] = [
+        Column("slow stage", lambda point: plain(position(point))),
+        *coordinates(lines),
+        Column("times", lambda point: plain(f"{point.slowdown:g}")),
+        ratio("simulated"),
+        _recorded(grid, "simulated", "idle/total", idle_of),
+        _recorded(grid, "emulated", "rounds", lambda run: plain(len(run.rounds))),
+        ratio("emulated"),
+        _recorded(grid, "emulated", "idle/total", idle_of),
+        Column(("bounds", "mean"), mean),
+        Column(("bounds", "slowest"), lambda point: amount(point.slowdown, 3)),
+    ]
+    note = (
+        "One stage's F, R and B take so many times as long as the others'; its step over the step "
+        "of equal stages, inside a round. Bounds: mean is the same work cut evenly, slowest is "
+        "what the ratio tends to as M grows."
     )
-    axes.plot(
-        dense,
-        [100 * (1 - theory.bubble(K, M, "early")) for M in dense],
-        ":",
-        color=THEORY,
-        linewidth=1.4,
-    )
-    for fidelity in TIMED:
-        shares = {M: 100 * (1 - one.idle(fidelity, K, M)) for M in Ms}
-        _markers(
-            axes,
-            {_ASIDE[fidelity] * M: share for M, share in shares.items() if not isnan(share)},
-            fidelity,
-        )
-    aside = [_ASIDE["quoted"] * M for M in Ms]
-    axes.plot(
-        aside,
-        [point.percent for point in printed],
-        MARKERS["quoted"],
-        color=QUOTED,
-        markersize=5,
-        linestyle="",
-    )
-    for point in printed:
-        if not fits(point):
-            at = (_ASIDE["quoted"] * point.M, point.percent)
-            axes.plot(*at, "o", mfc="none", mec="#222222", markersize=13, linestyle="")
-            own = 100 * (1 - theory.bubble_over_total(K, point.M))
-            words = f"printed {point.percent:g} %;\nits formula gives {own:.0f} %"
-            axes.annotate(words, at, (14, -4), textcoords="offset points", fontsize=8, va="top")
-    axes.set_xscale("log", base=2)
-    ticks(axes, Ms)
-    axes.set_ylim(0, 100)
-    axes.set(title=f"K={K}", xlabel="M micro-batches", ylabel="utilisation (%)")
+    return declared("bubble_slow", "What one slow stage costs", note, lines, columns, NAME)

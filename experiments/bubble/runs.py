@@ -5,6 +5,7 @@ from typing import Any
 from repro.harness.sizes import TRANSFORMER
 from repro.harness.spec import Experiment, Fidelity, Group, RunSpec, Scale
 
+NAME = "bubble"
 KS = (2, 4, 8, 16)
 EMULATED: dict[Scale, tuple[int, ...]] = {
     "smoke": (2,),
@@ -38,7 +39,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     experiments/bubble/runs.py.
     """
     return Experiment(
-        name="bubble",
+        name=NAME,
         title="How much of a pipeline idles",
         question=(
             "How does the bubble shrink with M, is it negligible at M = 4K, and what does one "
