@@ -70,10 +70,10 @@ def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
     for rank in schedule.ranks:
         for recv, user in pairwise(rank):
             if recv.kind == "Recv":
-                maker = at[recv.maker[:3]]
+                producer = at[recv.producer[:3]]
                 sizes = some.activations if recv.of == "F" else some.gradients
-                size = sizes[min(maker.stage, recv.stage)]
-                earliest = maker.end + size / some.link.bytes_per_second + some.link.latency
+                size = sizes[min(producer.stage, recv.stage)]
+                earliest = producer.end + size / some.link.bytes_per_second + some.link.latency
                 assert at[user.kind, user.stage, user.micro_batch].start >= earliest - 1e-9
     for j in range(K):
         own = timeline.on(j)

@@ -11,7 +11,7 @@ from typing import Any
 from pandas import DataFrame
 
 from experiments.peers.runs import NAME
-from repro.gpipe.schedule.kinds import make_schedule, written_out
+from repro.gpipe.schedule.kinds import make_schedule, schedule_from_orders
 from repro.gpipe.schedule.replay import replay
 from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound, Finding
@@ -195,7 +195,7 @@ def ideal_steps(K: int, M: int, remat: str) -> tuple[float, float]:
         [("F", j, i) for i in range(M)] + [(kind, j, i) for i in range(M) for kind in kinds]
         for j in range(K)
     ]
-    late = written_out("forward order, recomputed late", M, remat, orders, late=True)
+    late = schedule_from_orders("forward order, recomputed late", M, remat, orders, late=True)
     ours, theirs = (
         replay(schedule, lambda action: UNIT_COSTS[action.kind]).step_time
         for schedule in (early, late)

@@ -1,11 +1,11 @@
-"""The walker against the closed forms of the paper (section 2.3) and against a schedule that cannot run."""
+"""`replay` against the closed forms of the paper (section 2.3), and breakdowns."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.schedule.breakdown import PARTS, breakdown
-from repro.gpipe.schedule.kinds import make_schedule, written_out
+from repro.gpipe.schedule.kinds import make_schedule, schedule_from_orders
 from repro.gpipe.schedule.replay import Crossing, DeadlockError, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
@@ -44,7 +44,7 @@ def test_transfer_delays_only_what_crosses():
 
 
 def test_a_link_carries_one_message_at_a_time():
-    """F takes 1 second and its message 3, so the second one waits for the first; latency passes beside."""
+    """F takes 1 second and its message 3, so the second message waits for the first."""
     forwards = make_schedule("gpipe", 2, 3, "never").forward_only()
     timeline = replay(forwards, lambda _a: 1.0, lambda _send: Crossing(3.0, latency=0.5))
     assert [s.start for s in timeline.on(1)] == [1 + 3 + 0.5, 1 + 6 + 0.5, 1 + 9 + 0.5]
@@ -66,7 +66,7 @@ def test_a_stuck_schedule_is_named():
         DeadlockError,
         match="Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0",
     ):
-        replay(written_out("stuck", 2, "never", orders), lambda _a: 1.0)
+        replay(schedule_from_orders("stuck", 2, "never", orders), lambda _a: 1.0)
 
 
 def test_breakdown_of_the_paper_pie():

@@ -16,7 +16,7 @@ from repro.gpipe.schedule.kinds import (
     SCHEDULES,
     Kind,
     make_schedule,
-    written_out,
+    schedule_from_orders,
 )
 from repro.gpipe.schedule.replay import DeadlockError, check, draw, replay
 
@@ -31,7 +31,7 @@ UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
 
 @st.composite
 def of_any_kind(draw):
-    """Any schedule; where ranks may hold several stages, of up to seven ranks with up to four stages each."""
+    """Any schedule, of up to seven ranks; interleaved ones have up to four stages a rank."""
     name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 7))
     held = draw(st.integers(2, 4)) if SCHEDULES[name].interleaved else 1
     return make_schedule(
@@ -141,13 +141,13 @@ def test_every_send_has_its_recv_and_messages_of_a_link_stay_in_order(schedule):
             assert a.rank == rank
             if a.kind in ("Send", "Recv"):
                 link = (rank, a.peer) if a.kind == "Send" else (a.peer, rank)
-                links.setdefault((*link, a.of), {"Send": [], "Recv": []})[a.kind].append(a.maker)
+                links.setdefault((*link, a.of), {"Send": [], "Recv": []})[a.kind].append(a.producer)
             else:
                 assert a.of == ""
     K, v, M = len(schedule.ranks), schedule.stages_per_rank, schedule.micro_batches
     for messages in links.values():
         assert messages["Send"] == messages["Recv"]
-    sent = [maker for messages in links.values() for maker in messages["Send"]]
+    sent = [producer for messages in links.values() for producer in messages["Send"]]
     assert len(set(sent)) == len(sent) == (2 * (K * v - 1) * M if K > 1 else 0)
 
 
@@ -197,7 +197,7 @@ def test_no_rank_updates_before_all_have_ended_their_work(schedule, seconds):
 
 
 def test_interleaved_1f1b_drawn():
-    """Figure 4 of arXiv:2104.04473 with two ranks: `a` is the first stage that a rank holds, `b` the second."""
+    """Figure 4 of arXiv:2104.04473 with two ranks; `a` and `b` are the stages of a rank."""
     assert drawn(make_schedule("interleaved-1f1b", 4, 2, "never", stages_per_rank=2)) == [
         "F0a F1a F0b F1b .   B0b .   B1b B0a B1a".split(),
         ".   F0a F1a F0b B0b F1b B1b B0a B1a .".split(),
@@ -210,7 +210,7 @@ def test_interleaved_1f1b_drawn():
     ranks=st.integers(1, 7), held=st.integers(2, 4), groups=st.integers(1, 4), F=st.floats(0.1, 5)
 )
 def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held, groups, F):
-    """(K - 1) / (v M) of the ideal time, where M is a multiple of K (section 2.2 of arXiv:2104.04473)."""
+    """(K - 1) / (v M) of the ideal time if K divides M (section 2.2 of arXiv:2104.04473)."""
     M = groups * ranks
     schedule = make_schedule("interleaved-1f1b", ranks * held, M, "never", held)
     timeline = replay(schedule, lambda a: F * UNIT[a.kind] / held)
@@ -301,7 +301,7 @@ def by_hand(*orders: str) -> Schedule:
     work = [
         [(word[0], j, int(word[1])) for word in order.split()] for j, order in enumerate(orders)
     ]
-    return written_out("mine", 2, "never", work)
+    return schedule_from_orders("mine", 2, "never", work)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_what_would_deadlock_or_lose_a_message_is_refused(orders, words):
 
 
 def changed(change) -> Schedule:
-    """1F1B with K=2, M=2, its actions changed: for each rank a list goes in, and a list comes out."""
+    """1F1B with K=2, M=2 after a change (rank, its actions) -> other actions."""
     good = make_schedule("1f1b", 2, 2, "never")
     return replace(
         good,

@@ -37,7 +37,7 @@ from repro.gpipe.exact.nonfinite import all_finite
 from repro.gpipe.exact.rollback import undone_if_it_fails
 from repro.gpipe.runtime.health import told
 from repro.gpipe.runtime.status import here
-from repro.gpipe.schedule.actions import Action, Part, Schedule
+from repro.gpipe.schedule.actions import Action, Program, Schedule
 
 _log = logging.getLogger(__name__)
 _REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
@@ -91,7 +91,7 @@ class Engine:
         self._rank = wire.rank
         self._before, self._after = links.before, links.after
         self._loss_module: LossModule | None = None  # on the last stage, if the loss is a module
-        self._parts_of: dict[int, Part] = {}
+        self._programs: dict[int, Program] = {}
         self._signatures: Signatures | None = None  # made when M is known
         self._parameters: list[nn.Parameter] = []  # of this stage, listed once a step
         # kept, since gloo must not lose what it sends if a step fails
@@ -124,9 +124,9 @@ class Engine:
                 "that mode"
             )
         here.step, here.action, here.warm = self.step, None, True
-        if id(schedule) not in self._parts_of:
-            self._parts_of[id(schedule)] = Part.of(schedule, self._rank)
-        self._part = self._parts_of[id(schedule)]
+        if id(schedule) not in self._programs:
+            self._programs[id(schedule)] = Program.of(schedule, self._rank)
+        self._program = self._programs[id(schedule)]
         self._micro_batches = schedule.micro_batches
         if self._signatures is None:
             self._signatures = Signatures(schedule.micro_batches)
@@ -216,7 +216,7 @@ class Engine:
             self._work.enter_context(self._generators_preserved())
             if replicas is not None:
                 replicas.begin(self._parameters)
-            for action in self._part.actions:
+            for action in self._program.actions:
                 here.action = action
                 do[action.kind](action)
         self._flush()
@@ -386,11 +386,11 @@ class Engine:
             self._given = []
             learn_from = (self.wire, self._before) if learning else None
             self._activations = Inbox(
-                self.links.activations_in, self._part.activations, learnt.incoming, learn_from
+                self.links.activations_in, self._program.activations, learnt.incoming, learn_from
             )
         if self._after is not None:
             returning = {i: m.gradients() for i, m in learnt.outgoing.items()}
-            self._returned = Inbox(self.links.gradients_in, self._part.gradients, returning)
+            self._returned = Inbox(self.links.gradients_in, self._program.gradients, returning)
         else:
             refuse_uncuttable(targets, "targets")
             on_device = None if targets is None else self._to_device(targets)
@@ -432,7 +432,7 @@ class Engine:
             result = self.stage.evaluate(i, inputs, overlapping=shared)
         else:
             result = self.stage.forward(
-                i, inputs, keep=i not in self._part.recomputed, overlapping=shared
+                i, inputs, keep=i not in self._program.recomputed, overlapping=shared
             )
         self.recorder.span("F", i, began)
         if self._after is not None:
@@ -459,7 +459,7 @@ class Engine:
                 "tensors must not depend on data or time"
             )
         self.links.outbox.send(self.links.activations_out, tensors)
-        if i not in self._part.recomputed and not self.evaluating:
+        if i not in self._program.recomputed and not self.evaluating:
             self._compare_outputs(i)
 
     def _compare_outputs(self, i: int) -> None:
@@ -486,7 +486,7 @@ class Engine:
             ]
         elif self._scaler is not None:
             gradients = [self._scaler.gradient_of(self.losses[i])]
-        if self.replicas is not None and action == self._part.last_backward:
+        if self.replicas is not None and action == self._program.last_backward:
             self.replicas.last_backward()
         began = self.recorder.now()
         made = self.stage.backward(i, gradients)

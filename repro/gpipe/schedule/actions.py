@@ -1,9 +1,9 @@
 """Schedules as values: for each rank, the ordered list of everything it does.
 
 The same value is executed by the engine, laid on a virtual clock by `replay`, walked through for
-memory by `repro.costs.stage_memory`, checked and drawn. None of them has a rule of its own about
-which message belongs to which action: the list says it. Sources: Figure 2 (c) and section 2.3 of
-arXiv:1811.06965v5.
+memory by `repro.costs.stage_memory`, checked and drawn. Which message belongs to which action
+stands in the list, so none of these needs a rule of its own. Sources: Figure 2 (c) and section 2.3
+of arXiv:1811.06965v5.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Action(NamedTuple):
         kind: "F" forward, "R" recompute, "B" backward, "Send", "Recv", or "U", the optimizer's
             update.
         rank: of the process that does it.
-        stage: j; of a Recv the stage that needs the message, of U the first stage of the rank.
+        stage: j. A Recv has the stage that needs the message, U the first stage of the rank.
         micro_batch: i, or -1 of U.
         step: which optimizer step.
         of: what a Send or Recv carries: "F" for the activations that an F makes, "B" for the
@@ -36,11 +36,16 @@ class Action(NamedTuple):
     peer: int = -1
 
     @property
-    def maker(self) -> tuple[str, int, int, int]:
-        """(kind, stage, micro-batch, step) of the action that makes what is sent; one value for a Send and its Recv."""
+    def producer(self) -> tuple[str, int, int, int]:
+        """(kind, stage, micro-batch, step) of the F or B whose result a Send or Recv carries.
+
+        It identifies the message, since a Send and its Recv have the same producer.
+        """
         stage = self.stage
-        if self.kind == "Recv":
-            stage += -1 if self.of == "F" else 1
+        if self.kind == "Recv" and self.of == "F":
+            stage -= 1
+        elif self.kind == "Recv":
+            stage += 1
         return self.of, stage, self.micro_batch, self.step
 
     @property
@@ -48,11 +53,9 @@ class Action(NamedTuple):
         """`F3`, `Recv F3` or `U`."""
         if self.kind == "U":
             return "U"
-        return (
-            f"{self.kind} {self.of}{self.micro_batch}"
-            if self.of
-            else f"{self.kind}{self.micro_batch}"
-        )
+        if self.kind in COMPUTE:
+            return f"{self.kind}{self.micro_batch}"
+        return f"{self.kind} {self.of}{self.micro_batch}"
 
     def __str__(self) -> str:
         return f"{self.label} on stage {self.stage}"
@@ -68,7 +71,7 @@ class Schedule:
 
     Attributes:
         name: one of `SCHEDULES`.
-        stages: how many there are, K with one stage a rank.
+        stages: how many there are, which is K if each rank holds one.
         micro_batches: M.
         checkpoint: which micro-batches are recomputed.
         ranks: for each rank its actions in order.
@@ -90,21 +93,20 @@ class Schedule:
         return tuple(action for action in self.ranks[rank] if action.kind in COMPUTE)
 
     def recomputed(self, stage: int) -> frozenset[int]:
-        """The micro-batches that this stage forwards without keeping inner activations."""
+        """The micro-batches whose F on this stage keeps no inner activations."""
         rank = self.ranks[stage % len(self.ranks)]
         return frozenset(a.micro_batch for a in rank if a.kind == "R" and a.stage == stage)
 
     def forward_only(self) -> "Schedule":
-        """The same forwards with their messages and nothing else: evaluation."""
+        """The schedule of an evaluation: every F and its messages, and nothing else."""
         ranks = tuple(tuple(a for a in rank if "F" in (a.kind, a.of)) for rank in self.ranks)
-        return Schedule(
-            f"{self.name}, forward only", self.stages, self.micro_batches, "never", ranks
-        )
+        name = f"{self.name}, forward only"
+        return Schedule(name, self.stages, self.micro_batches, "never", ranks)
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a rank with one stage does in a schedule, and what the engine reads off it before a step.
+class Program:
+    """The actions of a rank with one stage, and what the engine looks up before it executes them.
 
     Attributes:
         actions: all, in order.
@@ -121,14 +123,15 @@ class Part:
     last_backward: Action | None
 
     @classmethod
-    def of(cls, schedule: Schedule, rank: int) -> "Part":
-        """That of a rank."""
+    def of(cls, schedule: Schedule, rank: int) -> "Program":
+        """The program of one rank."""
         actions = schedule.ranks[rank]
-        received = [a for a in actions if a.kind == "Recv"]
+        receives = [a for a in actions if a.kind == "Recv"]
+        backwards = [a for a in actions if a.kind == "B"]
         return cls(
             actions,
-            schedule.recomputed(rank),
-            [a.micro_batch for a in received if a.of == "F"],
-            [a.micro_batch for a in received if a.of == "B"],
-            next((a for a in reversed(actions) if a.kind == "B"), None),
+            recomputed=schedule.recomputed(rank),
+            activations=[a.micro_batch for a in receives if a.of == "F"],
+            gradients=[a.micro_batch for a in receives if a.of == "B"],
+            last_backward=backwards[-1] if backwards else None,
         )

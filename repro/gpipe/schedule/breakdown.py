@@ -1,10 +1,13 @@
-"""Where a step's time goes, from any Timeline: the parts of the paper's pie (NeurIPS version, section 3.1)."""
+"""Where a step's time goes, from any Timeline: the parts of the paper's pie.
+
+Source: the pie of the NeurIPS version of the paper, section 3.1.
+"""
 
 from collections import defaultdict
 from statistics import fmean
 
 from repro.gpipe.schedule.actions import COMPUTE, Schedule
-from repro.gpipe.schedule.kinds import written_out
+from repro.gpipe.schedule.kinds import schedule_from_orders
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Timeline
 
@@ -14,18 +17,17 @@ PARTS = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "
 def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str, float]:
     """Shares of K x step time; they sum to 1.
 
-    Work and set-up are read off the spans. Waiting is split by replaying the same schedule with
-    free messages:
+    Work and set-up are the lengths of the spans. Waiting is split by replaying the same schedule
+    with messages that take no time:
 
-    - `bubble` is the waiting that remains when every stage takes the mean time.
-    - `imbalance` is what each stage's own mean time adds. It is below 0 where an unequal cut
-      shortens the wait, as it can with M=1 and early recompute.
+    - `bubble` is the waiting in that replay if every stage takes the mean time over stages.
+    - `imbalance` is what the replay waits more if each stage takes its own mean time. It is below 0
+      where an unequal cut shortens the wait, as it can with M=1 and early recompute.
     - `transfer` is the rest: messages, the runtime's overhead and jitter.
 
     Args:
         timeline: of one step.
-        schedule: what was run; by default the order of the spans, in which recompute does not wait
-            for its gradient.
+        schedule: what was run; by default the order of the spans, with early recompute.
     """
     total = timeline.ranks * timeline.step_time
     if not total:
@@ -38,19 +40,24 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
     }
     waiting = total - sum(parts.values())
     if schedule is None:
-        work = [
-            [s for s in timeline.on(rank) if s.kind in COMPUTE] for rank in range(timeline.ranks)
-        ]
-        orders = [[(s.kind, s.stage, s.micro_batch) for s in spans] for spans in work]
-        schedule = written_out("recorded", 0, "", orders, stages_per_rank=timeline.stages_per_rank)
+        schedule = _recorded_order(timeline)
     parts["bubble"] = _idle(timeline, schedule, by_stage=False)
     parts["imbalance"] = _idle(timeline, schedule, by_stage=True) - parts["bubble"]
     parts["transfer"] = waiting - parts["bubble"] - parts["imbalance"]
     return {name: parts[name] / total for name in PARTS}
 
 
+def _recorded_order(timeline: Timeline) -> Schedule:
+    """The schedule in which each rank did F, R and B in the order of the spans."""
+    orders = [
+        [(s.kind, s.stage, s.micro_batch) for s in timeline.on(rank) if s.kind in COMPUTE]
+        for rank in range(timeline.ranks)
+    ]
+    return schedule_from_orders("recorded", 0, "", orders, stages_per_rank=timeline.stages_per_rank)
+
+
 def _idle(timeline: Timeline, schedule: Schedule, *, by_stage: bool) -> float:
-    """Seconds of waiting, summed over ranks, when actions take the mean time of their kind (and stage)."""
+    """Seconds of waiting, summed over ranks, if actions take the mean of their kind (and stage)."""
     lengths: dict[tuple[str, int], list[float]] = defaultdict(list)
     for rank in range(timeline.ranks):
         for span in timeline.on(rank):

@@ -1,4 +1,4 @@
-"""Python's garbage collector, out of the way while very many small values are made."""
+"""Python's garbage collector, paused while very many small values are made."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No collection inside: each would walk all that was made so far, and there is nothing to find among tuples."""
+    """Collect no garbage inside.
+
+    Each collection would visit all tuples made so far, and tuples of numbers form no cycles.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

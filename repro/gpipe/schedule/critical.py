@@ -227,7 +227,7 @@ class _Causes:
 def _makers(schedule: Schedule) -> dict[tuple[str, int, int], tuple[str, int, int]]:
     """(kind, stage, micro-batch) of an action that directly follows a Recv -> that of the action on another rank."""
     return {
-        (action.kind, action.stage, action.micro_batch): recv.maker[:3]
+        (action.kind, action.stage, action.micro_batch): recv.producer[:3]
         for actions in schedule.ranks
         for recv, action in pairwise(actions)
         if recv.kind == "Recv"

@@ -1,7 +1,7 @@
 """The kinds of schedules: (kind, K, M, checkpoint) -> a schedule.
 
-A kind only orders F and B of each rank. `_with_recompute` puts in R, so that every kind has every
-checkpoint mode, and `written_out` puts in the messages and the update.
+A kind only orders F and B of each rank. `_with_recompute` inserts R, so that every kind has every
+checkpoint mode, and `schedule_from_orders` inserts the messages and the update.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ class Kind(NamedTuple):
     """One kind of schedule.
 
     Attributes:
-        order: (rank, K, M) -> F and B of that rank in order; of an interleaved kind (rank, K, M,
-            stages a rank).
-        late: whether R waits for the gradient from the next stage, as in peers that recompute
+        order: (rank, K, M) -> F and B of that rank in order. An interleaved kind has a fourth
+            argument, the stages of a rank.
+        late: whether R waits for the gradient from the next stage, as in libraries that recompute
             inside B. The paper's does not (section 2.3).
         interleaved: whether a rank holds several stages, which the engine does not execute yet.
     """
@@ -33,43 +33,27 @@ class Kind(NamedTuple):
     interleaved: bool = False
 
 
-SCHEDULES: dict[str, Kind] = {}
-
-
-def _kind(
-    name: str, *, late: bool = False, interleaved: bool = False
-) -> Callable[..., Callable[..., list[Work]]]:
-    """Enter a function in `SCHEDULES`; arguments as of `Kind`."""
-
-    def enter(order: Callable[..., list[Work]]) -> Callable[..., list[Work]]:
-        SCHEDULES[name] = Kind(order, late, interleaved)
-        return order
-
-    return enter
-
-
-@_kind("gpipe-late", late=True)
-@_kind("gpipe")
 def _gpipe(rank: int, ranks: int, micro_batches: int) -> list[Work]:
     """Fill and drain: all forwards, then all backwards in reverse order (Figure 2 (c))."""
     order = range(micro_batches)
-    return [("F", rank, i) for i in order] + [("B", rank, i) for i in reversed(order)]
+    forwards: list[Work] = [("F", rank, i) for i in order]
+    backwards: list[Work] = [("B", rank, i) for i in reversed(order)]
+    return forwards + backwards
 
 
-@_kind("1f1b")
 def _one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Work]:
-    """PipeDream-flush: as few forwards ahead as keep the pipe full, then one backward for each forward.
+    """PipeDream-flush: fill the pipe with forwards, then one backward for each forward.
 
-    Backwards run in the order of the forwards.
+    Backwards run in the order of the forwards. A rank has at most K - rank micro-batches between F
+    and B.
     """
     forwards: list[Work] = [("F", rank, i) for i in range(micro_batches)]
     backwards: list[Work] = [("B", rank, i) for i in range(micro_batches)]
-    return _alternating(forwards, backwards, ahead=ranks - rank)
+    return _alternate(forwards, backwards, ahead=ranks - rank)
 
 
-@_kind("interleaved-1f1b", interleaved=True)
 def _interleaved(rank: int, ranks: int, micro_batches: int, stages_per_rank: int) -> list[Work]:
-    """1F1B in which each rank holds several stages: Megatron-LM's order (arXiv:2104.04473, section 2.2).
+    """1F1B with several stages on each rank: Megatron-LM's order (arXiv:2104.04473, section 2.2).
 
     A rank takes K micro-batches through its first stage, the same K through its second, and so on,
     then the next K. Backwards do the same from the last stage to the first, each micro-batch in the
@@ -79,45 +63,51 @@ def _interleaved(rank: int, ranks: int, micro_batches: int, stages_per_rank: int
     Where M is no multiple of K the last group has up to 2 K - 1 micro-batches, which are as many
     more forwards ahead. A smaller group at the end would deadlock.
     """
-    held = range(rank, ranks * stages_per_rank, ranks)
+    stages = range(rank, ranks * stages_per_rank, ranks)
     starts = range(0, max(1, micro_batches - ranks + 1), ranks)
-    groups = [range(a, b) for a, b in pairwise([*starts, micro_batches])]
-    forwards: list[Work] = [("F", stage, i) for group in groups for stage in held for i in group]
-    backwards: list[Work] = [
-        ("B", stage, i) for group in groups for stage in reversed(held) for i in group
-    ]
-    largest = max(map(len, groups))
-    return _alternating(
-        forwards, backwards, ahead=2 * (ranks - 1 - rank) + (stages_per_rank - 1) * largest + 1
-    )
+    groups = [range(start, end) for start, end in pairwise([*starts, micro_batches])]
+    forwards: list[Work] = []
+    backwards: list[Work] = []
+    for group in groups:
+        forwards += [("F", stage, i) for stage in stages for i in group]
+        backwards += [("B", stage, i) for stage in reversed(stages) for i in group]
+    largest_group = max(len(group) for group in groups)
+    ahead = 2 * (ranks - 1 - rank) + (stages_per_rank - 1) * largest_group + 1
+    return _alternate(forwards, backwards, ahead)
 
 
-def _alternating(forwards: list[Work], backwards: list[Work], ahead: int) -> list[Work]:
-    """`ahead` forwards, then B and F in turn, then the backwards that are left."""
-    actions = forwards[:ahead]
+def _alternate(forwards: list[Work], backwards: list[Work], ahead: int) -> list[Work]:
+    """`ahead` forwards, then B and F in turn, then the remaining backwards."""
+    order = forwards[:ahead]
     for n, backward in enumerate(backwards):
-        actions.append(backward)
-        actions += forwards[ahead + n : ahead + n + 1]
-    return actions
+        order.append(backward)
+        order += forwards[ahead + n : ahead + n + 1]
+    return order
 
 
+SCHEDULES: dict[str, Kind] = {
+    "gpipe": Kind(_gpipe),
+    "gpipe-late": Kind(_gpipe, late=True),
+    "1f1b": Kind(_one_f_one_b),
+    "interleaved-1f1b": Kind(_interleaved, interleaved=True),
+}
 EXECUTED = tuple(name for name, kind in SCHEDULES.items() if not kind.interleaved)
 
 
-def _with_recompute(actions: list[Work], checkpoint: str) -> list[Work]:
-    """Put R(i) before B(i): everywhere, or wherever B(i) does not directly follow F(i), or nowhere."""
+def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
+    """Put R(i) before B(i): always, or except where B(i) directly follows F(i), or never."""
     result: list[Work] = []
-    for action in actions:
-        kind, stage, i = action
+    for work in order:
+        kind, stage, i = work
         if kind == "B" and checkpoint != "never":
             follows = bool(result) and result[-1] == ("F", stage, i)
             if checkpoint == "always" or not follows:
                 result.append(("R", stage, i))
-        result.append(action)
+        result.append(work)
     return result
 
 
-def written_out(
+def schedule_from_orders(
     name: str,
     micro_batches: int,
     checkpoint: str,
@@ -126,48 +116,54 @@ def written_out(
     late: bool = False,
     stages_per_rank: int = 1,
 ) -> Schedule:
-    """The schedule in which each rank computes in this order.
+    """Make a schedule of the order in which each rank computes: insert messages and updates.
 
-    What an action needs from another rank is received directly before it, what it makes for another
-    rank is sent directly after it, and a rank that trains updates at the end.
+    What an action needs from another rank is received directly before it. What it makes for another
+    rank is sent directly after it. A rank that trains updates at the end.
 
     Args:
         name: of the schedule.
         micro_batches: M.
-        checkpoint: which micro-batches are recomputed, a word for people.
+        checkpoint: which micro-batches are recomputed; only stored in the schedule.
         orders: for each rank F, R and B in order.
         late: receive a gradient before R of its micro-batch, where there is one, instead of before
             B.
         stages_per_rank: how many stages each rank holds.
     """
-    K = len(orders)
-    stages = K * stages_per_rank
     training = any(kind == "B" for order in orders for kind, _, _ in order)
+    stages = len(orders) * stages_per_rank
     ranks: list[tuple[Action, ...]] = []
     for rank, order in enumerate(orders):
-        actions: list[Action] = []
-        # gradients: where R is late, B need not receive them
-        received: set[tuple[int, int]] = set()
-        before, after = (rank - 1) % K, (rank + 1) % K
-        for kind, stage, i in order:
-            # With K=1 neighbouring stages are on one rank, and nothing is sent.
-            first, last = stage == 0 or K == 1, stage == stages - 1 or K == 1
-            if kind == "F" and not first:
-                actions.append(Action("Recv", rank, stage, i, 0, "F", before))
-            elif (
-                (kind == "B" or (kind == "R" and late)) and not last and (stage, i) not in received
-            ):
-                actions.append(Action("Recv", rank, stage, i, 0, "B", after))
-                received.add((stage, i))
-            actions.append(Action(kind, rank, stage, i))
-            if kind == "F" and not last:
-                actions.append(Action("Send", rank, stage, i, 0, "F", after))
-            elif kind == "B" and not first:
-                actions.append(Action("Send", rank, stage, i, 0, "B", before))
+        actions = _with_messages(rank, len(orders), stages, order, late)
         if training:
             actions.append(Action("U", rank, rank, -1))
         ranks.append(tuple(actions))
     return Schedule(name, stages, micro_batches, checkpoint, tuple(ranks))
+
+
+def _with_messages(
+    rank: int, K: int, stages: int, order: Sequence[Work], late: bool
+) -> list[Action]:
+    """F, R and B of a rank, each with its Recv before it and its Send after it."""
+    previous_rank, next_rank = (rank - 1) % K, (rank + 1) % K
+    received: set[tuple[int, int]] = set()  # (stage, micro-batch) of gradients
+    actions: list[Action] = []
+    for kind, stage, i in order:
+        # With K=1 neighbouring stages are on one rank, and nothing is sent.
+        has_previous = stage > 0 and K > 1
+        has_next = stage + 1 < stages and K > 1
+        needs_gradient = kind == "B" or (kind == "R" and late)
+        if kind == "F" and has_previous:
+            actions.append(Action("Recv", rank, stage, i, of="F", peer=previous_rank))
+        if needs_gradient and has_next and (stage, i) not in received:
+            actions.append(Action("Recv", rank, stage, i, of="B", peer=next_rank))
+            received.add((stage, i))
+        actions.append(Action(kind, rank, stage, i))
+        if kind == "F" and has_next:
+            actions.append(Action("Send", rank, stage, i, of="F", peer=next_rank))
+        if kind == "B" and has_previous:
+            actions.append(Action("Send", rank, stage, i, of="B", peer=previous_rank))
+    return actions
 
 
 @collector.paused()
@@ -191,9 +187,9 @@ def make_schedule(
     one_of("schedule", name, SCHEDULES)
     one_of("checkpoint", checkpoint, CHECKPOINTS)
     counts = {"stages": stages, "micro_batches": micro_batches, "stages_per_rank": stages_per_rank}
-    for field, value in counts.items():
+    for argument, value in counts.items():
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{field}={value!r}: must be a whole number, at least 1")
+            raise ValueError(f"{argument}={value!r}: must be a whole number, at least 1")
     kind = SCHEDULES[name]
     if kind.interleaved != (stages_per_rank > 1):
         allowed = "at least 2" if kind.interleaved else "1"
@@ -204,12 +200,16 @@ def make_schedule(
         raise ValueError(
             f"stages={stages}: must be a multiple of stages_per_rank={stages_per_rank}"
         )
-    ranks = stages // stages_per_rank
-    more = (stages_per_rank,) if kind.interleaved else ()
-    orders = [
-        _with_recompute(kind.order(rank, ranks, micro_batches, *more), checkpoint)
-        for rank in range(ranks)
-    ]
-    return written_out(
-        name, micro_batches, checkpoint, orders, late=kind.late, stages_per_rank=stages_per_rank
+    K = stages // stages_per_rank
+    if kind.interleaved:
+        orders = [kind.order(rank, K, micro_batches, stages_per_rank) for rank in range(K)]
+    else:
+        orders = [kind.order(rank, K, micro_batches) for rank in range(K)]
+    return schedule_from_orders(
+        name,
+        micro_batches,
+        checkpoint,
+        [_with_recompute(order, checkpoint) for order in orders],
+        late=kind.late,
+        stages_per_rank=stages_per_rank,
     )

@@ -1,7 +1,7 @@
 """Lay a schedule on a virtual clock: actions and durations in, a Timeline out.
 
-The one walker of the project: the simulator, the deadlock check, the drawings of ideal schedules
-and the split of waiting time (`breakdown`) all use it. Pure.
+The simulator, the deadlock check, the drawings of ideal schedules and the split of waiting time
+(`breakdown`) all use `replay`. Pure: no torch.
 """
 
 from collections import Counter, defaultdict
@@ -13,19 +13,21 @@ from repro.gpipe.schedule import collector
 from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 
+Producer = tuple[str, int, int, int]  # see `Action.producer`
+
 
 class DeadlockError(ValueError):
-    """A schedule in which every rank waits for another one."""
+    """A schedule with ranks that wait for each other and never go on."""
 
 
 class Crossing(NamedTuple):
-    """What a message takes to another rank.
+    """How long one message takes from one rank to another.
 
-    A link, one direction between two ranks, carries one message at a time.
+    A link is one direction between two ranks. It carries one message at a time.
 
     Attributes:
-        seconds: for which it occupies the link.
-        latency: seconds from then until it is there.
+        seconds: for which the message occupies the link.
+        latency: seconds from then until it arrives.
         blocking: whether the sender computes nothing while its message occupies the link.
     """
 
@@ -44,169 +46,192 @@ def replay(
 ) -> Timeline:
     """Run every action as early as the order of its rank and the messages allow.
 
-    No rank updates before all have ended their work, since they agree first that the step counts.
+    No rank updates before all have ended their work, since all ranks agree first that the step is
+    finite.
 
     Args:
         schedule: what each rank does, in order.
         duration: seconds that an F, R or B takes.
-        transfer: seconds from a Send until its message is there, or what the message of each Send
-            takes.
+        transfer: seconds of latency of every message, or a function of the Send.
         ready: when each rank can begin, in seconds; by default at 0.
-        update: seconds of each rank's U; by default 0, and then it has no span.
+        update: seconds of each rank's U; by default 0. A U of 0 seconds has no span.
 
     Raises:
-        DeadlockError: if some actions can never start; the message names the ones that block.
+        DeadlockError: if some actions can never start. The message names the blocked ones.
     """
     ranks = schedule.ranks
-    crossing = transfer if callable(transfer) else None
-    delay = 0.0 if callable(transfer) else transfer
-    arrivals: dict[tuple[str, int, int, int], float] = {}  # maker of a message -> when it is there
-    # (from, to) -> when the link can carry the next message
-    free: dict[tuple[int, int], float] = {}
+    crossing = transfer if callable(transfer) else _always(Crossing(latency=transfer))
+    arrivals: dict[Producer, float] = {}  # message -> when it arrives
+    link_free: dict[tuple[int, int], float] = {}  # (from, to) -> when the next message can leave
     spans: list[Span] = []
-    clock = [*ready] if ready is not None else [0.0] * len(ranks)
-    at = [0] * len(ranks)
-    todo = set(range(len(ranks)))
-    waiting: dict[tuple[str, int, int, int], int] = {}
+
+    # Each rank runs until it needs a message that is not sent yet, or until its update. It goes on
+    # when that message is sent, or when all ranks have come to their update.
+    clock = list(ready) if ready is not None else [0.0] * len(ranks)
+    position = [0] * len(ranks)  # of the next action of each rank
+    runnable = set(range(len(ranks)))
+    waiting: dict[Producer, int] = {}  # message -> the rank that needs it
     updating: set[int] = set()  # ranks whose next action is U
-    while todo:
-        rank = todo.pop()
-        now, position, actions = clock[rank], at[rank], ranks[rank]
-        while position < len(actions):
-            action = actions[position]
-            kind = action.kind
-            if kind == "Recv":
-                message = action.maker
+    while runnable:
+        rank = runnable.pop()
+        actions, at, now = ranks[rank], position[rank], clock[rank]
+        while at < len(actions):
+            action = actions[at]
+            if action.kind == "Recv":
+                message = action.producer
                 if message not in arrivals:
                     waiting[message] = rank
                     break
                 now = max(now, arrivals[message])
-            elif kind == "Send":
-                message = action.maker
-                if crossing is None:
-                    arrivals[message] = now + delay
-                else:
-                    seconds, latency, blocking = crossing(action)
-                    link = rank, action.peer
-                    gone = free[link] = max(now, free.get(link, 0.0)) + seconds
-                    arrivals[message] = gone + latency
-                    now = gone if blocking else now
+            elif action.kind == "Send":
+                message = action.producer
+                link = rank, action.peer
+                seconds, latency, blocking = crossing(action)
+                link_free[link] = max(now, link_free.get(link, now)) + seconds
+                arrivals[message] = link_free[link] + latency
+                now = link_free[link] if blocking else now
                 if message in waiting:
-                    todo.add(waiting.pop(message))
-            elif kind == "U":
+                    runnable.add(waiting.pop(message))
+            elif action.kind == "U":
                 updating.add(rank)
                 break
             else:
                 start, now = now, now + duration(action)
-                spans.append(Span(kind, action.stage, action.micro_batch, start, now, action.step))
-            position += 1
-        clock[rank], at[rank] = now, position
+                spans.append(
+                    Span(action.kind, action.stage, action.micro_batch, start, now, action.step)
+                )
+            at += 1
+        position[rank], clock[rank] = at, now
+
         if len(updating) == len(ranks):
             end = max((span.end for span in spans), default=0.0)
             for rank in updating:
-                action = ranks[rank][at[rank]]
+                action = ranks[rank][position[rank]]
                 seconds = update[rank] if update is not None else 0.0
                 if seconds:
                     spans.append(Span("U", action.stage, -1, end, end + seconds, action.step))
-                clock[rank], at[rank] = max(clock[rank], end + seconds), at[rank] + 1
-            todo |= updating
-            updating.clear()
-    if waiting or updating:
-        blocked = [ranks[rank][at[rank]] for rank in sorted({*waiting.values(), *updating})]
-        stuck = ", ".join(
-            f"{a} waits for {'all ranks' if a.kind == 'U' else f'rank {a.peer}'}" for a in blocked
-        )
-        raise DeadlockError(f"the schedule deadlocks: {stuck}")
+                clock[rank] = max(clock[rank], end + seconds)
+                position[rank] += 1
+            runnable = updating
+            updating = set()
+
+    blocked = [
+        actions[at] for actions, at in zip(ranks, position, strict=True) if at < len(actions)
+    ]
+    if blocked:
+        raise DeadlockError(f"the schedule deadlocks: {', '.join(map(_describe_wait, blocked))}")
     ordered = tuple(sorted(spans, key=attrgetter("start", "stage", "end")))
     return Timeline(ordered, schedule.stages, schedule.stages_per_rank)
 
 
+def _always(crossing: Crossing) -> Callable[[Action], Crossing]:
+    return lambda _send: crossing
+
+
+def _describe_wait(action: Action) -> str:
+    """`Recv F1 on stage 1 waits for rank 0`."""
+    awaited = "all ranks" if action.kind == "U" else f"rank {action.peer}"
+    return f"{action} waits for {awaited}"
+
+
 def check(schedule: Schedule) -> None:
-    """Raise a ValueError, one line, for what would deadlock, or use or send what is not there."""
-    training = any(action.kind == "B" for rank in schedule.ranks for action in rank)
-    needed = sorted(
-        (kind, i) for kind in ("FB" if training else "F") for i in range(schedule.micro_batches)
-    )
-    name = f"schedule {schedule.name!r}"
+    """Raise a ValueError for a schedule that would deadlock, or lacks what an action needs."""
     for rank, actions in enumerate(schedule.ranks):
-        for action in actions:
-            if action.rank != rank or action.stage % len(schedule.ranks) != rank:
-                raise ValueError(
-                    f"{name}: rank {rank} has an action of another rank or stage: {action}"
-                )
-        for stage in range(rank, schedule.stages, len(schedule.ranks)):
-            own = [
-                (a.kind, a.micro_batch)
-                for a in actions
-                if a.stage == stage and a.kind in ("F", "B")
-            ]
-            if sorted(own) != needed:
-                raise ValueError(
-                    f"{name}: stage {stage} must do each of F{' and B' * training} 0 to "
-                    f"{needed[-1][1]} exactly once"
-                )
-        _check_data_flow(name, actions, schedule.stages)
-        updates = [n for n, action in enumerate(actions) if action.kind == "U"]
-        if updates != ([len(actions) - 1] if training else []):
-            raise ValueError(
-                f"{name}: rank {rank} must have {'one U, at its end' if training else 'no U'}"
-            )
-    _check_messages(name, schedule)
+        _check_work(schedule, rank)
+        _check_data_flow(schedule, actions)
+        _check_update(schedule, rank)
+    _check_messages(schedule)
     replay(schedule, lambda _action: 1.0)
 
 
-def _check_data_flow(name: str, actions: Sequence[Action], stages: int) -> None:
+def _is_training(schedule: Schedule) -> bool:
+    return any(action.kind == "B" for actions in schedule.ranks for action in actions)
+
+
+def _check_work(schedule: Schedule, rank: int) -> None:
+    """Raise a ValueError unless each stage of a rank does each F and B exactly once."""
+    name = f"schedule {schedule.name!r}"
+    K, actions = len(schedule.ranks), schedule.ranks[rank]
+    for action in actions:
+        if action.rank != rank or action.stage % K != rank:
+            raise ValueError(
+                f"{name}: rank {rank} has an action of another rank or stage: {action}"
+            )
+    kinds = ("F", "B") if _is_training(schedule) else ("F",)
+    expected = Counter((kind, i) for kind in kinds for i in range(schedule.micro_batches))
+    for stage in range(rank, schedule.stages, K):
+        work = [a for a in actions if a.stage == stage and a.kind in ("F", "B")]
+        if Counter((a.kind, a.micro_batch) for a in work) != expected:
+            raise ValueError(
+                f"{name}: stage {stage} must do each of {' and '.join(kinds)} 0 to "
+                f"{schedule.micro_batches - 1} exactly once"
+            )
+
+
+def _check_data_flow(schedule: Schedule, actions: Sequence[Action]) -> None:
     """Raise a ValueError if an action of a rank comes before what it works on."""
-    # what is here: activations, gradients (kind, stage, micro-batch)
-    made: set[tuple[str, int, int]] = set()
-    forwarded: set[tuple[int, int]] = set()  # and has no B yet
+    # Activations and gradients that the rank has made or received: (kind, stage, micro-batch).
+    present: set[tuple[str, int, int]] = set()
+    forwarded: set[tuple[int, int]] = set()  # (stage, micro-batch) after its F and before its B
     for action in actions:
         kind, stage, i = action.kind, action.stage, action.micro_batch
-        wrong = f"{name}: stage {stage}"
+        where = f"schedule {schedule.name!r}: stage {stage}"
         if kind == "Recv":
-            made.add(action.maker[:3])
-        elif kind == "Send" and action.maker[:3] not in made:
-            raise ValueError(f"{wrong} sends {action.of}{i} before it is made")
+            present.add(action.producer[:3])
+        elif kind == "Send" and action.producer[:3] not in present:
+            raise ValueError(f"{where} sends {action.of}{i} before it is made")
         elif kind in ("R", "B") and (stage, i) not in forwarded:
-            raise ValueError(f"{wrong} does {kind}{i} at the wrong time; the order is F, R, B")
+            raise ValueError(f"{where} does {kind}{i} at the wrong time; the order is F, R, B")
         elif kind == "F":
-            if stage and ("F", stage - 1, i) not in made:
-                raise ValueError(f"{wrong} does F{i} before the activations are received")
+            if stage > 0 and ("F", stage - 1, i) not in present:
+                raise ValueError(f"{where} does F{i} before the activations are received")
             forwarded.add((stage, i))
-            made.add(("F", stage, i))
+            present.add(("F", stage, i))
         elif kind == "B":
-            if stage + 1 < stages and ("B", stage + 1, i) not in made:
-                raise ValueError(f"{wrong} does B{i} before the gradient is received")
+            if stage + 1 < schedule.stages and ("B", stage + 1, i) not in present:
+                raise ValueError(f"{where} does B{i} before the gradient is received")
             forwarded.remove((stage, i))
-            made.add(("B", stage, i))
+            present.add(("B", stage, i))
 
 
-def _check_messages(name: str, schedule: Schedule) -> None:
-    """Raise a ValueError if on some link the messages are not received in the order in which they are sent."""
-    sent: dict[tuple[int, int, str], list[Action]] = defaultdict(list)
-    received: dict[tuple[int, int, str], list[Action]] = defaultdict(list)
+def _check_update(schedule: Schedule, rank: int) -> None:
+    """Raise a ValueError unless a rank updates once, at its end, if the schedule trains."""
+    actions = schedule.ranks[rank]
+    updates = [n for n, action in enumerate(actions) if action.kind == "U"]
+    expected = [len(actions) - 1] if _is_training(schedule) else []
+    if updates != expected:
+        rule = "one U, at its end" if expected else "no U"
+        raise ValueError(f"schedule {schedule.name!r}: rank {rank} must have {rule}")
+
+
+def _check_messages(schedule: Schedule) -> None:
+    """Raise a ValueError unless every link's messages are received in the order of sending."""
+    sends: dict[tuple[int, int, str], list[Action]] = defaultdict(list)
+    receives: dict[tuple[int, int, str], list[Action]] = defaultdict(list)
     for actions in schedule.ranks:
         for action in actions:
             if action.kind == "Send":
-                sent[action.rank, action.peer, action.of].append(action)
+                sends[action.rank, action.peer, action.of].append(action)
             elif action.kind == "Recv":
-                received[action.peer, action.rank, action.of].append(action)
-    for link in sent.keys() | received.keys():
-        there, here = Counter(a.maker for a in sent[link]), Counter(a.maker for a in received[link])
-        for action in (*sent[link], *received[link]):
-            if (there[action.maker], here[action.maker]) != (1, 1):
+                receives[action.peer, action.rank, action.of].append(action)
+    for link in sends.keys() | receives.keys():
+        sent = Counter(action.producer for action in sends[link])
+        received = Counter(action.producer for action in receives[link])
+        for action in (*sends[link], *receives[link]):
+            if sent[action.producer] != 1 or received[action.producer] != 1:
                 other = "Recv" if action.kind == "Send" else "Send"
                 raise ValueError(
-                    f"{name}: {action} must have exactly one {other} on rank {action.peer}"
+                    f"schedule {schedule.name!r}: {action} must have exactly one {other} on rank "
+                    f"{action.peer}"
                 )
-        for send, recv in zip(sent[link], received[link], strict=True):
-            if send.maker != recv.maker:
+        for send, receive in zip(sends[link], receives[link], strict=True):
+            if send.producer != receive.producer:
                 raise ValueError(
-                    f"{name}: {recv} comes where {send} is sent; a link's messages are received in "
-                    "the order of sending"
+                    f"schedule {schedule.name!r}: {receive} comes where {send} is sent; a link's "
+                    "messages are received in the order of sending"
                 )
 
 
 def draw(schedule: Schedule) -> str:
-    """The schedule as text, one row a rank, as if every action took equally long and messages no time."""
+    """The schedule as text, one row a rank, if every action took equally long and messages none."""
     return replay(schedule, lambda _action: 1.0).to_text()

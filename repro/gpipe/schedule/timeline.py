@@ -1,7 +1,7 @@
-"""What every way of running a schedule yields: spans on a common clock, and the numbers read off them.
+"""What a step looked like: its spans on a common clock, and the numbers that follow from them.
 
-Pure: no torch, no clock. Sources: bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and
-(c).
+The engine, emulation and `replay` all yield a `Timeline`. Pure: no torch, no clock. Sources: the
+bubble of section 2.3 of arXiv:1811.06965v5, Figure 2 (b) and (c).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
 COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
-_LATEST = 1e9  # seconds, thirty years: a clock that shows more is none
-_COLOURS = {
+_LATEST = 1e9  # seconds, thirty years; a larger number is no time of a clock
+_COLOURS = {  # names of Chrome's trace viewer
     "F": "thread_state_running",
     "R": "thread_state_runnable",
     "B": "rail_animation",
@@ -25,8 +25,8 @@ class Span(NamedTuple):
     """One thing that a stage did.
 
     Attributes:
-        kind: "F" forward, "R" recompute, "B" backward, "U" optimizer update, "setup" cutting the
-            mini-batch and agreeing on shapes.
+        kind: "F" forward, "R" recompute, "B" backward, "U" optimizer update, or "setup", in which
+            the mini-batch is cut and the stages agree on shapes.
         stage: j, from 0.
         micro_batch: i, from 0; -1 for what belongs to the whole mini-batch.
         start: seconds on a clock that all stages share.
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one step over all stages, whoever produced them: engine, emulation or walker.
+    """The spans of one step on all stages.
 
     Attributes:
         spans: in no particular order.
@@ -64,7 +64,7 @@ class Timeline:
 
     @property
     def ranks(self) -> int:
-        """K, the number of ranks; of stages too, where each rank holds one."""
+        """K, the number of ranks, which is that of stages if each rank holds one."""
         return self.stages // self.stages_per_rank
 
     @property
@@ -84,48 +84,44 @@ class Timeline:
 
     @property
     def bubble_over_total(self) -> float:
-        """Idle / total: share of K x step time in which no stage works; theory (K-1)/(M+K-1)."""
+        """Idle / total: the share of K x step time without work; in theory (K-1)/(M+K-1)."""
         total = self.ranks * self.step_time
         return 1.0 - self.busy() / total if total else 0.0
 
     @property
     def bubble_over_work(self) -> float:
-        """Idle / work, the other definition in use; theory (K-1)/M."""
+        """Idle / work, the other definition in use; in theory (K-1)/M."""
         work = self.busy()
         return self.ranks * self.step_time / work - 1.0 if work else 0.0
 
     def on(self, rank: int) -> list[Span]:
-        """The spans of one rank, which is one stage unless it holds several, in the order in which they began."""
+        """The spans of one rank, on all its stages, in the order in which they began."""
         ranks = self.ranks
-        return sorted(
-            (s for s in self.spans if s.stage % ranks == rank), key=lambda s: (s.start, s.end)
-        )
+        spans = [s for s in self.spans if s.stage % ranks == rank]
+        return sorted(spans, key=lambda s: (s.start, s.end))
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One record a span, columns `COLUMNS`."""
+        """One record for each span, with the columns `COLUMNS`."""
         return [{name: getattr(s, name) for name in COLUMNS} for s in self.spans]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], stages: int) -> "Timeline":
-        """The inverse of `to_rows`; raises ValueError, one line, when a row is no span of these stages."""
-        return cls(tuple(_span(row, stages) for row in rows), stages)
+        """The inverse of `to_rows`.
+
+        Raises:
+            ValueError: for a row that is no span of these stages.
+        """
+        return cls(tuple(_parse_span(row, stages) for row in rows), stages)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
-        """A Chrome trace object (JSON-ready, times in microseconds) for ui.perfetto.dev: one track a rank."""
+        """A Chrome trace for ui.perfetto.dev, as a JSON object: one track a rank, microseconds."""
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
         ]
-        events += [
-            {
-                "ph": "M",
-                "name": "thread_name",
-                "pid": pid,
-                "tid": rank,
-                "args": {"name": self._row_name(rank)},
-            }
-            for rank in range(self.ranks)
-        ]
-        begin = self.start
+        for rank in range(self.ranks):
+            name = {"name": self._row_name(rank)}
+            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": rank, "args": name})
+        step_start = self.start
         for s in self.spans:
             event = {
                 "ph": "X",
@@ -133,7 +129,7 @@ class Timeline:
                 "cat": s.kind,
                 "pid": pid,
                 "tid": s.stage % self.ranks,
-                "ts": 1e6 * (s.start - begin),
+                "ts": 1e6 * (s.start - step_start),
                 "dur": 1e6 * s.seconds,
                 "args": {"stage": s.stage, "micro_batch": s.micro_batch, "step": s.step},
             }
@@ -143,22 +139,23 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def to_text(self, slot: float = 1.0) -> str:
-        """A table for people: one line a rank, one cell for each `slot` seconds, `.` where it idles.
+        """The timeline as text: one line a rank, one cell for each `slot` seconds, `.` is idle.
 
-        Where ranks hold several stages, a letter says which of them it is: F0a on the first, F0b on
-        the second.
+        Where ranks hold several stages, a letter names the stage: F0a on the first that the rank
+        holds, F0b on the second.
         """
         count = round(self.step_time / slot)
-        width = max([2, *(len(self._label(s)) for s in self.spans if s.micro_batch >= 0)])
+        widths = [len(self._label(s)) for s in self.spans if s.micro_batch >= 0]
+        width = max([2, *widths])
         lines = []
         for rank in range(self.ranks):
             cells = ["."] * count
             for s in self.on(rank):
-                first, last = (round((t - self.start) / slot) for t in (s.start, s.end))
+                first = round((s.start - self.start) / slot)
+                last = round((s.end - self.start) / slot)
                 cells[first:last] = [self._label(s)] * (last - first)
-            lines.append(
-                f"{self._row_name(rank)} | " + " ".join(c.ljust(width) for c in cells).rstrip()
-            )
+            row = " ".join(cell.ljust(width) for cell in cells).rstrip()
+            lines.append(f"{self._row_name(rank)} | {row}")
         return "\n".join(lines)
 
     def _row_name(self, rank: int) -> str:
@@ -167,12 +164,13 @@ class Timeline:
     def _label(self, span: Span) -> str:
         if span.micro_batch < 0:
             return span.kind
-        letter = "" if self.stages_per_rank == 1 else ascii_lowercase[span.stage // self.ranks % 26]
-        return f"{span.kind}{span.micro_batch}{letter}"
+        if self.stages_per_rank == 1:
+            return f"{span.kind}{span.micro_batch}"
+        return f"{span.kind}{span.micro_batch}{ascii_lowercase[span.stage // self.ranks % 26]}"
 
 
-def _span(row: Mapping[str, Any], stages: int) -> Span:
-    """A row as a span."""
+def _parse_span(row: Mapping[str, Any], stages: int) -> Span:
+    """A row as a span, if it is one of these stages."""
     for name, kind in COLUMNS.items():
         if type(row.get(name)) is not kind:
             raise ValueError(
@@ -180,8 +178,9 @@ def _span(row: Mapping[str, Any], stages: int) -> Span:
                 "again"
             )
     span = Span(**{name: row[name] for name in COLUMNS})
-    inside = 0 <= span.stage < stages and span.micro_batch >= -1 and span.kind in KINDS
-    if not (inside and -_LATEST <= span.start <= span.end <= _LATEST):
+    known = span.kind in KINDS and 0 <= span.stage < stages and span.micro_batch >= -1
+    in_time = -_LATEST <= span.start <= span.end <= _LATEST
+    if not (known and in_time):
         raise ValueError(
             f"{span}: allowed are kinds {', '.join(KINDS)}, stages 0 to {stages - 1}, and an end "
             "after the start"
