@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from hashlib import blake2b
 
@@ -32,7 +32,7 @@ from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.errors import EveryRankError, NonFiniteError, RefusedError
-from repro.gpipe.exact.batchnorm import Statistics, once_per_mini_batch
+from repro.gpipe.exact.batchnorm import once_per_mini_batch
 from repro.gpipe.exact.nonfinite import all_finite
 from repro.gpipe.exact.rollback import undone_if_it_fails
 from repro.gpipe.runtime.health import told
@@ -40,34 +40,40 @@ from repro.gpipe.runtime.status import here
 from repro.gpipe.schedule.actions import Action, Program, Schedule
 
 _log = logging.getLogger(__name__)
-_REFUSED = (0, 0, 0)  # what the first stage announces when its inputs are no good
-# how a step went on one stage; on all of them, the greatest
+
+# What the first stage announces of a step: signature of its inputs, 1 if the step learns, N.
+_Announced = tuple[int, int, int]
+_REFUSED: _Announced = (0, 0, 0)  # its inputs are wrong, and there is no step
+# How a step went on one stage. The greatest of all stages counts.
 _GOOD, _NON_FINITE, _UNEXPECTED, _FORBIDDEN = range(4)
-# what a stage that has parameters to train does with their gradients
-_UPDATES, _LEAVES_GRADIENTS = 1, 2
+# What a stage does with its gradients: bits, so that all stages' are known together.
+_NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS = 0, 1, 2
 
 
 def _nothing() -> None: ...
 
 
 class _UnexpectedStepError(EveryRankError):
-    """A step in which something was not as learnt, on some stage; it has changed nothing."""
+    """A step in which something was not as learnt, on some stage. It has changed nothing."""
 
 
 class Engine:
-    """Runs one stage's part of each step.
+    """Executes one stage's actions of each step.
 
-    What crosses the boundaries is learnt once for each signature of the inputs: the first stage
-    announces the signature down the pipe ahead of the data; where it is new, every message brings
-    its description, and from then on receives are posted ahead. A step that turns out to be unlike
-    the one that was learnt from, since a layer was frozen, say, or works in place from now on, is
-    undone on all stages and done once more, learning.
+    What crosses the boundaries is learnt once for each signature of the inputs. The first stage
+    announces the signature to the others ahead of the data. If it is new, every message brings its
+    description, and the next steps post their receives ahead.
+
+    A step may differ from the one that was learnt from: a layer was frozen, say, or works in place
+    now. Such a step is undone on all stages and done once more, learning.
 
     Args:
         stage: the layers that run here.
         links: to the neighbours.
+        micro_batches: M.
         replicas: the other copies of this stage, if there are any.
-        everyone: all stages of all replicas, who agree how a step went before any of them updates.
+        everyone: all stages of all replicas, which agree how a step went before any of them
+            updates.
         refuse_nonfinite: whether a step whose loss or gradients are not finite is refused.
     """
 
@@ -75,6 +81,7 @@ class Engine:
         self,
         stage: Stage,
         links: Links,
+        micro_batches: int,
         replicas: Replicas | None,
         everyone: Wire,
         *,
@@ -82,20 +89,22 @@ class Engine:
     ) -> None:
         self.stage = stage
         self.links = links
-        self.wire = wire = links.wire
+        self.wire = links.wire
         self.replicas = replicas
         self.everyone = everyone
         self.refuse_nonfinite = refuse_nonfinite
-        self.recorder = Recorder(wire.rank, stage.device)
+        self.recorder = Recorder(links.wire.rank, stage.device)
         self.step = 0
-        self._rank = wire.rank
+        self._rank = links.wire.rank
         self._before, self._after = links.before, links.after
+        self._micro_batches = micro_batches
+        self._signatures = Signatures(micro_batches)
         self._loss_module: LossModule | None = None  # on the last stage, if the loss is a module
-        self._programs: dict[int, Program] = {}
-        self._signatures: Signatures | None = None  # made when M is known
+        self._programs: dict[int, Program] = {}  # by the id of their schedule
         self._parameters: list[nn.Parameter] = []  # of this stage, listed once a step
-        # kept, since gloo must not lose what it sends if a step fails
-        self._told: Callable[[], object] = _nothing
+        # Waits for the last announcement. It is kept, because gloo must not lose what it still
+        # sends if a step fails.
+        self._announcement_taken: Callable[[], object] = _nothing
 
     @told()
     def run(
@@ -110,13 +119,13 @@ class Engine:
         trace: bool = False,
         scaler: GradScaler | None = None,
     ) -> None:
-        """One step of `schedule`; afterwards `loss` and `recorder` tell what happened.
+        """Do one step of `schedule`; afterwards `loss` and `recorder` have its results.
 
         Raises:
-            NonFiniteError: on every stage, if loss or gradients are to be finite and are not;
-                nothing has changed then.
+            NonFiniteError: on every stage, if loss or gradients are to be finite and are not.
+                Nothing has changed then.
         """
-        if self.links.closed:  # nothing would finish what is sent
+        if self.links.closed:
             raise RefusedError(f"stage {self._rank}: this Pipeline is closed; make another one")
         if torch.is_inference_mode_enabled() and not evaluate:
             raise RefusedError(
@@ -127,29 +136,35 @@ class Engine:
         if id(schedule) not in self._programs:
             self._programs[id(schedule)] = Program.of(schedule, self._rank)
         self._program = self._programs[id(schedule)]
-        self._micro_batches = schedule.micro_batches
-        if self._signatures is None:
-            self._signatures = Signatures(schedule.micro_batches)
         self.evaluating = evaluate
         self._scaler = scaler
         self.stage.takes_user_inputs = self._before is None
+
+        attempt = partial(self._attempt, inputs, targets, loss_fn, optimizer)
         self.recorder.start(self.step, enabled=trace)
         try:
-            self._attempt(inputs, targets, loss_fn, optimizer, learn=False)
+            attempt(learn=False)
         except _UnexpectedStepError:
-            began = self.recorder.began
+            first_start = self.recorder.began
             self.recorder.start(self.step, enabled=trace)
-            self.recorder.began = began  # the first attempt has cost its time, too
+            self.recorder.began = first_start  # the step also took the time of its first attempt
             try:
-                self._attempt(inputs, targets, loss_fn, optimizer, learn=True)
+                attempt(learn=True)
             except _UnexpectedStepError:
                 raise RefusedError(
                     f"step {self.step}: which outputs of a stage require a gradient is not the "
                     "same in the forward and when that is recomputed; a layer must do the same "
                     "both times"
                 ) from None
-        self.step += not evaluate
+        if not evaluate:
+            self.step += 1
         here.action = None
+
+    def loss(self) -> float:
+        """The mini-batch's mean loss over all replicas; every stage must call it."""
+        if self._agreed_loss is not None:
+            return self._agreed_loss
+        return self.wire.from_last(self._own_loss())
 
     def _attempt(
         self,
@@ -160,48 +175,52 @@ class Engine:
         *,
         learn: bool,
     ) -> None:
-        """Try to do the step.
+        """Try to do the step; arguments as of `run`.
 
         Args:
-            inputs: of the mini-batch, and so on as for `run`.
+            inputs: of the mini-batch.
             targets: likewise.
-            loss_fn: likewise.
-            optimizer: likewise.
-            learn: learn what crosses the boundaries also where it seems to be known.
+            loss_fn: mean loss of a micro-batch.
+            optimizer: of this stage's parameters.
+            learn: learn what crosses the boundaries even if it seems to be known.
 
         Raises:
             _UnexpectedStepError: on every stage, if it was not as learnt on one of them.
         """
+        self._forget_last_attempt()
+        started, announced = self._agree_on_inputs(inputs, learn=learn)
+        if optimizer is not None:
+            optimizer.zero_grad()
+        self._prepare_messages(announced)
+        if self._after is None:
+            self._prepare_loss(targets, loss_fn, examples=announced[2])
+        if self.evaluating and self.stage.refused:
+            # A training step agrees with the other stages first.
+            raise ValueError(self.stage.refused)
+        self._gradient_use = _NO_GRADIENTS
+        if any(p.requires_grad for p in self._parameters):
+            self._gradient_use = _LEAVES_GRADIENTS if optimizer is None else _UPDATES
+        self.recorder.span("setup", -1, started)
+
+        self._execute(optimizer)
+
+        self._flush()
+        self._signatures.keep(announced[0], self._learnt)
+
+    def _forget_last_attempt(self) -> None:
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
-        self.stage.begin_step(self.step)
-        self._agreed: float | None = None
+        self._agreed_loss: float | None = None
         # By micro-batch, from the action that makes or receives it to the one that sends or uses
         # it.
         self._received: dict[int, Tree] = {}
         self._made: dict[int, Tree] = {}
         self._gradients: dict[int, list[Tensor | None]] = {}
         self._made_gradients: dict[int, list[Tensor | None]] = {}
-        if self._before is None:
-            began = self.recorder.now()
-            announced = self._announce(inputs, learn=learn)
-        else:  # only then, so that no stage's step begins before the first one's
-            announced = self.wire.announced(self._before, evaluate=self.evaluating)
-            began = self.recorder.now()
-        if announced == _REFUSED:
-            raise self._refusal(self._pass_on_refusal())
-        if self._after is not None:
-            self._told = self.wire.announce(announced, self._after, evaluate=self.evaluating)
-        if optimizer is not None:
-            optimizer.zero_grad()
-        self._prepare(announced, targets, loss_fn)
-        if self.evaluating and self.stage.refused:  # a training step tells the other stages first
-            raise ValueError(self.stage.refused)
-        trains = any(p.requires_grad for p in self._parameters)
-        self._updates = trains * (_LEAVES_GRADIENTS if optimizer is None else _UPDATES)
-        self.recorder.span("setup", -1, began)
-        replicas = None if self.evaluating else self.replicas
-        statistics = nullcontext() if self.evaluating else self._statistics()
+        self.stage.begin_step(self.step)
+
+    def _execute(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Do the actions of this stage, one after the other."""
         do = {
             "F": self._forward,
             "R": self._recompute,
@@ -210,167 +229,96 @@ class Engine:
             "Recv": self._receive,
             "U": partial(self._update, optimizer),
         }
-        with ExitStack() as self._work:  # U ends it; evaluation has none
-            self.stage.statistics = self._work.enter_context(statistics)
-            self._work.enter_context(self._checked())
-            self._work.enter_context(self._generators_preserved())
-            if replicas is not None:
-                replicas.begin(self._parameters)
+        with ExitStack() as self._work:  # closed by U; an evaluation has no U
+            self.stage.statistics = None
+            if not self.evaluating:
+                gather = self.replicas.gather if self.replicas is not None else None
+                statistics = once_per_mini_batch(self.stage.module, gather)
+                self.stage.statistics = self._work.enter_context(statistics)
+                self._work.enter_context(self._undone_if_refused())
+            self._work.enter_context(self.stage.generators_preserved(watch=not self.evaluating))
+            if self.replicas is not None and not self.evaluating:
+                self.replicas.begin(self._parameters)
             for action in self._program.actions:
                 here.action = action
                 do[action.kind](action)
-        self._flush()
-        assert self._signatures is not None
-        self._signatures.keep(announced[0], self._learnt)
 
-    def loss(self) -> float:
-        """The mini-batch's mean loss, over all replicas; every stage must ask."""
-        return self.wire.from_last(self._own_loss()) if self._agreed is None else self._agreed
+    # How a step begins: the stages agree on the inputs.
 
-    def _own_loss(self) -> float:
-        """The same on the last stage alone; micro-batches are added in order."""
-        loss = float(sum(self.losses[i] for i in sorted(self.losses)))
-        return loss if self._after is not None else self._total(loss)
-
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
-        """Around F, R and B: a step that is not to count is refused on every stage and undone."""
-        if self.evaluating:
-            yield
-            return
-        stage = self.stage
-        parameters, buffers = self._parameters, stage.changing.before_step(learning=stage.probing)
-        if self._loss_module is not None:
-            of_loss, buffers_of_loss = self._loss_module.before_step(parameters)
-            parameters, buffers = parameters + of_loss, buffers + buffers_of_loss
-        with undone_if_it_fails(parameters, buffers) as accumulated:
-            yield
-            stage.end_step()
-            if (name := stage.changing.newly_changed()) is not None:
-                stage.unexpected = f"a layer changed its buffer {name!r}, which none did before"
-            if self._loss_module is not None:
-                stage.refused = stage.refused or self._loss_module.refusal()
-            loss = self._own_loss()
-            # With a loss scale, inf is expected from time to time, and the scaler skips that
-            # update.
-            check = self.refuse_nonfinite and self._scaler is None
-            wrong = self._nonfinite(loss, accumulated) if check else ""
-            state = _UNEXPECTED if stage.unexpected else _NON_FINITE if wrong else _GOOD
-            state = _FORBIDDEN if stage.refused else state
-            state, updates, self._agreed = self.everyone.agree(state, self._updates, loss)
-            if state == _GOOD and updates != _UPDATES | _LEAVES_GRADIENTS and stage.watch is None:
-                return
-            self._flush()
-            if state == _FORBIDDEN:
-                raise RefusedError(next(filter(None, self.everyone.all_gather(stage.refused))))
-            if updates == _UPDATES | _LEAVES_GRADIENTS:
-                raise RefusedError(
-                    "optimizer: some stages got one and others, which have parameters to train, "
-                    "did not; give every rank an optimizer of its own stage, or none to any"
-                )
-            if state == _UNEXPECTED and stage.watch is None:
-                self._note_unexpected()
-                raise _UnexpectedStepError
-            raise NonFiniteError(wrong)
-
-    def _nonfinite(self, loss: float, accumulated: list[Tensor]) -> str:
-        """What is inf or nan here: "the gradients", "the loss", or nothing."""
-        gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
-        gradients += [part.grad for _, part in self._given if part.grad is not None]
-        if not all_finite(gradients):
-            return "the gradients"
-        return "" if math.isfinite(loss) else "the loss"
-
-    def _note_unexpected(self) -> None:
-        """Count the step, and warn where from now on each step with this signature has to learn."""
-        self._learnt.unexpected += 1
-        if self.stage.unexpected:
-            _log.info(
-                "stage %d, step %d: %s; learning anew", self._rank, self.step, self.stage.unexpected
+    def _agree_on_inputs(
+        self, inputs: Tree, *, learn: bool
+    ) -> tuple[float | torch.cuda.Event, _Announced]:
+        """The start of the step on this stage, and what the first stage announces of the inputs."""
+        if self._before is None:
+            started = self.recorder.now()
+            announced = self._read_inputs(inputs, learn=learn)
+        else:
+            announced = self.wire.announced(self._before, evaluate=self.evaluating)
+            started = self.recorder.now()  # only now: no stage starts before the first one
+        if announced == _REFUSED:
+            reason = self._pass_on_refusal()
+            if self.replicas is None:
+                raise RefusedError(reason)
+            raise ValueError(reason)  # other replicas know nothing of it and wait for this one
+        if self._after is not None:
+            self._announcement_taken = self.wire.announce(
+                announced, self._after, evaluate=self.evaluating
             )
-            if self._learnt.must_learn:
-                _log.warning(
-                    "stage %d: %s. Such changes come again and again, so from now on every "
-                    "message brings its description along, and steps are slower",
-                    self._rank,
-                    self.stage.unexpected,
-                )
+        return started, announced
 
-    def _return_to_user(self) -> None:
-        """Hand the gradients of the inputs to the user's tensors, or to whatever these were computed from."""
-        pairs = [(given, part.grad) for given, part in self._given if part.grad is not None]
-        if pairs:
-            torch.autograd.backward(
-                [given for given, _ in pairs], [gradient for _, gradient in pairs]
-            )
-
-    def _flush(self) -> None:
-        """Wait until everything is sent."""
-        self.links.flush()
-        self._told()
-
-    def _total(self, value: float) -> float:
-        return value if self.replicas is None else self.replicas.total(value)
-
-    def _generators_preserved(self) -> AbstractContextManager[None]:
-        return self.stage.generators_preserved(watch=not self.evaluating)
-
-    def _statistics(self) -> AbstractContextManager[Statistics]:
-        gather = self.replicas.gather if self.replicas is not None else None
-        return once_per_mini_batch(self.stage.module, gather)
-
-    def _announce(self, inputs: Tree, *, learn: bool) -> tuple[int, int, int]:
-        """First stage: cut the mini-batch; (signature, whether it is to be learnt, N)."""
+    def _read_inputs(self, inputs: Tree, *, learn: bool) -> _Announced:
+        """First stage: cut the mini-batch, and describe it for the other stages."""
         try:
             refuse_uncuttable(unwrapped(inputs), "inputs")
             inputs = self._to_device(inputs)
             parts = split(inputs, self._micro_batches)
         except ValueError as error:
-            self._reason = str(error)
+            self._refusal = str(error)
             return _REFUSED
-        self._given: list[tuple[Tensor, Tensor]] = []
-        self._inputs = [self._own(part) for part in parts]
+        self._user_inputs: list[tuple[Tensor, Tensor]] = []
+        self._inputs = [self._cut_from_graph(part) for part in parts]
         tensors, skeleton = flatten(unwrapped(inputs))
-        # Which ones lie in the same memory, and where, counts too: see `overlapping`.
+        # Which tensors share memory, and where, is part of the signature: see `overlapping`.
         storages = [t.untyped_storage().data_ptr() for t in tensors]
-        places = [
-            (storages.index(s), t.storage_offset()) for s, t in zip(storages, tensors, strict=True)
-        ]
-        places = places if len({*storages}) < len(storages) else []
+        places = []
+        if len(set(storages)) < len(storages):
+            places = [
+                (storages.index(storage), t.storage_offset())
+                for storage, t in zip(storages, tensors, strict=True)
+            ]
+        self._overlapping = overlapping(flatten(parts[0])[0]) if places else ()
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
         text = repr((self.evaluating, self.stage.autocast, shapes, places, skeleton))
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
-        assert self._signatures is not None
         known = self._signatures.get(signature)
         self._signatures.note_inputs(shapes, skeleton, new=known is None)
-        self._overlapping = overlapping(flatten(parts[0])[0]) if places else ()
-        return signature, int(learn or known is None or known.must_learn), batch_size(inputs)
+        learns = learn or known is None or known.must_learn
+        return signature, int(learns), batch_size(inputs)
 
-    def _own(self, part: Tree) -> Tree:
-        """A micro-batch without what the user computed it from, which gets its gradient at the end of the step."""
+    def _cut_from_graph(self, part: Tree) -> Tree:
+        """A micro-batch without the graph that the user computed it with.
+
+        The user's tensors get their gradients at the end of the step, see `_return_to_user`.
+        """
         tensors, skeleton = flatten(part)
         # Probing clones its inputs, and a clone of a part may have other strides and another
         # alignment.
-        own = [settled(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
-        self._given += [(t, mine) for t, mine in zip(tensors, own, strict=True) if t.requires_grad]
-        return unflatten(own, skeleton)
+        leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
+        pairs = zip(tensors, leaves, strict=True)
+        self._user_inputs += [(given, leaf) for given, leaf in pairs if given.requires_grad]
+        return unflatten(leaves, skeleton)
 
     def _pass_on_refusal(self) -> str:
-        """Why the first stage refuses its inputs; every stage sends it on before it raises the same error."""
-        reason = self._reason if self._before is None else self.wire.recv_object(self._before)
+        """Why the first stage refuses its inputs; told to the next stage, which does the same."""
+        reason = self._refusal if self._before is None else self.wire.recv_object(self._before)
         if self._after is not None:
             self.wire.announce(_REFUSED, self._after, evaluate=self.evaluating)()
             self.wire.send_object(reason, self._after)
         return reason
 
-    def _refusal(self, reason: str) -> ValueError:
-        """Every stage raises it; other replicas, if there are any, would wait for this one."""
-        return RefusedError(reason) if self.replicas is None else ValueError(reason)
-
-    def _prepare(self, announced: tuple[int, int, int], targets: Tree, loss_fn: Loss) -> None:
-        """Prepare to receive what was announced, and on the last stage prepare the loss."""
-        signature, learning, examples = announced
-        assert self._signatures is not None
+    def _prepare_messages(self, announced: _Announced) -> None:
+        """Recall or begin to learn what crosses the boundaries, and post receives."""
+        signature, learning, _ = announced
         known = self._signatures.get(signature)
         assert learning or known is not None, (
             "the first stage remembers what this one has forgotten"
@@ -381,38 +329,45 @@ class Engine:
             self._learnt = Learnt(unexpected=known.unexpected if known else 0)
         else:
             self._learnt = known
-        learnt = self._learnt
         if self._before is not None:
-            self._given = []
-            learn_from = (self.wire, self._before) if learning else None
+            self._user_inputs = []
             self._activations = Inbox(
-                self.links.activations_in, self._program.activations, learnt.incoming, learn_from
+                self.links.activations_in,
+                self._program.activations,
+                self._learnt.incoming,
+                (self.wire, self._before) if learning else None,
             )
         if self._after is not None:
-            returning = {i: m.gradients() for i, m in learnt.outgoing.items()}
+            returning = {i: meta.gradients() for i, meta in self._learnt.outgoing.items()}
             self._returned = Inbox(self.links.gradients_in, self._program.gradients, returning)
-        else:
-            refuse_uncuttable(targets, "targets")
-            on_device = None if targets is None else self._to_device(targets)
-            loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-            if not isinstance(loss, nn.Module):
-                self._loss_module = None
-            elif self._loss_module is None or self._loss_module.module is not loss:
-                self._loss_module = LossModule(loss)
-            self.stage.head = Head(loss_fn, on_device, examples, self._micro_batches, self._total)
+
+    def _prepare_loss(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
+        """Last stage: cut the targets."""
+        refuse_uncuttable(targets, "targets")
+        on_device = None if targets is None else self._to_device(targets)
+        loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+        if not isinstance(loss, nn.Module):
+            self._loss_module = None
+        elif self._loss_module is None or self._loss_module.module is not loss:
+            self._loss_module = LossModule(loss)
+        self.stage.head = Head(loss_fn, on_device, examples, self._micro_batches, self._total)
+
+    # The actions.
 
     def _receive(self, action: Action) -> None:
         i = action.micro_batch
         if action.of == "F":
             self._received[i] = self._activations.take_tree(i)
-        else:
-            arrived = self._returned.take(i)
-            if self.stage.probing:
-                self._learnt.reached[i] = arrived.pop().bool().tolist() if arrived else []
-            # None where the loss does not depend on an output, as without a boundary: optimizers
-            # heed the difference.
-            reached = self._learnt.reached[i]
-            self._gradients[i] = [g if r else None for g, r in zip(arrived, reached, strict=True)]
+            return
+        gradients = self._returned.take(i)
+        if self.stage.probing:
+            self._learnt.reached[i] = gradients.pop().bool().tolist() if gradients else []
+        # None where the loss does not depend on an output, as without a boundary: optimizers treat
+        # None and zeros differently.
+        self._gradients[i] = [
+            gradient if reached else None
+            for gradient, reached in zip(gradients, self._learnt.reached[i], strict=True)
+        ]
 
     def _send(self, action: Action) -> None:
         i = action.micro_batch
@@ -427,14 +382,13 @@ class Engine:
             inputs, shared = self._inputs[i], self._overlapping
         else:
             inputs, shared = self._received.pop(i), self._learnt.incoming[i].overlapping
-        began = self.recorder.now()
+        started = self.recorder.now()
         if self.evaluating:
             result = self.stage.evaluate(i, inputs, overlapping=shared)
         else:
-            result = self.stage.forward(
-                i, inputs, keep=i not in self._program.recomputed, overlapping=shared
-            )
-        self.recorder.span("F", i, began)
+            keep = i not in self._program.recomputed
+            result = self.stage.forward(i, inputs, keep=keep, overlapping=shared)
+        self.recorder.span("F", i, started)
         if self._after is not None:
             self._made[i] = result
         elif self.evaluating:
@@ -463,45 +417,49 @@ class Engine:
             self._compare_outputs(i)
 
     def _compare_outputs(self, i: int) -> None:
-        """Note it if other outputs of micro-batch i require a gradient than was learnt; after its graph is built."""
+        """After a graph is built: note it if other outputs require a gradient than was learnt."""
         expected = [meta.requires_grad for meta in self._learnt.outgoing[i].tensors]
         if self.stage.requiring_gradient(i) != expected:
             self.stage.unexpected = "which outputs require a gradient has changed"
 
     def _recompute(self, action: Action) -> None:
         i = action.micro_batch
-        began = self.recorder.now()
+        started = self.recorder.now()
         self.stage.recompute(i)
-        self.recorder.span("R", i, began)
+        self.recorder.span("R", i, started)
         if self._after is not None:
             self._compare_outputs(i)
 
     def _backward(self, action: Action) -> None:
         i = action.micro_batch
-        gradients: list[Tensor | None] | None = None
+        gradients: list[Tensor | None] | None = None  # of the outputs
         if self._after is not None:
-            arrived = iter(self._gradients.pop(i))
+            received = iter(self._gradients.pop(i))
             gradients = [
-                next(arrived) if m.requires_grad else None for m in self._learnt.outgoing[i].tensors
+                next(received) if meta.requires_grad else None
+                for meta in self._learnt.outgoing[i].tensors
             ]
         elif self._scaler is not None:
             gradients = [self._scaler.gradient_of(self.losses[i])]
         if self.replicas is not None and action == self._program.last_backward:
             self.replicas.last_backward()
-        began = self.recorder.now()
+        started = self.recorder.now()
         made = self.stage.backward(i, gradients)
-        self.recorder.span("B", i, began)
+        self.recorder.span("B", i, started)
         if self._before is not None:
             self._made_gradients[i] = made
 
     def _send_gradients(self, i: int, made: list[Tensor | None]) -> None:
-        """Send gradients, zeros where there is none, and while shapes are learnt also where there is one."""
+        """Send gradients, with zeros for those that do not exist.
+
+        While shapes are learnt a last tensor tells which ones exist.
+        """
         metas = self._learnt.incoming[i].gradients().tensors
         gradients = [
-            m.room(self.stage.device).zero_() if g is None else g
-            for g, m in zip(made, metas, strict=True)
+            meta.room(self.stage.device).zero_() if gradient is None else gradient
+            for gradient, meta in zip(made, metas, strict=True)
         ]
-        exist = [g is not None for g in made]
+        exist = [gradient is not None for gradient in made]
         if self.stage.probing:
             self._learnt.made[i] = exist
             if made:
@@ -514,13 +472,13 @@ class Engine:
         """End the work on micro-batches, agree with all stages that the step counts, and update.
 
         Raises:
-            NonFiniteError: on every stage, if the step is refused; nothing has changed then.
+            NonFiniteError: on every stage, if the step is refused. Nothing has changed then.
             _UnexpectedStepError: on every stage, if it was not as learnt on one of them.
         """
         if isinstance(self.stage.head, Head):
             self.stage.head.refuse_constant()
         if self.replicas is not None:
-            # before statistics are gathered: replicas must meet in the same order
+            # Before statistics are gathered: replicas must meet in the same order.
             self.replicas.finish()
         self._work.close()
         if self._before is None:
@@ -530,14 +488,120 @@ class Engine:
         if scaler is not None:
             update = scaler.agree(self._parameters, update=update)
         if optimizer is not None:
-            began = self.recorder.now()
+            started = self.recorder.now()
             if scaler is None:
                 optimizer.step()
             else:
                 scaler.step(optimizer)
-            self.recorder.span("U", -1, began)
+            self.recorder.span("U", -1, started)
         if scaler is not None and update:
             scaler.update()
+
+    # How a step ends: the stages agree whether it counts.
+
+    @contextmanager
+    def _undone_if_refused(self) -> Iterator[None]:
+        """Around F, R and B: agree with all stages at the end, and undo a step that is refused."""
+        parameters = self._parameters
+        buffers = self.stage.changing.before_step(learning=self.stage.probing)
+        if self._loss_module is not None:
+            loss_parameters, loss_buffers = self._loss_module.before_step(parameters)
+            parameters, buffers = parameters + loss_parameters, buffers + loss_buffers
+        with undone_if_it_fails(parameters, buffers) as accumulated:
+            yield
+            self._agree_on_outcome(accumulated)
+
+    def _agree_on_outcome(self, accumulated: list[Tensor]) -> None:
+        """Agree with all stages how the step went, and raise an error on all if it must not count.
+
+        Args:
+            accumulated: gradients of earlier steps, to which those of this step will be added.
+        """
+        stage = self.stage
+        stage.end_step()
+        changed_buffer = stage.changing.newly_changed()
+        if changed_buffer is not None:
+            stage.unexpected = (
+                f"a layer changed its buffer {changed_buffer!r}, which none did before"
+            )
+        if self._loss_module is not None and not stage.refused:
+            stage.refused = self._loss_module.refusal()
+        loss = self._own_loss()
+        nonfinite = ""
+        # With a loss scale, inf is expected from time to time, and the scaler skips that update.
+        if self.refuse_nonfinite and self._scaler is None:
+            nonfinite = self._nonfinite(loss, accumulated)
+
+        outcome = _GOOD
+        if stage.refused:
+            outcome = _FORBIDDEN
+        elif stage.unexpected:
+            outcome = _UNEXPECTED
+        elif nonfinite:
+            outcome = _NON_FINITE
+        outcome, uses, self._agreed_loss = self.everyone.agree(outcome, self._gradient_use, loss)
+        mixed_uses = uses == _UPDATES | _LEAVES_GRADIENTS
+        if outcome == _GOOD and not mixed_uses and stage.watch is None:
+            return
+
+        self._flush()
+        if outcome == _FORBIDDEN:
+            reasons = [reason for reason in self.everyone.all_gather(stage.refused) if reason]
+            raise RefusedError(reasons[0])
+        if mixed_uses:
+            raise RefusedError(
+                "optimizer: some stages got one and others, which have parameters to train, did "
+                "not; give every rank an optimizer of its own stage, or none to any"
+            )
+        if outcome == _UNEXPECTED and stage.watch is None:
+            self._note_unexpected()
+            raise _UnexpectedStepError
+        raise NonFiniteError(nonfinite)
+
+    def _nonfinite(self, loss: float, accumulated: list[Tensor]) -> str:
+        """What is inf or nan on this stage: "the gradients", "the loss", or nothing."""
+        gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
+        gradients += [leaf.grad for _, leaf in self._user_inputs if leaf.grad is not None]
+        if not all_finite(gradients):
+            return "the gradients"
+        return "" if math.isfinite(loss) else "the loss"
+
+    def _note_unexpected(self) -> None:
+        """Count the step; warn if from now on each step with this signature has to learn."""
+        self._learnt.unexpected += 1
+        if not self.stage.unexpected:  # on another stage
+            return
+        _log.info(
+            "stage %d, step %d: %s; learning anew", self._rank, self.step, self.stage.unexpected
+        )
+        if self._learnt.must_learn:
+            _log.warning(
+                "stage %d: %s. Such changes come again and again, so from now on every message "
+                "brings its description along, and steps are slower",
+                self._rank,
+                self.stage.unexpected,
+            )
+
+    def _return_to_user(self) -> None:
+        """Backpropagate from the inputs' gradients to what the user computed the inputs from."""
+        pairs = [(given, leaf.grad) for given, leaf in self._user_inputs if leaf.grad is not None]
+        if pairs:
+            torch.autograd.backward(
+                [given for given, _ in pairs], [gradient for _, gradient in pairs]
+            )
+
+    def _own_loss(self) -> float:
+        """The mini-batch's mean loss on the last stage, added in the order of the micro-batches."""
+        loss = float(sum(self.losses[i] for i in sorted(self.losses)))
+        return loss if self._after is not None else self._total(loss)
+
+    def _total(self, value: float) -> float:
+        return value if self.replicas is None else self.replicas.total(value)
+
+    def _flush(self) -> None:
+        """Wait until everything is sent."""
+        self.links.flush()
+        self._announcement_taken()
 
     def _to_device(self, tree: Tree) -> Tree:
         moved = map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)

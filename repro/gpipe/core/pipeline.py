@@ -1,4 +1,4 @@
-"""The public face: a model cut into K stages, one process each, trained with M micro-batches a step.
+"""The public class: a model cut into K stages, one process each, trained with M micro-batches.
 
     pipe = Pipeline(layers, stages=2, micro_batches=8)
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
@@ -60,37 +60,37 @@ class Pipeline:
     Args:
         layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
-            Factories are called only for the layers that run here and are initialised from (seed,
-            layer), the same for every K.
+            Factories are called only for the layers that run here. They are initialised from
+            (seed, layer), the same for every K.
         stages: K, at most the number of processes and of layers. 1 needs no process group.
         micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
-        replicas: D copies of the pipeline, each with mini-batches of its own: rank d K + j of the
-            world runs stage j of replica d. Gradients are those of the mean over all of them,
-            running statistics too.
-        balance: layers in each stage; or what to make even: "parameters", "uniform" counts,
-            measured "time", which needs a `sample`, or any cost(a, b) of a stage made of layers a
-            to b-1. `print(pipe.cut)` tells.
+        replicas: D copies of the pipeline, each with mini-batches of its own. Rank d K + j of the
+            world runs stage j of replica d. Gradients and running statistics are those of all
+            mini-batches together.
+        balance: how many layers each stage gets, or what to make even: "parameters", "uniform"
+            counts, measured "time", which needs a `sample`, or any cost(a, b) of a stage made of
+            layers a to b-1. `print(pipe.cut)` shows the result.
         partitioner: a name in `partition.PARTITIONERS`: "smallest-largest", "minimum-variance" (the
             paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
             ("except_last"), or "never".
         schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`.
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
-            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, else,
-            and with "gloo", pinned host memory.
-        throttle: makes every link between neighbours, each direction one, no faster than this, to
-            emulate a slow network between stages on the CPU of one Linux host. A link carries one
-            message at a time, and the message arrives `latency` later; without `overlap` its sender
-            does not compute before it is on its way. Small messages of the runtime itself
-            (announcements, descriptions, losses) are not throttled.
+            gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
+            otherwise, or with "gloo", pinned host memory.
+        throttle: the speed of every link between neighbours, to emulate a slow network on the CPUs
+            of one Linux host. Each direction is a link. A link carries one message at a time, and
+            the message arrives `latency` later. Without `overlap` its sender does not compute
+            meanwhile. Small messages of the runtime itself (announcements, descriptions, losses)
+            are not throttled.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
-        allow_nonfinite: train on, and save, where loss, gradients or weights are inf or nan:
-            nothing is checked. For a loss scale of your own, say.
+        allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
+            training nor when saving; for a loss scale of your own, say.
 
     Raises:
-        ValueError: one line, for any argument out of range.
+        ValueError: for any argument out of range.
     """
 
     @in_call()
@@ -125,65 +125,100 @@ class Pipeline:
         self.stages = stages
         self.micro_batches = micro_batches
         self.replicas = replicas
+        self.allow_nonfinite = allow_nonfinite
+
+        # Which stage of which replica this process is, and where it runs.
         self.replica, self.rank = place(stages, replicas)
-        self._all = Wire(stages * replicas, self.replica * stages + self.rank)
-        self.device = own_device(device, self._all.rank)
+        self._everyone = Wire(stages * replicas, self.replica * stages + self.rank)
+        self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
-            # events and communicators belong to the current device
+            # Events and communicators belong to the current device.
             torch.cuda.set_device(self.device)
         here.who = named(self.rank, self.replica, replicas)
-        alike = {
-            "stages": stages,
-            "replicas": replicas,
-            "layers": len(entries),
-            "micro_batches": micro_batches,
-        }
-        alike |= {"balance": "a cost" if callable(balance) else balance, "partitioner": partitioner}
-        alike |= {
-            "checkpoint": checkpoint,
-            "seed": seed,
-            "schedule": schedule,
-            "transport": transport,
-        }
-        alike |= {"throttle": throttle, "allow_nonfinite": allow_nonfinite}
+
         if stages * replicas > 1:
-            refuse_unlike(self._all.rank, alike)
-        wire = Wire(stages, self.rank, self.replica)
-        links = Links(wire, self.device, transport, throttle)
-        self.cut = choose(
-            entries,
-            stages,
-            balance,
-            partitioner,
-            lambda: self._profile(
-                entries, links, recompute=checkpoint != "never", seed=seed, sample=sample
-            ),
+            settings = {
+                "stages": stages,
+                "replicas": replicas,
+                "layers": len(entries),
+                "micro_batches": micro_batches,
+                "balance": "a cost" if callable(balance) else balance,
+                "partitioner": partitioner,
+                "checkpoint": checkpoint,
+                "seed": seed,
+                "schedule": schedule,
+                "transport": transport,
+                "throttle": throttle,
+                "allow_nonfinite": allow_nonfinite,
+            }
+            refuse_unlike(self._everyone.rank, settings)
+
+        links = Links(Wire(stages, self.rank, self.replica), self.device, transport, throttle)
+        recompute = checkpoint != "never"
+        profile = partial(
+            self._profile, entries, links, recompute=recompute, seed=seed, sample=sample
         )
+        self.cut = choose(entries, stages, balance, partitioner, profile)
         self.balance = self.cut.counts
-        if self._all.rank == 0:
+        if self._everyone.rank == 0:
             _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
-        ends = [0, *accumulate(self.balance)]
-        own = range(ends[self.rank], ends[self.rank + 1])
-        built = {n: build(entries[n], n, seed, self.device) for n in own}
-        if stages > 1:
-            for n, module in built.items():
-                refuse_sync_batchnorm(module, n)
+
         self._names = names(layers)
-        self.stage = Stage(built, [self._names[n] for n in own], self.device, seed)
-        self.stage.first = self.replica * micro_batches
+        self.stage = self._build_stage(entries, seed)
         copies = None
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.device)
-        self.allow_nonfinite = allow_nonfinite
         self.engine = Engine(
-            self.stage, links, copies, self._all, refuse_nonfinite=not allow_nonfinite
+            self.stage,
+            links,
+            micro_batches,
+            copies,
+            self._everyone,
+            refuse_nonfinite=not allow_nonfinite,
         )
-        self._offset: float | None = None  # of this host's clock, learnt in the first step
+        self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
+    def _profile(
+        self, layers: list[Layer], links: Links, *, recompute: bool, seed: int, sample: Tree | None
+    ) -> tuple[Profile, LinkSpeed]:
+        """Times of the layers and the slowest link, the same on every rank.
+
+        The layers are timed on the first stage of the first replica.
+        """
+        profile = None
+        if self._everyone.rank == 0:
+            if sample is None:
+                raise ValueError(
+                    "balance='time': needs sample=, the inputs of one micro-batch; or try "
+                    "'parameters'"
+                )
+            profile = measure(layers, sample, self.device, recompute=recompute, seed=seed)
+        gathered = self._everyone.all_gather((profile, links.speed()))
+        speeds = [speed for _, speed in gathered]
+        slowest = LinkSpeed(
+            max(s.latency for s in speeds),
+            min(s.bytes_per_second for s in speeds),
+            all(s.overlap for s in speeds),
+        )
+        return gathered[0][0], slowest
+
+    def _build_stage(self, layers: list[Layer], seed: int) -> Stage:
+        """Build the layers of this stage, and no others."""
+        bounds = [0, *accumulate(self.balance)]
+        indices = range(bounds[self.rank], bounds[self.rank + 1])
+        modules = {n: build(layers[n], n, seed, self.device) for n in indices}
+        if self.stages > 1:
+            for n, module in modules.items():
+                refuse_sync_batchnorm(module, n)
+        stage = Stage(modules, [self._names[n] for n in indices], self.device, seed)
+        stage.first = self.replica * self.micro_batches
+        return stage
+
     def __repr__(self) -> str:
-        end = self.stage.head_index
+        last = self.stage.head_index - 1
+        first = self.stage.head_index - len(self.module)
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )
@@ -191,7 +226,7 @@ class Pipeline:
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
             f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
             f"here: {named(self.rank, self.replica, self.replicas)} on {self.device}, layers "
-            f"{end - len(self.module)} to {end - 1}: {shorten(layers, 80, placeholder=' ...')}"
+            f"{first} to {last}: {shorten(layers, 80, placeholder=' ...')}"
         )
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -214,14 +249,14 @@ class Pipeline:
         trace: bool = False,
         scaler: GradScaler | None = None,
     ) -> StepResult:
-        """One mini-batch: M forwards and backwards on every stage and one synchronous update.
+        """Train on one mini-batch: M forwards and backwards on every stage, one synchronous update.
 
         Call it on every rank. The gradients are those of the mini-batch mean. Inside torch.autocast
         the layers and the loss run in the lower precision, and everything else as outside.
 
         Args:
-            inputs: read on the first stage, this replica's own; tensors of shape [N, ...], nested
-                as the first layer takes them; members marked `Whole` reach every micro-batch uncut.
+            inputs: read on the first stage of each replica; tensors of shape [N, ...], nested as
+                the first layer takes them. Members marked `Whole` reach every micro-batch uncut.
                 Other stages may pass None.
             targets: read on the last stage; [N, ...] likewise, or None. Other stages may pass None.
             loss_fn: (outputs, targets) of a micro-batch -> its mean loss; runs on the last stage.
@@ -229,16 +264,16 @@ class Pipeline:
             optimizer: of this stage's parameters. None leaves the gradients to the caller, and does
                 not clear them beforehand.
             trace: collect the spans of all stages.
-            scaler: from `grad_scaler`, for float16. The gradients are those of the scaled loss, and
-                the loss that is returned is not scaled. With an optimizer, its step and update are
-                done too. Gradients may then be inf or nan; no NonFiniteError is raised.
+            scaler: from `grad_scaler`, for float16. The gradients are those of the scaled loss. The
+                returned loss is not scaled. With an optimizer, the scaler's step and update are
+                done too. Gradients may be inf or nan, and no NonFiniteError is raised.
 
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference
                 mode, or if the optimizer would discard gradients that steps without one have left.
-            NonFiniteError: one line on every rank, if the loss or a gradient is inf or nan; running
-                the step once more finds out which layer made it. Weights, optimizer state, buffers,
-                gradients and the step's number are as before: training can go on with another
+            NonFiniteError: on every rank, if the loss or a gradient is inf or nan. The step is run
+                once more to find the layer that made it. Weights, optimizer state, buffers,
+                gradients and the number of steps are as before, so training can go on with another
                 mini-batch.
         """
         self._refuse_update(optimizer, scaler)
@@ -249,7 +284,7 @@ class Pipeline:
                 step(optimizer, trace=trace, scaler=scaler)
             except NonFiniteError as refused:
                 raise culprit.find(
-                    self.stage, self._all, self.engine.wire, str(refused), step
+                    self.stage, self._everyone, self.engine.wire, str(refused), step
                 ) from None
         self._updated = optimizer is not None
         return self._result(trace=trace)
@@ -258,7 +293,7 @@ class Pipeline:
     def _refuse_update(
         self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None
     ) -> None:
-        """Raise a ValueError where a step would train something else than the same code does without a pipeline."""
+        """Raise a ValueError if the step would train otherwise than without a pipeline."""
         if optimizer is not None:
             refuse_no_optimizer(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -272,8 +307,8 @@ class Pipeline:
                 f"scaler: {type(scaler).__name__} knows the gradients of one stage only; make it "
                 "by pipe.grad_scaler()"
             )
-        left = self._updated is False and any(p.grad is not None for p in self.parameters())
-        if optimizer is not None and left:
+        gradients_left = any(p.grad is not None for p in self.parameters())
+        if optimizer is not None and self._updated is False and gradients_left:
             raise ValueError(
                 "optimizer: train_step would clear the gradients that steps without an optimizer "
                 "have left; call optimizer.step() to use them, or optimizer.zero_grad() to drop "
@@ -283,10 +318,11 @@ class Pipeline:
     @in_call()
     @told()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scale the gradients so that their norm over all stages is at most `max_norm`; call it on every rank.
+        """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
-        Call it between `train_step` without an optimizer and `optimizer.step()`. It is
-        torch.nn.utils.clip_grad_norm_ of the unsplit model. The norm has the same bits for every K.
+        Call it on every rank, between `train_step` without an optimizer and `optimizer.step()`. It
+        is torch.nn.utils.clip_grad_norm_ of the unsplit model. The norm has the same bits for every
+        K.
 
         Args:
             max_norm: at least 0; inf only measures.
@@ -304,40 +340,43 @@ class Pipeline:
             max_norm,
             norm_type,
             updated=bool(self._updated),
-            everyone=self._all,
+            everyone=self._everyone,
             stages=self.stages,
         )
         return total.to(self.device)
 
     def grad_scaler(self, **options: Any) -> GradScaler:
-        """A torch.amp.GradScaler for `train_step`: an inf on one stage skips the update on all stages.
+        """A torch.amp.GradScaler for `train_step`; an inf on one stage skips the update on all.
 
         Args:
             options: those of torch.amp.GradScaler, the same on every rank: `init_scale`,
                 `growth_factor`, `backoff_factor`, `growth_interval`, `enabled`.
         """
-        return GradScaler(self.device, self._all, **options)
+        return GradScaler(self.device, self._everyone, **options)
 
     @told()
     def _result(self, *, trace: bool) -> StepResult:
-        """Of the step that was run last, on every rank."""
+        """The result of the last step, on every rank."""
         recorder = self.engine.recorder
-        own = recorder.finish()
+        spans = recorder.finish()
         loss = self.engine.loss()
-        if self._offset is None:
-            self._offset = self._all.clock_offset()
-        times = recorder.began + self._offset, recorder.ended + self._offset
+        if self._clock_offset is None:
+            self._clock_offset = self._everyone.clock_offset()
+        offset = self._clock_offset
+        start, end = recorder.began + offset, recorder.ended + offset
         if not trace:
-            return StepResult(loss, *times)
-        own = [s._replace(start=s.start + self._offset, end=s.end + self._offset) for s in own]
-        timeline = Timeline(
-            tuple(s for stage in self.engine.wire.all_gather(own) for s in stage), self.stages
-        )
-        return StepResult(loss, *times, timeline)
+            return StepResult(loss, start, end)
+        spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
+        of_stages = self.engine.wire.all_gather(spans)
+        timeline = Timeline(tuple(s for spans in of_stages for s in spans), self.stages)
+        return StepResult(loss, start, end, timeline)
 
     @in_call()
     def evaluate(self, inputs: Tree, targets: Tree, loss_fn: Loss) -> EvaluationResult:
-        """Forward only, in evaluation mode and without gradients; call it on every rank, arguments as above."""
+        """Run the forward in evaluation mode, without gradients; call it on every rank.
+
+        Arguments as of `train_step`.
+        """
         modes = [(m, m.training) for m in self.module.modules()]
         self.module.eval()
         try:
@@ -369,35 +408,37 @@ class Pipeline:
         optimizer: torch.optim.Optimizer | None = None,
         limit: int | None = None,
     ) -> list[int]:
-        """Peak bytes on each stage over one training step, which it runs: slower than usual, so never time it.
+        """Peak bytes on each stage during one training step, which this runs.
 
-        Counted are parameters, buffers, gradients, optimizer state, activations, messages and, on
-        the CPU, only tensors (live storages); on a GPU what the allocator handed out.
+        Counted are parameters, buffers, gradients, optimizer state, activations and messages: on
+        the CPU live storages of tensors, on a GPU what the allocator handed out. The step is slower
+        than usual, so do not time it.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes; the
-                others are told.
+            MemoryError, torch.OutOfMemoryError: on a stage that takes more than `limit` bytes. The
+                other stages stop too.
         """
-        with memory.peak_memory(
-            self.device, self.resident(inputs, targets, optimizer), limit
-        ) as peak:
+        resident = self.resident(inputs, targets, optimizer)
+        with memory.peak_memory(self.device, resident, limit) as peak:
             self.train_step(inputs, targets, loss_fn, optimizer)
         return self.engine.wire.all_gather(peak.value)
 
     def resident(
         self, inputs: Tree, targets: Tree, optimizer: torch.optim.Optimizer | None
     ) -> Iterator[Tensor]:
-        """What lies in this stage's memory between steps; a list of it would keep alive what a step lets go of."""
+        """What is in this stage's memory between steps.
+
+        An iterator, since a list would keep alive what a step releases.
+        """
         yield from self.module.parameters()
         yield from self.module.buffers()
         yield from (p.grad for p in self.module.parameters() if p.grad is not None)
-        yield from flatten(
-            [[*state.values()] for state in optimizer.state.values()]
-            if optimizer is not None
-            else []
-        )[0]
-        yield from flatten(unwrapped(inputs))[0] if self.rank == 0 else []
-        yield from flatten(unwrapped(targets))[0] if self.is_last else []
+        if optimizer is not None:
+            yield from flatten([list(state.values()) for state in optimizer.state.values()])[0]
+        if self.is_first:
+            yield from flatten(unwrapped(inputs))[0]
+        if self.is_last:
+            yield from flatten(unwrapped(targets))[0]
 
     @in_call()
     def save(
@@ -406,22 +447,23 @@ class Pipeline:
         optimizer: torch.optim.Optimizer | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a checkpoint that any K can load, in place of the one that is there; call it on every rank.
+        """Write a checkpoint that any K can load; call it on every rank.
+
+        It replaces the checkpoint in the folder, if there is one.
 
         Args:
-            folder: one that all hosts see. Each stage writes its own part; replicas after the first
+            folder: one that all hosts see. Each stage writes its own part. Replicas after the first
                 only wait.
-            optimizer: of this stage; its state goes along.
-            extra: anything of yours that JSON can keep, such as the epoch.
+            optimizer: of this stage; its state is saved too.
+            extra: anything of yours that JSON can hold, such as the epoch.
 
         Raises:
-            OSError, ValueError: one line on every rank, also where weights, running statistics or
-                optimizer state are inf or nan and that is not allowed; the checkpoint that was
-                there stays.
+            OSError, ValueError: on every rank. Also if weights, running statistics or optimizer
+                state are inf or nan and that is not allowed. The former checkpoint stays.
         """
         failure = None
         try:
-            if not self.replica:
+            if self.replica == 0:
                 save_load.save(
                     Path(folder),
                     rank=self.rank,
@@ -435,24 +477,28 @@ class Pipeline:
                 )
         except (OSError, ValueError) as error:
             failure = error
-        for found in [failure, *self._all.all_gather(failure)]:
-            if found is not None:
-                raise found
+        failures = [failure, *self._everyone.all_gather(failure)]  # first the one of this rank
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     @in_call()
     def load(
         self, folder: Path | str, optimizer: torch.optim.Optimizer | None = None
     ) -> dict[str, Any]:
-        """Go on from a checkpoint of any K, bit for bit; call it on every rank. Returns what `save` got as `extra`.
+        """Go on from a checkpoint of any K, bit for bit; call it on every rank.
+
+        Returns:
+            What `save` got as `extra`.
 
         Raises:
-            ValueError: one line on every rank, before anything is changed, if it is damaged or of
-                another model.
+            ValueError: on every rank, before anything is changed, if the checkpoint is damaged or
+                of another model.
         """
         restored = save_load.load(
             Path(folder),
             rank=self.rank,
-            gather=self._all.all_gather,
+            gather=self._everyone.all_gather,
             module=self.module,
             layers=self._names,
             optimizer=optimizer,
@@ -462,41 +508,23 @@ class Pipeline:
 
     @in_call()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take this stage's part of the unsplit model's state dict; on every rank, for replicas must agree.
+        """Load this stage's part of the unsplit model's state dict; call it on every rank.
 
         Raises:
-            ValueError: one line, if a key is missing, of another shape, or of no layer.
+            ValueError: if a key is missing, has another shape, or belongs to no layer.
         """
         self.module.load_state_dict(save_load.own_part(state_dict, self.module, self._names))
 
     @in_call()
     def barrier(self) -> None:
-        """Return when every stage of every replica has come here, with what its device still had to do done."""
+        """Wait until every stage of every replica has come here and its device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self._all.all_gather(None)
+        self._everyone.all_gather(None)
 
     def close(self) -> None:
-        """End this pipeline's helper thread and connections; it takes no step after that. The process group stays."""
-        self.engine.links.close()
+        """End this pipeline's helper thread and connections, but not the process group.
 
-    def _profile(
-        self, layers: list[Layer], links: Links, *, recompute: bool, seed: int, sample: Tree | None
-    ) -> tuple[Profile, LinkSpeed]:
-        """Layers timed on the first stage of the first replica, the slowest of all links; the same on every rank."""
-        found = None
-        if self._all.rank == 0:
-            if sample is None:
-                raise ValueError(
-                    "balance='time': needs sample=, the inputs of one micro-batch; or try "
-                    "'parameters'"
-                )
-            found = measure(layers, sample, self.device, recompute=recompute, seed=seed)
-        gathered = self._all.all_gather((found, links.speed()))
-        speeds = [speed for _, speed in gathered]
-        slowest = LinkSpeed(
-            max(s.latency for s in speeds),
-            min(s.bytes_per_second for s in speeds),
-            all(s.overlap for s in speeds),
-        )
-        return gathered[0][0], slowest
+        No step can follow.
+        """
+        self.engine.links.close()
