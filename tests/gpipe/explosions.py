@@ -1,4 +1,4 @@
-"""What the processes of `test_culprit.py` run: models of which one layer makes inf or nan when its inputs say so."""
+"""What the processes of `test_nonfinite_layer.py` run: models whose inputs make inf or nan."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,7 +48,7 @@ class _Spoil(torch.autograd.Function):
 
 
 class Link(nn.Module):
-    """Whatever a step must not change when it is refused; the first column is an order and passes through."""
+    """Everything that a refused step must not change; the inputs' first column is a command."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def without_optimizer(**how: Any) -> tuple[str, bool]:
 
 
 def saved(folder: Path, **how: Any) -> dict[str, Any]:
-    """A weight, a running statistic and an optimizer's state that are infinite on the last stage of a replica."""
+    """Infinite weight, running statistic and optimizer state on the last stage of a replica."""
     pipe = pipeline(2, **how)
     optimizer = optimizer_of(pipe)
     pipe.train_step(*batch(), loss_fn, optimizer)

@@ -1,4 +1,4 @@
-"""The caller's torch.autocast region: layers and loss run inside it, and everything else outside.
+"""The caller's torch.autocast region: layers and loss run inside it, everything else outside.
 
 PyTorch recommends to leave the region before the backward. Inside it, the gradients of operators
 that ran in float32 would be computed in the lower precision. The same holds for an optimizer that

@@ -1,4 +1,4 @@
-"""Gradient clipping by the norm over all stages, as torch.nn.utils.clip_grad_norm_ does for an unsplit model."""
+"""Gradient clipping by the norm over all stages: torch.nn.utils.clip_grad_norm_ for a pipeline."""
 
 import math
 from collections.abc import Sequence
@@ -39,48 +39,53 @@ def clip_grad_norm_(
     Raises:
         ValueError: if an argument is out of range or differs between ranks, or after an update.
     """
-    own, wrong, norms = {}, "", torch.zeros(0)
+    arguments: dict[str, float] = {}
+    problem, norms = "", torch.zeros(0)
     try:
-        own = {
-            "max_norm": _number("max_norm", max_norm),
-            "norm_type": _number("norm_type", norm_type),
+        arguments = {
+            "max_norm": _to_float("max_norm", max_norm),
+            "norm_type": _to_float("norm_type", norm_type),
         }
-        if own["norm_type"] == 0:
+        if arguments["norm_type"] == 0:
             raise ValueError(
                 "norm_type=0.0: must be above 0; use 2.0, or inf for the largest value"
             )
-        norms = _norms(parameters, own["norm_type"])
+        norms = _norms(parameters, arguments["norm_type"])
     except ValueError as error:
-        wrong = str(error)
-    gathered = everyone.all_gather((own, wrong, updated, norms))
+        problem = str(error)
+
+    # A problem of one rank is an error on all of them.
+    gathered = everyone.all_gather((arguments, problem, updated, norms))
     first = gathered[0][0]
-    for rank, (theirs, wrong, late, _) in enumerate(gathered):
-        if wrong:
-            raise RefusedError(wrong)
+    for rank, (theirs, their_problem, already_updated, _) in enumerate(gathered):
+        if their_problem:
+            raise RefusedError(their_problem)
         if theirs != first:
             raise RefusedError(
                 f"clip_grad_norm_: {theirs} on rank {rank}, but {first} on rank 0; give every rank "
                 "the same"
             )
-        if late:
+        if already_updated:
             raise RefusedError(
                 "clip_grad_norm_: train_step has updated the weights already; call train_step "
                 "without an optimizer, then clip_grad_norm_, then optimizer.step()"
             )
-    # Empty ones are left out, because torch.cat lets them take part in choosing the number format.
+
+    # Empty tensors are left out, because torch.cat would consider their dtype.
     filled = [norms for *_, norms in gathered[:stages] if norms.numel()]
-    total = (
-        torch.linalg.vector_norm(torch.cat(filled), own["norm_type"]) if filled else torch.zeros(())
-    )
+    total = torch.zeros(())
+    if filled:
+        total = torch.linalg.vector_norm(torch.cat(filled), arguments["norm_type"])
     clipped = [p for p in parameters if p.grad is not None]
     if clipped:
-        torch.nn.utils.clip_grads_with_norm_(clipped, own["max_norm"], total.to(clipped[0].device))
+        on_device = total.to(clipped[0].device)
+        torch.nn.utils.clip_grads_with_norm_(clipped, arguments["max_norm"], on_device)
     return total
 
 
-def _number(name: str, value: float) -> float:
+def _to_float(name: str, value: float) -> float:
     try:
-        number = float(value)  # torch takes "inf" too
+        number = float(value)  # also of the string "inf", as torch allows
     except (TypeError, ValueError):
         number = math.nan
     if not within(number, 0.0, math.inf):
@@ -89,13 +94,13 @@ def _number(name: str, value: float) -> float:
 
 
 def _norms(parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:
-    """The norm of each gradient that has elements: [number of these], on the CPU."""
-    found = []
+    """The norm of each gradient that has elements, on the CPU: [number of such gradients]."""
+    norms = []
     for parameter in parameters:
         gradient = parameter.grad
         if gradient is None:
             continue
         values = gradient.coalesce().values() if gradient.is_sparse else gradient
         if values.numel():
-            found.append(torch.linalg.vector_norm(values, norm_type))
-    return torch.stack(found).cpu() if found else torch.zeros(0)
+            norms.append(torch.linalg.vector_norm(values, norm_type))
+    return torch.stack(norms).cpu() if norms else torch.zeros(0)

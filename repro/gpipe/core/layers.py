@@ -1,6 +1,7 @@
-"""A model as a sequence of layers: modules, or what is built only where it runs.
+"""A model as a sequence of layers: modules, or layers that are built only where they run.
 
-That is a zero-argument factory, or a module on the meta device, which has shapes but no memory.
+The latter are zero-argument factories, and modules on the meta device, which have shapes but no
+memory.
 """
 
 import inspect
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from repro.gpipe.exact import rng
 
 Layer = nn.Module | Callable[[], nn.Module]
-# the second is nn.MultiheadAttention's
+# Methods that initialise a module; the second is nn.MultiheadAttention's.
 _RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 
 
@@ -23,8 +24,8 @@ def as_layers(layers: Any) -> list[Layer]:
     """The layers of a model, checked.
 
     Raises:
-        ValueError: one line, if this is no sequence of layers, or if two layers on the meta device
-            share a parameter.
+        ValueError: if this is no sequence of layers, or if two layers on the meta device share a
+            parameter.
     """
     if isinstance(layers, nn.Sequential):
         layers = list(layers)
@@ -44,17 +45,18 @@ def as_layers(layers: Any) -> list[Layer]:
 
 
 def names(layers: Any) -> list[str]:
-    """Each layer's own key in the unsplit model: the child's name in an nn.Sequential, else its index."""
+    """Each layer's key in the unsplit model: its name in an nn.Sequential, otherwise its index."""
     if isinstance(layers, nn.Sequential):
-        found = (name for name, _ in layers.named_modules(remove_duplicate=False))
-        return [name for name in found if name and "." not in name]
+        paths = [path for path, _ in layers.named_modules(remove_duplicate=False)]
+        return [path for path in paths if path and "." not in path]
     return [str(index) for index in range(len(as_layers(layers)))]
 
 
 def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Module:
-    """The module on its device: a user's own as it is, anything else made and initialised here.
+    """The module of a layer, on its device.
 
-    Initialised on the CPU from (seed, layer index), so that no K changes it.
+    A factory is called and a module on the meta device is initialised, on the CPU from (seed, layer
+    index), so with the same values for every K. Any other module is taken as it is.
 
     Raises:
         ValueError: if a factory makes no module, or a module on the meta device cannot initialise
@@ -63,34 +65,34 @@ def build(layer: Layer, index: int, seed: int, device: torch.device) -> nn.Modul
     others = [*rng.other_sources().values()]
     with rng.preserved(torch.device("cpu"), others):
         rng.reseed(rng.hashed(seed, rng.INITIALISATION, 0, index), torch.device("cpu"), others)
-        module = layer if isinstance(layer, nn.Module) else _made(layer, index)
+        module = layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
         if any(tensor.is_meta for _, tensor in _tensors(module)):
-            module = _materialised(module, index)
+            module = _materialise(module, index)
     return module.to(device)
 
 
-def _made(factory: Callable[[], nn.Module], index: int) -> nn.Module:
-    """What a factory makes.
+def _call_factory(factory: Callable[[], nn.Module], index: int) -> nn.Module:
+    """The module that a factory makes.
 
     Raises:
         ValueError: if it needs arguments, or makes no module.
     """
-    if not _takes_nothing(factory):
+    if not _needs_no_arguments(factory):
         name = getattr(factory, "__name__", type(factory).__name__)
         raise ValueError(
             f"layers[{index}]: {name} needs arguments, and a factory gets none; write lambda: "
             f"{name}(...)"
         )
-    made = factory()
-    if not isinstance(made, nn.Module):
+    module = factory()
+    if not isinstance(module, nn.Module):
         raise ValueError(
-            f"layers[{index}]: the factory returned {type(made).__name__}, not an nn.Module"
+            f"layers[{index}]: the factory returned {type(module).__name__}, not an nn.Module"
         )
-    return made
+    return module
 
 
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    """Whether it can be called without arguments; a builtin that does not tell counts as no."""
+def _needs_no_arguments(function: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments; False for a builtin without a signature."""
     try:
         inspect.signature(function).bind()
     except (TypeError, ValueError):
@@ -99,49 +101,50 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
 
 
 def _tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers, with their names; without `recurse` only the module's own."""
+    """Parameters and buffers with their names; without `recurse` not those of submodules."""
     return chain(module.named_parameters(recurse=recurse), module.named_buffers(recurse=recurse))
 
 
-def _materialised(layer: nn.Module, index: int) -> nn.Module:
-    """A copy of a module on the meta device, with memory, initialised by its own submodules' reset methods.
+def _materialise(layer: nn.Module, index: int) -> nn.Module:
+    """A copy with memory of a module on the meta device, initialised by its own reset methods.
 
-    These run as constructors do, submodules first: nn.MultiheadAttention sets its projection's bias
-    after that has drawn one. The draws are those of a factory where the constructors do no more
-    than call them.
+    The methods run in the order of constructors, submodules first: nn.MultiheadAttention sets its
+    projection's bias after that has drawn one. If constructors only call these methods, the draws
+    are those of a factory.
 
     Raises:
         ValueError: if part of the module is not on the meta device, or would be left without a
             value.
     """
-    if real := next((name for name, tensor in _tensors(layer) if not tensor.is_meta), None):
+    real = next((name for name, tensor in _tensors(layer) if not tensor.is_meta), None)
+    if real is not None:
         raise ValueError(
             f"layers[{index}].{real}: not on the meta device as other parts of this layer are, and "
             "initialising the layer would overwrite it; give a factory that makes the whole layer"
         )
     blank = {id(tensor): _blank(tensor) for _, tensor in _tensors(layer)}
     untouched = {id(tensor): tensor._version for tensor in blank.values()}
-    # takes the blanks for copies already made: what was tied stays tied
+    # deepcopy takes the blanks for copies already made, so that tied tensors stay tied.
     module = deepcopy(layer, dict(blank))
-    for name, part in _parts_first(module):
-        reset = next((getattr(part, method) for method in _RESETS if hasattr(part, method)), None)
-        if reset is not None and _takes_nothing(reset):
-            reset()
-        elif own := next((key for key, _ in _tensors(part, recurse=False)), None):
+    for name, part in _submodules_first(module):
+        resets = [getattr(part, method) for method in _RESETS if hasattr(part, method)]
+        if resets and _needs_no_arguments(resets[0]):
+            resets[0]()
+            continue
+        tensor_name = next((key for key, _ in _tensors(part, recurse=False)), None)
+        if tensor_name is not None:
+            path = f"{name}.{tensor_name}".lstrip(".")
             why = "has no reset_parameters() without arguments"
-            raise _not_initialised(index, f"{name}.{own}".lstrip("."), part, why)
+            raise _not_initialised(index, path, part, why)
     for name, tensor in _tensors(module):
-        # No value can mark an integer or a boolean as unset, so there it is that nothing wrote to
-        # the tensor.
-        if (
-            tensor.isnan().any()
-            if _has_nan(tensor)
-            else untouched.get(id(tensor)) == tensor._version
-        ):
+        # Integers cannot be NaN; they are unset if nothing wrote to them.
+        unset = untouched.get(id(tensor)) == tensor._version
+        if _can_be_nan(tensor):
+            unset = bool(tensor.isnan().any())
+        if unset:
             part = module.get_submodule(name.rpartition(".")[0])
-            raise _not_initialised(
-                index, name, part, "leaves it unset when it resets its parameters"
-            )
+            why = "leaves it unset when it resets its parameters"
+            raise _not_initialised(index, name, part, why)
     return module
 
 
@@ -152,45 +155,46 @@ def _not_initialised(index: int, name: str, part: nn.Module, why: str) -> ValueE
     )
 
 
-def _has_nan(tensor: Tensor) -> bool:
+def _can_be_nan(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _blank(tensor: Tensor) -> Tensor:
-    """Room for a tensor on the meta device, NaN wherever there is one."""
-    room = torch.empty_like(tensor, device="cpu", requires_grad=False)
-    if _has_nan(room):
-        room.fill_(float("nan"))
-    return nn.Parameter(room, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else room
+    """Memory on the CPU for a tensor on the meta device, filled with NaN if its type has one."""
+    blank = torch.empty_like(tensor, device="cpu", requires_grad=False)
+    if _can_be_nan(blank):
+        blank.fill_(float("nan"))
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(blank, tensor.requires_grad)
+    return blank
 
 
-def _parts_first(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def _submodules_first(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """A module's submodules, and theirs, before itself."""
     for name, child in module.named_children():
-        yield from _parts_first(child, f"{prefix}{name}.")
+        yield from _submodules_first(child, f"{prefix}{name}.")
     yield prefix.removesuffix("."), module
 
 
 def on_meta(layers: Sequence[Layer]) -> Iterator[nn.Module]:
-    """Every layer; what factories make is made without memory, unless it exists already."""
+    """Every layer as a module; those of factories are made on the meta device."""
     for index, layer in enumerate(layers):
         with torch.device("meta"):
-            yield layer if isinstance(layer, nn.Module) else _made(layer, index)
+            yield layer if isinstance(layer, nn.Module) else _call_factory(layer, index)
 
 
 def parameter_counts(layers: Sequence[Layer]) -> list[int]:
-    """Number of parameters of each layer; factories are only built on the meta device.
+    """Number of parameters of each layer; factories are called on the meta device.
 
     Raises:
         ValueError: if a layer is lazy, so that its parameters have no shape before it has seen
             data.
     """
     for index, layer in enumerate(on_meta(layers)):
-        if lazy := next(
-            (key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)), None
-        ):
+        lazy = [key for key, p in layer.named_parameters() if nn.parameter.is_lazy(p)]
+        if lazy:
             raise ValueError(
-                f"layers[{index}].{lazy}: has no shape before the layer's first forward, so "
+                f"layers[{index}].{lazy[0]}: has no shape before the layer's first forward, so "
                 "balance='parameters' cannot count it; give balance='uniform' or a list of layers "
                 "per stage, or a layer with sizes, such as nn.Linear in place of nn.LazyLinear"
             )
@@ -198,15 +202,15 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 
 
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
-    """Raise a ValueError if two stages share a parameter or a buffer: each would change its own copy.
+    """Raise a ValueError if two stages share a parameter or buffer: each would change its own.
 
-    A factory that hands out what exists already is found out by its tensors, which are not on the
-    meta device.
+    A tensor of a factory that is not on the meta device exists already, so it can be shared.
     """
     if len(balance) == 1:
         return
-    owner: dict[int, tuple[int, Tensor]] = {}  # the tensor too, lest its id be used again
-    stages = chain.from_iterable([j] * n for j, n in enumerate(balance))
+    # Tensor -> its first stage. The tensor is kept, so that no other one gets its id.
+    owner: dict[int, tuple[int, Tensor]] = {}
+    stages = [j for j, count in enumerate(balance) for _ in range(count)]
     for index, (j, layer) in enumerate(zip(stages, on_meta(layers), strict=True)):
         for name, tensor in _tensors(layer):
             if tensor.is_meta and not isinstance(layers[index], nn.Module):
@@ -221,11 +225,14 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
 
 
 def _refuse_shared_on_meta(layers: Sequence[Any]) -> None:
-    """Raise a ValueError if two layers share what is still to be made: each is made on its own."""
-    owner: dict[int, int] = {}
+    """Raise a ValueError if two layers share a tensor on the meta device: each makes its own."""
+    owner: dict[int, int] = {}  # tensor -> the first layer that has it
     for index, layer in enumerate(layers):
-        for name, tensor in _tensors(layer) if isinstance(layer, nn.Module) else ():
-            if tensor.is_meta and (first := owner.setdefault(id(tensor), index)) != index:
+        if not isinstance(layer, nn.Module):
+            continue
+        for name, tensor in _tensors(layer):
+            first = owner.setdefault(id(tensor), index)
+            if tensor.is_meta and first != index:
                 raise ValueError(
                     f"layers[{index}].{name}: on the meta device and shared with layers[{first}], "
                     "but each layer there is built on its own; untie it, put both into one layer, "
@@ -234,10 +241,11 @@ def _refuse_shared_on_meta(layers: Sequence[Any]) -> None:
 
 
 def refuse_sync_batchnorm(module: nn.Module, index: int) -> None:
-    """Raise a ValueError if a layer waits for ranks that do not have it: they are other stages, not replicas."""
+    """Raise a ValueError if a layer would wait for the other stages, which do not have it."""
     for name, part in module.named_modules():
         if isinstance(part, nn.SyncBatchNorm):
+            path = f"layers[{index}].{name}".rstrip(".")
             raise ValueError(
-                f"layers[{index}]{name and '.' + name}: SyncBatchNorm would wait for the other "
-                "stages, which do not have this layer; use nn.BatchNorm1d, 2d or 3d"
+                f"{path}: SyncBatchNorm would wait for the other stages, which do not have this "
+                "layer; use nn.BatchNorm1d, 2d or 3d"
             )

@@ -27,11 +27,11 @@ class Learnt:
     Attributes:
         incoming: activations from the stage before.
         outgoing: activations to the stage after.
-        reached: micro-batch -> for each outgoing tensor that requires a gradient, whether there is
-            one.
+        reached: micro-batch -> for each outgoing tensor that requires a gradient, whether the next
+            stage returns one.
         made: micro-batch -> for each incoming tensor that requires a gradient, whether this stage
             makes one.
-        unexpected: how many steps were not as learnt and had to be done again.
+        unexpected: how many steps differed from what was learnt and had to be done again.
     """
 
     incoming: Metas = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Signatures:
     def __init__(self, micro_batches: int) -> None:
         self._most = max(16, _MICRO_BATCHES // micro_batches)
         self._learnt: OrderedDict[int, Learnt] = OrderedDict()
-        self._before: Any = None
+        self._last_shapes: Any = None
         self._in_a_row = 0
 
     def __len__(self) -> int:
@@ -69,27 +69,25 @@ class Signatures:
         return self._learnt.get(signature)
 
     def keep(self, signature: int, learnt: Learnt) -> None:
-        """Remember, and forget what was not used for longest."""
+        """Remember what was learnt, and forget the signature that was not used for longest."""
         self._learnt[signature] = learnt
         self._learnt.move_to_end(signature)
         if len(self._learnt) > self._most:
             self._learnt.popitem(last=False)
 
     def note_inputs(self, shapes: object, constants: object, *, new: bool) -> None:
-        """First stage: warn once in a row of steps of which each has a new signature, since each is slow."""
+        """First stage: warn of a row of steps with a new signature each, since these are slow."""
         self._in_a_row = self._in_a_row + 1 if new else 0
         if self._in_a_row == _NEW_IN_A_ROW:
-            same = self._before == shapes
-            cause = (
-                "a constant among them differs; give it as a tensor"
-                if same
-                else "pad to few shapes"
-            )
+            if shapes == self._last_shapes:
+                differing, advice = constants, "a constant among them differs; give it as a tensor"
+            else:
+                differing, advice = shapes, "pad to few shapes"
             _log.warning(
                 "steps are slow: each of the last %d had inputs of a new kind, so every message "
                 "brought its description (now %s); %s",
                 _NEW_IN_A_ROW,
-                constants if same else shapes,
-                cause,
+                differing,
+                advice,
             )
-        self._before = shapes
+        self._last_shapes = shapes

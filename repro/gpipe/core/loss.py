@@ -17,15 +17,15 @@ Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> it
 
 @dataclass(frozen=True)
 class Weighted:
-    """A mean loss that says what a micro-batch weighs where that is not its number of examples.
+    """A mean loss whose terms are not the examples of a micro-batch.
 
-    A loss over the tokens that are not padding, say: `Weighted(loss, lambda targets: (targets !=
+    A mean over the tokens that are not padding, say: `Weighted(loss, lambda targets: (targets !=
     PAD).sum())`.
 
     Attributes:
         loss: (outputs, targets) of a micro-batch -> its mean loss.
         weight: targets of a micro-batch -> how many terms that mean has, 0 or more. A micro-batch
-            that weighs nothing adds nothing, and its loss is not asked for.
+            of weight 0 adds nothing, and its loss is not computed.
     """
 
     loss: Loss
@@ -37,13 +37,12 @@ class Weighted:
 
 
 class LossModule:
-    """What a loss that is an nn.Module holds: nothing in it may be trained or change.
+    """A loss that is an nn.Module: refuses that its parameters are trained or its buffers change.
 
-    It would have no part in replicas, clipping and checkpoints, and buffers would change once more
-    in R.
+    Replicas, clipping and checkpoints would leave them out, and R would change buffers once more.
 
     Args:
-        module: the loss, or what a `Weighted` one has as its loss.
+        module: the loss, or the loss of a `Weighted` one.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -52,28 +51,31 @@ class LossModule:
         self._parameters: list[tuple[str, nn.Parameter]] = []
 
     def before_step(self, trained: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], Snapshot]:
-        """What is needed to undo a step: its parameters, and copies of its buffers.
+        """What is needed to undo a step: the loss's parameters, and copies of its buffers.
 
         Args:
             trained: parameters of the stage, which the loss may use.
         """
-        own = {id(parameter) for parameter in trained}
+        of_stage = {id(parameter) for parameter in trained}
         self._parameters = [
-            (name, p) for name, p in self.module.named_parameters() if id(p) not in own
+            (name, p) for name, p in self.module.named_parameters() if id(p) not in of_stage
         ]
         return [p for _, p in self._parameters], self._buffers.before_step(learning=False)
 
     def refusal(self) -> str:
-        """After the last backward: what the step did to it that it must not, and what to do; empty if nothing."""
-        name, does = self._buffers.newly_changed(), "changes its buffer"
-        if trained := [name for name, p in self._parameters if p.grad is not None]:
-            name, does = trained[0], "has a gradient for its parameter"
-        if name is None:
+        """After the last backward: why the step must be refused, and what to do; or empty."""
+        trained = [name for name, p in self._parameters if p.grad is not None]
+        changed = self._buffers.newly_changed()
+        if trained:
+            problem = f"has a gradient for its parameter {trained[0]!r}"
+        elif changed is not None:
+            problem = f"changes its buffer {changed!r}"
+        else:
             return ""
         return (
-            f"loss_fn: {type(self.module).__name__} {does} {name!r}, but a loss is not trained, "
-            "saved or recomputed like a layer; make it the last layer of the model, one that "
-            "returns what a plain loss needs"
+            f"loss_fn: {type(self.module).__name__} {problem}, but a loss is not trained, saved or "
+            "recomputed like a layer; make it the last layer of the model, one that returns what a "
+            "plain loss needs"
         )
 
 
@@ -91,7 +93,7 @@ class Head:
         parts: the targets of each micro-batch.
 
     Raises:
-        ValueError: if the targets do not fit the inputs, or the weights make no mean.
+        ValueError: if targets and inputs differ in N, or if the weights make no mean.
     """
 
     def __init__(
@@ -105,22 +107,27 @@ class Head:
         self._loss = loss_fn
         self.parts: list[Tree] = [None] * micro_batches
         if targets is not None:
-            if (found := batch_size(targets, "targets")) != examples:
-                raise ValueError(f"targets: {found} examples, but the inputs have {examples}")
+            target_examples = batch_size(targets, "targets")
+            if target_examples != examples:
+                raise ValueError(
+                    f"targets: {target_examples} examples, but the inputs have {examples}"
+                )
             self.parts = split(targets, micro_batches, "targets")
-        weights = [float(n) for n in sizes(examples, micro_batches)]
         if isinstance(loss_fn, Weighted):
-            weights = [_number(loss_fn.weight(part)) for part in self.parts]
-        right = all(w >= 0 and math.isfinite(w) for w in weights)
-        whole = total(sum(weights) if right else math.nan)  # so that every replica refuses
-        if not whole > 0:
+            weights = [_to_float(loss_fn.weight(part)) for part in self.parts]
+        else:
+            weights = [float(size) for size in sizes(examples, micro_batches)]
+        valid = all(weight >= 0 and math.isfinite(weight) for weight in weights)
+        # Replicas add their sums, so that with one NaN all of them refuse.
+        mini_batch_weight = total(sum(weights) if valid else math.nan)
+        if not mini_batch_weight > 0:
             raise ValueError(
                 f"loss_fn: its micro-batches weigh {weights}; each weight must be finite and at "
                 "least 0, and the mini-batch's more than 0: a mean over nothing is none"
             )
-        self._shares = [w / whole for w in weights]
-        # a gradient, by any of the outputs and by any of the losses
-        self._wanted, self._given = False, False
+        self._shares = [weight / mini_batch_weight for weight in weights]
+        self._outputs_require_gradient = False  # of any micro-batch so far
+        self._loss_requires_gradient = False  # likewise
 
     def __call__(self, i: int, outputs: Tree) -> Tensor:
         """The share of micro-batch i, a scalar."""
@@ -129,8 +136,8 @@ class Head:
                 f"the last layer returned {shown(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
-        if not self._shares[i]:
-            return _nothing(outputs)
+        if self._shares[i] == 0:
+            return _zero(outputs)
         try:
             loss = self._loss(outputs, self.parts[i])
         except (TypeError, AttributeError) as error:
@@ -142,33 +149,33 @@ class Head:
                 "that needs none"
             ) from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            returned = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(
-                f"loss_fn: returned {found}, needed is one number, the mean over the micro-batch"
+                f"loss_fn: returned {returned}, needed is one number, the mean over the micro-batch"
             )
-        self._wanted |= any(t.requires_grad for t in flatten(outputs)[0])
-        self._given |= loss.requires_grad
+        self._outputs_require_gradient |= any(t.requires_grad for t in flatten(outputs)[0])
+        self._loss_requires_gradient |= loss.requires_grad
         return loss * self._shares[i]
 
     def refuse_constant(self) -> None:
-        """After the last backward: raise a ValueError if no loss depended on outputs that could have been trained."""
-        if self._wanted and not self._given:
+        """After the last backward: raise a ValueError if outputs had gradients and no loss did."""
+        if self._outputs_require_gradient and not self._loss_requires_gradient:
             raise ValueError(
                 "loss_fn: no micro-batch's loss has a gradient; do not detach() it, nor make it "
                 "of item()"
             )
 
 
-def _number(weight: Any) -> float:
-    """A weight as a number; NaN, which is refused, where it is none."""
+def _to_float(weight: Any) -> float:
+    """A weight as a number; NaN, which is refused, if it is none."""
     try:
         return float(weight)
     except (TypeError, ValueError, RuntimeError):
         return math.nan
 
 
-def _nothing(outputs: Tree) -> Tensor:
-    """Zero, whose gradients are zero; sums of no elements, since an output may be NaN where nothing counts."""
+def _zero(outputs: Tree) -> Tensor:
+    """Zero, with gradients of zero: a sum of no elements, since the outputs may be NaN."""
     return sum(
         (t.flatten()[:0].sum() for t in flatten(outputs)[0] if t.is_floating_point()),
         start=torch.zeros(()),

@@ -1,8 +1,8 @@
 """Peak memory of one stage.
 
-On a GPU the allocator's own statistics. On the CPU, which keeps none, the bytes of all live tensor
-storages, found by watching every operator; that is slow, so it is read in a step of its own and
-never in a timed one.
+On a GPU it is read from the allocator's statistics. The CPU's allocator keeps none, so there it is
+the bytes of all live tensor storages, counted by watching every operator. That is slow, so it is
+measured in a step of its own and never in a timed one.
 """
 
 import weakref
@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode  # private: the one place that imports it
+from torch.utils._python_dispatch import TorchDispatchMode  # private; imported only here
 
 from repro.gpipe.core.microbatch import flatten
 
-_OVER = "are allowed"  # what the errors of a limit say, and no others
-# torch's own words, where a process has a share of its own
+# Texts that only the errors of a limit have; the second is torch's, of a memory fraction.
+_OVER = "are allowed"
 _OVER_ON_GPU = "allowed; Of the allocated memory"
 
 
 def over_limit(reason: str) -> bool:
-    """Whether it was a limit that ended in this out-of-memory error, and not the machine, nor /dev/shm."""
+    """Whether a limit caused this out-of-memory error, rather than the machine or /dev/shm."""
     return _OVER in reason or _OVER_ON_GPU in reason
 
 
@@ -30,9 +30,11 @@ class LiveBytes(TorchDispatchMode):
     """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
 
     def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
-        """Start from what is alive already: parameters, buffers, gradients, optimizer state, inputs.
+        """Count from what is alive already.
 
-        More than `limit` bytes at once are a MemoryError.
+        Args:
+            resident: parameters, buffers, gradients, optimizer state and inputs.
+            limit: bytes; more at once are a MemoryError.
         """
         super().__init__()
         self.now = 0
@@ -40,11 +42,9 @@ class LiveBytes(TorchDispatchMode):
         self._limit = limit
         self._seen: set[int] = set()
         for tensor in resident:
-            # Inputs may be a slice of a data set: what lies around it is not ours.
-            self._add(
-                tensor,
-                min(tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()),
-            )
+            # Inputs may be a slice of a data set; the rest of its storage does not count.
+            size = tensor.numel() * tensor.element_size()
+            self._add(tensor, min(tensor.untyped_storage().nbytes(), size))
 
     def _add(self, tensor: Tensor, size: int | None = None) -> None:
         storage = tensor.untyped_storage()
@@ -113,13 +113,13 @@ def peak_memory(
 
 @contextmanager
 def _capped(device: torch.device, limit: int | None) -> Iterator[None]:
-    """What this process may take of a GPU; others on it are not touched."""
+    """Limit what this process can take of a GPU; other processes are not affected."""
     if limit is None:
         yield
         return
     total = torch.cuda.mem_get_info(device)[1]
     if limit < total:
-        torch.cuda.empty_cache()  # what the allocator keeps in reserve counts too
+        torch.cuda.empty_cache()  # the allocator's reserve counts too
         torch.cuda.set_per_process_memory_fraction(limit / total, device)
     try:
         yield

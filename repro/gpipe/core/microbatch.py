@@ -1,6 +1,6 @@
-"""Cut a mini-batch into M micro-batches and put results together again, nested tuples, lists and dicts included.
+"""Cut a mini-batch into M micro-batches, and join results, in nested tuples, lists and dicts.
 
-Cut as `torch.tensor_split` cuts: sizes differ by at most one, the larger ones first.
+Sizes are those of `torch.tensor_split`: they differ by at most one, the larger ones first.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ Tree = Any  # a tensor, a constant, or tuples, lists and dicts of these
 
 @dataclass(frozen=True)
 class Whole:
-    """Marks a member of the inputs that every micro-batch gets uncut: an attention mask, a table."""
+    """Marks a member of the inputs that every micro-batch gets uncut, such as a mask."""
 
     value: Tree
 
@@ -32,27 +32,30 @@ def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, leaf):
         return fn(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_leaves(leaf, fn, t) for t in tree))
+        return type(tree)(*(map_leaves(leaf, fn, member) for member in tree))
     if isinstance(tree, tuple | list):
-        return type(tree)(map_leaves(leaf, fn, t) for t in tree)
+        return type(tree)(map_leaves(leaf, fn, member) for member in tree)
     if isinstance(tree, dict):
-        return {key: map_leaves(leaf, fn, t) for key, t in tree.items()}
+        return {key: map_leaves(leaf, fn, member) for key, member in tree.items()}
     return tree
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
     """Everything in a tree that is no tuple, list or dict."""
-    if isinstance(tree, tuple | list | dict):
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            yield from leaves(part)
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, tuple | list):
+        for member in tree:
+            yield from leaves(member)
     else:
         yield tree
 
 
 def flatten(tree: Tree) -> tuple[list[Tensor], Tree]:
-    """The tensors of a tree in order, and its skeleton with a `Slot` for each; the skeleton can be pickled.
+    """The tensors of a tree in order, and its skeleton, which has a `Slot` for each of them.
 
-    A tensor that stands in two places is there once, so that it crosses once and stays one tensor.
+    A tensor that stands in two places is listed once, so that it crosses once and stays one tensor.
+    The skeleton can be pickled.
     """
     if isinstance(tree, Tensor):
         return [tree], Slot(0)
@@ -72,7 +75,7 @@ def unflatten(tensors: list[Any], skeleton: Tree) -> Tree:
     """The inverse of `flatten`."""
     if isinstance(skeleton, Slot):
         return tensors[skeleton.index]
-    return map_leaves(Slot, lambda s: tensors[s.index], skeleton)
+    return map_leaves(Slot, lambda slot: tensors[slot.index], skeleton)
 
 
 def sizes(examples: int, micro_batches: int) -> list[int]:
@@ -87,7 +90,7 @@ def sizes(examples: int, micro_batches: int) -> list[int]:
             f"choose M between 1 and {examples}, or a larger batch"
         )
     base, extra = divmod(examples, micro_batches)
-    return [base + (i < extra) for i in range(micro_batches)]
+    return [base + 1] * extra + [base] * (micro_batches - extra)
 
 
 def unwrapped(tree: Tree) -> Tree:
@@ -96,7 +99,7 @@ def unwrapped(tree: Tree) -> Tree:
 
 
 def refuse_uncuttable(tree: Tree, name: str) -> None:
-    """Raise a ValueError if a tensor has no plain rows that could be cut into micro-batches and sent."""
+    """Raise a ValueError if a tensor has no plain rows that could be cut and sent."""
     for tensor in flatten(tree)[0]:
         if tensor.is_nested:
             raise ValueError(
@@ -125,46 +128,43 @@ def batch_size(tree: Tree, name: str = "inputs") -> int:
             f"{name}: None, but this stage reads the mini-batch; only the other stages may pass "
             "None"
         )
-    tensors, _ = flatten(map_leaves(Whole, lambda _w: None, tree))
-    found = {t.shape[0] if t.ndim else -1 for t in tensors}
-    if len(found) != 1 or -1 in found:
+    tensors, _ = flatten(map_leaves(Whole, lambda _whole: None, tree))
+    first_dimensions = {t.shape[0] if t.ndim else None for t in tensors}
+    if len(first_dimensions) != 1 or None in first_dimensions:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "no tensor"
         raise ValueError(
             f"{name}: all tensors must share their first dimension, the mini-batch N, got "
             f"{shapes}; wrap what belongs to the whole mini-batch in repro.gpipe.Whole(...)"
         )
-    return found.pop()
+    return tensors[0].shape[0]
 
 
 def split(tree: Tree, micro_batches: int, name: str = "inputs") -> list[Tree]:
-    """Cut every tensor along its first dimension into M parts; views, no copies.
+    """Cut every tensor along its first dimension into M views.
 
     Raises:
         ValueError: if tensors disagree about N, or N < M.
     """
     cuts = sizes(batch_size(tree, name), micro_batches)
-    wholes: list[Any] = []
+    # What is inside a `Whole` is not cut, so it is put aside and its number left in its place.
+    wholes: list[Tree] = []
 
-    def keep(whole: Whole) -> Whole:
+    def put_aside(whole: Whole) -> Whole:
         wholes.append(whole.value)
         return Whole(len(wholes) - 1)
 
-    tensors, skeleton = flatten(map_leaves(Whole, keep, tree))
-    parts = [torch.split(t, cuts) for t in tensors]
-
-    def part(i: int) -> Tree:
-        return map_leaves(
-            Whole, lambda w: wholes[w.value], unflatten([p[i] for p in parts], skeleton)
-        )
-
-    return [part(i) for i in range(micro_batches)]
+    tensors, skeleton = flatten(map_leaves(Whole, put_aside, tree))
+    pieces = [torch.split(t, cuts) for t in tensors]  # by tensor, then by micro-batch
+    micro = [unflatten([p[i] for p in pieces], skeleton) for i in range(micro_batches)]
+    return [map_leaves(Whole, lambda number: wholes[number.value], part) for part in micro]
 
 
 def gather(parts: list[Tree]) -> Tree:
     """Join the outputs of all micro-batches along their first dimension."""
-    flat = [flatten(p) for p in parts]
+    tensors_of_parts = [flatten(part)[0] for part in parts]
+    _, skeleton = flatten(parts[0])
     joined = [
-        torch.cat(group) if group[0].ndim else torch.stack(group)
-        for group in zip(*(t for t, _ in flat), strict=True)
+        torch.cat(tensors) if tensors[0].ndim else torch.stack(tensors)
+        for tensors in zip(*tensors_of_parts, strict=True)
     ]
-    return unflatten(joined, flat[0][1])
+    return unflatten(joined, skeleton)

@@ -41,7 +41,8 @@ from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import Stage
 from repro.gpipe.core.topology import own_device, place, refuse_unlike
 from repro.gpipe.errors import NonFiniteError
-from repro.gpipe.exact import culprit, rng
+from repro.gpipe.exact import rng
+from repro.gpipe.exact.nonfinite_layer import find_nonfinite_layer
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
@@ -283,7 +284,7 @@ class Pipeline:
             try:
                 step(optimizer, trace=trace, scaler=scaler)
             except NonFiniteError as refused:
-                raise culprit.find(
+                raise find_nonfinite_layer(
                     self.stage, self._everyone, self.engine.wire, str(refused), step
                 ) from None
         self._updated = optimizer is not None

@@ -1,8 +1,8 @@
-"""Clocks: spans of what this stage does, in seconds that all stages of a host share.
+"""Records the spans of one stage, in seconds on a clock that all processes of a host share.
 
 `time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around
-the kernels and placed on that clock after the step. A span costs a clock reading and an entry in a
-list, about a microsecond.
+the kernels and placed on that clock after the step. A span costs two clock readings and an entry in
+a list, about a microsecond.
 """
 
 import time
@@ -17,7 +17,7 @@ class Recorder:
 
     Attributes:
         began: when this stage was ready for the step, in seconds.
-        ended: when its last action was done here, its device included; known after `finish`.
+        ended: when its last action was done, also on its device; known after `finish`.
     """
 
     def __init__(self, stage: int, device: torch.device) -> None:
@@ -26,7 +26,7 @@ class Recorder:
         self.start(0, enabled=False)
 
     def start(self, step: int, *, enabled: bool) -> None:
-        """Begin a step; on a GPU everything before it is finished first, so that the clocks can be tied."""
+        """Begin a step; if enabled, a GPU first finishes earlier work, to align the clocks."""
         self.step = step
         self.enabled = enabled
         self._marks: list[tuple[str, int, float, float]] = []
@@ -38,7 +38,7 @@ class Recorder:
         self.began = self.ended = time.perf_counter()
 
     def now(self) -> float | torch.cuda.Event:
-        """A mark for the beginning of a span; without tracing, a number that means nothing."""
+        """The start of a span, for `span`; without meaning when not enabled."""
         if not self.enabled:
             return 0.0
         if self.device.type != "cuda":
@@ -59,12 +59,13 @@ class Recorder:
                 self._marks.append((kind, micro_batch, start, end))
 
     def finish(self) -> list[Span]:
-        """End the step; all its spans in the order in which they began."""
+        """End the step, and return its spans in the order in which they began."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.ended = time.perf_counter()
         for kind, i, first, last in self._events:
-            start, end = (self.began + 1e-3 * self._zero.elapsed_time(e) for e in (first, last))
+            start = self.began + 1e-3 * self._zero.elapsed_time(first)
+            end = self.began + 1e-3 * self._zero.elapsed_time(last)
             self._marks.append((kind, i, start, end))
         self._events.clear()
         spans = [

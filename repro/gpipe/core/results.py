@@ -11,10 +11,10 @@ class StepResult:
     """What a training step returns on every rank.
 
     Attributes:
-        loss: mean over the mini-batch, that of all replicas together.
+        loss: mean over the mini-batches of all replicas.
         start: when this stage began, in seconds on the clock of the first stage of all
             (time.perf_counter there).
-        end: when it had ended, its device included.
+        end: when it ended, on the same clock; its device was done then.
         timeline: spans of all stages of this replica, if traced.
     """
 
@@ -25,13 +25,20 @@ class StepResult:
 
     @property
     def seconds(self) -> float:
-        """From the first stage's start to the last stage's end, if traced; otherwise this stage's own."""
-        return self.end - self.start if self.timeline is None else self.timeline.step_time
+        """From the first start to the last end of any stage if traced, otherwise of this stage."""
+        if self.timeline is None:
+            return self.end - self.start
+        return self.timeline.step_time
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation returns: the mean loss on every rank, the outputs on the last stage, None elsewhere."""
+    """What an evaluation returns on every rank.
+
+    Attributes:
+        loss: mean over the mini-batches of all replicas.
+        outputs: of the last stage, on that stage; None on the others.
+    """
 
     loss: float
     outputs: Tree | None

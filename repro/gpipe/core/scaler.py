@@ -16,8 +16,8 @@ class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler for one stage of a pipeline, made by `Pipeline.grad_scaler`.
 
     `train_step(..., scaler=scaler)` scales the loss, so `scale(loss)` is not needed. It also asks
-    all stages whether their gradients are finite. By that answer `step` skips the update on all
-    stages or on none, and `update` changes the scale alike on all. Everything else is torch's.
+    all stages whether their gradients are finite. If one stage says no, `step` skips the update on
+    all of them. `update` changes the scale alike on all stages. Everything else is torch's.
 
     Args:
         device: of this stage.
@@ -29,7 +29,7 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device.type, **options)
         self._everyone = everyone
         self._found_inf = False  # on any stage, in the gradients of the step that ran last
-        # torch makes the scale's tensor at the first call
+        # torch makes the scale's tensor at the first call.
         self.scale(torch.zeros((), device=device))
         # torch's update() reads what unscale_() found. A stage without gradients has nothing to
         # unscale, so each stage also unscales this one number.
@@ -41,14 +41,14 @@ class GradScaler(torch.amp.GradScaler):
         return torch.full_like(loss, self.get_scale(), dtype=torch.float32).to(loss.dtype)
 
     def agree(self, parameters: Sequence[Tensor], *, update: bool) -> bool:
-        """After the backwards of a step: learn whether any stage found inf or nan; call it on every rank.
+        """After the last B: find out whether any stage has inf or nan; call it on every rank.
 
         Args:
             parameters: of this stage.
             update: whether this stage will update its weights now.
 
         Returns:
-            Whether any stage will.
+            Whether any stage will update.
 
         Raises:
             ValueError: on every rank, if the scales differ.
@@ -66,17 +66,17 @@ class GradScaler(torch.amp.GradScaler):
         return any(update for _, _, update in answers)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale the gradients if that is not done yet, and update; nothing where any stage found inf or nan."""
+        """Unscale the gradients, once, and update; do nothing if any stage has inf or nan."""
         if not self.is_enabled():
             return super().step(optimizer, *args, **kwargs)
         if self._found_inf:
             return None
         if all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
-            return optimizer.step(*args, **kwargs)  # torch's would miss an unscaled gradient
+            return optimizer.step(*args, **kwargs)  # torch's step asserts that there is a gradient
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Change the scale by what the stages found; call it on every rank after `step`."""
+        """Raise or lower the scale; call it on every rank after `step`."""
         if self.is_enabled():
             self._witness.grad = torch.full_like(
                 self._witness, torch.inf if self._found_inf else 0.0

@@ -1,7 +1,7 @@
-"""F, R and B of one micro-batch on one stage: the layers of a stage and what it keeps between these.
+"""F, R and B of one micro-batch on one stage, and what the stage keeps between them.
 
-With re-materialization F keeps only the boundary inputs; R runs the layers again with a graph; B
-differentiates (section 2.3 of arXiv:1811.06965v5).
+With re-materialization F keeps only the boundary inputs, R runs the layers again with a graph, and
+B differentiates (section 2.3 of arXiv:1811.06965v5).
 """
 
 from collections import OrderedDict
@@ -23,35 +23,48 @@ from repro.gpipe.exact.grad_mode import OperatorLog
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
 _Call = tuple[int, Callable[[Tree], Tree], set[str]]
-# what torch says of a layer that writes to the stage's inputs
-_WRITES_TO_LEAF = "leaf Variable that requires grad"
-_FORMS = 2**10  # of inputs that are remembered; a sequence's length may differ in every step
-# (micro-batch, layer index, what it returned) -> the same values
+# For each layer, which tensors of its output require a gradient.
+_Requiring = list[list[bool]]
+# (micro-batch, layer index, what the layer returned) -> the same values.
 Watch = Callable[[int, int, Tree], Tree]
+
+# Part of torch's message about a layer that writes to the stage's inputs.
+_WRITES_TO_LEAF = "leaf Variable that requires grad"
+# How many forms of inputs are remembered; a sequence's length may differ in every step.
+_MOST_TRIALS = 2**10
 
 
 @dataclass
 class _Kept:
-    """What a micro-batch leaves on a stage between F and B."""
+    """What a stage keeps of a micro-batch between F and B.
+
+    Attributes:
+        inputs: tensors of the boundary inputs.
+        skeleton: of the inputs, see `flatten`.
+        overlapping: numbers of the inputs that shared memory with others where they were made.
+        outputs: with their graph, once F or R has built one.
+        buffers: copies from before F, of the buffers that F changes.
+        trial: what allowed F to go without a graph; None if it built one.
+    """
 
     inputs: list[Tensor]
     skeleton: Tree
     overlapping: Sequence[int]
-    outputs: list[Tensor] | None = None  # with their graph: after F, or after R
+    outputs: list[Tensor] | None = None
     buffers: Snapshot = field(default_factory=list)
-    trial: "_Trial | None" = None  # where F went without a graph: what allowed that
-
-
-# For each layer, which tensors of its output require a gradient.
-_Requiring = list[list[bool]]
+    trial: "_Trial | None" = None
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Whether F is the same without a graph, and what required a gradient inside when that was tried.
+    """Whether F gives the same bits without a graph, for inputs of one form.
 
-    Which kernels torch chooses depends on the latter, so the answer holds for as long as it is the
-    same.
+    Which kernels torch chooses depends on what requires a gradient inside. So the answer holds for
+    as long as that is the same.
+
+    Attributes:
+        needs_no_graph: the answer.
+        requiring: what required a gradient inside when that was tried.
     """
 
     needs_no_graph: bool
@@ -67,11 +80,14 @@ class Stage:
         device: where they run.
         seed: of the random state, see `rng`.
 
-    While `probing`, F builds a graph even if none is kept, to learn which outputs require a
-    gradient, whether the layers overwrite the stage's inputs, which buffers change and which
-    generators the layers draw from. In the other steps `unexpected` says what was not as learnt:
-    such a step must be undone, and done again while probing. `refused` says why a step must be
-    undone for good.
+    While `probing`, F builds a graph even if none is kept. The stage then learns which outputs
+    require a gradient, whether the layers overwrite the stage's inputs, which buffers change and
+    which generators the layers draw from.
+
+    Attributes:
+        unexpected: what was not as learnt in a step without probing. Such a step must be undone,
+            and done again while probing. Empty if all was as learnt.
+        refused: why a step must be undone for good, or empty.
     """
 
     def __init__(
@@ -82,14 +98,16 @@ class Stage:
         self.device = device
         self.seed = seed
         self.step = 0
-        self.first = 0  # the number of this replica's first micro-batch among those of all replicas
+        self.first = 0  # number of this replica's first micro-batch, counted over all replicas
         self.probing = False
         self.unexpected = ""
         self.refused = ""
-        self.takes_user_inputs = False  # which must never be written to
+        self.takes_user_inputs = False  # inputs of the first stage, which must not be written to
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
-        self.watch: Watch | None = None  # while a refused step runs once more; see `culprit`
+        self.watch: Watch | None = (
+            None  # while a refused step runs once more; see `nonfinite_layer`
+        )
         self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
         self.kept: dict[int, _Kept] = {}
         self._overwrites_inputs = False
@@ -97,15 +115,17 @@ class Stage:
         self._trials: dict[str, _Trial] = {}  # by the form of the inputs
         self._requiring: _Requiring = []  # of the last pass with a graph
         self._first_index = min(layers, default=0)
-        self.head_index, self._head_draws = max(layers, default=-1) + 1, set[str]()
+        self.head_index = max(layers, default=-1) + 1
+        self._head_draws: set[str] = set()
         self._layers: list[_Call] = []
-        # names, layers and all their submodules when they were looked at last
-        self._tree: object = None
+        self._tree: object = None  # names, layers and all their submodules, as of the last step
         self._follow([*self.module.modules()])
+        # Generators of random numbers besides torch's, by name: which there are, which layers draw
+        # from, which moved in a step that was not as learnt, and which something else than a layer
+        # draws from, such as another thread.
         self._others: dict[str, rng.Source] = {}
         self._drawn: set[str] = set()
-        self._suspected: set[str] = set()  # moved in a step that was not as learnt
-        # by something else than a layer: another thread, say
+        self._suspected: set[str] = set()
         self._drawn_elsewhere: set[str] = set()
 
     def begin_step(self, step: int) -> None:
@@ -113,7 +133,7 @@ class Stage:
         modules = [*self.module.modules()]
         self._follow(modules)
         modes = self._modes_of(modules)
-        if modes != self._modes or self.unexpected or len(self._trials) > _FORMS:
+        if modes != self._modes or self.unexpected or len(self._trials) > _MOST_TRIALS:
             self._modes = modes
             self._trials.clear()
         self.step = step
@@ -122,18 +142,18 @@ class Stage:
         self.kept.clear()  # of a step that failed
 
     def end_step(self) -> None:
-        """After the last action of a training step: note it if a layer has changed its modes meanwhile."""
+        """After the last action of a training step: note it if a layer has changed its modes."""
         if self._trials and self._modes_of([*self.module.modules()]) != self._modes:
-            self._expected_otherwise()
+            self._note_other_requiring()
 
     def _modes_of(self, modules: Sequence[nn.Module]) -> object:
-        """What is in training mode, and what is trained."""
+        """Which modules are in training mode, and which parameters are trained."""
         return [m.training for m in modules], [p.requires_grad for p in self.module.parameters()]
 
     def _follow(self, modules: list[nn.Module]) -> None:
-        """Run the layers that `module` holds now; the user may have put others in their places, or inside of them."""
+        """From now on run the layers that `module` holds; the user may have replaced some."""
         tree = [*self.module._modules], [*self.module], modules
-        if tree == self._tree:  # a module equals itself alone
+        if tree == self._tree:  # a module only equals itself
             return
         self._tree = tree
         if self.misfit:
@@ -143,22 +163,22 @@ class Stage:
             (index, layer, draws.get(id(layer), set()) | rng.declared(layer))
             for index, layer in enumerate(self.module, self._first_index)
         ]
-        self.changing = Changing(self.module)  # undoes also what layers do that are new
+        self.changing = Changing(self.module)  # knows the buffers of new layers, too
         self._trials.clear()
 
     @property
     def misfit(self) -> str:
-        """Why the layers in `module` are none that this stage can run; empty as long as their number is the same."""
-        found = [*self.module._modules]
-        if found == [*self.names]:
+        """Why this stage cannot run `module`, if layers were added or removed; otherwise empty."""
+        names = [*self.module._modules]
+        if names == [*self.names]:
             return ""
         return (
-            f"pipe.module: its layers are {', '.join(found) or 'none'}, and the Pipeline was built "
+            f"pipe.module: its layers are {', '.join(names) or 'none'}, and the Pipeline was built "
             f"with {', '.join(self.names)}; put another layer in the place of one, or build "
             "another Pipeline to add or remove some"
         )
 
-    def _expected_otherwise(self) -> None:
+    def _note_other_requiring(self) -> None:
         self.unexpected = self.unexpected or "what requires a gradient inside a layer has changed"
 
     def forward(self, i: int, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()) -> Tree:
@@ -173,32 +193,35 @@ class Stage:
                 made.
 
         Returns:
-            The outputs, or on the last stage, with a head, the micro-batch's share of the loss;
-                without a graph,
-            but `requires_grad` tells what had one when `keep` or `probing`.
+            The outputs without a graph, or on the last stage, with a head, the micro-batch's share
+                of the loss. With `keep` or `probing` their `requires_grad` tells what had a graph.
         """
         tensors, skeleton = flatten(inputs)
         kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
+
+        # If R will follow, F needs no graph, once a trial has shown that it is the same without.
         form, trial, log = "", None, None
         if not keep:
-            described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
-            form = repr((self.autocast, described))
+            form = self._form(tensors)
             trial = self._trials.get(form)
-            log = OperatorLog() if trial is None else None
-        if log is not None and self.statistics is not None:
-            self.statistics.settle()  # its operators are not the layers'
+            if trial is None:
+                log = OperatorLog()
+                if self.statistics is not None:
+                    self.statistics.settle()  # its operators are not the layers'
         if trial is not None and trial.needs_no_graph and not self.probing:
             kept.trial = trial
-        held = attributes.held(self.module) if self.probing and not keep else []
+
+        attached = attributes.held(self.module) if self.probing and not keep else []
         with torch.set_grad_enabled(kept.trial is None):
             self._count(True)
-            outputs, structure = flatten(
-                self._probe(i, kept, log) if self.probing else self._run(i, kept, log)
-            )
+            result = self._probe(i, kept, log) if self.probing else self._run(i, kept, log)
+            outputs, structure = flatten(result)
+            del result
             self._count(False)
-            if self.watch is None and (moved := [one for one in held if one.moved]):
+            moved = [attribute for attribute in attached if attribute.moved]
+            if moved and self.watch is None:
                 self._refuse_moving(i, kept, moved)
         if keep:
             kept.outputs = outputs
@@ -206,61 +229,70 @@ class Stage:
         if log is not None:
             del outputs  # and with them the graph, unless it is kept
             requiring = self._requiring
-            self._trials[form] = _Trial(self._same_without_graph(i, kept, log, detached), requiring)
+            same = self._same_without_graph(i, kept, log, detached)
+            self._trials[form] = _Trial(same, requiring)
         return unflatten(detached, structure)
 
-    def _refuse_moving(self, i: int, kept: _Kept, moved: Sequence[attributes.Held]) -> None:
-        """Refuse the step if F of micro-batch i, done once more, would find its layers otherwise than before."""
-        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
-        if self.statistics is not None:
-            self.statistics.settle()
-        first = [one.now() for one in moved]
-        with as_before(buffers):
-            self._run(i, kept)
-        for one, before in zip(moved, first, strict=True):
-            if not attributes.same(before, one.now()):
-                self.refused = self.refused or one.refusal()
+    def _form(self, tensors: Sequence[Tensor]) -> str:
+        """What torch's choice of kernels may depend on, besides the layers."""
+        described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
+        return repr((self.autocast, described))
+
+    def _refuse_moving(
+        self, i: int, kept: _Kept, moved: Sequence[attributes.HeldAttribute]
+    ) -> None:
+        """Refuse the step if F, done once more, changes attributes of its layers otherwise."""
+        after_first = [attribute.now() for attribute in moved]
+        self._run_again(i, kept)
+        for attribute, before in zip(moved, after_first, strict=True):
+            if not attributes.same(before, attribute.now()):
+                self.refused = self.refused or attribute.refusal()
 
     def _same_without_graph(
         self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]
     ) -> bool:
-        """Whether F of micro-batch i, done once more without a graph, calls the same operators and gives the same bits.
+        """Whether F without a graph calls the same operators and gives the same bits.
 
         Values alone would not do: those of a small layer may be equal by chance.
         """
-        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
         without = OperatorLog()
-        if self.statistics is not None:
-            self.statistics.settle()
-        with torch.no_grad(), as_before(buffers):
-            outputs, _ = flatten(self._run(i, kept, without))
+        with torch.no_grad():
+            outputs, _ = flatten(self._run_again(i, kept, without))
         return log.calls == without.calls and all(map(torch.equal, outputs, expected))
 
+    def _run_again(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
+        """F once more, which leaves buffers and statistics as the first one did."""
+        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
+        if self.statistics is not None:
+            self.statistics.settle()
+        with as_before(buffers):
+            return self._run(i, kept, log)
+
     def recompute(self, i: int) -> None:
-        """R of micro-batch i: the same values as its F, now with a graph; needs no gradient yet."""
+        """R of micro-batch i: the same values as its F, with a graph; it needs no gradient."""
         kept = self.kept[i]
         with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
             kept.outputs, _ = flatten(self._run(i, kept))
         if kept.trial is not None and kept.trial.requiring != self._requiring:
-            self._expected_otherwise()
+            self._note_other_requiring()
 
     def requiring_gradient(self, i: int) -> list[bool]:
-        """Which outputs of micro-batch i require a gradient; known after R, or after an F that keeps its graph."""
+        """Which outputs of micro-batch i require a gradient; known once F or R has kept a graph."""
         outputs = self.kept[i].outputs
         assert outputs is not None, f"asked before F{i} or R{i}"
         return [t.requires_grad for t in outputs]
 
     def backward(self, i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
-        """B of micro-batch i: adds to the parameters' gradients and frees what the micro-batch had kept.
+        """B of micro-batch i: add to the parameters' gradients and free what was kept.
 
         Args:
             i: micro-batch.
-            gradients: one for each output tensor, None where it has none; None as a whole on the
-                last stage, whose output is the loss.
+            gradients: one for each output tensor, None for an output without one. On the last
+                stage, whose output is the loss, None instead of the list.
 
         Returns:
-            One gradient for each input tensor that requires one, None where the loss does not
-                depend on it.
+            One gradient for each input tensor that requires one, None if the loss does not depend
+                on it.
         """
         kept = self.kept.pop(i)
         assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
@@ -285,7 +317,7 @@ class Stage:
         return outputs
 
     def score(self, i: int, outputs: Tree) -> Tensor:
-        """The share of the loss of an evaluation's outputs."""
+        """The micro-batch's share of an evaluation's loss."""
         with torch.no_grad():
             return self._through(i, outputs, self._last(i))
 
@@ -294,12 +326,12 @@ class Stage:
             self.statistics.counting = on
 
     def _run(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
-        """Layers and head on the kept inputs, which stay as they are.
+        """Run layers and head on the kept inputs, which stay as they are.
 
-        The layers get copies if they work in place on the stage's inputs (timm's ResNet does),
-        which would spoil what R needs, and on the first stage always, because its inputs are the
-        user's own. F and R treat the inputs alike, since a matrix product's last bits may depend on
-        how its operands are aligned.
+        Layers that work in place on the stage's inputs (timm's ResNet does) would spoil what R
+        needs, so they get copies. On the first stage layers always get copies, because its inputs
+        are the user's own. F and R treat the inputs alike, since a matrix product's last bits may
+        depend on how its operands are aligned.
         """
         copy = self.probing or self.takes_user_inputs or self._overwrites_inputs
         tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
@@ -313,27 +345,28 @@ class Stage:
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
                 raise
-            # The step will be done again, but its messages must be complete first.
-            self._learn_of_overwriting()
+            # The step will be done again, but first its messages must be complete.
+            self._note_overwriting()
             return self._run(i, kept)
         self._refuse_overlapping_writes(tensors, versions, kept.overlapping)
         if _versions(tensors) != versions:
             if copy:
                 self._overwrites_inputs = True
             else:
-                self._learn_of_overwriting()
+                self._note_overwriting()
         return outputs
 
-    def _learn_of_overwriting(self) -> None:
+    def _note_overwriting(self) -> None:
         self._overwrites_inputs = True
         self.unexpected = "a layer wrote to the stage's inputs in place, which none did before"
 
     def _refuse_overlapping_writes(
         self, tensors: Sequence[Tensor], versions: Sequence[int], overlapping: Sequence[int]
     ) -> None:
-        """Raise a ValueError if layers wrote in place to an input that shares memory with another one.
+        """Raise a ValueError if layers wrote in place to an input that shares memory with another.
 
-        Without a boundary both would have changed; behind it they are two tensors, and one has.
+        Without a boundary both would have changed. Behind it they are two tensors, and only one has
+        changed.
         """
         now = _versions(tensors)
         for n in overlapping:
@@ -351,29 +384,26 @@ class Stage:
             return self._run(i, kept, log)
 
     def _last(self, i: int) -> list[_Call]:
-        """The head, which counts as one more layer to random state."""
-        return (
-            []
-            if self.head is None
-            else [(self.head_index, partial(self.head, i), self._head_draws)]
-        )
+        """The head, if there is one, as a call; to random state it is one more layer."""
+        if self.head is None:
+            return []
+        return [(self.head_index, partial(self.head, i), self._head_draws)]
 
     @contextmanager
     def generators_preserved(self, *, watch: bool) -> Iterator[None]:
-        """Around a step: the user's generators of random numbers are as they were afterwards.
+        """Around a step: put the user's generators of random numbers back at its end.
 
         Args:
             watch: note it if a layer draws from a generator that it was not known to draw from.
         """
         if self.probing:
             self._others = rng.other_sources()
-        seeded = (
-            self._others if self.probing else {name: self._others[name] for name in self._drawn}
-        )
+        seeded = self._others.keys() if self.probing else self._drawn
         # F and R would draw different numbers from a generator that is not seeded for both.
-        unseeded = self._others.keys() - seeded.keys() - self._drawn_elsewhere if watch else ()
-        rest = {name: self._others[name] for name in unseeded}
-        with rng.preserved(self.device, [*seeded.values()]), rng.unmoved(rest) as moved:
+        watched = self._others.keys() - seeded - self._drawn_elsewhere if watch else set[str]()
+        preserved = rng.preserved(self.device, [self._others[name] for name in seeded])
+        unmoved = rng.unmoved({name: self._others[name] for name in watched})
+        with preserved, unmoved as moved:
             yield
         if moved:
             self._suspected = set(moved)
@@ -385,6 +415,7 @@ class Stage:
             self._suspected = set()
 
     def _through(self, i: int, value: Tree, calls: Sequence[_Call]) -> Tree:
+        """Run layers one after the other, each with the random state of (step, i, layer)."""
         kind, dtype = self.device.type, self.autocast
         requiring: _Requiring = []
         with nullcontext() if dtype is None else torch.autocast(kind, dtype):
@@ -398,9 +429,8 @@ class Stage:
                 if self.watch is not None:
                     value = self.watch(i, index, value)
                 if self.probing:
-                    draws |= {
-                        name for name, source in self._others.items() if source.has_moved(seed)
-                    }
+                    moved = [name for name, s in self._others.items() if s.has_moved(seed)]
+                    draws.update(moved)
                     self._drawn |= draws & self._others.keys()
         if requiring:
             self._requiring = requiring
@@ -408,5 +438,5 @@ class Stage:
 
 
 def _versions(tensors: Sequence[Tensor]) -> list[int]:
-    """How often each was written to in place; inference tensors do not count it."""
+    """How often each was written to in place; 0 for inference tensors, which do not count it."""
     return [0 if t.is_inference() else t._version for t in tensors]

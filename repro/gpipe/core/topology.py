@@ -10,7 +10,7 @@ from repro.gpipe.runtime import health
 
 
 def place(stages: int, replicas: int) -> tuple[int, int]:
-    """This process's replica and stage.
+    """The replica and the stage of this process, as numbers from 0.
 
     Raises:
         ValueError: if there are fewer processes than stages of all replicas.
@@ -20,10 +20,10 @@ def place(stages: int, replicas: int) -> tuple[int, int]:
     world = dist.get_world_size() if dist.is_initialized() else 1
     needed = stages * replicas
     if needed > world:
-        what = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
+        arguments = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
         raise ValueError(
-            f"{what}: only {world} process(es) here and each stage needs one; start them with "
-            f"repro.gpipe.runtime.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
+            f"{arguments}: only {world} process(es) here and each stage needs one; start them with "
+            f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
     if needed == 1:
         return 0, 0
@@ -37,50 +37,56 @@ def place(stages: int, replicas: int) -> tuple[int, int]:
 
 
 def own_device(device: torch.device | str | int | None, rank: int) -> torch.device:
-    """The device that was asked for: a GPU of this host in turn where none is named, the CPU where there is none.
+    """The device of this stage.
+
+    Args:
+        device: what the caller asked for. None, and "cuda" without an index, is a GPU, dealt out in
+            turn; None on a host without GPUs is the CPU.
+        rank: of this process.
 
     Raises:
-        ValueError: if it is not here, or is neither a CPU nor a CUDA device.
+        ValueError: if it does not exist, or is neither a CPU nor a CUDA device.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     in_turn = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
     if device is None:
         return in_turn
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError):  # no such kind, or none in this build
-        found = torch.device("meta")
-    if found.type == "cpu":
-        return found
-    if found.type == "cuda" and gpus and (found.index or 0) < gpus:
-        return in_turn if found.index is None else found
-    here = (
-        f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'"
-        if gpus
-        else "'cpu', for torch can use no GPU here"
-    )
-    raise ValueError(f"device={str(device)!r}: choose {here}; or leave it out")
+        chosen = torch.device("meta")
+    if chosen.type == "cpu":
+        return chosen
+    if chosen.type == "cuda" and gpus:
+        if chosen.index is None:
+            return in_turn
+        if chosen.index < gpus:
+            return chosen
+    allowed = "'cpu', for torch can use no GPU here"
+    if gpus:
+        allowed = f"'cuda' or 'cuda:0' to 'cuda:{gpus - 1}', or 'cpu'"
+    raise ValueError(f"device={str(device)!r}: choose {allowed}; or leave it out")
 
 
 def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
-    """Raise a ValueError on every rank where one has other settings: it would train another model, or hang.
+    """Raise a ValueError on every rank if one has other settings, since it would hang otherwise.
 
-    Rank 0 has a part in every pipeline, so its list of them is everybody's: a rank goes on in it to
-    the next one that is large enough to need this rank. `settings` has "stages" and "replicas".
+    Rank 0 is in every pipeline and numbers them in the store. Another rank skips the numbers of
+    pipelines that are too small to need it. `settings` has "stages" and "replicas".
     """
     watch = health.begin(None, rank, dist.get_world_size())
     watch.beat()
-    own = json.dumps({name: repr(value) for name, value in settings.items()})
+    settings_text = json.dumps({name: repr(value) for name, value in settings.items()})
     while True:
         number = watch.pipelines
         watch.pipelines += 1
         if rank == 0:
-            watch.waiting.set(f"pipeline/{number}/0", own)
+            watch.waiting.set(f"pipeline/{number}/0", settings_text)
         (first,) = watch.wait_for(f"pipeline/{number}", [0])
         needed = int(first["stages"]) * int(first["replicas"])
         if rank < needed:
             break
-    watch.waiting.set(f"pipeline/{number}/{rank}", own)
+    watch.waiting.set(f"pipeline/{number}/{rank}", settings_text)
     for other, theirs in enumerate(watch.wait_for(f"pipeline/{number}", range(needed))):
         for name, value in first.items():
             if theirs[name] != value:

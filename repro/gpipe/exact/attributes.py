@@ -1,9 +1,9 @@
-"""What a layer holds as a plain attribute, besides parameters and buffers, and changes in a forward.
+"""Plain attributes of layers that a forward changes: generators of random numbers, and tensors.
 
 R runs a layer once more. It would draw other numbers from a generator of the layer's own, and
 compute with a tensor that F has changed. Neither is put back, so a layer that does this is refused
-where it is recomputed. A tensor that is only written, such as the last activations that a layer
-keeps to be looked at, does no harm.
+if it is recomputed. A tensor that is only written, such as activations that a layer keeps for
+debugging, does no harm.
 """
 
 import random
@@ -18,15 +18,15 @@ _INSTEAD = "or build the Pipeline with checkpoint='never'"
 
 
 @dataclass
-class Held:
-    """A generator or a tensor that a module holds as an attribute.
+class HeldAttribute:
+    """A plain attribute of a module, as it was at one moment: a generator or a tensor.
 
     Attributes:
-        module: which holds it.
-        name: its own in the stage, and of the attribute.
-        key: of the attribute.
-        value: the object.
-        mark: a generator's state, or how often the tensor was written to.
+        module: the module that has the attribute.
+        name: of module and attribute, for messages: `0.block.noise`.
+        key: name of the attribute in the module.
+        value: the generator or tensor.
+        mark: the generator's state then, or how often the tensor had been written to.
     """
 
     module: nn.Module
@@ -42,7 +42,7 @@ class Held:
         return now is not self.value or _mark(now) != self.mark
 
     def now(self) -> Any:
-        """A copy of the tensor that is there now, or the generator's state."""
+        """The attribute's present value: a copy of the tensor, or the state of the generator."""
         value = vars(self.module).get(self.key)
         return value.detach().clone() if isinstance(value, Tensor) else _mark(value)
 
@@ -61,18 +61,19 @@ class Held:
         )
 
 
-def held(stage: nn.Module) -> list[Held]:
+def held(stage: nn.Module) -> list[HeldAttribute]:
     """The generators and plain tensors of a stage's modules, as they are now."""
-    return [
-        Held(module, f"{name}.{key}", key, value, mark)
-        for name, module in stage.named_modules()
-        for key, value in vars(module).items()
-        if (mark := _mark(value)) is not None
-    ]
+    attributes = []
+    for name, module in stage.named_modules():
+        for key, value in vars(module).items():
+            mark = _mark(value)
+            if mark is not None:
+                attributes.append(HeldAttribute(module, f"{name}.{key}", key, value, mark))
+    return attributes
 
 
 def same(before: Any, after: Any) -> bool:
-    """Whether an attribute is what it was, but for rounding; both as `Held.now` gives them."""
+    """Whether two values of `HeldAttribute.now` are equal, tensors up to rounding."""
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         return type(before) is type(after) and before == after
     if before.shape != after.shape or before.dtype != after.dtype:
@@ -83,7 +84,7 @@ def same(before: Any, after: Any) -> bool:
 
 
 def _mark(value: Any) -> object:
-    """What changes when a generator is drawn from or a tensor is written to; None of anything else."""
+    """What changes if a generator is drawn from or a tensor is written to; None of others."""
     if isinstance(value, Tensor):
         return -1 if value.is_inference() else value._version
     if isinstance(value, torch.Generator):

@@ -1,16 +1,17 @@
-"""Running statistics of normalisation layers: moved once a mini-batch, whatever M is and however often a layer runs.
+"""Running statistics of normalisation layers, updated once for each mini-batch.
 
-Layers train on the statistics of each micro-batch; the running ones, for evaluation, see the whole
-mini-batch (section 2.3 of arXiv:1811.06965v5). While a step runs, every F leaves the statistics of
-its micro-batch in scratch buffers: with momentum 1 a layer writes just these there, so they cost
-nothing extra. Before the layer runs again they are merged into a count, a mean and a spread in
-float64 for each channel, so memory does not grow with M (Chan, Golub and LeVeque, 1979). After the
-step the layer's own buffers move once. State-dict keys stay those of the layers.
+Layers train on the statistics of each micro-batch. The running ones, for evaluation, are those of
+the whole mini-batch (section 2.3 of arXiv:1811.06965v5).
+
+While a step runs, a layer has scratch buffers and momentum 1, so every F writes the statistics of
+its micro-batch there at no extra cost. Before the layer runs again they are merged into a count, a
+mean and a spread (the sum of squared distances from the mean) for each channel, in float64. So
+memory does not grow with M (Chan, Golub and LeVeque, 1979). After the step the layer's own buffers
+are updated once. State-dict keys stay those of the layers.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import compress
 from typing import Any
 
 import torch
@@ -22,13 +23,13 @@ Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 
 
 def owns(module: nn.Module, buffer: str) -> bool:
-    """Whether a buffer of this name is one of the running statistics that are moved here."""
+    """Whether a buffer of this name is one of the running statistics that are updated here."""
     names = ("running_mean", "running_var", "num_batches_tracked")
     return isinstance(module, BATCH_NORMS + INSTANCE_NORMS) and buffer in names
 
 
 class _Norm:
-    """One layer during a step: its own buffers put aside, scratch buffers in their place."""
+    """One layer during a step: its own buffers are put aside, scratch buffers take their place."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -36,11 +37,12 @@ class _Norm:
         self.scratch = torch.zeros_like(module.running_mean), torch.zeros_like(module.running_var)
         self.momentum = module.momentum
         self.tracked = module.num_batches_tracked
-        # Over examples; an instance norm averages their variances and does not count its batches.
+        # 1 if variances are over all examples of a batch. An instance norm averages the variances
+        # of its examples and does not count its batches.
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.count = 0  # values for each channel that were merged
-        self.fresh = 0  # values whose statistics are in the scratch buffers, to be merged
-        self.merged: tuple[Tensor, Tensor]  # mean, and sum of squared distances from it; float64
+        self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
+        self.merged: tuple[Tensor, Tensor]  # mean and spread, float64
         module.momentum = 1.0
         module.num_batches_tracked = None
         module.running_mean, module.running_var = self.scratch
@@ -52,12 +54,11 @@ class _Norm:
         )
 
     def merge_weights(self) -> tuple[float, float, float]:
-        """Of the fresh statistics in the merged ones; from now on they count as merged.
+        """Weights with which to merge the fresh statistics, which count as merged from now on.
 
         Returns:
-            For the distance between the means, the fresh variance, and the squared distance between
-                the means. All
-            are 0 if nothing is fresh.
+            Weights of the distance between the means, of the fresh variance, and of the squared
+                distance between the means. All are 0 if nothing is fresh.
         """
         before, fresh = self.count, self.fresh
         self.count, self.fresh = before + fresh, 0
@@ -73,23 +74,23 @@ class _Norm:
         self.module.num_batches_tracked = self.tracked
 
     def summed(self) -> Tensor:
-        """[1 + 2 C]: how many values, their mean, and the sum of their squared distances from it."""
+        """Count, mean and spread of the values: [1 + 2 C]."""
         return torch.cat([self.merged[0].new_tensor([self.count]), *self.merged])
 
-    def _joined(self, counts: Tensor, means: Tensor, spreads: Tensor) -> Tensor:
-        """Put groups of values together: [G, 1], [G, C], [G, C] -> [1 + 2 C]."""
+    def _joined(
+        self, counts: Tensor, means: Tensor, spreads: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Count, mean and spread of G groups together: [G, 1], [G, C], [G, C] -> [1], [C], [C]."""
         total = counts.sum(0)
         mean = (counts * means).sum(0) / total
         spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * self.pooled
-        return torch.cat([total, mean, spread])
+        return total, mean, spread
 
     def commit(self, parts: list[Tensor]) -> None:
-        """Move the running statistics once, given `summed` of every replica."""
-        groups = torch.stack(parts)
+        """Update the running statistics once, given `summed` of every replica."""
         channels = self.running[0].numel()
-        count, mean, spread = self._joined(*groups.split([1, channels, channels], dim=1)).split(
-            [1, channels, channels]
-        )
+        groups = torch.stack(parts).split([1, channels, channels], dim=1)
+        count, mean, spread = self._joined(*groups)
         factor = self.momentum
         if self.tracked is not None and self.pooled:
             self.tracked += 1
@@ -102,41 +103,43 @@ class _Norm:
 class Statistics:
     """The layers of a stage that track running statistics, while a step runs.
 
-    `counting` is on while F runs and off while R does: a micro-batch counts once.
+    Attributes:
+        counting: True while F runs and False while R does, so that a micro-batch counts once.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        kinds = BATCH_NORMS + INSTANCE_NORMS
-        found = [
-            m
-            for m in module.modules()
-            if isinstance(m, kinds) and m.training and m.running_mean is not None
-        ]
         self.counting = False
-        self._norms = {id(m): _Norm(m) for m in found if m.track_running_stats}
+        self._norms: dict[int, _Norm] = {}  # by the id of their module
+        for part in module.modules():
+            if (
+                isinstance(part, BATCH_NORMS + INSTANCE_NORMS)
+                and part.training
+                and part.track_running_stats
+                and part.running_mean is not None
+            ):
+                self._norms[id(part)] = _Norm(part)
         norms = [*self._norms.values()]
         channels = [norm.running[0].numel() for norm in norms]
         device = norms[0].running[0].device if norms else None
         self._channels = torch.tensor(channels, dtype=torch.int64, device=device)
-        # Means and spreads of all norms, one norm behind the other.
-        self._merged = [
-            torch.zeros(sum(channels), dtype=torch.float64, device=device) for _ in range(2)
-        ]
-        for norm, mean, spread in zip(
-            norms, *(flat.split(channels) for flat in self._merged), strict=True
-        ):
+        # Means and spreads of all norms, one norm behind the other; each norm has views of its own.
+        means = torch.zeros(sum(channels), dtype=torch.float64, device=device)
+        spreads = torch.zeros_like(means)
+        self._merged = [means, spreads]
+        views = zip(norms, means.split(channels), spreads.split(channels), strict=True)
+        for norm, mean, spread in views:
             norm.merged = mean, spread
         self._hooks = [norm.module.register_forward_pre_hook(self._before) for norm in norms]
         self._hooks += [norm.module.register_forward_hook(self._after) for norm in norms]
 
     def settle(self) -> None:
-        """Merge what the last F has left, so that the next pass calls no operator for it."""
+        """Merge what the last F has left, so that the next pass has no operators of a merge."""
         if any(norm.fresh for norm in self._norms.values()):
             self._merge()
 
     def _before(self, module: nn.Module, _inputs: object) -> None:
-        # The layer is about to overwrite them: in the next F, in an R, or used a second time in an
-        # F.
+        # The layer is about to overwrite its statistics: in the next F, in an R, or because an F
+        # uses the layer twice.
         if self._norms[id(module)].fresh:
             self._merge()
 
@@ -146,36 +149,38 @@ class Statistics:
 
     @torch.no_grad()
     def _merge(self) -> None:
-        """Merge what is fresh, of all norms at once: for each norm alone it would take as long as a small layer."""
+        """Merge what is fresh, of all norms at once.
+
+        For each norm alone it would take as long as a small layer.
+        """
         norms = [*self._norms.values()]
         mean, spread = self._merged
-        rows = torch.tensor([norm.merge_weights() for norm in norms], dtype=torch.float64)
-        rows = rows.to(mean.device, non_blocking=True)  # a GPU is not to wait for it
-        share, own, between = rows.t().repeat_interleave(
+        weights = torch.tensor([norm.merge_weights() for norm in norms], dtype=torch.float64)
+        weights = weights.to(mean.device, non_blocking=True)  # without waiting for a GPU
+        of_distance, of_variance, of_square = weights.t().repeat_interleave(
             self._channels, dim=1, output_size=len(mean)
         )
-        fresh_mean, fresh_variance = (
-            torch.cat([norm.scratch[n] for norm in norms]).double() for n in range(2)
-        )
-        # Products and sums in turn, never fused: fused ones round otherwise at the end of a tensor,
-        # and where a norm lies in it depends on K.
+        fresh_mean = torch.cat([norm.scratch[0] for norm in norms]).double()
+        fresh_variance = torch.cat([norm.scratch[1] for norm in norms]).double()
+        # Products and sums are separate operators, never fused: fused ones round otherwise at the
+        # end of a tensor, and a norm's place in the tensor depends on K.
         distance = fresh_mean.sub_(mean)
-        mean.add_(share.mul_(distance))
-        spread.add_(own.mul_(fresh_variance))
-        spread.add_(between.mul_(distance.square_()))
+        mean.add_(of_distance.mul_(distance))
+        spread.add_(of_variance.mul_(fresh_variance))
+        spread.add_(of_square.mul_(distance.square_()))
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What is in memory only while a step runs, however many micro-batches it has."""
+        """Tensors that are in memory only while a step runs; their size does not depend on M."""
         return [*self._merged, *(t for norm in self._norms.values() for t in norm.scratch)]
 
     @property
     def nbytes(self) -> int:
-        """Of `tensors`."""
+        """Size of `tensors`."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def restore(self) -> None:
-        """Leave every layer as it was."""
+        """Give every layer its own buffers back, and remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         for norm in self._norms.values():
@@ -183,33 +188,31 @@ class Statistics:
 
     @torch.no_grad()
     def commit(self, gather: Gather | None) -> None:
-        """After `restore`: move all running statistics once."""
+        """After `restore`: update all running statistics once."""
         self.settle()
         # A norm that did not run here may have run on another replica.
         norms = [n for n in self._norms.values() if n.count or gather is not None]
         if not norms:
             return
-        own = [n.summed() for n in norms]
-        replicas = [own]
+        summed = [norm.summed() for norm in norms]
+        replicas = [summed]
         ran = [True] * len(norms)
         if gather is not None:
-            replicas = [r.split([len(t) for t in own]) for r in gather(torch.cat(own))]
-            counts = torch.stack(
-                [torch.stack([part[0] for part in replica]) for replica in replicas]
-            )
+            replicas = [r.split([len(t) for t in summed]) for r in gather(torch.cat(summed))]
+            counts = torch.stack([torch.stack([t[0] for t in replica]) for replica in replicas])
             ran = (counts.sum(0) > 0).tolist()
-        for norm, parts in compress(zip(norms, zip(*replicas, strict=True), strict=True), ran):
-            norm.commit(list(parts))
+        for norm, parts, norm_ran in zip(norms, zip(*replicas, strict=True), ran, strict=True):
+            if norm_ran:
+                norm.commit(list(parts))
 
 
 @contextmanager
 def once_per_mini_batch(module: nn.Module, gather: Gather | None = None) -> Iterator[Statistics]:
-    """Collect the statistics of one step's micro-batches and move the running ones at its end, if it succeeds.
+    """Around a step: if it succeeds, update the running statistics once, by the whole mini-batch.
 
     Args:
-        module: of one stage, in training mode where it trains.
-        gather: over the replicas of this stage, so that all of them move alike, by the mini-batch
-            of all.
+        module: of one stage.
+        gather: over the replicas of this stage, which all use the mini-batches of all.
     """
     statistics = Statistics(module)
     try:

@@ -1,7 +1,7 @@
 """Buffers that a forward changes, such as the vectors of a spectral norm's power iteration.
 
 R must compute with what F saw, and must not change a buffer a second time. Running statistics are
-not handled here but in `batchnorm`.
+handled in `batchnorm`.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Snapshot = list[tuple[nn.Module, str, Tensor]]  # the module, the buffer's name 
 
 @dataclass
 class _Constant:
-    """A buffer that no forward has changed so far, and what is needed to undo a first change."""
+    """A buffer that no forward has changed so far, with a copy to undo a first change."""
 
     module: nn.Module
     name: str
@@ -28,7 +28,7 @@ class _Constant:
 
     @property
     def changed(self) -> bool:
-        """Whether it was replaced or written to since it was copied; not if by way of `.data`."""
+        """Whether it was replaced or written to since it was copied; `.data` hides writes."""
         now = getattr(self.module, self.name)
         return now is not self.buffer or now._version != self.version
 
@@ -36,24 +36,24 @@ class _Constant:
 class Changing:
     """The buffers of a stage, and which of them its forward changes.
 
-    Which ones change is learnt in one step. From then on those are copied in every step. Every
-    other one is copied once, so that a step in which it changes for the first time can be undone
-    and learnt from.
+    Which ones change is learnt in one step. From then on those are copied in every step. All others
+    are copied once, so that a step in which one changes for the first time can be undone and learnt
+    from.
 
     Args:
-        module: whose they are.
-        besides: tells of a module and a buffer's name whether that buffer is handled elsewhere.
+        module: the module that has the buffers, in its submodules too.
+        besides: (module, name of a buffer) -> whether the buffer is handled elsewhere.
     """
 
     def __init__(self, module: nn.Module, besides: Callable[[nn.Module, str], bool] = owns) -> None:
         self.module = module
         self._besides = besides
         self._names: list[tuple[nn.Module, str]] = []
-        # None until a step begins that does not learn
+        # None until a step begins that does not learn.
         self._constants: list[_Constant] | None = None
 
     def snapshot(self) -> Snapshot:
-        """Copies of the buffers that are known to change, to be taken before an F that will be recomputed."""
+        """Copies of the buffers that are known to change, for an F that will be recomputed."""
         return [(module, name, getattr(module, name).clone()) for module, name in self._names]
 
     def before_step(self, *, learning: bool) -> Snapshot:
@@ -69,43 +69,47 @@ class Changing:
             ]
         for constant in self._constants:
             if constant.changed:  # between two steps, by the user
-                buffer = getattr(constant.module, constant.name)
-                constant.buffer, constant.version, constant.copy = (
-                    buffer,
-                    buffer._version,
-                    buffer.clone(),
-                )
-        return [*self.snapshot(), *((c.module, c.name, c.copy) for c in self._constants)]
+                constant.buffer = getattr(constant.module, constant.name)
+                constant.version = constant.buffer._version
+                constant.copy = constant.buffer.clone()
+        constants = [(c.module, c.name, c.copy) for c in self._constants]
+        return self.snapshot() + constants
 
     def newly_changed(self) -> str | None:
-        """The name of a buffer that this step changed, and no step before it; None if there is none."""
+        """The name of a buffer that this step was the first to change; None if there is none."""
         return next((constant.name for constant in self._constants or () if constant.changed), None)
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        found = (
-            (m, n, b) for m in self.module.modules() for n, b in m.named_buffers(recurse=False)
-        )
-        return ((m, n, b) for m, n, b in found if not self._besides(m, n))
+        for module in self.module.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if not self._besides(module, name):
+                    yield module, name, buffer
 
     @contextmanager
     def learning(self) -> Iterator[Snapshot]:
-        """Find out what the forward inside changes; afterwards the list holds copies from before it."""
-        before = [(m, n, b, b._version, b.clone()) for m, n, b in self._all()]
-        found: Snapshot = []
-        yield found
+        """Find out which buffers the forward inside changes.
+
+        Afterwards the list holds copies from before the forward.
+        """
+        before = [
+            (module, name, buffer, buffer._version, buffer.clone())
+            for module, name, buffer in self._all()
+        ]
+        snapshot: Snapshot = []
+        yield snapshot
         for module, name, buffer, version, copy in before:
             now = getattr(module, name)
-            # Values too: a change by way of `.data` leaves the version as it was.
+            # The values are compared too, since a write to `.data` leaves the version as it was.
             changed = now is not buffer or now._version != version or not torch.equal(now, copy)
             if changed and (module, name) not in self._names:
                 self._names.append((module, name))
             if (module, name) in self._names:
-                found.append((module, name, copy))
+                snapshot.append((module, name, copy))
 
 
 @contextmanager
 def as_before(snapshot: Snapshot) -> Iterator[None]:
-    """Let a forward see, and change, the copies; the buffers stay as they are."""
+    """Let a forward see and change the copies, while the buffers stay as they are."""
     now = [(module, name, getattr(module, name)) for module, name, _ in snapshot]
     for module, name, copy in snapshot:
         setattr(module, name, copy)

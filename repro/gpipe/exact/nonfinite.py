@@ -1,4 +1,4 @@
-"""Is everything finite? Cheap enough to be asked of all gradients in every step; and before a checkpoint is written."""
+"""Whether tensors are finite: all gradients of each step, and what a checkpoint would save."""
 
 import math
 from collections import defaultdict
@@ -13,58 +13,60 @@ from repro.gpipe.exact.batchnorm import owns
 
 @torch.no_grad()
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no element is inf or nan, with one kernel and one number to read for each type; all on one device.
+    """Whether no element is inf or nan, with one kernel for each dtype; all on one device.
 
-    What torch's GradScaler asks of gradients, a private function that is called here alone. It
-    multiplies by one in place, which keeps every bit, and is about ten times as fast as the public
-    ones that are as exact.
+    It calls the private function by which torch's GradScaler checks gradients. That multiplies by
+    one in place, which keeps every bit, and is about ten times as fast as exact public functions.
     """
     groups: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         values = _real_values(tensor)
         groups[values.dtype].append(values)
     for members in groups.values():
-        # float32 for every type of gradient: torch takes no other, whatever the default type is.
-        found = torch.zeros((), dtype=torch.float32, device=members[0].device)
-        torch._amp_foreach_non_finite_check_and_unscale_(members, found, torch.ones_like(found))
-        if found.item():
+        # torch needs float32 here for gradients of every dtype.
+        found_inf = torch.zeros((), dtype=torch.float32, device=members[0].device)
+        one = torch.ones_like(found_inf)
+        torch._amp_foreach_non_finite_check_and_unscale_(members, found_inf, one)
+        if found_inf.item():
             return False
     return True
 
 
 @torch.no_grad()
 def is_finite(tensor: Tensor, *, or_mask: bool = False) -> bool:
-    """The same of one tensor, which is only read; with `or_mask` -inf is fine too, for masks are made of it."""
+    """Whether no element of a tensor, which is only read, is inf or nan.
+
+    With `or_mask` -inf is allowed too, since masks are made of it.
+    """
     values = _real_values(tensor)
-    # A sum makes no copies, and is finite only if every element is; it may overflow where none
-    # does.
+    # A sum makes no copy, and a finite sum has finite terms. A sum of finite terms may overflow.
     if math.isfinite(values.sum().item()):
         return True
-    fine = values.isfinite()
-    return bool((fine | (values == -math.inf) if or_mask else fine).all())
+    allowed = values.isfinite()
+    if or_mask:
+        allowed |= values == -math.inf
+    return bool(allowed.all())
 
 
 def _real_values(tensor: Tensor) -> Tensor:
-    """The numbers that a tensor stores, as real ones: a view where that is possible."""
+    """The numbers that a tensor stores, as real numbers; a view if possible."""
     values = tensor.coalesce().values() if tensor.is_sparse else tensor
-    # Autograd hands out lazy conjugates, which cannot be viewed as real numbers.
+    # Autograd returns lazy conjugates, which cannot be viewed as real numbers.
     values = values.resolve_conj().resolve_neg()
     return torch.view_as_real(values) if values.is_complex() else values
 
 
 def refuse_nonfinite(module: nn.Module, optimizer: Optimizer | None) -> None:
-    """Raise a ValueError that names what must not replace a good checkpoint.
+    """Raise a ValueError if a checkpoint would hold inf or nan, which must not replace a good one.
 
-    Other buffers than running statistics may be infinite: a mask, or the least value seen so far.
+    Buffers other than running statistics may be infinite, such as masks.
     """
-    wrong = next(
-        (name for name, tensor in _trained(module, optimizer) if not is_finite(tensor)), None
-    )
-    if wrong is not None:
-        raise ValueError(
-            f"{wrong} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True "
-            "saves it"
-        )
+    for name, tensor in _trained(module, optimizer):
+        if not is_finite(tensor):
+            raise ValueError(
+                f"{name} is inf or nan, so the checkpoint would be no good; allow_nonfinite=True "
+                "saves it"
+            )
 
 
 def _trained(module: nn.Module, optimizer: Optimizer | None) -> Iterator[tuple[str, Tensor]]:
@@ -72,9 +74,8 @@ def _trained(module: nn.Module, optimizer: Optimizer | None) -> Iterator[tuple[s
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             yield name, parameter
-        for key, value in (
-            optimizer.state.get(parameter, {}).items() if optimizer is not None else ()
-        ):
+        state = {} if optimizer is None else optimizer.state.get(parameter, {})
+        for key, value in state.items():
             if isinstance(value, Tensor):
                 yield f"{key} of {name} in the optimizer", value
     for path, part in module.named_modules():

@@ -1,10 +1,12 @@
 """Random state that belongs to (seed, step, micro-batch, layer) and never to a process.
 
 So dropout draws the same mask in F and in R, and for every K. The user's own generators are left as
-they were. torch's generators are always seeded: `default_generator.manual_seed` costs about a
-microsecond, `torch.manual_seed` a hundred times as much. Python's and NumPy's cost more and serve
-few layers: those that are seen to draw from them while shapes are learnt, and those that say so
-with an attribute, `draws_from = ("python", "numpy")`.
+they were.
+
+torch's generators are seeded for every layer: `default_generator.manual_seed` takes about a
+microsecond, `torch.manual_seed` a hundred times as much. Seeding Python's and NumPy's generators
+takes longer. It is done for layers that drew from them while shapes were learnt, and for layers
+with an attribute that says so, `draws_from = ("python", "numpy")`.
 """
 
 import pickle
@@ -28,7 +30,7 @@ INITIALISATION = -1  # the "step" under which layers are initialised
 
 
 def hashed(seed: int, step: int, micro_batch: int, layer: int) -> int:
-    """32 bits that depend on all four numbers, the same on every machine."""
+    """A hash of 32 bits of all four numbers, the same on every machine."""
     digest = blake2b(struct.pack("<4q", seed, step, micro_batch, layer), digest_size=4).digest()
     return int.from_bytes(digest, "little")
 
@@ -50,7 +52,7 @@ class Source:
     restore: Callable[[Any], Any]
 
     def has_moved(self, seed: int) -> bool:
-        """Whether anything was drawn since it was given this seed."""
+        """Whether anything was drawn from the generator since it was seeded with `seed`."""
         state = self.state()
         self.seed(seed)
         fresh = self.state()
@@ -73,18 +75,19 @@ def reseed(value: int, device: torch.device, others: Iterable[Source] = ()) -> N
 
 
 def other_sources() -> dict[str, Source]:
-    """Python's generator, and NumPy's where the program has imported it: nothing could draw from it otherwise."""
-    found = {"python": Source(random.seed, random.getstate, random.setstate)}
-    if numpy := sys.modules.get("numpy"):
-        found["numpy"] = Source(numpy.random.seed, numpy.random.get_state, numpy.random.set_state)
-    return found
+    """Python's generator, and NumPy's if the program has imported NumPy."""
+    sources = {"python": Source(random.seed, random.getstate, random.setstate)}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        sources["numpy"] = Source(numpy.random.seed, numpy.random.get_state, numpy.random.set_state)
+    return sources
 
 
 def declared(layer: nn.Module) -> set[str]:
-    """The names of `other_sources` in the `draws_from` of a layer or anything inside it.
+    """The names in `draws_from` of a layer and its submodules, each one of `OTHERS`.
 
     Raises:
-        ValueError: if there is none of that name.
+        ValueError: for another name.
     """
     names = {name for module in layer.modules() for name in getattr(module, "draws_from", ())}
     for name in names:
@@ -94,11 +97,11 @@ def declared(layer: nn.Module) -> set[str]:
 
 @contextmanager
 def preserved(device: torch.device, others: Sequence[Source] = ()) -> Iterator[None]:
-    """Put the generators back as they were on leaving."""
+    """Put the generators back as they were at the end."""
     cpu = torch.default_generator.get_state()
-    cuda = (
-        torch.cuda.default_generators[_index(device)].get_state() if device.type == "cuda" else None
-    )
+    cuda = None
+    if device.type == "cuda":
+        cuda = torch.cuda.default_generators[_index(device)].get_state()
     states = [(source, source.state()) for source in others]
     try:
         yield
@@ -112,9 +115,9 @@ def preserved(device: torch.device, others: Sequence[Source] = ()) -> Iterator[N
 
 @contextmanager
 def unmoved(sources: Mapping[str, Source]) -> Iterator[list[str]]:
-    """Around a step: afterwards the list holds the names of the sources that something drew from.
+    """Around a step: put sources back that something drew from.
 
-    These are put back as they were.
+    Afterwards the list holds their names.
     """
     before = {name: source.state() for name, source in sources.items()}
     moved: list[str] = []

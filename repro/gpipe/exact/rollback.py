@@ -15,17 +15,17 @@ from repro.gpipe.exact.buffers import Snapshot
 
 @contextmanager
 def undone_if_it_fails(parameters: Sequence[Tensor], buffers: Snapshot) -> Iterator[list[Tensor]]:
-    """Around F, R and B of a step; gives the gradients that were there before it.
+    """Around F, R and B of a step; yields the gradients from before the step.
 
-    Gradients that the caller accumulates over several steps are put aside meanwhile, and the step's
-    own are added to them at its end. That takes memory for a second set of gradients, but only
-    while a caller accumulates.
+    Gradients that the caller accumulates over several steps are put aside meanwhile. The step's own
+    are added to them at its end. That takes memory for a second set of gradients, but only if a
+    caller accumulates.
 
     Args:
         parameters: what the step adds gradients to.
-        buffers: copies of what the step may change.
+        buffers: copies of the buffers that the step may change.
     """
-    # The objects too: another module may hold on to them.
+    # The buffers are kept as objects, because other modules may refer to them.
     originals = [(module, name, getattr(module, name), copy) for module, name, copy in buffers]
     accumulated = [(p, p.grad) for p in parameters if p.grad is not None]
     for parameter, _ in accumulated:

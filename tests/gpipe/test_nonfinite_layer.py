@@ -1,4 +1,4 @@
-"""A step with inf or nan is refused on every rank in the same line, which names its maker, and leaves no trace."""
+"""A step with inf or nan is refused on every rank; its layer is named; nothing changes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from explosions import BAD, CASES, REPLICAS, batch, everything, loss_fn, pipelin
 from torch import nn
 
 from repro.gpipe import Pipeline, launch, whole_state_dict
-from repro.gpipe.exact.culprit import Seen, told
+from repro.gpipe.exact.nonfinite_layer import Findings, describe
 
 LAYERS_OF = {1: [0, 0, 0, 0], 2: [0, 0, 1, 1], 3: [0, 0, 1, 2]}  # the stage of each layer
 ADVICE = "lower the learning rate, or look at that input"
@@ -61,7 +61,7 @@ def line(step: int, K: int, kind: str, n: int, replica: str = "") -> str:
 
 
 @pytest.mark.parametrize(("K", "schedule", "checkpoint", "orders"), CASES)
-def test_every_rank_names_the_culprit(ran, K, schedule, checkpoint, orders):
+def test_every_rank_names_the_layer(ran, K, schedule, checkpoint, orders):
     for rank in range(K):
         said = ran[rank][K, schedule, checkpoint]["said"]
         assert said == [line(step, K, kind, n) for step, (kind, n) in enumerate(orders)]
@@ -70,7 +70,7 @@ def test_every_rank_names_the_culprit(ran, K, schedule, checkpoint, orders):
 @pytest.mark.parametrize("case", [*(case[:3] for case in CASES), "replicas"], ids=str)
 @pytest.mark.parametrize("what", ["unchanged", "like good"])
 def test_a_refused_step_leaves_no_trace(ran, case, what):
-    """Weights, optimizer state, running statistics, other buffers and the step's number, and what follows, to the bit.
+    """Weights, optimizer state, statistics, buffers, number of steps, and what follows: to the bit.
 
     Random state belongs to the step's number, so the next mini-batch draws what the refused one
     would have drawn.
@@ -176,7 +176,7 @@ class Masked(nn.Module):
         return self.linear(x) + 0.0 * (x + mask).softmax(-1), mask
 
 
-def test_a_mask_is_no_culprit():
+def test_a_mask_is_not_named():
     """It crosses layers, and is no reason to refuse a step or to accuse the inputs."""
     mask = torch.zeros(4, 3)
     mask[:, 2] = float("-inf")
@@ -244,8 +244,8 @@ def test_an_evaluation_is_not_checked():
     assert pipeline(1).evaluate(*batch("loss"), loss_fn).loss == float("inf")
 
 
-def seen(replica: int = 0, stage: int = 0, **what: Any) -> Seen:
-    return Seen(replica, f"stage {stage}", what.pop("refused", ""), **what)
+def seen(replica: int = 0, stage: int = 0, **what: Any) -> Findings:
+    return Findings(replica, f"stage {stage}", what.pop("refused", ""), **what)
 
 
 def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
@@ -258,20 +258,26 @@ def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
             losses={3},
         ),
     ]
-    assert told(both).startswith("b on stage 0 made inf or nan in the backward of micro-batch 0;")
+    assert describe(both).startswith(
+        "b on stage 0 made inf or nan in the backward of micro-batch 0;"
+    )
     del both[0].backward[0]
-    assert told(both).startswith("c on stage 1 made inf or nan in the backward of micro-batch 1;")
+    assert describe(both).startswith(
+        "c on stage 1 made inf or nan in the backward of micro-batch 1;"
+    )
     both[0].backward.clear()
     both[1].backward.pop(1)
-    assert told(both).startswith("b on stage 0 made inf or nan in the forward of micro-batch 2;")
+    assert describe(both).startswith(
+        "b on stage 0 made inf or nan in the forward of micro-batch 2;"
+    )
 
 
 def test_what_no_micro_batch_explains():
     refused = "the gradients"
-    assert told([seen(refused=refused), seen(1, refused=refused)]).startswith(
+    assert describe([seen(refused=refused), seen(1, refused=refused)]).startswith(
         "the gradients on stage 0 and the gradients on stage 0 are inf or nan in the sum over "
         "replicas, in none alone"
     )
-    assert told([seen(), seen(stage=1, refused=refused)]).startswith(
+    assert describe([seen(), seen(stage=1, refused=refused)]).startswith(
         "the gradients on stage 1 were inf or nan, and not when the step was run once more"
     )
