@@ -1,11 +1,12 @@
-"""The files of a checkpoint: how they are written so that a crash spoils none, and how much they are trusted.
+"""The files of a checkpoint: written so that a crash damages none, and read with distrust.
 
-folder/stage0-3fa9c1....pt    layers and optimizer state of a stage, by torch.save
-folder/stage1-77b02d....pt folder/index.json             step, K, layers; of each file its SHA-256
-and its keys with shapes and types
+    folder/stage0-3fa9c1....pt    layers and optimizer state of a stage, by torch.save
+    folder/stage1-77b02d....pt
+    folder/index.json             step, K, layers; for each file its SHA-256 and its keys with
+                                  shapes and types
 
-The index ends with a digest of its own content. So whatever was damaged, edited or mixed up with
-another save is refused. The digests show accidents; they are no signature.
+The index ends with a digest of its own content. So a file that was damaged, edited or mixed up with
+another save is refused. The digests detect accidents; they are no signature.
 """
 
 import hashlib
@@ -34,20 +35,20 @@ _STAGE_FILE = re.compile(r"stage\d+-[0-9a-f]{32}\.pt")
 _NEW_INDEX = re.compile(r"index-[0-9a-f]{32}\.json")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-# a tensor's shape and type; None for a module's extra state
+# A tensor's shape and dtype; None for a module's extra state.
 Kind = tuple[tuple[int, ...], str] | None
 
 
 @dataclass(frozen=True)
 class Written:
-    """Size in bytes and SHA-256, in hexadecimal digits, of a file that was written."""
+    """Size in bytes and SHA-256, in hexadecimal digits, of a written file."""
 
     size: int
     sha256: str
 
 
 @dataclass(frozen=True)
-class Part:
+class StagePart:
     """What one stage has written."""
 
     file: str
@@ -60,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class StageFile:
-    """What the index says of a stage's file: size in bytes, SHA-256, key -> shape and type."""
+    """A stage's file by the index: size in bytes, SHA-256, key -> shape and dtype."""
 
     size: int
     sha256: str
@@ -69,9 +70,10 @@ class StageFile:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of the index: `stages` is K, files and layers are in layer order.
+    """The content of the index.
 
-    `digest` is of all other fields; it is empty as long as the index is in no file.
+    `stages` is K. Files and layers are in layer order. `digest` is of all other fields, and empty
+    until the index is written.
     """
 
     format: int
@@ -85,11 +87,11 @@ class Index:
 
 
 def new_file(folder: Path, rank: int) -> Path:
-    """A name for a stage's file that no other save has."""
+    """A path for a stage's file, unique for each save."""
     return folder / f"stage{rank}-{uuid4().hex}.pt"
 
 
-def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -> Part:
+def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -> StagePart:
     """Write a stage's layers and optimizer state.
 
     Raises:
@@ -97,10 +99,10 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
         ValueError: if a value cannot be saved.
     """
     model = {key: optimizer_state.plain(value, key) for key, value in module.state_dict().items()}
-    named = None if optimizer is None else optimizer_state.named(optimizer, module)
+    named = None if optimizer is None else optimizer_state.named_state(optimizer, module)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = _write(path, lambda file: torch.save({"model": model, "optimizer": named}, file))
-    return Part(
+    return StagePart(
         file=path.name,
         written=written,
         host=socket.gethostname(),
@@ -110,13 +112,15 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
     )
 
 
-def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, Any] | None) -> None:
-    """Name the parts in the index. Up to its last line the old checkpoint is the valid one.
+def commit(
+    folder: Path, parts: Sequence[StagePart], step: int, extra: Mapping[str, Any] | None
+) -> None:
+    """Write the index, which names the parts. Until its rename the old checkpoint is valid.
 
     Raises:
         OSError: if the index cannot be written.
         ValueError: if a part is not in this folder, the stages' optimizers differ in class, or the
-            index would be larger than what `read_index` reads.
+            index would be larger than `read_index` allows.
     """
     for j, part in enumerate(parts):
         path = folder / part.file
@@ -152,8 +156,8 @@ def commit(folder: Path, parts: Sequence[Part], step: int, extra: Mapping[str, A
 
 
 def _as_text(index: Index) -> str:
-    """What the index's file holds; raises ValueError where that could not be read again."""
-    fields = json.loads(json.dumps(asdict(index)))  # as they will be read: tuples are lists
+    """The text of the index's file; raises a ValueError if that could not be read again."""
+    fields = json.loads(json.dumps(asdict(index)))  # with lists for tuples, as they will be read
     text = json.dumps({**fields, "digest": digest(fields)}, indent=1)
     if len(text) > LARGE:
         raise ValueError(f"the index would have {len(text)} bytes, allowed are {LARGE}; save less")
@@ -164,8 +168,8 @@ def _as_text(index: Index) -> str:
     return text
 
 
-def tidy(folder: Path, parts: Sequence[Part]) -> None:
-    """Delete what earlier saves left, but only once the new index is sure to outlive a power cut."""
+def tidy(folder: Path, parts: Sequence[StagePart]) -> None:
+    """Delete files of earlier saves, once the new index would survive a power cut."""
     _sync(folder)
     keep = {part.file for part in parts}
     for path in list(folder.iterdir()):
@@ -175,15 +179,15 @@ def tidy(folder: Path, parts: Sequence[Part]) -> None:
 
 
 def read_index(folder: Path) -> Index:
-    """The index; it may have been edited or damaged.
+    """The index of a checkpoint.
 
     Raises:
-        ValueError: one line that says what is wrong with it.
+        ValueError: if it is missing, damaged or edited.
     """
     path = folder / INDEX
     try:
         path.lstat()
-        found = from_json(read_text(path, LARGE, links=False), any_number=True)
+        value = from_json(read_text(path, LARGE, links=False), any_number=True)
     except FileNotFoundError:
         raise ValueError(
             f"checkpoint {folder}: no {INDEX} there; name a folder that save() wrote"
@@ -191,21 +195,21 @@ def read_index(folder: Path) -> Index:
     except (OSError, ValueError) as error:
         raise ValueError(f"checkpoint {path}: {_refusal(error)}") from None
     try:
-        return _parsed(found)
+        return _parse(value)
     except ValueError as error:
         raise ValueError(f"checkpoint {path}: no index that can be used here: {error}") from None
 
 
 def digest(fields: Mapping[str, Any]) -> str:
-    """SHA-256 of the index's fields, as they are read from JSON, without the digest itself."""
+    """SHA-256 of the index's fields as read from JSON, without the field of the digest."""
     others = {name: value for name, value in fields.items() if name != "digest"}
     canonical = json.dumps(others, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _parsed(found: Any) -> Index:
+def _parse(value: Any) -> Index:
     """The index that a JSON value describes."""
-    version = found.get("format") if isinstance(found, dict) else None
+    version = value.get("format") if isinstance(value, dict) else None
     if type(version) is int and version > FORMAT:
         raise ValueError(
             f"format {version}, and {FORMAT} is the newest known here; update this library"
@@ -216,20 +220,21 @@ def _parsed(found: Any) -> Index:
             "library that wrote it, save its whole_state_dict() with torch.save, and load that "
             "with load_state_dict()"
         )
-    fields = _fields("the index", found, _INDEX)
+    fields = _fields("the index", value, _INDEX_FIELDS)
     if digest(fields) != fields["digest"]:
         raise ValueError("it was changed after save() wrote it; take another checkpoint")
-    files = {name: _stage_file(name, value) for name, value in fields["files"].items()}
+    files = {name: _parse_stage_file(name, file) for name, file in fields["files"].items()}
     if not 0 <= fields["step"] < 2**63:
         raise ValueError(f"step={short(fields['step'])} is no number of training steps")
     if fields["stages"] != len(files):
         raise ValueError(f"stages={fields['stages']}, and files of {len(files)}")
-    if strange := [name for name in fields["layers"] if not isinstance(name, str)]:
-        raise ValueError(f"layers has {short(strange[0])}, which is no name of a layer")
+    for name in fields["layers"]:
+        if not isinstance(name, str):
+            raise ValueError(f"layers has {short(name)}, which is no name of a layer")
     return Index(**{**fields, "files": files})
 
 
-_INDEX: dict[str, tuple[type, ...]] = {
+_INDEX_FIELDS: dict[str, tuple[type, ...]] = {
     "format": (int,),
     "step": (int,),
     "stages": (int,),
@@ -239,33 +244,33 @@ _INDEX: dict[str, tuple[type, ...]] = {
     "files": (dict,),
     "digest": (str,),
 }
-_FILE: dict[str, tuple[type, ...]] = {"size": (int,), "sha256": (str,), "kinds": (dict,)}
+_FILE_FIELDS: dict[str, tuple[type, ...]] = {"size": (int,), "sha256": (str,), "kinds": (dict,)}
 
 
 def _fields(where: str, value: Any, known: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
     """A dict with exactly these fields, each of one of its types."""
     if not isinstance(value, dict):
         raise ValueError(f"{where} is no object")
-    if other := sorted(value.keys() ^ known.keys()):
-        verb = "has" if other[0] in value else "lacks"
-        raise ValueError(f"{where} {verb} the field {short(other[0])}")
+    for name in sorted(value.keys() ^ known.keys()):
+        verb = "has" if name in value else "lacks"
+        raise ValueError(f"{where} {verb} the field {short(name)}")
     for name, types in known.items():
         if type(value[name]) not in types:
             raise ValueError(f"{name}={short(value[name])} is no {types[0].__name__}")
     return dict(value)
 
 
-def _stage_file(name: str, value: Any) -> StageFile:
+def _parse_stage_file(name: str, value: Any) -> StageFile:
     if not _STAGE_FILE.fullmatch(name):
         raise ValueError(f"{short(name)} is no name of a stage's file")
-    fields = _fields(name, value, _FILE)
+    fields = _fields(name, value, _FILE_FIELDS)
     if not _SHA256.fullmatch(fields["sha256"]):
         raise ValueError(f"sha256={short(fields['sha256'])} is no SHA-256 in hexadecimal digits")
-    kinds = {key: _kind(key, kind) for key, kind in fields["kinds"].items()}
+    kinds = {key: _parse_kind(key, kind) for key, kind in fields["kinds"].items()}
     return StageFile(fields["size"], fields["sha256"], kinds)
 
 
-def _kind(key: str, value: Any) -> Kind:
+def _parse_kind(key: str, value: Any) -> Kind:
     if value is None:
         return None
     match value:
@@ -275,12 +280,13 @@ def _kind(key: str, value: Any) -> Kind:
 
 
 def read_part(folder: Path, index: Index, file: str) -> dict[str, Any]:
-    """A stage's "model" and "optimizer"; tensors stay on disk until they are read, and nothing in it can run code.
+    """A stage's "model" and "optimizer".
 
-    The whole file is read once, for its digest.
+    The whole file is read once, for its digest. Its tensors stay on disk until they are used.
+    Nothing in it can run code.
 
     Raises:
-        ValueError: one line, if the file is missing, damaged, or not what the index says.
+        ValueError: if the file is missing, damaged, or not as the index says.
     """
     path = folder / file
     known = index.files[file]
@@ -307,28 +313,26 @@ def read_part(folder: Path, index: Index, file: str) -> dict[str, Any]:
 
 
 def _refuse_compressed(file: BinaryIO) -> None:
-    """Raise a ValueError for a zip file that grows when it is read; torch.save compresses nothing."""
+    """Raise a ValueError for a zip file that is compressed; torch.save compresses nothing."""
     with zipfile.ZipFile(file) as archive:
         if any(entry.compress_size != entry.file_size for entry in archive.infolist()):
             raise ValueError("it is compressed, as no file of save() is")
 
 
 def _refusal(error: Exception) -> str:
-    """Why a file is refused, and what to do: nobody can correct a file that has a digest."""
+    """Why a file is refused, and what to do; a file with a digest cannot be corrected."""
     return f"{one_line(error).partition(';')[0]}; take another checkpoint"
 
 
 def kind_of(value: object) -> Kind:
-    """Shape and type of a tensor."""
-    return (
-        (tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        if isinstance(value, Tensor)
-        else None
-    )
+    """Shape and dtype of a tensor; None of another value."""
+    if not isinstance(value, Tensor):
+        return None
+    return tuple(value.shape), str(value.dtype).removeprefix("torch.")
 
 
 def check_extra(value: object) -> None:
-    """Raise a ValueError if it is no dict, more than JSON can hold, or could not be read again."""
+    """Raise a ValueError if it is no dict, cannot be JSON, or could not be read again."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(
             f"extra: a {type(value).__name__}, needed is a dict; give {{'name': value}}"
@@ -344,7 +348,7 @@ def check_extra(value: object) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says; of an unexpected one also its name."""
+    """The message of an error, with the type of an unexpected one."""
     name = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
     return name + " ".join(str(error).split())[:300]
 
@@ -365,12 +369,12 @@ class _Hashed:
         return self._file.write(data)
 
     def flush(self) -> None:
-        """Of the file; torch.save calls it."""
+        """Flush the file; torch.save calls it."""
         self._file.flush()
 
 
 def _write(path: Path, dump: Callable[[Any], object]) -> Written:
-    """A new file that outlives a power cut; none if that fails."""
+    """Write a new file that survives a power cut; remove it if that fails."""
     try:
         with path.open("xb") as file:
             hashed = _Hashed(file)
@@ -386,7 +390,7 @@ def _write(path: Path, dump: Callable[[Any], object]) -> Written:
 
 
 def _sync(folder: Path) -> None:
-    """Make renames and new names in a folder outlive a power cut."""
+    """Make renames and new files of a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
-"""An optimizer's state by the names of its parameters, so that it can be cut again with the layers.
+"""An optimizer's state by the names of its parameters, so that another K can load it.
 
-torch numbers parameters by their place in the optimizer, which says nothing once another K cuts the
-model elsewhere.
+torch numbers parameters by their position in the optimizer, which has no meaning in stages that
+another K has cut.
 """
 
 import copy
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-# What belongs to a process and not to the training: the members, and how to run on its device.
-_OWN = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
+# Options that belong to a process and not to the training: the members, and the implementation.
+_PROCESS_OPTIONS = ("params", "param_names", "foreach", "fused", "capturable", "differentiable")
 
 
 class Group(TypedDict):
-    """The options of one parameter group and whose they are."""
+    """The options of one parameter group, and the names of its parameters."""
 
     names: list[str]
     options: dict[str, Any]
 
 
-class Named(TypedDict):
+class NamedState(TypedDict):
     """An optimizer's groups, and each parameter's state under the parameter's first name."""
 
     groups: list[Group]
@@ -34,18 +34,16 @@ def refuse_no_optimizer(value: object) -> None:
     """Raise a ValueError unless it can be used as one of torch.optim's optimizers."""
     needed = ("step", "zero_grad", "state_dict", "param_groups")
     if isinstance(value, type) or not all(hasattr(value, name) for name in needed):
-        found = (
-            f"the class {value.__name__}"
-            if isinstance(value, type)
-            else f"a {type(value).__name__}"
-        )
+        description = f"a {type(value).__name__}"
+        if isinstance(value, type):
+            description = f"the class {value.__name__}"
         raise ValueError(
-            f"optimizer: {found}, which is no optimizer; make one of torch.optim from "
+            f"optimizer: {description}, which is no optimizer; make one of torch.optim from "
             "pipe.parameters()"
         )
 
 
-def named(optimizer: Optimizer, module: nn.Module) -> Named:
+def named_state(optimizer: Optimizer, module: nn.Module) -> NamedState:
     """The state of an optimizer of this module's parameters; tensors are not copied.
 
     Raises:
@@ -54,26 +52,28 @@ def named(optimizer: Optimizer, module: nn.Module) -> Named:
     """
     names = [_names(group, module) for group in optimizer.param_groups]
     order = [name for group in names for name in group]
-    found = optimizer.state_dict()
-    if strange := [key for key in found["state"] if not isinstance(key, int)]:
-        raise ValueError(
-            f"optimizer: state {strange[0]!r} belongs to no parameter and cannot be cut into stages"
-        )
-    return {
-        "groups": [
-            {"names": group, "options": {k: plain(v, k) for k, v in saved.items() if k not in _OWN}}
-            for group, saved in zip(names, found["param_groups"], strict=True)
-        ],
-        "state": {order[n]: plain(state, order[n]) for n, state in found["state"].items()},
-    }
+    state_dict = optimizer.state_dict()
+    for key in state_dict["state"]:
+        if not isinstance(key, int):
+            raise ValueError(
+                f"optimizer: state {key!r} belongs to no parameter and cannot be cut into stages"
+            )
+    groups: list[Group] = []
+    for members, saved in zip(names, state_dict["param_groups"], strict=True):
+        options = {k: plain(v, k) for k, v in saved.items() if k not in _PROCESS_OPTIONS}
+        groups.append({"names": members, "options": options})
+    state = {order[n]: plain(value, order[n]) for n, value in state_dict["state"].items()}
+    return {"groups": groups, "state": state}
 
 
-def positional(saved: Sequence[Named], optimizer: Optimizer, module: nn.Module) -> dict[str, Any]:
-    """What `optimizer.load_state_dict` takes, copied from the states that several stages saved.
+def positional_state(
+    saved: Sequence[NamedState], optimizer: Optimizer, module: nn.Module
+) -> dict[str, Any]:
+    """The argument of `optimizer.load_state_dict`, copied from the states that stages saved.
 
     A group's options come from the saved groups of its parameters. Options that were not saved,
-    because a scheduler or another version of torch added them since, stay as they are; so do those
-    of a group without parameters.
+    because a scheduler or another version of torch added them since, stay as they are. So do the
+    options of a group without parameters.
 
     Raises:
         ValueError: if the two optimizers do not have the same ones of this module's parameters, or
@@ -88,40 +88,48 @@ def positional(saved: Sequence[Named], optimizer: Optimizer, module: nn.Module) 
     states = {name: state for part in saved for name, state in part["state"].items()}
     names = [_names(group, module) for group in optimizer.param_groups]
     order = [name for group in names for name in group]
-    if missing := [name for name in order if name not in options]:
-        raise ValueError(
-            f"optimizer: {missing[0]} was not in the saved optimizer; load without one and start "
-            "afresh"
-        )
-    own = {name for name, _ in module.named_parameters()}
-    if dropped := [name for name in options if name in own and name not in order]:
-        raise ValueError(
-            f"optimizer: {dropped[0]} was in the saved optimizer and is not in this one; add it"
-        )
-    groups, start = [], 0
+    for name in order:
+        if name not in options:
+            raise ValueError(
+                f"optimizer: {name} was not in the saved optimizer; load without one and start "
+                "afresh"
+            )
+    of_module = {name for name, _ in module.named_parameters()}
+    for name in options:
+        if name in of_module and name not in order:
+            raise ValueError(
+                f"optimizer: {name} was in the saved optimizer and is not in this one; add it"
+            )
+    groups: list[dict[str, Any]] = []
+    start = 0
     for group, members in zip(optimizer.param_groups, names, strict=True):
-        own_options = {k: v for k, v in group.items() if k != "params"}
-        places = list(range(start, start := start + len(members)))
-        groups.append(own_options | _agreed(members, options) | {"params": places})
+        present = {k: v for k, v in group.items() if k != "params"}
+        positions = list(range(start, start + len(members)))
+        start += len(members)
+        groups.append(present | _common_options(members, options) | {"params": positions})
     _refuse_other_groups(saved, names)
     state = {n: copy.deepcopy(states[name]) for n, name in enumerate(order) if name in states}
     return {"state": state, "param_groups": groups}
 
 
 def plain(value: Any, where: str) -> Any:
-    """The value in types that load without running code: tensors, numbers, strings, lists, tuples and dicts.
+    """The value in types that torch loads without running code.
+
+    These are tensors, numbers, strings, lists, tuples and dicts.
 
     Raises:
-        ValueError: if it holds anything else; `where` names it.
+        ValueError: if it holds anything else; `where` names the value.
     """
     if value is None or type(value) in (bool, int, float, str, Tensor, nn.Parameter):
         return value
     if isinstance(value, Mapping):
         return {plain(k, where): plain(v, where) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return (tuple if isinstance(value, tuple) else list)(plain(v, where) for v in value)
+    if isinstance(value, tuple):
+        return tuple(plain(member, where) for member in value)
+    if isinstance(value, list):
+        return [plain(member, where) for member in value]
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return value.item()  # a learning rate that was computed with numpy
+        return value.item()  # such as a learning rate that was computed with NumPy
     raise ValueError(
         f"{where}: a {type(value).__name__} cannot be saved; use tensors, numbers, strings, lists, "
         "tuples and dicts"
@@ -140,23 +148,25 @@ def _names(group: Mapping[str, Any], module: nn.Module) -> list[str]:
     return [names[parameter] for parameter in group["params"]]
 
 
-def _refuse_other_groups(saved: Sequence[Named], names: Sequence[Sequence[str]]) -> None:
-    """Raise a ValueError if a saved group would be split here, or two groups of one stage be joined.
+def _refuse_other_groups(saved: Sequence[NamedState], names: Sequence[Sequence[str]]) -> None:
+    """Raise a ValueError if loading would split a saved group or join two groups of one stage.
 
-    torch refuses another number of groups, too: their options would be taken over in silence.
+    Options would change silently otherwise. torch, too, refuses another number of groups.
     """
-    places = {
+    saved_group = {  # parameter -> (saved stage, its group there)
         name: (j, n)
         for j, part in enumerate(saved)
         for n, group in enumerate(part["groups"])
         for name in group["names"]
     }
-    group_of: dict[tuple[int, int], int] = {}
-    for here, members in enumerate(names):
-        stages: dict[int, int] = {}
+    group_here: dict[tuple[int, int], int] = {}  # saved group -> the one here that has its members
+    for number, members in enumerate(names):
+        group_of_stage: dict[int, int] = {}  # saved stage -> its group that is in this one
         for name in members:
-            j, n = places[name]
-            if group_of.setdefault((j, n), here) != here or stages.setdefault(j, n) != n:
+            j, n = saved_group[name]
+            is_split = group_here.setdefault((j, n), number) != number
+            is_joined = group_of_stage.setdefault(j, n) != n
+            if is_split or is_joined:
                 raise ValueError(
                     f"optimizer: its parameter groups are not those that were saved (see {name}), "
                     "and loading would change their options; make the groups as they were, or "
@@ -164,21 +174,23 @@ def _refuse_other_groups(saved: Sequence[Named], names: Sequence[Sequence[str]])
                 )
 
 
-def _agreed(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _common_options(
+    names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """The options that all these parameters were saved with."""
-    agreed = options[names[0]] if names else {}
+    common = options[names[0]] if names else {}
     for name in names:
-        for key in agreed.keys() | options[name].keys():
-            ours, theirs = agreed.get(key), options[name].get(key)
-            if not _same(ours, theirs):
+        for key in common.keys() | options[name].keys():
+            first, other = common.get(key), options[name].get(key)
+            if not _same(first, other):
                 raise ValueError(
                     f"optimizer: {names[0]} and {name} are in one group, but were saved with "
-                    f"{key}={ours!r} and {key}={theirs!r}; make the groups as they were"
+                    f"{key}={first!r} and {key}={other!r}; make the groups as they were"
                 )
-    return dict(agreed)
+    return dict(common)
 
 
-def _same(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, Tensor) or isinstance(theirs, Tensor):
-        return isinstance(ours, Tensor) and isinstance(theirs, Tensor) and torch.equal(ours, theirs)
-    return ours == theirs
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b

@@ -1,8 +1,8 @@
-"""A training run on disk: the whole model under the unsplit model's keys, saved stage by stage, for any other K.
+"""Checkpoints of a training run: the unsplit model's keys, saved stage by stage, for any K.
 
-Each stage writes a file of a new name; then the first stage replaces the index, in one rename; then
-the files that the index names no more are deleted. Whatever dies, and whenever, the folder holds
-one whole checkpoint.
+Each stage writes a file with a new name. Then the first stage replaces the index, in one rename.
+Then it deletes the files that the index does not name. If anything dies meanwhile, the folder still
+holds one whole checkpoint.
 """
 
 import copy
@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from repro.gpipe.checkpoint import optimizer_state
 from repro.gpipe.checkpoint.files import (
     Index,
     Kind,
-    Part,
+    StagePart,
     check_extra,
     commit,
     kind_of,
@@ -41,11 +40,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint holds beside weights and optimizer state.
+    """What a checkpoint holds besides weights and optimizer state.
 
     Attributes:
         step: training steps done.
-        extra: what the user added, as JSON keeps it: tuples are lists, and keys are strings.
+        extra: what the user added, as JSON keeps it, with lists for tuples.
     """
 
     step: int
@@ -64,30 +63,29 @@ def save(
     extra: Mapping[str, Any] | None = None,
     allow_nonfinite: bool = False,
 ) -> None:
-    """Write a checkpoint in place of the one that is there; call it on every stage.
+    """Write a checkpoint in place of the former one; call it on every stage.
 
     Args:
-        folder: seen by all stages; made if needed. Files that are not a checkpoint's are left
-            alone.
+        folder: seen by all stages; made if needed. Files that are not a checkpoint's stay.
         rank: j, this stage.
         gather: one small object of each stage -> those of all stages, in order.
         module: this stage's layers, by their names in the unsplit model.
-        misfit: why these are not the layers that were trained, if they are not.
+        misfit: why these are not the layers that were trained; or empty.
         optimizer: of their parameters, or None.
         step: training steps done.
-        extra: what JSON can hold; that of the first stage is kept.
+        extra: a dict that JSON can hold; that of the first stage is saved.
         allow_nonfinite: whether weights, running statistics and optimizer state may be inf or nan.
 
     Raises:
-        OSError: on every stage if one cannot write; the checkpoint that was there stays.
+        OSError: on every stage if one cannot write. The former checkpoint stays.
         ValueError: likewise if a value cannot or must not be saved, or the stages see different
             folders.
     """
     where = f"checkpoint {folder}"
-    own = new_file(Path(folder), rank)
+    path = new_file(Path(folder), rank)
 
-    def write() -> Part:
-        # Refused before anything is written.
+    def write() -> StagePart:
+        # All checks come before anything is written.
         if misfit:
             raise ValueError(misfit)
         if optimizer is not None:
@@ -96,12 +94,19 @@ def save(
         if not allow_nonfinite:
             refuse_nonfinite(module, optimizer)
         _refuse_other_keys(extra, "extra")
-        return write_part(own, module, optimizer)
+        return write_part(path, module, optimizer)
 
-    parts = together(where, rank, gather, write, undo=own)
-    new = partial(commit, own.parent, parts, step, extra) if rank == 0 else _nothing
-    together(where, rank, gather, new, undo=own)
-    together(where, rank, gather, partial(tidy, own.parent, parts) if rank == 0 else _nothing)
+    def write_index() -> None:
+        if rank == 0:
+            commit(path.parent, parts, step, extra)
+
+    def delete_old_files() -> None:
+        if rank == 0:
+            tidy(path.parent, parts)
+
+    parts = together(where, rank, gather, write, undo=path)
+    together(where, rank, gather, write_index, undo=path)
+    together(where, rank, gather, delete_old_files)
 
 
 def load(
@@ -113,23 +118,22 @@ def load(
     layers: Sequence[str],
     optimizer: Optimizer | None = None,
 ) -> Restored:
-    """Put a checkpoint of any K into this stage, in place and bit for bit.
+    """Load a checkpoint of any K into this stage, in place and bit for bit.
 
-    Call it on every stage of every replica. Nothing is changed on any stage before all of them have
-    checked all that they need.
+    Call it on every stage of every replica. All of them check what they need before any of them
+    changes something.
 
     Args:
-        folder: what `save` wrote.
+        folder: as of `save`.
         rank: j, this stage.
         gather: one small object of each caller -> those of all callers, in order.
         module: this stage's layers, by their names in the unsplit model.
-        layers: the names of all layers of the unsplit model, since a stage cannot miss what belongs
-            to none.
-        optimizer: of the same class as the saved one. None leaves the optimizer state where it is.
+        layers: the names of all layers of the unsplit model, to find keys of no layer.
+        optimizer: of the same class as the saved one. None does not load the optimizer state.
 
     Raises:
-        ValueError: one line on every stage, if the checkpoint is damaged or incomplete, fits
-            another model or optimizer, or is not the same one for all stages.
+        ValueError: on every stage, if the checkpoint is damaged or incomplete, fits another model
+            or optimizer, or is not the same one for all stages.
     """
     where = f"checkpoint {folder}"
     checked: list[_Checked] = []
@@ -141,20 +145,20 @@ def load(
     if len(set(together(where, rank, gather, check))) > 1:
         different = "the stages see different checkpoints there"
         raise ValueError(f"{where}: {different}; all stages need one shared folder")
-    (own,) = checked
+    (content,) = checked
 
     def apply() -> None:
-        module.load_state_dict(own.values)
-        if optimizer is not None and own.state is not None:
-            optimizer.load_state_dict(own.state)
+        module.load_state_dict(content.values)
+        if optimizer is not None and content.state is not None:
+            optimizer.load_state_dict(content.state)
 
     together(where, rank, gather, apply)
-    return Restored(own.index.step, own.index.extra)
+    return Restored(content.index.step, content.index.extra)
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """What one stage takes from a checkpoint: its parts of the model's and the optimizer's state."""
+    """What one stage loads: its parts of the model's and the optimizer's state."""
 
     index: Index
     values: dict[str, Any]
@@ -164,23 +168,23 @@ class _Checked:
 def _check_all(
     folder: Path, module: nn.Sequential, layers: Sequence[str], optimizer: Optimizer | None
 ) -> _Checked:
-    """Read what a stage needs; raises ValueError for whatever does not fit."""
+    """Read what a stage needs; raises a ValueError if it does not fit."""
     index = read_index(folder)
     if index.layers != list(layers):
         raise ValueError(
-            f"checkpoint {folder}: it has {_counted(index.layers)}, and this model has "
-            f"{_counted(layers)}; build the model that was saved"
+            f"checkpoint {folder}: it has {_describe_layers(index.layers)}, and this model has "
+            f"{_describe_layers(layers)}; build the model that was saved"
         )
     kinds = {key: kind for file in index.files.values() for key, kind in file.kinds.items()}
-    _check(kinds, module, layers, f"checkpoint {folder}", exact=True)
-    own = module.state_dict().keys()
-    # A file without keys belongs to no stage of this cut, so every stage checks that it is there.
+    _check_keys(kinds, module, layers, f"checkpoint {folder}", exact=True)
+    keys = module.state_dict().keys()
+    # A file without keys belongs to no stage of this cut, so every stage checks that it exists.
     parts = [
         read_part(folder, index, name)
         for name, file in index.files.items()
-        if own & file.kinds.keys() or not file.kinds
+        if keys & file.kinds.keys() or not file.kinds
     ]
-    values = {key: value for part in parts for key, value in part["model"].items() if key in own}
+    values = {key: value for part in parts for key, value in part["model"].items() if key in keys}
     state = None if optimizer is None else _optimizer_state(folder, index, parts, optimizer, module)
     return _Checked(index, values, state)
 
@@ -189,7 +193,7 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
     """The unsplit model's state dict, in layer order and on the CPU; needs no other process.
 
     Raises:
-        ValueError: one line, if the checkpoint is damaged or incomplete.
+        ValueError: if the checkpoint is damaged or incomplete.
     """
     folder = Path(folder)
     index = read_index(folder)
@@ -208,66 +212,71 @@ def own_part(
         layers: the names of all layers of the unsplit model.
 
     Raises:
-        ValueError: one line that names a key which is missing, of another shape, or of no such
-            layer.
+        ValueError: if a key is missing, has another shape, or belongs to no layer.
     """
-    _check(
-        {key: kind_of(value) for key, value in state_dict.items()},
-        module,
-        layers,
-        "state_dict",
-        exact=False,
-    )
+    kinds = {key: kind_of(value) for key, value in state_dict.items()}
+    _check_keys(kinds, module, layers, "state_dict", exact=False)
     return {key: state_dict[key] for key in module.state_dict()}
 
 
 def together(
     where: str, rank: int, gather: Gather, call: Callable[[], T], undo: Path | None = None
 ) -> list[T]:
-    """What the call returned on each stage that `gather` reaches; if it raised on one, all raise, naming that one.
+    """What the call returned on each stage; if it raised on one, all raise and name that stage.
 
-    Then the file to `undo` is deleted; not so if another stage died, for it may have committed the
-    file before.
+    Then the file to `undo` is deleted. It stays if another stage died, which may have committed it.
+
+    Args:
+        where: the checkpoint, for messages.
+        rank: j, this stage.
+        gather: one small object of each stage -> those of all stages, in order.
+        call: what this stage does.
+        undo: a file that this stage has written.
     """
     result, failure, cause = None, None, None
     try:
         result = call()
-    except Exception as error:  # of any kind: the other stages must not wait for ever
-        context = None if error.__suppress_context__ else error.__context__
-        full = context if isinstance(context, OSError) else error  # torch.save hides a full disk
-        kind = OSError if isinstance(full, OSError) else ValueError
-        text = one_line(full).removeprefix(f"{where}: ").removeprefix(f"{where}/")
-        cause, failure = error, (kind, f"{where}: stage {rank} on {socket.gethostname()}: {text}")
+    except Exception as error:  # of any kind, since the other stages must not wait for ever
+        cause = error
+        failure = _describe_failure(error, where, rank)
     outcomes = gather((result, failure))
-    failed = next((failure for _, failure in outcomes if failure is not None), None)
-    if failed is not None:
+    failures = [failure for _, failure in outcomes if failure is not None]
+    if failures:
         if undo is not None:
             with suppress(OSError):
                 undo.unlink(missing_ok=True)
-        raise failed[0](failed[1]) from cause
+        kind, message = failures[0]
+        raise kind(message) from cause
     return [result for result, _ in outcomes]
 
 
-def _nothing() -> None:
-    """What the other stages do while the first one works."""
+def _describe_failure(error: Exception, where: str, rank: int) -> tuple[type[Exception], str]:
+    """The error that all stages raise for one of this stage: its type and its message."""
+    # torch.save raises a RuntimeError while it handles the OSError of a full disk.
+    hidden = None if error.__suppress_context__ else error.__context__
+    if isinstance(hidden, OSError):
+        error = hidden
+    kind = OSError if isinstance(error, OSError) else ValueError
+    text = one_line(error).removeprefix(f"{where}: ").removeprefix(f"{where}/")
+    return kind, f"{where}: stage {rank} on {socket.gethostname()}: {text}"
 
 
 def _refuse_other_keys(value: Any, where: str) -> None:
-    """Raise a ValueError if a dict has a key that is no string: JSON would make it one.
+    """Raise a ValueError if a dict has a key that is no string, since JSON would make it one.
 
     A MultiStepLR that got its milestones back as strings would never reach one.
     """
     if isinstance(value, Mapping):
-        for key, part in value.items():
+        for key, member in value.items():
             if not isinstance(key, str):
                 raise ValueError(
                     f"{where}: JSON turns its key {key!r} into a string; use strings as keys, or "
                     "leave the entry out and make it anew after load"
                 )
-            _refuse_other_keys(part, f"{where}[{key!r}]")
+            _refuse_other_keys(member, f"{where}[{key!r}]")
     elif isinstance(value, list | tuple):
-        for part in value:
-            _refuse_other_keys(part, where)
+        for member in value:
+            _refuse_other_keys(member, where)
 
 
 def _optimizer_state(
@@ -285,38 +294,51 @@ def _optimizer_state(
             f"checkpoint {folder}: saved {saved}, not {name}; load it as saved, or optimizer=None"
         )
     states = [part["optimizer"] for part in parts if part["optimizer"] is not None]
-    return optimizer_state.positional(states, optimizer, module)
+    return optimizer_state.positional_state(states, optimizer, module)
 
 
-def _check(
-    found: Mapping[str, Kind],
+def _check_keys(
+    kinds: Mapping[str, Kind],
     module: nn.Sequential,
     layers: Collection[str],
     source: str,
     *,
     exact: bool,
 ) -> None:
-    """Raise a ValueError unless these keys fit the stage: shapes, and types too where `exact`."""
+    """Raise a ValueError unless keys and shapes fit the stage, and dtypes too if `exact`.
+
+    Args:
+        kinds: key -> shape and dtype, of the whole model.
+        module: this stage's layers.
+        layers: the names of all layers of the unsplit model.
+        source: of the keys, for messages.
+        exact: whether dtypes must be equal.
+    """
     needed = {key: kind_of(value) for key, value in module.state_dict().items()}
     for key, kind in needed.items():
-        if key not in found:
+        if key not in kinds:
             raise ValueError(
-                f"{source}: no {key}; the first key there is {next(iter(found), None)}; build the "
+                f"{source}: no {key}; the first key there is {next(iter(kinds), None)}; build the "
                 "same layers"
             )
-        saved = found[key]
-        if kind and saved != kind and (exact or saved is None or saved[0] != kind[0]):
-            raise ValueError(f"{source}: {key} is {_shown(saved)}, this model's is {_shown(kind)}")
-    own = names(module)
-    for key in found:
+        saved = kinds[key]
+        if kind is None or saved == kind:
+            continue
+        if exact or saved is None or saved[0] != kind[0]:
+            raise ValueError(
+                f"{source}: {key} is {_describe_kind(saved)}, this model's is "
+                f"{_describe_kind(kind)}"
+            )
+    of_stage = names(module)
+    for key in kinds:
         layer = key.split(".")[0]
-        if key not in needed and (layer in own or layer not in layers):
+        if key not in needed and (layer in of_stage or layer not in layers):
             raise ValueError(f"{source}: {key} is nothing that this model has")
 
 
-def _shown(kind: Kind) -> str:
+def _describe_kind(kind: Kind) -> str:
     return f"{kind[1]} {list(kind[0])}" if kind else "no tensor"
 
 
-def _counted(layers: Sequence[str]) -> str:
+def _describe_layers(layers: Sequence[str]) -> str:
     return f"{len(layers)} layers ({layers[0]} to {layers[-1]})" if layers else "no layers"

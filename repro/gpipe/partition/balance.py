@@ -1,4 +1,4 @@
-"""How many layers each stage gets, why, and how even that should be."""
+"""How many layers each stage gets, why, and how balanced that should be."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
 @dataclass(frozen=True)
 class Cut:
-    """A model cut into K stages; its `str` is one line that says everything.
+    """A model cut into K stages; its `str` is one line with all attributes.
 
     Attributes:
         counts: layers in each stage.
-        chosen: how, in words.
-        costs: predicted for each stage; None if nothing was.
-        unit: of the costs: "s", "parameters", "layers", or "" if the user's own.
+        chosen: how the cut was chosen, as text.
+        costs: predicted cost of each stage; None if nothing was predicted.
+        unit: of the costs: "s", "parameters", "layers", or "" for costs that the user gave.
     """
 
     counts: tuple[int, ...]
@@ -32,7 +32,7 @@ class Cut:
 
     @property
     def imbalance(self) -> float | None:
-        """Largest stage over mean stage, minus 1, as predicted; 0 is perfect, None if nothing was predicted."""
+        """Predicted largest cost over mean cost, minus 1; None if nothing was predicted."""
         if self.costs is None:
             return None
         mean = sum(self.costs) / len(self.costs)
@@ -43,7 +43,7 @@ class Cut:
         if self.costs is None:
             return text
         return (
-            f"{text}: {_shown(self.costs, self.unit)}, predicted imbalance "
+            f"{text}: {_with_prefix(self.costs, self.unit)}, predicted imbalance "
             f"{100 * (self.imbalance or 0.0):.1f} %"
         )
 
@@ -58,17 +58,16 @@ def choose(
     """Cut the model.
 
     Args:
-        layers: L of them; factories are only built on the meta device, and only for "parameters".
+        layers: L of them; factories are only called for "parameters", on the meta device.
         stages: K.
-        balance: what should be even: "parameters", measured "time", the number of layers
-            ("uniform"), or any cost(a, b) of a stage made of layers a to b-1, the same on every
-            rank; or the layers of each stage.
-        partitioner: a name in `PARTITIONERS`; nothing is left to it where the layers of each stage
-            are given.
-        profile: measures, called for "time" alone.
+        balance: how many layers each stage gets; or what should be even: "parameters", measured
+            "time", the number of layers ("uniform"), or any cost(a, b) of a stage made of layers a
+            to b-1, the same on every rank.
+        partitioner: a name in `PARTITIONERS`; not used if `balance` gives the layers.
+        profile: measures layers and link; only called for "time".
 
     Raises:
-        ValueError: one line, for any argument out of range.
+        ValueError: for any argument out of range.
     """
     one_of("partitioner", partitioner, PARTITIONERS)
     check_stages(len(layers), stages)
@@ -84,14 +83,14 @@ def choose(
 
 
 def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """An explicit list of layers per stage, checked.
+    """The given number of layers of each stage, checked.
 
     Raises:
         ValueError: if it does not have K entries, does not sum to L, or has an empty stage.
     """
     counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
-    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
-    if not whole or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
+    are_integers = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
+    if not are_integers or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
         raise ValueError(
             f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to "
             f"the model's {layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
@@ -112,10 +111,10 @@ def _named_cost(
     return measured.cost(link), "time", "s"
 
 
-def _shown(costs: Sequence[float], unit: str) -> str:
-    """Four digits each and one SI prefix for all."""
+def _with_prefix(costs: Sequence[float], unit: str) -> str:
+    """Costs with four digits each and one SI prefix for all."""
     power = math.floor(math.log10(max(costs)) / 3) if unit and max(costs) > 0 else 0
     power = min(max(power, min(_PREFIXES)), max(_PREFIXES))
-    numbers = ", ".join(f"{c / 1000.0**power:.4g}" for c in costs)
+    numbers = ", ".join(f"{cost / 1000.0**power:.4g}" for cost in costs)
     symbol = f"{_PREFIXES[power]}{unit}" if unit == "s" else f"{_PREFIXES[power]} {unit}"
     return f"{numbers} {symbol.strip()}".strip()

@@ -1,4 +1,4 @@
-"""What each layer costs here, measured: seconds of F, R and B, and the bytes that cross behind it.
+"""Measured costs of each layer: seconds of F, R and B, and the bytes that it sends on.
 
 Layers are built, timed and dropped one after the other, so that no process ever holds the whole
 model.
@@ -20,22 +20,21 @@ from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten, un
 from repro.gpipe.errors import shown, within
 from repro.gpipe.exact import rng
 
-# of seconds, bytes and bytes per second: what is made of such numbers stays finite
+# Limits of seconds, bytes and bytes per second; products and quotients of these stay finite.
 LEAST, MOST = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
 class LinkSpeed:
-    """What sending to a neighbour costs the sender; free by default.
+    """The speed of a link to a neighbour; by default sending takes no time.
 
     Attributes:
         latency: seconds of each message.
-        bytes_per_second: beyond that.
+        bytes_per_second: the bandwidth; inf for none.
         overlap: whether a stage can compute while it sends.
 
     Raises:
-        ValueError: one line, if the latency is negative, the speed not positive, or one of them no
-            number.
+        ValueError: if the latency is negative, the speed not positive, or one of them no number.
     """
 
     latency: float = 0.0
@@ -60,21 +59,22 @@ class LinkSpeed:
             )
 
     def seconds(self, size: int) -> float:
-        """Seconds of a message of `size` bytes; where there is nothing to send, none is sent."""
-        return self.latency + size / self.bytes_per_second if size else 0.0
+        """Seconds of a message of `size` bytes; 0 for 0 bytes, since no message is sent then."""
+        if size == 0:
+            return 0.0
+        return self.latency + size / self.bytes_per_second
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Costs of one micro-batch, layer by layer; the loss belongs to no layer and is left out.
+    """Costs of one micro-batch, layer by layer, without the loss.
 
     Attributes:
-        forward: seconds of F; L of them.
-        recompute: seconds of R, those of F with re-materialization and else 0.
+        forward: seconds of F of each of L layers.
+        recompute: seconds of R: those of F with re-materialization, otherwise 0.
         backward: seconds of B.
-        activation_bytes: what goes forward behind each layer but the last: all tensors; L-1 of
-            them.
-        gradient_bytes: what comes back there: gradients of those tensors that require one.
+        activation_bytes: size of the outputs of each layer but the last, L-1 numbers.
+        gradient_bytes: size of the gradients of those outputs that require one, L-1 numbers.
     """
 
     forward: tuple[float, ...]
@@ -84,19 +84,26 @@ class Profile:
     gradient_bytes: tuple[int, ...]
 
     def cost(self, link: LinkSpeed) -> Callable[[int, int], float]:
-        """Seconds of one micro-batch on a stage made of layers a to b-1, as the partitioners take it.
+        """(a, b) -> seconds of one micro-batch on a stage made of layers a to b-1.
 
-        A stage is charged for F, R and B of its layers and for what it sends: activations forward
-        unless it ends the model, gradients back unless it begins it. What it receives is charged to
-        the sender. Where it computes while it sends, only a message that takes longer than F, or R
-        and B, counts, and in their place: so fast at most does one micro-batch follow the other.
+        The costs of a stage are F, R and B of its layers and the messages that it sends:
+        activations forward unless it is the last stage, gradients back unless it is the first. With
+        `overlap` the longer of computing and sending counts, since micro-batches follow each other
+        at that pace. Otherwise both add up.
         """
         F = [0.0, *accumulate(self.forward)]
-        RB = [0.0, *accumulate(map(sum, zip(self.recompute, self.backward, strict=True)))]
-        onward = [link.seconds(size) for size in self.activation_bytes] + [0.0]
-        back = [0.0] + [link.seconds(size) for size in self.gradient_bytes]
-        both: Callable[[float, float], float] = max if link.overlap else operator.add
-        return lambda a, b: both(F[b] - F[a], onward[b - 1]) + both(RB[b] - RB[a], back[a])
+        recompute_and_backward = zip(self.recompute, self.backward, strict=True)
+        RB = [0.0, *accumulate(r + b for r, b in recompute_and_backward)]
+        send_activations = [link.seconds(size) for size in self.activation_bytes] + [0.0]
+        send_gradients = [0.0] + [link.seconds(size) for size in self.gradient_bytes]
+        together: Callable[[float, float], float] = max if link.overlap else operator.add
+
+        def seconds(a: int, b: int) -> float:
+            forward = together(F[b] - F[a], send_activations[b - 1])
+            backward = together(RB[b] - RB[a], send_gradients[a])
+            return forward + backward
+
+        return seconds
 
 
 def measure(
@@ -108,40 +115,48 @@ def measure(
     seed: int = 0,
     repeats: int = 3,
 ) -> Profile:
-    """Run every layer forward and backward on what the layer before it returned.
+    """Time every layer, forward and backward, on what the layer before it returned.
 
     Args:
         layers: the model.
         sample: inputs of one micro-batch.
         device: where to time.
         recompute: whether layers will be run again before their backward.
-        seed: for initial weights.
-        repeats: timed runs, after one that is not counted; the fastest counts.
+        seed: of initial weights.
+        repeats: timed runs, after one run to warm up; the fastest counts.
 
-    An error inside a layer carries a note that says which one.
+    An error inside a layer has a note that names the layer.
     """
     assert repeats >= 1
     value = map_leaves(Tensor, lambda t: t.detach().to(device), unwrapped(sample))
     forward: list[float] = []
     backward: list[float] = []
-    sizes: list[tuple[int, int]] = []
+    activation_bytes: list[int] = []
+    gradient_bytes: list[int] = []
     for index, layer in enumerate(layers):
         with rng.preserved(device), torch.enable_grad():
             f, b, value = _measure_layer(layer, index, value, device, seed, repeats)
         forward.append(f)
         backward.append(b)
-        sizes.append(_sizes(value))
-    again = forward if recompute else [0.0] * len(forward)
-    onward, back = zip(*sizes, strict=True)
-    return Profile(tuple(forward), tuple(again), tuple(backward), onward[:-1], back[:-1])
+        outputs, _ = flatten(value)
+        activation_bytes.append(sum(t.nbytes for t in outputs))
+        gradient_bytes.append(sum(t.nbytes for t in outputs if t.requires_grad))
+    return Profile(
+        tuple(forward),
+        tuple(forward) if recompute else (0.0,) * len(forward),
+        tuple(backward),
+        tuple(activation_bytes[:-1]),
+        tuple(gradient_bytes[:-1]),
+    )
 
 
 def _measure_layer(
     layer: Layer, index: int, value: Tree, device: torch.device, seed: int, repeats: int
 ) -> tuple[float, float, Tree]:
     """Seconds of F and of B, and the outputs without their graph."""
-    # A module is the user's own: a copy keeps its gradients, its running statistics and its place.
-    module = build(deepcopy(layer) if isinstance(layer, nn.Module) else layer, index, seed, device)
+    if isinstance(layer, nn.Module):
+        layer = deepcopy(layer)  # it is the user's, with gradients, running statistics and a device
+    module = build(layer, index, seed, device)
     forward = backward = math.inf
     outputs: Tree = None
     try:
@@ -154,30 +169,21 @@ def _measure_layer(
             f"layers[{index}]: {type(module).__name__} failed on the sample while it was timed"
         )
         raise
-    return (
-        forward,
-        backward,
-        map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs),
-    )
+    detached = map_leaves(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), outputs)
+    return forward, backward, detached
 
 
 def _run(module: nn.Module, value: Tree, device: torch.device) -> tuple[float, float, Tree]:
-    """F and B once: seconds of each, and the outputs."""
+    """Run F and B once; seconds of each, and the outputs."""
     tensors, skeleton = flatten(value)
     received = [t.detach().requires_grad_(t.requires_grad) for t in tensors]
     copies = unflatten([t.clone() for t in received], skeleton)  # layers may work in place
     forward, outputs = _timed(device, lambda: module(copies))
-    ready = [t for t in flatten(outputs)[0] if t.requires_grad]
+    roots = [t for t in flatten(outputs)[0] if t.requires_grad]
     backward, _ = _timed(
-        device, lambda: torch.autograd.backward(ready, [torch.ones_like(t) for t in ready])
+        device, lambda: torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
     )
     return forward, backward, outputs
-
-
-def _sizes(value: Tree) -> tuple[int, int]:
-    """Bytes of all tensors, and of those that require a gradient."""
-    tensors, _ = flatten(value)
-    return sum(t.nbytes for t in tensors), sum(t.nbytes for t in tensors if t.requires_grad)
 
 
 def _timed(device: torch.device, call: Callable[[], Tree]) -> tuple[float, Tree]:

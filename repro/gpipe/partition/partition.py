@@ -1,14 +1,14 @@
 """Cut a chain of L layers into K stages of consecutive layers.
 
 The paper's partitioner minimises the variance of the stages' costs and calls that a heuristic
-(section 2.2); the step time of a synchronous pipeline follows its slowest stage, so the smallest
-largest stage is what we prefer.
+(section 2.2). The step time of a synchronous pipeline follows its slowest stage, so by default we
+minimise the largest cost of a stage.
 
-Every rule takes cost(a, b), the cost of one stage made of layers a to b-1, in any unit; costs need
-not add up, since a stage may also pay for what it sends. It returns the layers in each stage, K
-positive numbers that sum to L, and raises a ValueError if K > L, or if a cost is not a finite
-number of at least 0. The exact rules call `cost` once for each of the L (L+1) / 2 intervals and
-take O(K L^2) steps on arrays.
+Every rule takes cost(a, b), the cost of a stage made of layers a to b-1, in any unit. Costs need
+not add up, since a stage also sends messages. A rule returns the number of layers in each stage, K
+positive numbers that sum to L. It raises a ValueError if K > L, or if a cost is not a finite number
+of at least 0. The exact rules call `cost` once for each of the L (L+1) / 2 intervals and take
+O(K L^2) steps on arrays.
 """
 
 import math
@@ -23,9 +23,9 @@ Cost = Callable[[int, int], float]
 
 
 def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
-    """The cut whose costliest stage is cheapest: exact; among equals the one of least sum of squares."""
+    """The cut with the smallest largest stage; among equals the least sum of squares."""
     table = _table(cost, layers, stages)
-    best = table[0]  # [L+1]: the costliest stage of the best cut of layers 0 to b-1
+    best = table[0]  # [L+1]: the largest stage of the best cut of layers 0 to b-1
     for _ in range(stages - 1):
         best = torch.maximum(best[:, None], table).amin(0)
     return _least_squares(table.masked_fill(table > best[-1], math.inf), stages)
@@ -34,29 +34,30 @@ def smallest_largest(cost: Cost, layers: int, stages: int) -> list[int]:
 def minimum_variance(cost: Cost, layers: int, stages: int) -> list[int]:
     """The paper's rule: the least variance of the K stage costs.
 
-    Minimised is their sum of squares. Where costs add up, the mean is the same for every cut and
-    this is exactly the variance; elsewhere the variance alone would favour cuts that make all
-    stages equally dear, and this does not.
+    It minimises their sum of squares. Where costs add up, the mean is the same for every cut, so
+    this is the variance. Otherwise the variance alone would favour cuts that make all stages
+    equally expensive.
     """
     return _least_squares(_table(cost, layers, stages), stages)
 
 
 def cumulative_share(cost: Cost, layers: int, stages: int) -> list[int]:
-    """Lingvo's rule (`PartitionSequentialLayers`): layer i goes to stage floor(K x share), at most K-1.
+    """Lingvo's rule (`PartitionSequentialLayers`): layer i goes to stage floor(K x share).
 
-    The share is that of layers 0 to i, so layer i included, in the cost of all; a layer costs what
-    a stage made of it alone does. Lingvo leaves a stage empty where a layer is dear; here it takes
-    the nearest layer instead.
+    The share is that of layers 0 to i, with layer i, in the cost of all layers; the last stage is
+    K-1. A layer costs as much as a stage of it alone. Where a layer is expensive, Lingvo leaves
+    stages empty; here such a stage takes the nearest layer.
     """
     check_stages(layers, stages)
     running = list(accumulate(_number(cost, i, i + 1) for i in range(layers)))
-    if not running[-1]:  # no shares: equal counts
+    if running[-1] == 0:  # there are no shares, so cut into equal counts
         return _least_squares(_table(lambda _a, _b: 0.0, layers, stages), stages)
-    cells = [int(stages * total / running[-1]) for total in running]
+    stage_of_layer = [int(stages * total / running[-1]) for total in running]
     ends = [0]
     for j in range(1, stages):
-        wanted = sum(cell < j for cell in cells)
-        ends.append(min(max(wanted, ends[-1] + 1), layers - (stages - j)))
+        wanted = sum(stage < j for stage in stage_of_layer)
+        least, most = ends[-1] + 1, layers - (stages - j)  # no stage is empty
+        ends.append(min(max(wanted, least), most))
     return _counts([*ends, layers])
 
 
@@ -104,23 +105,24 @@ def _table(cost: Cost, layers: int, stages: int) -> Tensor:
 
 
 def _least_squares(table: Tensor, stages: int) -> list[int]:
-    """Among cuts without an infinite stage, the least sum of squared costs, and then of squared layer counts.
+    """The cut with the least sum of squared costs, among those without an infinite stage.
 
-    So layers that cost nothing are spread evenly; where even that leaves a choice, earlier stages
-    take more layers.
+    Among equals it is the one with the least sum of squared layer counts, so that layers without
+    cost are spread evenly. Among equals of these, earlier stages take more layers.
     """
     layers = len(table) - 1
     position = torch.arange(layers + 1, dtype=torch.float64, device="cpu")
     counts = ((position - position[:, None]) ** 2).masked_fill(table.isinf(), math.inf)
     squares = table**2
-    best, evenest = squares[0], counts[0]  # [L+1], each over the best cuts of layers 0 to b-1
+    # [L+1] each: the least sums over the cuts of layers 0 to b-1 into the stages so far.
+    best, evenest = squares[0], counts[0]
     choices: list[Tensor] = []
     for _ in range(stages - 1):
         sums = best[:, None] + squares
         best = sums.amin(0)
         ties = (evenest[:, None] + counts).masked_fill(sums > best, math.inf)
         evenest = ties.amin(0)
-        choices.append(layers - ties.flip(0).argmin(0))  # flipped: of equals the last
+        choices.append(layers - ties.flip(0).argmin(0))  # flipped, to choose the last of equals
     ends = [layers]
     for choice in reversed(choices):
         ends.append(int(choice[ends[-1]]))
