@@ -1,4 +1,4 @@
-"""What the stage processes of `test_bits.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_bits.py` run; at module level so that they can import it."""
 
 import pickle
 import random
@@ -123,12 +123,12 @@ def changing() -> list[Layer]:
 
 
 def awkward() -> list[Layer]:
-    """An ignored output, views with gaps that pass a layer as they are, and layers that work in place."""
+    """An ignored output, views with gaps that pass through a layer, and in-place layers."""
     return [linear, Two, First, Gaps, nn.Identity, lambda: nn.ReLU(inplace=True), linear]
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer of torch that returns the outputs alone, or its states too, which the next one ignores.
+    """A recurrent layer of torch that returns its outputs, or its states too, which are ignored.
 
     `time_first` computes on transposed views, as torch does where batch_first=False.
     """
@@ -235,7 +235,7 @@ def frozen_front(wide: int) -> list[Layer]:
 
 
 def layouts(wide: int) -> list[Layer]:
-    """Recurrent layers return transposed views, and want other strides of the gradient than a linear layer."""
+    """Recurrent layers return transposed views; their gradients have other strides."""
     return [
         lambda: Recurrent(nn.GRU, wide),
         lambda: nn.Linear(wide, wide),
@@ -308,7 +308,7 @@ def _joined(value: tuple[Tensor, tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def sequence_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A loss whose gradient neither lies in memory as the outputs, nor is there for all of them alike."""
+    """A loss whose gradient has other strides than the outputs, and is missing for some."""
     return nn.functional.mse_loss(outputs[:, -1] + outputs.mean(1), targets)
 
 

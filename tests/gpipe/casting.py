@@ -1,4 +1,4 @@
-"""What the processes of `test_autocast.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_autocast.py` run; at module level so that they can import it."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -29,7 +29,7 @@ class Island(nn.Module):
 
 
 class Twice(nn.Module):
-    """One weight that is used twice: autocast casts it once, and adds its two gradients in bfloat16."""
+    """A weight that is used twice: autocast casts it once and adds two bfloat16 gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def plain(loop: str) -> dict[str, Tensor]:
 
 
 def cast(stages: int, checkpoint: str, loop: str) -> dict[str, Any]:
-    """The same through a pipeline, with an evaluation before each step; whether the caller's region was left alone."""
+    """The same through a pipeline; also whether the caller's region was left alone."""
     pipe = Pipeline(model(), stages, M, balance="uniform", checkpoint=checkpoint, device="cpu")
     optimizer = Sharpened(pipe.parameters(), lr=0.3)
     around = torch.autocast("cpu", dtype=torch.bfloat16) if loop == LOOPS[1] else nullcontext()

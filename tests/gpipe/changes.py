@@ -1,4 +1,4 @@
-"""What the stage processes of `test_learnt.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_learnt.py` run; at module level so that they can import it."""
 
 import random
 from collections.abc import Callable
@@ -87,7 +87,7 @@ class DrawsLater(Stepwise):
 
 
 def draws(stages: int, checkpoint: str) -> tuple[list[float], Any]:
-    """The losses where a layer of the last stage begins to draw, and where Python's generator is afterwards."""
+    """Losses if a layer of the last stage begins to draw, and the state of Python's generator."""
     torch.manual_seed(3)
     layers = [linear(), DrawsLater(2)]
     pipe = Pipeline(
@@ -191,7 +191,7 @@ class Flickering(nn.Module):
 
 
 def optimizer_on_one_stage() -> tuple[str, list[Any]]:
-    """What each rank says where the last one alone has an optimizer, and its gradients afterwards."""
+    """The error and the gradients on each rank if only the last one has an optimizer."""
     pipe = Pipeline([linear(), linear()], 2, 2, balance=[1, 1], device="cpu")
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1) if pipe.is_last else None
     said = "accepted"

@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: stages in threads, small models, and what spawned processes run."""
+"""What the tests of checkpoints share: stages in threads, small models, spawned functions."""
 
 import hashlib
 import json
@@ -67,7 +67,7 @@ def optimizer_of(module: nn.Module, kind: str) -> Optimizer | None:
 
 
 def train(kind: str, stages: int, steps: range, before: Path | None, after: Path) -> None:
-    """Load `before`, take these steps, with half the learning rate from step 2 on, and save as `after`."""
+    """Load `before`, train, with half the learning rate from step 2 on, and save `after`."""
     pipe = Pipeline(noisy(), stages, 4, balance=CUTS[stages], device="cpu", seed=0 if before else 7)
     pipe.stage.seed = 7  # other initial weights, the same dropout
     optimizer = optimizer_of(pipe.module, kind)
@@ -82,7 +82,7 @@ def train(kind: str, stages: int, steps: range, before: Path | None, after: Path
 
 
 def interrupted(folder: Path) -> None:
-    """Five steps of K = 1; two of K = 2, and three more of K = 1 and of K = 3: all on the ranks of one launch."""
+    """Five steps of K=1; two of K=2 and three more of K=1 and K=3: all in one launch."""
     for kind in ("SGD", "Adam"):
         own = folder / kind
         for stages, steps, before, after in (
@@ -163,7 +163,7 @@ def get(folder, module, optimizer=None, layers=None):
 
 
 def forge(folder, change=None):
-    """Make the index agree with the files that are there and with itself, as somebody might on purpose."""
+    """Make the index agree with the files and with itself, as an attacker might."""
     path = folder / "index.json"
     index = json.loads(path.read_text())
     for name, file in index["files"].items():

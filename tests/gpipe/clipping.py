@@ -1,4 +1,4 @@
-"""What the processes of `test_clip.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_clip.py` run; at module level so that they can import it."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ def clipped(stages: int, copies: int, norm_type: float) -> dict[str, Any]:
 
 
 def refused(stages: int) -> list[str]:
-    """What is raised on this rank for different limits, for a wrong one on the other rank, and after an update."""
+    """Errors for different limits, for a wrong one on the other rank, and after an update."""
     pipe = Pipeline(model(sparse=False), stages, M, balance=CUTS[stages], device="cpu")
     optimizer = torch.optim.SGD([{"params": list(pipe.parameters())}], lr=0.5)
     x, y = batch(0)

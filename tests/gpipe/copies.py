@@ -1,4 +1,4 @@
-"""What the processes of `test_replicas.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_replicas.py` run; at module level so that they can import it."""
 
 from collections.abc import Callable
 from typing import Any

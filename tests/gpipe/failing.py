@@ -136,7 +136,7 @@ def endless(when: str) -> None:
 
 
 def afterwards(folder: str) -> None:
-    """The first rank, which holds the store, ends after the last step; the others still have something to do."""
+    """The first rank, which holds the store, ends first; the others still have work to do."""
     pipe = Pipeline([nn.Linear(4, 4) for _ in range(STAGES)], STAGES, 4, device="cpu")
     pipe.train_step(torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss)
     if dist.get_rank():

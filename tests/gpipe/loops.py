@@ -1,4 +1,4 @@
-"""What the processes of `test_loops.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_loops.py` run; at module level so that they can import it."""
 
 from collections.abc import Callable, Iterator
 from itertools import repeat
@@ -151,7 +151,7 @@ def batches(epoch: int) -> DataLoader[Any]:
 
 
 def loaded(stages: int) -> dict[str, Any]:
-    """Losses of two epochs that only the first and the last stage read, and how many mini-batches were read here."""
+    """Losses of two epochs that the first and last stage read; mini-batches read here."""
     pipe, optimizer = pipeline(stages)
     losses, read = [], 0
     for epoch in range(2):

@@ -1,4 +1,4 @@
-"""Random small networks, trained by stage processes and in plain PyTorch; at module level, so that they can be spawned.
+"""Random small networks, trained by stage processes and in plain PyTorch.
 
 A case is made from its number alone, so every process and the test make the same one.
 """
@@ -23,7 +23,7 @@ WIDTH, LENGTH, STEPS, STAGES, SEED = 8, 3, 5, 3, 5
 
 
 class Stepwise(nn.Module):
-    """A layer that does something else from step `since` on, or in every other step; the trainer sets `step`."""
+    """A layer that changes its work from step `since` on, or in every other step."""
 
     def __init__(self, since: int, alternating: bool = False) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def stepwise(kind: Callable[..., nn.Module]) -> Blocks:
 
 
 def writing(make: Blocks) -> Blocks:
-    """Layers that write to their input, which must not be a tensor that the layer before needs for its backward."""
+    """Layers that write to their input, which the layer before must not need in its B."""
     return lambda draw: [nn.Linear(WIDTH, WIDTH), *make(draw)]
 
 
@@ -395,7 +395,7 @@ def optimizer_of(what: Case, module: nn.Module) -> torch.optim.Optimizer | None:
 
 
 def diverges(losses: list[float]) -> bool:
-    """Whether training ends here: the steps after this one would be inf, in plain PyTorch as well."""
+    """Whether training ends here, since later steps would be inf in plain PyTorch too."""
     return losses[-1] > 30 * max(losses[0], 1.0)
 
 
@@ -471,7 +471,7 @@ def plain(what: Case) -> Trained:
 
 
 def train_cases(numbers: range) -> list[tuple[Trained | None, Trained | None]]:
-    """For each case what this stage has trained, and on the first process the same with one stage."""
+    """For each case what this stage trained, and on the first process the same for K=1."""
     warnings.simplefilter("ignore")
     trained = []
     for number in numbers:

@@ -1,4 +1,4 @@
-"""What the processes of `test_scaler.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_scaler.py` run; at module level so that they can import it."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class _Amplified(torch.autograd.Function):
 
 
 class Amplifies(nn.Module):
-    """Makes the gradients of all layers before it, or of its own bias alone, overflow in float16."""
+    """Overflows float16 in the gradients of all layers before it, or of its own bias alone."""
 
     def __init__(self, before: bool) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def plain(before: bool, loop: str, copies: int) -> dict[str, Any]:
 
 
 def scaled(stages: int, copies: int, before: bool, loop: str) -> dict[str, Any]:
-    """The same through a pipeline; and whether this stage's own gradients overflowed in each step."""
+    """The same through a pipeline; and whether this stage's gradients overflowed in each step."""
     pipe = Pipeline(model(before), stages, M, replicas=copies, balance=CUTS[stages], device="cpu")
     optimizer = optimizer_of(list(pipe.parameters()))
     scaler = pipe.grad_scaler(**OPTIONS)

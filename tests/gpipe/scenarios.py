@@ -1,4 +1,4 @@
-"""What the stage processes of `test_pipeline.py` run; at module level so that spawned processes can import it."""
+"""What the processes of `test_pipeline.py` run; at module level so that they can import it."""
 
 import socket
 import time

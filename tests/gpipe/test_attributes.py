@@ -1,4 +1,4 @@
-"""Layers that hold generators or plain tensors: recomputed where that does no harm, else refused in one line."""
+"""Layers that hold generators or plain tensors: refused if recomputing them would differ."""
 
 import random
 
@@ -98,7 +98,7 @@ class Seeded(OwnTorch):
 
 
 class Looked(Layer):
-    """Keeps what it saw last, for whoever wants to look at it, and a table that it makes in its first forward."""
+    """Keeps what it saw last, for debugging, and a table that it makes in its first forward."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ def ran():
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_equals_plain_pytorch(ran, K, checkpoint, loop):
-    """No weight misses its gradient, none is a stale copy, and backward and optimizer run outside of the region."""
+    """No weight misses its gradient, none is stale; B and optimizer run outside the region."""
     for rank in range(K):
         found = ran[rank][K, checkpoint, loop]
         for name, value in found["state"].items():

@@ -1,4 +1,4 @@
-"""Running statistics move once a mini-batch, as those of the unsplit model given the same micro-batches."""
+"""Running statistics are updated once a mini-batch, as those of the unsplit model."""
 
 import pytest
 import torch
@@ -151,7 +151,7 @@ def test_nothing_to_track(kind, checkpoint):
 @pytest.mark.parametrize("momentum", [0.3, None])
 @pytest.mark.parametrize("m", [1, M])
 def test_instance_norm_as_the_unsplit_one(m, momentum):
-    """Each example has statistics of its own, so M changes nothing; torch counts no batches here."""
+    """Each example has its own statistics, so M changes nothing; torch counts no batches."""
     norm, vanilla = (
         nn.InstanceNorm2d(C, momentum=momentum, track_running_stats=True) for _ in range(2)
     )
@@ -179,7 +179,7 @@ class Faulty(nn.Module):
 
 @pytest.mark.parametrize("fails_at", [1, 3, 5], ids=["first F", "third F", "R"])
 def test_a_step_that_fails_leaves_no_trace(fails_at):
-    """Statistics and the norm's attributes are as before it, and the next step is as if it had not been."""
+    """Statistics and attributes are as before it; the next step is as if it had not been."""
     norm, faulty, plain = nn.BatchNorm2d(C), Faulty(), nn.BatchNorm2d(C)
     pipe = pipeline(nn.Sequential(norm, faulty))
     parameters = list(pipe.parameters())
@@ -209,7 +209,7 @@ def test_evaluation_moves_nothing():
 
 
 def bytes_of_statistics(m, width=1000):
-    """What F of m micro-batches leaves behind, besides its outputs; and what the step says that it takes."""
+    """What F of m micro-batches leaves behind besides outputs, and what `nbytes` says."""
     norms = nn.Sequential(
         nn.BatchNorm1d(width), nn.BatchNorm1d(width), Twice(nn.BatchNorm1d(width))
     )

@@ -1,4 +1,4 @@
-"""Weights, buffers and losses are the same to the last bit for every K and every checkpoint mode."""
+"""Weights, buffers and losses have the same bits for every K and checkpoint mode."""
 
 import pytest
 import torch

@@ -15,7 +15,7 @@ CHECKPOINTS = ["always", "except_last", "never"]
 
 
 def test_what_changes_is_found_out_and_given_back():
-    """In place, by way of `.data` and by reassignment; running statistics and constants are no part of it."""
+    """In place, through `.data` and by reassignment, but not running statistics."""
     means = Means()
     module = nn.Sequential(means, nn.BatchNorm1d(6))
     module.register_buffer("constant", torch.ones(2))

@@ -1,4 +1,4 @@
-"""Checkpoints: the same bits at any K, the unsplit model's own keys, and one line for a model that does not fit."""
+"""Checkpoints: the same bits at any K, the unsplit model's keys, errors of one line."""
 
 import json
 
@@ -33,7 +33,7 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_training_goes_on_bit_for_bit_at_any_k(trained, kind, K):
-    """Dropout, batch norm, two parameter groups, a learning rate that changed, and a stage without parameters."""
+    """Dropout, batch norm, two groups, a changed learning rate, a stage without parameters."""
     straight = whole_state_dict(trained / kind / "straight")
     assert not same(straight, whole_state_dict(trained / kind / "half"))
     assert same(straight, whole_state_dict(trained / kind / str(K)))

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: one whole checkpoint whatever dies, and one line for whatever is damaged."""
+"""The files of a checkpoint: always one whole checkpoint; damage is refused in one line."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_stages_with_different_optimizers(tmp_path):
 
 @pytest.mark.parametrize("meeting", [1, 2, 3])
 def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
-    """The others learn it in a gather that fails, before or after the commit; the next save cleans up."""
+    """The others' gather fails, before or after the commit; the next save cleans up."""
     put(tmp_path, model(4, 4, 4, seed=5), step=1)
     stages = Stages(2)
 
@@ -132,7 +132,7 @@ def test_a_full_disk(tmp_path):
 
 
 def killed_at(moment, folder, module):
-    """Save in a forked process that dies before or after the given call that touches the disk; whether it died."""
+    """Save in a forked process that dies at the given disk call; whether it died."""
     child = os.fork()
     if not child:
         calls = 0
@@ -224,7 +224,7 @@ def test_an_index_that_is_not_as_it_was_saved(tmp_path, change):
 
 
 def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
-    """Keys, shapes and size are the same; the other stage, whose own file is right, learns it before it changes."""
+    """Keys, shapes and size are the same; the other stage learns it before it changes."""
     stages = Stages(2)
 
     def save_one(rank, gather):

@@ -1,4 +1,4 @@
-"""Clipping by the norm over all stages, against torch.nn.utils.clip_grad_norm_ on the unsplit model."""
+"""Clipping by the norm over all stages, against torch's on the unsplit model."""
 
 import pytest
 import torch

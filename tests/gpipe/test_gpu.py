@@ -1,4 +1,4 @@
-"""The same training on GPUs: alone, several stages on one GPU through host memory, one GPU for each stage."""
+"""The same training on GPUs: one stage, several on one GPU, one GPU for each stage."""
 
 import itertools
 

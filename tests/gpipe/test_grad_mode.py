@@ -157,7 +157,7 @@ class Switched(nn.Module):
 
 @pytest.mark.parametrize("freezes", [True, False])
 def test_a_layer_that_lets_gradients_through_later(freezes):
-    """Nothing that crosses a boundary shows it, but kernels behind that layer may be chosen otherwise."""
+    """No boundary shows it, but layers behind it may choose other kernels."""
     switched = Switched(freezes)
     modules = {0: switched, 1: encoder(batch_first=True).eval().requires_grad_(False)}
     stage = Stage(modules, ["0", "1"], torch.device("cpu"), 0)
@@ -179,7 +179,7 @@ def test_a_layer_that_lets_gradients_through_later(freezes):
 
 
 def test_an_operator_that_chooses_its_kernel_inside():
-    """oneDNN's LSTM is one operator; what it makes is compared, since behind it all may be equal by chance."""
+    """oneDNN's LSTM is one operator, so its results are compared, bit by bit."""
     with OperatorLog() as alike:
         torch.ones(2, 2) + torch.full((2, 2), 1.0)
     with OperatorLog() as same:

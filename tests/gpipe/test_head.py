@@ -21,7 +21,7 @@ TOKENS = Weighted(token_loss, lambda targets: (targets != PAD).sum())
 
 
 def batch():
-    """Ten sequences of four tokens, with padding: of M = 4 micro-batches the second has nothing else."""
+    """Ten sequences of four tokens with padding; of M=4 the second has only padding."""
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(10, 4, 6, generator=generator)
     targets = torch.randint(1, CLASSES, (10, 4), generator=generator)
@@ -122,7 +122,7 @@ def test_targets_fit_the_inputs():
 
 
 class Scaled(nn.Module):
-    """A loss with a temperature that is learnt, a buffer that may move, and a network that is only used."""
+    """A loss with a learnt temperature, a buffer that may change, and a fixed network."""
 
     centre: torch.Tensor
 
@@ -190,7 +190,7 @@ def test_a_loss_that_is_trained_or_changes_is_refused_and_left_as_it_was(
 
 
 def test_a_loss_that_is_a_module_and_stays_as_it_is_trains():
-    """A buffer of class weights, a network without gradients, and a parameter that is the stage's own are no harm."""
+    """Class weights, a frozen network, and a parameter of the stage do no harm."""
     pipe = Pipeline([nn.Linear(4, 3)], 1, 2, device="cpu")
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
     entropy = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))

@@ -61,7 +61,7 @@ FACTORIES = [
 
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_a_layer_on_the_meta_device_is_what_a_factory_makes(factory):
-    """Down to the bits: torch's constructors draw in the order in which their submodules are reset."""
+    """To the bit: torch's constructors draw in the order in which submodules are reset."""
     layer = meta(factory)
     state = torch.get_rng_state()
     made, expected = build(layer, 3, 7, CPU), build(factory, 3, 7, CPU)

@@ -77,7 +77,7 @@ def test_a_schedule_of_the_learning_rate(ran, name):
 
 
 def test_keys_that_json_makes_strings_of_are_refused(tmp_path):
-    """A MultiStepLR would look for the epoch 2 among the strings "2" and "4", and never lower the rate."""
+    """A MultiStepLR would look for the epoch 2 among the strings "2" and "4" in vain."""
     pipe, optimizer = pipeline(1)
     state = MultiStepLR(optimizer, [2, 4]).state_dict()
     with pytest.raises(

@@ -128,7 +128,7 @@ def test_lazy_conjugates_and_negatives(dtype):
 
 
 class Widest(nn.Module):
-    """Parameters of several types, among them a table with sparse gradients; computes in float64."""
+    """Parameters of several dtypes, one with sparse gradients; computes in float64."""
 
     def __init__(self):
         super().__init__()
@@ -146,7 +146,7 @@ class Widest(nn.Module):
 
 @pytest.mark.usefixtures("default")
 def test_a_step_with_gradients_of_every_type():
-    """As plain torch, with `train_step`'s own check for finite gradients; an infinite one is refused."""
+    """As plain torch, with `train_step`'s own check; an infinite gradient is refused."""
     pipe = Pipeline([Widest], 1, 2, device="cpu")
     whole = deepcopy(pipe.module)
     x, y = torch.rand(4, 4, dtype=torch.float64), torch.rand(4, 4, dtype=torch.float64)

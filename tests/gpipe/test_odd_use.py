@@ -132,7 +132,7 @@ def test_a_slice_of_a_data_set_counts_as_itself():
 
 
 def test_peak_memory_by_hand():
-    """Weights and gradients of two layers, the batch, and what one micro-batch keeps: counted on paper."""
+    """Weights and gradients of two layers, the batch, and what a micro-batch keeps."""
     pipe = Pipeline(
         [lambda: nn.Linear(100, 100, bias=False)] * 2, 1, 1, device="cpu", checkpoint="never"
     )
@@ -207,7 +207,7 @@ def test_no_training_in_inference_mode():
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])
 def test_a_loss_without_a_gradient_trains_nothing_in_silence(checkpoint):
-    """As torch's own backward refuses it; a micro-batch without one, or a frozen model, is no mistake."""
+    """As torch's backward refuses it; a micro-batch without one, or a frozen model, is fine."""
     pipe = Pipeline([head], 1, 2, device="cpu", checkpoint=checkpoint)
     with pytest.raises(ValueError, match=r"no micro-batch's loss has a gradient"):
         pipe.train_step(*batch(), lambda outputs, targets: MSE(outputs, targets).detach())

@@ -1,4 +1,4 @@
-"""Optimizer state by name: it follows its parameter to any K, and another optimizer is refused in one line."""
+"""Optimizer state by name follows its parameter to any K; other optimizers are refused."""
 
 from itertools import accumulate, pairwise
 

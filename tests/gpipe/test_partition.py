@@ -30,7 +30,7 @@ def squares(numbers):
 
 @st.composite
 def chains(draw):
-    """(cost, L, K): costs that add up, and half of the time more for every boundary that a stage has."""
+    """(cost, L, K): costs that add up, and half as much again for each boundary of a stage."""
     costs = draw(st.lists(st.integers(0, 20), min_size=1, max_size=8))
     layers = len(costs)
     send = draw(
@@ -72,7 +72,7 @@ def test_minimum_variance_is_the_variance_where_costs_add_up(costs, data):
 
 
 def test_the_two_rules_differ():
-    """Costs 8 and 8, or 0 and 9: the largest stage prefers the first, the sum of squares the second."""
+    """Costs 8 and 8, or 0 and 9: the largest stage prefers the first, squares the second."""
     costs = {(0, 2): 8, (2, 3): 8, (0, 1): 0, (1, 3): 9}
     assert smallest_largest(lambda a, b: costs.get((a, b), 99), 3, 2) == [2, 1]
     assert minimum_variance(lambda a, b: costs.get((a, b), 99), 3, 2) == [1, 2]

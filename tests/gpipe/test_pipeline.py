@@ -1,4 +1,4 @@
-"""The pipeline against the unsplit model, over K, M, checkpoint mode and schedule, in real processes."""
+"""The pipeline against the unsplit model, over K, M, checkpoint mode and schedule."""
 
 import pytest
 import torch
@@ -205,7 +205,7 @@ def test_a_loss_that_is_no_number():
 
 
 def test_a_step_that_failed_taught_nothing():
-    """An in-place first layer is found out in the first step that succeeds, so that R sees unspoilt inputs."""
+    """An in-place first layer is found in the first good step, so R sees unspoilt inputs."""
     layers = [lambda: nn.LeakyReLU(0.1, inplace=True), head]
     x, y = batch()
     expected = Pipeline(layers, 1, 2, device="cpu", checkpoint="never")

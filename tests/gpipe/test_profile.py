@@ -41,7 +41,7 @@ class Wait(nn.Module):
 
 
 class Fan(nn.Module):
-    """Returns more than a tensor: of its four tensors one requires a gradient, if the input does."""
+    """Returns four tensors; one of them requires a gradient, if the input does."""
 
     def forward(self, x):
         return {
@@ -72,7 +72,7 @@ def test_f_r_and_b_apart():
 
 
 def test_what_crosses():
-    """Behind layer 0: [2, 4] floats. Behind 1: twice that, five int64, eight booleans, and one gradient."""
+    """Behind layer 0: [2, 4] floats. Behind 1: twice that, 5 int64, 8 booleans, 1 gradient."""
     layers = [nn.Linear(3, 4), Fan(), Pick(), nn.Linear(4, 1)]
     profile = measure(layers, torch.zeros(2, 3), CPU, recompute=True, repeats=1)
     assert profile.activation_bytes == (32, 32 + 40 + 32 + 8, 32)

@@ -1,4 +1,4 @@
-"""Random small networks, with everything that may change from step to step, train as in plain PyTorch.
+"""Random small networks that change from step to step train as in plain PyTorch.
 
 `REPRO_NETWORKS=5000` trains more of them than the gate does.
 """

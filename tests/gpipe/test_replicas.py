@@ -43,7 +43,7 @@ def state(ran, case, K, replica, what="state"):
 
 
 def unsplit(case):
-    """One model in plain torch on all micro-batches of all replicas, each on its own: losses, evaluation, model."""
+    """One model in plain torch on all micro-batches of all replicas: losses and model."""
     name, loss_fn = CASES[case]
     whole = nn.Sequential(*(build(layer, n, 4, CPU) for n, layer in enumerate(model(name))))
     parts = [
@@ -145,7 +145,7 @@ def test_same_bits_for_every_checkpoint_mode(ran):
 
 
 def test_only_what_some_replica_used_is_trained(ran):
-    """Weight decay tells no gradient, as of the third branch, from one of zeros, as of the dead parameter."""
+    """Weight decay shows whether a gradient is missing (third branch) or zero (dead one)."""
     found, initial = (
         state(ran, "branches", 1, 1),
         build(model("branches")[0], 0, 4, CPU).state_dict(),
@@ -156,7 +156,7 @@ def test_only_what_some_replica_used_is_trained(ran):
 
 @pytest.mark.parametrize("K", [1, 2])
 def test_sparse_gradients_are_as_those_of_one_model(ran, K):
-    """The same rows, with one whose gradient is zero; none at all; or dense where one replica's is."""
+    """The same rows, with one whose gradient is zero; none; or dense if one replica's is."""
     _, _, whole = unsplit("tables")
     for replica in range(D):
         found = state(ran, "tables", K, replica, "gradients")
@@ -191,7 +191,7 @@ def test_gradients_add_up_without_an_optimizer(ran, K):
 
 
 def test_buckets_are_summed_while_the_last_backward_runs(ran):
-    """Last layers first, in the same order on both replicas; larger buckets give the same gradients."""
+    """Last layers first, the same order on both replicas; large buckets change no gradient."""
     events, gradients = ran[0]["bucketed", 1]
     assert events == ran[1]["bucketed", 1][0]
     ends = [n for n, event in enumerate(events) if event == "B ends"]
@@ -218,7 +218,7 @@ def changed_on_replicas():
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("case", CHANGES)
 def test_parameters_that_are_new_are_summed_too(changed_on_replicas, case, late):
-    """Also those that weight norm, pruning or the user put in place of others after the Pipeline was built."""
+    """Also parameters that weight norm, pruning or the user replaced after the build."""
     losses, weights = changed(case, 1, late=late)
     first, second = (found[case, late] for found in changed_on_replicas)
     assert first[0] == second[0]

@@ -1,4 +1,4 @@
-"""Random state belongs to (seed, step, micro-batch, layer), and the user's own generators are left as they were."""
+"""Random state belongs to (seed, step, micro-batch, layer); the user's stays as it was."""
 
 import random
 
@@ -74,7 +74,7 @@ def test_the_users_generators_neither_matter_nor_move(checkpoint):
 
 
 def test_other_generators_are_seeded_where_they_are_drawn_from(monkeypatch):
-    """Seeding them costs more than a small layer: they are, while shapes are learnt, and then for those that draw."""
+    """Seeding them is slow: it is done while shapes are learnt, then for layers that draw."""
     calls = []
     sources = {
         name: rng.Source(

@@ -1,4 +1,4 @@
-"""Buffers are as they were, values and objects, if what is inside raises; else nothing is touched."""
+"""Buffers are as before, values and objects, if what is inside raises; else untouched."""
 
 import pytest
 import torch
