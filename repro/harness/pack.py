@@ -1,12 +1,11 @@
-"""The files of one experiment's results as two: how the reference results are committed.
+"""Packed results: the files of an experiment in two files, as the reference is committed.
 
     results/reference/<machine>/<scale>/<experiment>/
-        records.jsonl         every json and jsonl file, one line each: {"file": ..., "lines":
-        [objects]} timelines.parquet     the spans of all runs; "run" counts the runs that have been
-        measured, in order
+        records.jsonl       every json and jsonl file, one line each: {"file": ..., "lines": [...]}
+        timelines.parquet   the spans of all runs; "run" is the number of the measured run
 
-`pack` writes them. `unpack` writes the files of `repro.harness.record` from them, beside them,
-which git ignores.
+`pack` writes both. `unpack` writes the files of `repro.harness.record` from them and beside them,
+where git ignores them.
 """
 
 import json
@@ -21,7 +20,7 @@ from repro.io.files import as_json, write
 from repro.io.untrusted import read_bytes
 
 RECORDS, TIMELINES = "records.jsonl", "timelines.parquet"
-_STAMP = ".unpacked"  # the digest of the two files that were unpacked last
+_STAMP = ".unpacked"  # digest of the two files that were unpacked last
 
 
 def pack(folder: Path) -> list[Path]:
@@ -33,11 +32,9 @@ def pack(folder: Path) -> list[Path]:
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix()):
         if path.suffix in (".json", ".jsonl") and path.name != RECORDS:
             text = read_text(path, LARGE)
-            lines = [
-                from_json(line)
-                for line in ([text] if path.suffix == ".json" else text.splitlines())
-            ]
-            records.append({"file": path.relative_to(folder).as_posix(), "lines": lines})
+            texts = [text] if path.suffix == ".json" else text.splitlines()
+            name = path.relative_to(folder).as_posix()
+            records.append({"file": name, "lines": [from_json(text) for text in texts]})
         elif path.name == "timeline.parquet":
             spans += [
                 {"run": measured.index(path.parent), **row}
@@ -77,8 +74,8 @@ def _write_files(folder: Path) -> None:
         path = PurePosixPath(record["file"])
         if path.is_absolute() or ".." in path.parts or path.suffix not in (".json", ".jsonl"):
             raise ValueError(f"it names the file {path}")
-        one = path.suffix == ".json"
-        write(folder / path, as_json(*record["lines"]) if one else as_lines(record["lines"]))
+        is_object = path.suffix == ".json"
+        write(folder / path, as_json(*record["lines"]) if is_object else as_lines(record["lines"]))
         if path.name == "env.json":
             measured.append(path.parent)
     spans: list[list[dict[str, Any]]] = [[] for _ in measured]

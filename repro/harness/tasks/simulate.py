@@ -51,6 +51,8 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
         "rungs": source.rungs(n) if n else {},
         "sensitivity": source.sensitivity(n) if n else {},
     }
+    if n and not timeline.step_time:
+        raise ValueError(f"K={spec.K}, M={spec.M}: its layers take no time at all; give them some")
     peaks = source.peaks(max(1, n), counts)
     seconds = time.perf_counter() - began
     record = TrainRound(
