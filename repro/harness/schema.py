@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -53,7 +54,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class _Recorded(BaseModel):
     # Strict: "0.1" is no number. Unknown fields are kept, for records of a later version.
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    # Built when it is first used, because commands such as `repro list` read no records.
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class Finding(_Recorded):
@@ -331,15 +333,20 @@ def _task(record: Any) -> str:
 
 
 RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound
-_ROUND_RECORD: TypeAdapter[RoundRecord] = TypeAdapter(
-    Annotated[
-        Annotated[TrainRound, Tag("train")]
-        | Annotated[CheckRound, Tag("check")]
-        | Annotated[FitRound, Tag("fit")]
-        | Annotated[CalibrateRound, Tag("calibrate")],
-        Discriminator(_task),
-    ]
-)
+
+
+@cache
+def _round_adapter() -> TypeAdapter[RoundRecord]:
+    """Validates a record by its task."""
+    return TypeAdapter(
+        Annotated[
+            Annotated[TrainRound, Tag("train")]
+            | Annotated[CheckRound, Tag("check")]
+            | Annotated[FitRound, Tag("fit")]
+            | Annotated[CalibrateRound, Tag("calibrate")],
+            Discriminator(_task),
+        ]
+    )
 
 
 def round_record(value: Mapping[str, Any]) -> RoundRecord:
@@ -349,7 +356,7 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
         ValueError: in a few words, if the line is damaged.
     """
     try:
-        return _ROUND_RECORD.validate_python(value)
+        return _round_adapter().validate_python(value)
     except ValidationError as error:
         # The first part of the place is the task, which old records do not name.
         raise ValueError(in_words(error).removeprefix(f"{_task(value)}.")) from None
