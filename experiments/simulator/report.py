@@ -12,7 +12,6 @@ from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
 from experiments.simulator.runs import NAME
-from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
 from repro.harness.schema import CalibrateRound
@@ -135,7 +134,7 @@ def simulated(
     calibration: Calibration, spec: "RunSpec", balance: tuple[int, ...]
 ) -> dict[str, Timeline]:
     """A step with each way to have its costs, the one that counts first; together alone where no other was timed."""
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    schedule = spec.make_schedule()
     examples = spec.N // spec.M
 
     def costs(source: Calibration, together: Any = None) -> Any:

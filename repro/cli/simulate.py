@@ -299,7 +299,7 @@ class Point:
 
 
 def _point(spec: RunSpec, measured: "Measured", alone: "RoundRecord", first: Point | None) -> Point:
-    from repro.gpipe import breakdown, make_schedule
+    from repro.gpipe import breakdown
     from repro.harness.schema import TrainRound
 
     record = measured.record
@@ -307,7 +307,7 @@ def _point(spec: RunSpec, measured: "Measured", alone: "RoundRecord", first: Poi
     assert isinstance(alone, TrainRound)
     assert measured.timeline is not None
     (step,) = record.step_s
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    schedule = spec.make_schedule()
     return Point(
         K=spec.K,
         M=spec.M,

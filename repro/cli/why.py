@@ -134,14 +134,13 @@ def explain(path: Path, spec: RunSpec) -> "Why":
     Raises:
         ValueError: one line, if there is no timeline, or none that fits the spec.
     """
-    from repro.gpipe.schedule.kinds import make_schedule
     from repro.gpipe.schedule.what_if import Why
 
     timeline = _timeline(path, spec)
     try:
         return Why.of(
             timeline,
-            make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint),
+            spec.make_schedule(),
             spec.N // spec.D,
         )
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from repro.gpipe.checkpoint.save_load import whole_state_dict as whole_state_dict
+    from repro.gpipe.core.config import PipelineConfig as PipelineConfig
     from repro.gpipe.core.loss import Weighted as Weighted
     from repro.gpipe.core.microbatch import Whole as Whole
     from repro.gpipe.core.pipeline import Pipeline as Pipeline
@@ -32,6 +33,7 @@ _HOME = {
     "LinkSpeed": "partition.layer_profile",
     "NonFiniteError": "errors",
     "Pipeline": "core.pipeline",
+    "PipelineConfig": "core.config",
     "Schedule": "schedule.actions",
     "Span": "schedule.timeline",
     "StepResult": "core.results",

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import TIMED, RunSpec
@@ -184,5 +183,5 @@ def _predicted(spec: RunSpec, field: str, why: Why) -> float | None:
     """Seconds of a step of this neighbour by the costs of the run that is explained."""
     if field == "balance":
         return None
-    other: Schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    other: Schedule = spec.make_schedule()
     return Costs.of(why.timeline, why.schedule).step(other, why.schedule.micro_batches / spec.M)

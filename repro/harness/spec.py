@@ -22,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
 from repro.io.redact import expanded, portable
@@ -218,6 +220,10 @@ class RunSpec(Frozen):
         """The arguments that a fit chose, such as `L=24`, out of all arguments of its model."""
         chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
         return assigned(chosen) or "as given"
+
+    def make_schedule(self) -> Schedule:
+        """Every action of every stage."""
+        return make_schedule(self.schedule, self.K, self.M, self.checkpoint)
 
     def plain(self) -> dict[str, Any]:
         """The spec as it is recorded and hashed: JSON, without fields that are None."""

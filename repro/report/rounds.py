@@ -4,7 +4,6 @@ from math import nan
 from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.report.style import PARTS
@@ -31,7 +30,7 @@ def costs(results: Results, row: Run) -> StageCosts | None:
 def schedule_of(results: Results, row: Run) -> Schedule:
     """The actions of a run."""
     spec = row.spec
-    return make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    return spec.make_schedule()
 
 
 def step_over(results: Results, row: Run | None, base: Run | None) -> Spread:

@@ -24,6 +24,7 @@ from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
 from repro.gpipe.core import clip, memory
 from repro.gpipe.core.autocast import left_for_a_step
+from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.engine import Engine
 from repro.gpipe.core.layers import (
     Layer,
@@ -48,7 +49,7 @@ from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import told
 from repro.gpipe.runtime.status import here, in_call, named
-from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
 
@@ -120,36 +121,36 @@ class Pipeline:
                 f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, "
                 "since a process runs one stage; try '1f1b'"
             )
-        self.schedule = make_schedule(schedule, stages, micro_batches, checkpoint)
+        self.config = PipelineConfig(
+            stages,
+            micro_batches,
+            replicas,
+            balance,
+            partitioner,
+            checkpoint,
+            schedule,
+            transport,
+            throttle,
+        )
+        self.schedule = self.config.make_schedule()
         check(self.schedule)
         self._forward_only = self.schedule.forward_only()
-        self.stages = stages
-        self.micro_batches = micro_batches
-        self.replicas = replicas
         self.allow_nonfinite = allow_nonfinite
 
         # Which stage of which replica this process is, and where it runs.
         self.replica, self.rank = place(stages, replicas)
-        self._everyone = Wire(stages * replicas, self.replica * stages + self.rank)
+        self._everyone = Wire(self.config.processes, self.replica * stages + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
             torch.cuda.set_device(self.device)
         here.who = named(self.rank, self.replica, replicas)
 
-        if stages * replicas > 1:
-            settings = {
-                "stages": stages,
-                "replicas": replicas,
-                "layers": len(entries),
-                "micro_batches": micro_batches,
+        if self.config.processes > 1:
+            settings = self.config.arguments | {
                 "balance": "a cost" if callable(balance) else balance,
-                "partitioner": partitioner,
-                "checkpoint": checkpoint,
+                "layers": len(entries),
                 "seed": seed,
-                "schedule": schedule,
-                "transport": transport,
-                "throttle": throttle,
                 "allow_nonfinite": allow_nonfinite,
             }
             refuse_unlike(self._everyone.rank, settings)
@@ -229,6 +230,21 @@ class Pipeline:
             f"here: {named(self.rank, self.replica, self.replicas)} on {self.device}, layers "
             f"{first} to {last}: {shorten(layers, 80, placeholder=' ...')}"
         )
+
+    @property
+    def stages(self) -> int:
+        """K."""
+        return self.config.stages
+
+    @property
+    def micro_batches(self) -> int:
+        """M."""
+        return self.config.micro_batches
+
+    @property
+    def replicas(self) -> int:
+        """D."""
+        return self.config.replicas
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of this stage, for an optimizer."""

@@ -10,7 +10,6 @@ from typing import Any
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
 from repro.costs.stage_memory import micro_batch, walk
-from repro.gpipe import make_schedule
 from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.gpipe.partition.partition import additive, smallest_largest
@@ -139,7 +138,7 @@ class _Counted(Source):
     def peaks(self, n: int, counts: Sequence[int]) -> list[int]:
         """Counted bytes of each stage at its peak."""
         spec = self._spec
-        schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+        schedule = spec.make_schedule()
         inputs, targets = (mini_batch(few, n * spec.M) for few in self._few)
         ends = [0, *accumulate(counts)]
         tasks = [
@@ -188,7 +187,7 @@ class Calibrated(_Counted):
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         """Costs of the stages, each as fast as the stages that compute at the same time let it."""
         spec, calibration = self._spec, replace(self._calibration, link=link)
-        schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+        schedule = spec.make_schedule()
         return settle(
             schedule, lambda together: calibration.stages(counts, n, spec.checkpoint, together)
         )
@@ -271,9 +270,7 @@ class Roofline(_Counted):
         return self._step(self._costs(times, self.cut(self._profile(times), link), link))
 
     def _step(self, costs: StageCosts) -> float:
-        schedule = make_schedule(
-            self._spec.schedule, self._spec.K, self._spec.M, self._spec.checkpoint
-        )
+        schedule = self._spec.make_schedule()
         return simulate(schedule, costs).step_time
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from repro.costs import device as devices
-from repro.gpipe import breakdown, make_schedule
+from repro.gpipe import breakdown
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.job import Job, Measured
 from repro.harness.schema import Modelled, TrainRound
@@ -43,7 +43,7 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
     n = source.examples()
     counts = source.cut(source.layers(max(1, n)), source.link)
     costs = source.costs(max(1, n), counts, source.link)
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    schedule = spec.make_schedule()
     timeline = simulate(schedule, costs)
     modelled = {
         "batch": n * spec.M,

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from repro.gpipe import NonFiniteError, Timeline, breakdown, make_schedule
+from repro.gpipe import NonFiniteError, Timeline, breakdown
 from repro.gpipe.core.microbatch import split
 from repro.harness.job import Job, Measured
 from repro.harness.schema import TrainRound
@@ -97,7 +97,7 @@ def measured(
     setup_s: float,
 ) -> Measured:
     """The record of these steps, and the spans of the median one if they were traced."""
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    schedule = spec.make_schedule()
     timelines = [step.timeline for step in steps if step.timeline is not None]
     parts = [breakdown(timeline, schedule) for timeline in timelines]
     by_length = sorted(timelines, key=lambda timeline: timeline.step_time)

@@ -1,0 +1,60 @@
+"""The settings of a pipeline, spelled out once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.partition import Cost
+from repro.gpipe.schedule.actions import Schedule
+from repro.gpipe.schedule.kinds import make_schedule
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """How a model is cut, scheduled and connected, in the paper's letters.
+
+    `Pipeline` runs it, `repro.costs` counts its memory, `repro.methods` trains with it, and a
+    `RunSpec` of the harness has one.
+
+    Attributes:
+        stages: K.
+        micro_batches: M.
+        replicas: D copies of the pipeline.
+        balance: layers of each stage, or what to make even: "parameters", "uniform" counts,
+            measured "time", or any cost(a, b) of a stage of the layers a to b-1.
+        partitioner: a name in `partition.PARTITIONERS`.
+        checkpoint: recompute activations "always", for all but the last micro-batch
+            ("except_last"), or "never".
+        schedule: a name in `repro.gpipe.schedule.kinds.SCHEDULES`.
+        transport: of messages between processes: "auto", "shm" or "gloo".
+        throttle: limit of the links between stages; None: as fast as the machine.
+    """
+
+    stages: int
+    micro_batches: int
+    replicas: int = 1
+    balance: str | Sequence[int] | Cost = "parameters"
+    partitioner: str = "smallest-largest"
+    checkpoint: str = "always"
+    schedule: str = "gpipe"
+    transport: str = "auto"
+    throttle: LinkSpeed | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The settings by name, as `Pipeline` takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def processes(self) -> int:
+        """K x D."""
+        return self.stages * self.replicas
+
+    def make_schedule(self) -> Schedule:
+        """Every action of every rank.
+
+        Raises:
+            ValueError: one line, for an unknown schedule, or for K or M out of range.
+        """
+        return make_schedule(self.schedule, self.stages, self.micro_batches, self.checkpoint)
