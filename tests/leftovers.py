@@ -19,7 +19,8 @@ def processes(mark: str) -> list[int]:
 
 
 def segments() -> set[str]:
-    """Names of all shared memory; semaphores are left out, for other programs of this machine come and go."""
+    """Names of all shared memory; semaphores are left out, for other programs of this machine come
+    and go."""
     files = {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
     return files | {
         " ".join(line.split()[:2])

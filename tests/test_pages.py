@@ -1,4 +1,5 @@
-"""The pages for readers: their numbers are those of the reference tables, their links lead somewhere."""
+"""The pages for readers: their numbers are those of the reference tables, their links lead
+somewhere."""
 
 import re
 import subprocess

@@ -1,4 +1,5 @@
-"""The README and docs/ are run: the example, the commands that they show, the Slurm script; the picture."""
+"""The README and docs/ are run: the example, the commands that they show, the Slurm script; the
+picture."""
 
 import re
 import subprocess
@@ -52,7 +53,8 @@ def test_its_verbs_exist(capsys):
 
 @pytest.mark.slow
 def test_the_first_picture_shows_what_its_caption_says():
-    """The title is drawn into the picture and is the file's comment: both are what the record gives."""
+    """The title is drawn into the picture and is the file's comment: both are what the record
+    gives."""
     with Image.open(ROOT / "plots/reference/pipeline.gif") as picture:
         title = picture.info["comment"].decode()
     (table2,) = (ROOT / "results/reference").glob("*/laptop/table2")
@@ -72,7 +74,8 @@ def test_the_first_picture_shows_what_its_caption_says():
 
 
 def test_its_slurm_script_starts_torchrun_once_per_node(tmp_path):
-    """With stand-ins for what a cluster has: the command that every node would run, as torchrun understands it."""
+    """With stand-ins for what a cluster has: the command that every node would run, as torchrun
+    understands it."""
     from torch.distributed.run import get_args_parser
 
     page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")

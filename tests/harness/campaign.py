@@ -1,4 +1,4 @@
-"""Start `repro run`, kill it and all its workers at a random moment, go on until done, hold it against a whole sweep.
+"""Kill `repro run` and its workers at random moments, go on until done, compare with a whole sweep.
 
 As a script it is `repro run` that notes what it is doing, and when: `campaign.py NOTE run ...`.
 """
@@ -96,7 +96,8 @@ class Start:
 
 
 def living(group: int) -> list[int]:
-    """The processes of a group; what is killed stays for a while as a zombie where nobody waits for it."""
+    """The processes of a group; what is killed stays for a while as a zombie where nobody waits for
+    it."""
     found = []
     for process in psutil.process_iter(["status"]):
         try:
@@ -108,7 +109,8 @@ def living(group: int) -> list[int]:
 
 
 def campaign(folder: Path, aims: Sequence[Aim], seed: int) -> Counts:
-    """A kill for each aim, in as many sweeps as it takes; AssertionError where one ends unlike an undisturbed one."""
+    """A kill for each aim, in as many sweeps as it takes; AssertionError where one ends unlike an
+    undisturbed one."""
     print(f"seed {seed}", flush=True)
     rng, counts, left = random.Random(seed), Counts(seed), list(aims)
     whole = folder / "whole"
@@ -138,7 +140,8 @@ def killed(start: Start, usual: list[Phase], aim: Aim, counts: Counts, rng: rand
 
 
 def sleep_into(start: Start, usual: list[Phase], aim: Aim, rng: random.Random) -> None:
-    """Until a moment drawn evenly from those that an undisturbed sweep spends in the phases aimed at, or the end."""
+    """Until a moment drawn evenly from those that an undisturbed sweep spends in the phases aimed
+    at, or the end."""
     spans = [phase for phase in usual if phase[0] in aim]
     name, began, ended = rng.choices(spans, [end - at for _, at, end in spans])[0]
     wanted = [phase for phase in usual if phase[0] == name].index((name, began, ended))
@@ -184,7 +187,8 @@ def spans(timeline: Any) -> list[tuple[str, int, int, int]]:
 
 
 def shown_without_clocks(results: Path) -> list[str]:
-    """Every table of the report, with each number that was read off a clock replaced by one and the same."""
+    """Every table of the report, with each number that was read off a clock replaced by one and the
+    same."""
     from repro.harness.results import load
     from repro.harness.spec import digest
     from repro.report.tables import all_tables
@@ -223,7 +227,8 @@ def constant(value: Any) -> Any:
 
 
 def clock_fields() -> set[str]:
-    """The fields of a line of metrics.jsonl that change when nothing but the clock's readings do."""
+    """The fields of a line of metrics.jsonl that change when nothing but the clock's readings
+    do."""
     from tiny_sweep import experiment
 
     from repro.gpipe import make_schedule

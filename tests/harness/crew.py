@@ -1,4 +1,5 @@
-"""A crew that measures without processes: fixed step times, failures on demand. And a small experiment."""
+"""A crew that measures without processes: fixed step times, failures on demand. And a small
+experiment."""
 
 import io
 from collections.abc import Callable

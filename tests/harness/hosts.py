@@ -1,4 +1,5 @@
-"""Two hosts: network namespaces with addresses of their own where the system allows, else two agents on loopback."""
+"""Two hosts: network namespaces with addresses of their own where the system allows, else two
+agents on loopback."""
 
 import os
 import shutil
@@ -59,7 +60,8 @@ class Host:
             self.agent.wait()
 
     def cut(self) -> None:
-        """Nothing reaches this host any more; without an address of its own it is gone altogether."""
+        """Nothing reaches this host any more; without an address of its own it is gone
+        altogether."""
         if self.apart:
             _ip("-n", self.name, "link", "set", "cable", "down")
         else:

@@ -1,4 +1,5 @@
-"""A small sweep that a crew measured, and all that a report shows of it, to hold damaged records against."""
+"""A small sweep that a crew measured, and all that a report shows of it, to hold damaged records
+against."""
 
 import warnings
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ BASE, RUN = (one.run_id(1, MACHINE.identity) for one in SWEEP.groups[0].runs)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a report shows of a results folder, but for the rounds' number and commits, and what it is made from."""
+    """What a report shows of a results folder, but for the rounds' number and commits, and what it
+    is made from."""
 
     rows: list[dict[str, Any]]
     timelines: list[Any]

@@ -1,4 +1,4 @@
-"""`repro run` on a disk that is full or read-only at its start and in its middle; see test_stops.py.
+"""`repro run` on a disk that is full or read-only, at its start or later; see test_stops.py.
 
 Run as `unshare --map-root-user --mount python small_disk.py FOLDER`, which owns the small disk that
 it mounts there. Prints [exit status, stderr, finished rounds] of each start as JSON.

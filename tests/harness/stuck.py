@@ -1,4 +1,5 @@
-"""A probe that never answers on the last stage; at module level so that stage processes can import it."""
+"""A probe that never answers on the last stage; at module level so that stage processes can import
+it."""
 
 import time
 

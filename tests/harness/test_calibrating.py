@@ -1,4 +1,5 @@
-"""`repro calibrate`: this machine as a profile, a model's layers as a file, and what is said of mistakes."""
+"""`repro calibrate`: this machine as a profile, a model's layers as a file, and what is said of
+mistakes."""
 
 import json
 import os

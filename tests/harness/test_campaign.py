@@ -1,4 +1,5 @@
-"""Kills at random moments: every run is recorded exactly once, and the tables are those of an undisturbed sweep."""
+"""Kills at random moments: every run is recorded exactly once, and the tables are those of an
+undisturbed sweep."""
 
 import random
 from pathlib import Path

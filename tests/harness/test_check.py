@@ -1,4 +1,5 @@
-"""The doctor's checks: what works is ok, a hang and a wrong answer are results, and no process stays."""
+"""The doctor's checks: what works is ok, a hang and a wrong answer are results, and no process
+stays."""
 
 import multiprocessing
 from typing import Any

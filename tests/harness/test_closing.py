@@ -1,4 +1,5 @@
-"""What `repro run` ends with: the table, which point is called the fastest, and the lines of exhibits."""
+"""What `repro run` ends with: the table, which point is called the fastest, and the lines of
+exhibits."""
 
 import dataclasses
 import io
@@ -96,7 +97,8 @@ def test_records_from_before_the_load_was_looked_at_still_load(tmp_path: Path):
 def timed_runs(
     *steps: tuple[int, list[float]], **changed: Any
 ) -> tuple[list[plan.PlannedRun], dict[str, Run], Results]:
-    """Runs of K=2 and these M with these throughputs, one for each round; `changed` are settings of all."""
+    """Runs of K=2 and these M with these throughputs, one for each round; `changed` are settings of
+    all."""
     planned, recorded = [], {}
     for M, throughputs in steps:
         one = plan.PlannedRun(f"M{M}", "g", spec(2, M, **changed), "done")

@@ -1,4 +1,5 @@
-"""Every recorded file, damaged in every way: left out with a warning that names it, and whole again after a run."""
+"""Every recorded file, damaged in every way: left out with a warning that names it, and whole again
+after a run."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Records that people edited, that an older version wrote, that kills left behind: each has one outcome."""
+"""Records that people edited, that an older version wrote, that kills left behind: each has one
+outcome."""
 
 import json
 import math

@@ -1,4 +1,5 @@
-"""`repro why` on records with known numbers: what it finds, what it tells, and what it says of mistakes."""
+"""`repro why` on records with known numbers: what it finds, what it tells, and what it says of
+mistakes."""
 
 import json
 import shutil
@@ -183,7 +184,7 @@ def test_it_is_named_once(capsys):
 
 
 def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Path:
-    """A folder in which K=2 took so many seconds for each M in each round; returns the spec.json of M=4.
+    """A folder with K=2 at these seconds for each M and round; returns the spec.json of M=4.
 
     With something changed there is one more run like M=4, which took twice as long.
     """

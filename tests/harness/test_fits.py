@@ -1,4 +1,5 @@
-"""A fit as a run: counted, and measured by training one size after the other until the next one is too large."""
+"""A fit as a run: counted, and measured by training one size after the other until the next one is
+too large."""
 
 from dataclasses import dataclass
 from pathlib import Path

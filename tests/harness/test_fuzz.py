@@ -1,4 +1,4 @@
-"""Files from outside, whatever is in them: a valid object, or one line; in a record, a file left out with a warning.
+"""Any bytes from outside give a valid object or one line; a damaged record is left out.
 
 `REPRO_FUZZ=20000` tries so many inputs for each test instead of a fixed few.
 """
@@ -84,7 +84,8 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @st.composite
 def changed(draw: st.DrawFn, valid: Any) -> Any:
-    """The value with a part of it, however deep, replaced by another, taken out, or given a neighbour."""
+    """The value with a part of it, however deep, replaced by another, taken out, or given a
+    neighbour."""
     if not isinstance(valid, dict | list) or not valid or draw(st.integers(0, 7)) == 0:
         return draw(ODD | VALUES)
     keys = list(valid) if isinstance(valid, dict) else list(range(len(valid)))

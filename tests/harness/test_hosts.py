@@ -1,4 +1,5 @@
-"""The same experiment over two hosts, K = 4 over both; and a link that is cut in the middle of a step."""
+"""The same experiment over two hosts, K = 4 over both; and a link that is cut in the middle of a
+step."""
 
 import os
 import re

@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGKILL of the harness: finished rounds stay, the rest is said, and nothing is left behind."""
+"""Ctrl-C, SIGTERM and SIGKILL of the harness: finished rounds stay, the rest is said, and nothing
+is left behind."""
 
 import json
 import os

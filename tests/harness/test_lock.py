@@ -37,7 +37,8 @@ import subprocess, sys, time
 from pathlib import Path
 from repro.io import lock
 with lock.held(Path(sys.argv[1]), "repro run table2"):
-    child = subprocess.Popen(["sleep", "60"], close_fds=False)  # as a worker process that outlives the harness
+    # As a worker process that outlives the harness.
+    child = subprocess.Popen(["sleep", "60"], close_fds=False)
     print(child.pid, flush=True)
     time.sleep(60)
 """

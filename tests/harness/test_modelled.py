@@ -1,4 +1,5 @@
-"""Runs that a cost model times: simulated in one process, emulated by real ones that wait as long."""
+"""Runs that a cost model times: simulated in one process, emulated by real ones that wait as
+long."""
 
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,8 @@ def test_fields_that_do_not_go_together_are_one_line(changed: dict[str, Any], wo
 
 
 def test_a_calibration_is_cut_to_no_memory():
-    """Which a run without a profile could not have; this one has both, and the calibration would win."""
+    """Which a run without a profile could not have; this one has both, and the calibration would
+    win."""
     table = {name: [[1.0, 1.0]] for name in ("forward", "recompute", "backward")}
     link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
     plain = {
@@ -284,7 +286,8 @@ def test_an_emulation_is_simulated_first():
 
 
 def test_emulated_steps_take_as_long_as_simulated_ones(tmp_path: Path):
-    """Two processes; F of a stage takes about ten milliseconds. The margin is for a loaded machine."""
+    """Two processes; F of a stage takes about ten milliseconds. The margin is for a loaded
+    machine."""
     run = device(fidelity="emulated", stretch=1.0, steps=2, profile=str(slow(tmp_path)))
     with Workers(Local(2, tmp_path / "logs")) as crew:
         found = emulate(crew, Job(run), 120)

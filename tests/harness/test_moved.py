@@ -1,4 +1,5 @@
-"""Results that are deleted or moved while a sweep runs: one line, and what was measured is there again."""
+"""Results that are deleted or moved while a sweep runs: one line, and what was measured is there
+again."""
 
 import fcntl
 import shutil

@@ -64,7 +64,8 @@ def test_in_a_mixed_round_the_runs_on_a_clock_took_the_time():
 
 
 def test_a_cold_run_is_not_taken_for_the_pace_of_all():
-    """As the first of 200 runs that imports what all need: it takes 18 s, most others are modelled."""
+    """As the first of 200 runs that imports what all need: it takes 18 s, most others are
+    modelled."""
     outstanding = [(TIMED, f"t{n}") for n in range(20)] + [(MODELLED, f"m{n}") for n in range(200)]
     left = TimeLeft(outstanding, {TIMED: 3.0, MODELLED: 0.3}, start_up(2, 2))
     announced = left.seconds

@@ -1,4 +1,5 @@
-"""The committed reference results: two files for each experiment, unpacked once where they are read."""
+"""The committed reference results: two files for each experiment, unpacked once where they are
+read."""
 
 import json
 import shutil

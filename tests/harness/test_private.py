@@ -1,4 +1,5 @@
-"""Nothing private leaves: texts, specs, and every byte that a run, its mirror and its report write."""
+"""Nothing private leaves: texts, specs, and every byte that a run, its mirror and its report
+write."""
 
 import os
 import socket
@@ -52,11 +53,19 @@ def layers(root, fail=False):
 def experiment(scale="smoke"):
     root = str(Path(__file__).resolve().parent)
     runs = [
-        RunSpec(model="import:zaphods:layers", model_args={{"root": root, "fail": fail, "image": 8}}, K=1, M=1, N=2)
+        RunSpec(
+            model="import:zaphods:layers",
+            model_args={{"root": root, "fail": fail, "image": 8}},
+            K=1,
+            M=1,
+            N=2,
+        )
         for fail in (False, True)
     ]
     groups = (Group(name="own", runs=tuple(runs)),)
-    return Experiment(name="own", title=text(), question=text(), paper=text(), rounds=1, groups=groups)
+    return Experiment(
+        name="own", title=text(), question=text(), paper=text(), rounds=1, groups=groups
+    )
 """
 
 
@@ -172,7 +181,8 @@ def test_a_path_in_the_home_is_recorded_as_such_and_used_in_full(home: Path):
 def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
     with pytest.raises(
         ValueError,
-        match=r"^model_args\.a\.b holds the (environment variable HF_TOKEN|path of your home).*recorded: ",
+        match=r"^model_args\.a\.b holds the "
+        r"(environment variable HF_TOKEN|path of your home).*recorded: ",
     ):
         spec(model_args={"a": {"b": [text.format(home=home)]}})
 
@@ -180,7 +190,8 @@ def test_a_spec_refuses_what_it_could_not_record(home: Path, text: str):
 def test_every_byte_of_a_run_its_mirror_and_its_report(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    """As a user has it: all below the home, results too. Logs of workers are the user's own and stay as they are."""
+    """As a user has it: all below the home, results too. Logs of workers are the user's own and
+    stay as they are."""
     (home / "project").mkdir()
     monkeypatch.chdir(home / "project")
     monkeypatch.setattr(sys, "path", sys.path.copy())

@@ -114,7 +114,8 @@ def test_a_silent_round_shows_that_it_lives():
 
 
 def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
-    """From the estimates alone it is their sum, and it does not jump when the first run was slow."""
+    """From the estimates alone it is their sum, and it does not jump when the first run was
+    slow."""
     made = plan.make(
         experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path
     )

@@ -34,10 +34,12 @@ def fails(width=8):
     return {}["a"]
 
 def late(width=8):
-    return [nn.Flatten, partial(nn.Linear, 3072, width), partial(nn.TransformerEncoderLayer, width, 3)]
+    encoder = partial(nn.TransformerEncoderLayer, width, 3)
+    return [nn.Flatten, partial(nn.Linear, 3072, width), encoder]
 
 def targets(width=8):
-    return Model("mine", good(width)[:2], lambda N, seed: (torch.rand(N, 3072), torch.rand(N, 3)), nn.MSELoss(), "x/s")
+    batch = lambda N, seed: (torch.rand(N, 3072), torch.rand(N, 3))
+    return Model("mine", good(width)[:2], batch, nn.MSELoss(), "x/s")
 
 def no_data(width=8):
     def batch(N, seed):

@@ -1,4 +1,5 @@
-"""`repro simulate`: steps on devices that are not here, told and as JSON, and what is said of mistakes."""
+"""`repro simulate`: steps on devices that are not here, told and as JSON, and what is said of
+mistakes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A sweep stopped at every one of its writes, by a kill or a full disk: nothing recorded is lost, nothing stays behind.
+"""A sweep stopped at each of its writes: nothing recorded is lost, nothing is left behind.
 
 The crew measures without processes; tests/harness/test_campaign.py kills real ones.
 """
@@ -29,7 +29,8 @@ class Killed(BaseException):
 
 
 class Disk:
-    """Counts the files that are written, and stops when one is about to be renamed into its place."""
+    """Counts the files that are written, and stops when one is about to be renamed into its
+    place."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.begin()

@@ -1,4 +1,5 @@
-"""No file runs code by itself: `import:` in every field of every format that is read, and nothing is imported."""
+"""No file runs code by itself: `import:` in every field of every format that is read, and nothing
+is imported."""
 
 import fcntl
 import hashlib
@@ -71,7 +72,8 @@ QUICK = ["--scale", "smoke", "--rounds", "1", "--wandb", "disabled"]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with a module that leaves a file where it is imported; a run starts no process."""
+    """The current folder, with a module that leaves a file where it is imported; a run starts no
+    process."""
     (tmp_path / f"{MODULE}.py").write_text(SENTINEL)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -211,7 +213,8 @@ def test_a_record(recorded: tuple[Path, Seen], place: Path, name: str):
 
 
 def test_a_record_of_a_run_whose_model_is_code(place: Path):
-    """What `run` recorded of a user's own model is read, shown and mirrored, and its spec is not measured by itself."""
+    """What `run` recorded of a user's own model is read, shown and mirrored, and its spec is not
+    measured by itself."""
     own = spec(1, 4, model=CODE, model_args={})
     results = place / "results"
     folder = Folder.of(results, MACHINE, "smoke", "tiny")
