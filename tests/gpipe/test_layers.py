@@ -147,11 +147,13 @@ def test_everything_that_has_a_value_is_accepted():
     [
         (
             Bare,
-            r"layers\[2\].scale: on the meta device, and Bare has no reset_parameters\(\) without arguments; give a",
+            r"layers\[2\].scale: on the meta device, and Bare has no reset_parameters\(\) without "
+            "arguments; give a",
         ),
         (
             Needy,
-            r"layers\[2\].scale: on the meta device, and Needy has no reset_parameters\(\) without arguments",
+            r"layers\[2\].scale: on the meta device, and Needy has no reset_parameters\(\) without "
+            "arguments",
         ),
         (
             lambda: nn.Sequential(nn.ReLU(), Bare()),

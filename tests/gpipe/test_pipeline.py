@@ -149,7 +149,8 @@ def test_a_failing_stage_is_named_with_its_traceback():
     """The stage that raised, not the neighbours that lost their connection a moment later."""
     with pytest.raises(
         StageError,
-        match=r"(?s)rank 1, before its first step: RuntimeError: stage 1 cannot\nTraceback.*in fail",
+        match=r"(?s)rank 1, before its first step: RuntimeError: stage 1 cannot\n"
+        "Traceback.*in fail",
     ):
         launch(fail, 1, stages=2)
 

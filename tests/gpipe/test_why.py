@@ -106,6 +106,20 @@ def test_gaps_and_latencies_do_not_shrink_with_the_micro_batches():
     assert doubled < 1
 
 
+def test_a_stage_without_gaps_takes_the_median_of_the_others():
+    schedule = make_schedule("gpipe", 2, 1, "never")
+    spans = (
+        Span("F", 0, 0, 0.0, 1.0),
+        Span("F", 1, 0, 1.5, 2.5),
+        Span("B", 1, 0, 2.75, 4.75),
+        Span("B", 0, 0, 5.0, 7.0),
+    )
+    costs = Costs.of(Timeline(spans, 2), schedule)
+    assert costs.gaps == {0: 0.25, 1: 0.25}
+    assert costs.latencies == {(0, 1): 0.5, (1, 0): 0.25}
+    assert costs.step(schedule) == 7.0
+
+
 def test_setup_and_update_are_kept_as_they_were():
     schedule = make_schedule("gpipe", 2, 1, "never")
     walked = replay(schedule, lambda a: UNIT[a.kind])

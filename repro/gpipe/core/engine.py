@@ -175,12 +175,12 @@ class Engine:
         *,
         learn: bool,
     ) -> None:
-        """Try to do the step; arguments as of `run`.
+        """Try to do the step.
 
         Args:
-            inputs: of the mini-batch.
-            targets: likewise.
-            loss_fn: mean loss of a micro-batch.
+            inputs: of the mini-batch, on the first stage.
+            targets: of the mini-batch, on the last stage.
+            loss_fn: the mean loss of a micro-batch.
             optimizer: of this stage's parameters.
             learn: learn what crosses the boundaries even if it seems to be known.
 
@@ -301,8 +301,7 @@ class Engine:
         The user's tensors get their gradients at the end of the step, see `_return_to_user`.
         """
         tensors, skeleton = flatten(part)
-        # Probing clones its inputs, and a clone of a part may have other strides and another
-        # alignment.
+        # Probing clones its inputs, so a part has the strides and alignment of a clone at once.
         leaves = [settled(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
         pairs = zip(tensors, leaves, strict=True)
         self._user_inputs += [(given, leaf) for given, leaf in pairs if given.requires_grad]

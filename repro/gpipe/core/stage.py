@@ -216,9 +216,11 @@ class Stage:
         attached = attributes.held(self.module) if self.probing and not keep else []
         with torch.set_grad_enabled(kept.trial is None):
             self._count(True)
-            result = self._probe(i, kept, log) if self.probing else self._run(i, kept, log)
-            outputs, structure = flatten(result)
-            del result
+            if self.probing:
+                with self.changing.learning() as kept.buffers:
+                    outputs, structure = flatten(self._run(i, kept, log))
+            else:
+                outputs, structure = flatten(self._run(i, kept, log))
             self._count(False)
             moved = [attribute for attribute in attached if attribute.moved]
             if moved and self.watch is None:
@@ -377,11 +379,6 @@ class Stage:
                     "view of the other): across a stage boundary they are separate; clone() one "
                     "of them, or choose a balance that keeps these layers together"
                 )
-
-    def _probe(self, i: int, kept: _Kept, log: OperatorLog | None) -> Tree:
-        """`_run`, to learn which buffers it changes."""
-        with self.changing.learning() as kept.buffers:
-            return self._run(i, kept, log)
 
     def _last(self, i: int) -> list[_Call]:
         """The head, if there is one, as a call; to random state it is one more layer."""
