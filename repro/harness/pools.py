@@ -188,14 +188,14 @@ def torchrun() -> Torchrun:
 
 def _enter_local(work: Work, rank: int, world: int, store: PipeClient, folder: str) -> None:
     """What a worker process of `Local` does first."""
-    with health.last_words():
+    with health.report_and_exit():
         work(rank, world, store, dist.FileStore(f"{folder}/rendezvous"))
 
 
 def _enter(work: Work, rank: int, world: int, address: str, port: int, prefix: str) -> None:
     """What a worker process of `Torchrun` does first."""
     store = _join(address, port, prefix)
-    with health.last_words():
+    with health.report_and_exit():
         work(rank, world, store, dist.PrefixStore("group", store))
 
 

@@ -24,12 +24,12 @@ from repro.gpipe.runtime.heartbeats import (
     board,
     last_seen,
     post_death,
-    posted,
+    posted_failure,
     running,
 )
 from repro.gpipe.runtime.launch import initialise
 from repro.gpipe.runtime.processes import how
-from repro.gpipe.runtime.status import here, named
+from repro.gpipe.runtime.status import stage_name, status
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import oom_kills
@@ -116,7 +116,7 @@ class Workers:
         """The failure that a worker reported, or its neighbours, or its exit code."""
         assert self._store is not None
         posts = board(self._store)
-        if (failure := posted(posts)) is not None:
+        if (failure := posted_failure(posts)) is not None:
             return failure
         for rank, code in self.pool.ended().items():
             return post_death(posts, rank, how(code))
@@ -124,7 +124,7 @@ class Workers:
             return None
         # Workers watch each other, but all of them may stop.
         self._look = time.monotonic() + INTERVAL
-        return self._watch.silence(running(posts, self.pool.count)) if self._watch else None
+        return self._watch.find_silent(running(posts, self.pool.count)) if self._watch else None
 
     def _stop(self) -> None:
         if self._store is not None:
@@ -152,8 +152,8 @@ def _execute(job: Job, rank: int) -> Measured | None:
     Returns:
         On rank 0 what was measured, on the others None.
     """
-    here.who, here.step = _name(job.spec, rank), None
-    here.outside = (
+    status.who, status.step = _name(job.spec, rank), None
+    status.outside = (
         "before its first step" if job.spec.library == "repro" else f"in {job.spec.library}"
     )
     health.current().beat()
@@ -168,7 +168,7 @@ def _name(spec: RunSpec, rank: int) -> str:
     replica, stage = divmod(rank, spec.K)
     if replica >= spec.D:
         return f"rank {rank}, without a stage"
-    return named(stage, replica, spec.D)
+    return stage_name(stage, replica, spec.D)
 
 
 def _pack(job: Job) -> str:

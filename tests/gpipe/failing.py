@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, launch
-from repro.gpipe.runtime.status import here
+from repro.gpipe.runtime.status import status
 
 STAGES = 4
 
@@ -59,7 +59,7 @@ class Goes(nn.Module):
         return _InBackward.apply(x * self.weight, self)  # pyright: ignore[reportReturnType]
 
     def go(self) -> None:
-        if here.step == 1 and here.action and here.action.label == f"{self.kind}1":
+        if status.step == 1 and status.action and status.action.label == f"{self.kind}1":
             self.when.write_text(str(time.time()))
             WRONG[self.how]()
 

@@ -16,7 +16,7 @@ from mismatches import CASES, elsewhere, part, replicas
 from repro.gpipe import launch
 from repro.gpipe.runtime import heartbeats
 from repro.gpipe.runtime.launch import StageError
-from repro.gpipe.runtime.status import Here
+from repro.gpipe.runtime.status import Status, Wait
 
 # Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each
 # other after 7 to 8 s, a call of another kind at once: the rest is left for a busy machine.
@@ -149,10 +149,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return fake
 
 
-def posted_by(*ranks: Here) -> dist.Store:
+def posted_by(*ranks: Status) -> dist.Store:
     posts = heartbeats.board(dist.HashStore())
-    for rank, here in enumerate(ranks):
-        heartbeats.post_beat(posts, rank, 1, here)
+    for rank, status in enumerate(ranks):
+        heartbeats.post_heartbeat(posts, rank, 1, status)
     return posts
 
 
@@ -160,12 +160,13 @@ def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
     """Neither receives: the first one a step's first message, the second one its part of a checkpoint."""
     watch = heartbeats.Watch(
         posted_by(
-            Here("stage 0", waiting=(1, 0, 32, "send")), Here("stage 1", waiting=(0, 0, 32, "send"))
+            Status("stage 0", waiting=Wait(1, 0, 32, "send")),
+            Status("stage 1", waiting=Wait(0, 0, 32, "send")),
         )
     )
-    assert watch.knot(0, 0) is None
+    assert watch.find_wait_cycle(0, 0) is None
     clock.now = heartbeats.SILENCE + 0.1
-    failure = watch.knot(0, 0)
+    failure = watch.find_wait_cycle(0, 0)
     assert failure is not None
     assert failure.text.startswith(
         "stage 0, before its first step waits for stage 1, before its first step, which"
@@ -175,45 +176,46 @@ def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
 def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clock):
     """A slow layer on either side: both have something to send, which the other one will take when it is done."""
     first, second = (
-        Here("stage 0", sending={7: (1, 0, 32, "")}),
-        Here("stage 1", sending={7: (0, 0, 32, "")}),
+        Status("stage 0", sending={7: Wait(1, 0, 32, "")}),
+        Status("stage 1", sending={7: Wait(0, 0, 32, "")}),
     )
     watch = heartbeats.Watch(posted_by(first, second))
     for clock.now in (0.0, 1000.0):
-        assert watch.knot(0, 0) is None
+        assert watch.find_wait_cycle(0, 0) is None
     first.flushing = second.flushing = True  # now both wait
     watch = heartbeats.Watch(posted_by(first, second))
-    assert watch.knot(0, 0) is None
+    assert watch.find_wait_cycle(0, 0) is None
     clock.now += heartbeats.SILENCE + 0.1
-    assert watch.knot(0, 0) is not None
+    assert watch.find_wait_cycle(0, 0) is not None
 
 
 def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
     """One rank sends, the other receives; on a busy machine their connection takes its time."""
     watch = heartbeats.Watch(
         posted_by(
-            Here("stage 0", waiting=(1, 0, 32, "send")),
-            Here("stage 1", waiting=(0, 0, 32, "receive")),
+            Status("stage 0", waiting=Wait(1, 0, 32, "send")),
+            Status("stage 1", waiting=Wait(0, 0, 32, "receive")),
         )
     )
-    assert watch.knot(0, 0) is None
+    assert watch.find_wait_cycle(0, 0) is None
     clock.now = heartbeats.SETTING_UP - 0.1
-    assert watch.knot(0, 0) is None
+    assert watch.find_wait_cycle(0, 0) is None
     clock.now = heartbeats.SETTING_UP + 0.1
-    assert watch.knot(0, 0) is not None
+    assert watch.find_wait_cycle(0, 0) is not None
 
 
 def test_a_large_message_may_take_a_minute(clock: Clock):
     watch = heartbeats.Watch(
         posted_by(
-            Here("stage 0", waiting=(1, 0, 2**21, "")), Here("stage 1", waiting=(0, 0, 0, ""))
+            Status("stage 0", waiting=Wait(1, 0, 2**21, "")),
+            Status("stage 1", waiting=Wait(0, 0, 0, "")),
         )
     )
-    assert watch.knot(0, 0) is None
+    assert watch.find_wait_cycle(0, 0) is None
     clock.now = heartbeats.SETTING_UP - 0.1
-    assert watch.knot(0, 0) is None
+    assert watch.find_wait_cycle(0, 0) is None
     clock.now = heartbeats.SETTING_UP + 0.1
-    assert watch.knot(0, 0) is not None
+    assert watch.find_wait_cycle(0, 0) is not None
 
 
 def test_a_rank_that_does_something_else_is_named_once():
@@ -231,6 +233,6 @@ def test_a_rank_that_does_something_else_is_named_once():
 def test_a_beat_can_be_read_while_messages_are_sent():
     """JSON, with what the computing thread waits for; what other threads send counts only while it waits for them."""
     posts = posted_by(
-        Here("stage 0", sending={7: (1, 3, 100, ""), 8: (1, 2, 50, "")}, flushing=True)
+        Status("stage 0", sending={7: Wait(1, 3, 100, ""), 8: Wait(1, 2, 50, "")}, flushing=True)
     )
     assert json.loads(posts.get("beat/0"))["waiting"] == [1, 2]

@@ -47,7 +47,7 @@ def linked(ends):
 
 def cross(ends, tensor):
     sender, receiver = ends
-    assert sender.ring(*sender.put(dense(tensor)), wait=False)
+    assert sender.notify(*sender.put(dense(tensor)), wait=False)
     return receiver.receive(TensorMeta.of(tensor))
 
 
@@ -168,7 +168,7 @@ def test_large_and_small_messages_keep_their_order(linked):
 
 def test_a_closed_connection_is_an_error_at_the_other_end(ends):
     sender, receiver = ends
-    assert sender.ring(*sender.put(torch.ones(2)), wait=False)
+    assert sender.notify(*sender.put(torch.ones(2)), wait=False)
     sender.close()
     assert receiver.receive(TensorMeta.of(torch.ones(2))).tolist() == [1, 1], (
         "what was sent still arrives"
@@ -238,7 +238,7 @@ def test_no_memory_left(ends, monkeypatch):
 def send_and_wait(address: str) -> None:
     """A sender that has sent and never ends."""
     sender = shm.Sender(address)
-    sender.ring(*sender.put(torch.arange(5.0)), wait=True)
+    sender.notify(*sender.put(torch.arange(5.0)), wait=True)
     time.sleep(3600)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from repro.gpipe import launch
-from repro.gpipe.runtime.heartbeats import Failure, board, post, posted
+from repro.gpipe.runtime.heartbeats import Failure, board, post_failure, posted_failure
 from repro.gpipe.runtime.processes import Processes
 from repro.gpipe.runtime.store import PipeClient, PipeStore
 
@@ -69,9 +69,13 @@ def test_a_process_whose_launcher_is_gone_is_told_so(store: PipeStore):
 
 def test_the_first_failure_is_the_cause(store: PipeStore):
     for posts in (board(store), board(dist.HashStore())):
-        assert posted(posts) is None
-        first = post(posts, Failure(1, "failed", "cause"))
-        assert post(posts, Failure(0, "failed", "consequence")) == first == posted(posts)
+        assert posted_failure(posts) is None
+        first = post_failure(posts, Failure(1, "failed", "cause"))
+        assert (
+            post_failure(posts, Failure(0, "failed", "consequence"))
+            == first
+            == posted_failure(posts)
+        )
 
 
 def add(client: PipeClient) -> None:

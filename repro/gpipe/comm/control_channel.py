@@ -1,8 +1,8 @@
 """Small messages between the stages of a pipeline: announcements, losses, timelines, clocks.
 
-Every message begins with a header of one size, which names its kind. Ranks that make different
-calls therefore find out at the first message that does not fit: gloo would abort the process over a
-message of another size.
+Every message begins with a header of fixed size that names its kind. Ranks that make different
+calls find out at the first header that does not fit. Without it, gloo would abort the process when
+a message has another size than expected.
 """
 
 import pickle
@@ -20,21 +20,21 @@ from torch import Tensor
 from repro.gpipe.runtime.heartbeats import SAME_CALLS
 from repro.gpipe.runtime.status import reaching, waiting
 
-CONTROL = 3  # the tag that keeps them apart from activations and gradients
+CONTROL = 3  # gloo's tag of these messages; activations and gradients have other tags
 
-# Kind of a message -> its header: the kind's position in this table, then numbers, 32 bytes in all.
+# Kind of a message -> its header of 32 bytes: position of the kind in this table, then numbers.
 _HEADERS = {
-    "a training step": Struct("<qqqq"),  # signature, whether it is new, N
+    "a training step": Struct("<qqqq"),  # signature, whether the signature is new, N
     "an evaluation": Struct("<qqqq"),  # the same
     "an object": Struct("<qqqq"),  # bytes that follow, 0, 0
     "the loss": Struct("<qddd"),  # loss, 0, 0
-    "the vote on a step": Struct("<qddd"),  # how it went, what becomes of the gradients, loss
+    "the vote on a step": Struct("<qddd"),  # see `agree`
 }
 _KINDS = list(_HEADERS)
 
 
 def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -> Tensor:
-    """Wait for what is sent to or received from a rank of the world; the tensor, which is kept until then."""
+    """Wait for a send or receive of `tensor` with a rank of the world; returns the tensor."""
     if work is not None:
         with waiting(peer, tensor.nbytes, control), reaching(peer):
             work.wait()
@@ -42,15 +42,15 @@ def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -
 
 
 class Wire:
-    """Small messages between the stages of a pipeline, in host memory over the default group's gloo.
+    """Control channel of one stage: small messages in host memory over the default group's gloo.
 
-    Point to point only: a subgroup would have to be made by all processes, also by those that have
-    no stage.
+    Point to point only: a subgroup would have to be made by all processes, also by those without a
+    stage.
 
     Args:
         stages: K.
         rank: j, this stage.
-        replica: which copy of the pipeline; stage j of it is rank replica x K + j of the world.
+        replica: which copy of the pipeline; its stage j is rank replica x K + j of the world.
     """
 
     def __init__(self, stages: int, rank: int, replica: int = 0) -> None:
@@ -59,33 +59,33 @@ class Wire:
         self.replica = replica
 
     def world_rank(self, stage: int) -> int:
-        """The process of a stage of this replica."""
+        """Rank in the world of a stage of this replica."""
         return self.replica * self.stages + stage
 
     def announce(
         self, numbers: Sequence[int], stage: int, *, evaluate: bool
     ) -> Callable[[], object]:
-        """Start to send three integers that announce a step; call the result to wait until they are taken."""
+        """Start to send three integers that announce a step; call the result to wait for it."""
         return self._isend(_header(_step(evaluate=evaluate), *numbers), stage)
 
     def announced(self, stage: int, *, evaluate: bool) -> tuple[int, int, int]:
-        """The counterpart of `announce`.
+        """Receive the three integers of `announce`.
 
         Raises:
             ValueError: one line, if that stage announces another kind of step, or does something
                 else.
         """
-        a, b, c = self._recv(_step(evaluate=evaluate), stage)()
-        return a, b, c
+        signature, is_new, N = self._recv(_step(evaluate=evaluate), stage)()
+        return signature, is_new, N
 
     def send_object(self, value: object, stage: int) -> None:
-        """Send anything that can be pickled."""
+        """Send an object that can be pickled."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         self._isend(_header("an object", data.numel(), 0, 0), stage)()
         self._isend(data, stage)()
 
     def recv_object(self, stage: int) -> Any:
-        """The counterpart of `send_object`; it trusts its peer, a process of the same program.
+        """Receive an object of `send_object`; trusts the peer, a process of the same program.
 
         Raises:
             ValueError: one line, if that stage sends something else.
@@ -95,36 +95,43 @@ class Wire:
         return pickle.loads(bytes(data.numpy()))
 
     def from_last(self, value: float) -> float:
-        """The last stage's value on every stage."""
+        """Send the last stage's value to every stage; returns that value."""
         if self.rank < self.stages - 1:
             return self._recv("the loss", self.stages - 1)()[0]
         self._send_all(_header("the loss", value, 0.0, 0.0), range(self.stages - 1))
         return value
 
     def agree(self, state: int, updates: int, value: float) -> tuple[int, int, float]:
-        """The greatest state of any stage, the bits of `updates` that any stage has set, and the last stage's value.
+        """Combine the votes of all stages on a step: the first stage gathers them and answers.
 
-        On every stage, by way of the first.
+        Args:
+            state: how the step went on this stage.
+            updates: flags of what becomes of the gradients.
+            value: the loss, which the last stage knows.
+
+        Returns:
+            On every stage: the greatest state, the union of the flags, and the last stage's value.
         """
         if self.stages == 1:
             return state, updates, value
         kind = "the vote on a step"
-        others = [0] if self.rank else range(1, self.stages)
-        arriving = [self._recv(kind, j) for j in others]
-        if self.rank:  # only now, so that the answer finds room for it
-            self._send_all(_header(kind, state, updates, value), others)
-        votes = [arrived() for arrived in arriving]
-        if not self.rank:
-            for other_state, other_updates, _ in votes:
-                state, updates = max(state, int(other_state)), updates | int(other_updates)
-            votes = [(state, updates, votes[-1][2])]
-            self._send_all(_header(kind, *votes[0]), others)
-        return int(votes[0][0]), int(votes[0][1]), votes[0][2]
+        if self.rank:
+            # The receive is posted before the send, so that the answer finds room.
+            answer = self._recv(kind, 0)
+            self._send_all(_header(kind, state, updates, value), [0])
+            state, updates, value = answer()
+            return int(state), int(updates), value
+        others = range(1, self.stages)
+        for vote in [self._recv(kind, j) for j in others]:
+            other_state, other_updates, value = vote()
+            state, updates = max(state, int(other_state)), updates | int(other_updates)
+        self._send_all(_header(kind, state, updates, value), others)
+        return state, updates, value
 
-    def _send_all(self, box: Tensor, stages: Iterable[int]) -> None:
-        """Send the same to several stages."""
-        for sent in [self._isend(box, j) for j in stages]:
-            sent()
+    def _send_all(self, message: Tensor, stages: Iterable[int]) -> None:
+        """Send the same message to several stages, and wait for all sends."""
+        for wait_for_send in [self._isend(message, j) for j in stages]:
+            wait_for_send()
 
     def _isend(self, message: Tensor, stage: int) -> Callable[[], Tensor]:
         peer = self.world_rank(stage)
@@ -142,18 +149,18 @@ class Wire:
 
         def numbers() -> Sequence[Any]:
             data = bytes(arriving().numpy())
-            found = _KINDS[int.from_bytes(data[:8], "little")]
-            if found != kind:
-                own, theirs = self.world_rank(self.rank), self.world_rank(stage)
+            sent = _KINDS[int.from_bytes(data[:8], "little")]
+            if sent != kind:
                 raise ValueError(
-                    f"rank {own} waits for {kind}, rank {theirs} sent {found}: {SAME_CALLS}"
+                    f"rank {self.world_rank(self.rank)} waits for {kind}, rank "
+                    f"{self.world_rank(stage)} sent {sent}: {SAME_CALLS}"
                 )
             return _HEADERS[kind].unpack(data)[1:]
 
         return numbers
 
     def all_gather(self, value: Any) -> list[Any]:
-        """One value from each stage, on every stage, by way of the first."""
+        """Gather one value from each stage on every stage, by way of the first stage."""
         if self.rank:
             self.send_object(value, 0)
             return self.recv_object(0)
@@ -163,26 +170,28 @@ class Wire:
         return values
 
     def clock_offset(self, rounds: int = 8) -> float:
-        """Seconds to add to this stage's clock to get the first stage's; 0 where all stages share a host.
+        """Seconds to add to this stage's clock to get the first stage's; 0 on the same host.
 
-        Of several exchanges the quickest one counts: it was delayed least, so it is off by half its
-        length at most.
+        The quickest of several exchanges counts: it was delayed least, and its error is at most
+        half its length.
         """
         hosts = self.all_gather(socket.gethostname())
         remote = [j for j in range(self.stages) if hosts[j] != hosts[0]]
-        best = (float("inf"), 0.0)
         if self.rank == 0:
-            for j in (j for j in remote for _ in range(rounds)):
-                self.recv_object(j)
-                self.send_object(time.perf_counter(), j)
-        elif self.rank in remote:
-            for _ in range(rounds):
-                sent = time.perf_counter()
-                self.send_object(None, 0)
-                theirs = self.recv_object(0)
-                took = time.perf_counter() - sent
-                best = min(best, (took, theirs - sent - took / 2))
-        return best[1]
+            for j in remote:
+                for _ in range(rounds):
+                    self.recv_object(j)
+                    self.send_object(time.perf_counter(), j)
+        if self.rank not in remote:
+            return 0.0
+        exchanges = []
+        for _ in range(rounds):
+            sent = time.perf_counter()
+            self.send_object(None, 0)
+            first_clock = self.recv_object(0)
+            length = time.perf_counter() - sent
+            exchanges.append((length, first_clock - sent - length / 2))
+        return min(exchanges)[1]
 
 
 def _step(*, evaluate: bool) -> str:

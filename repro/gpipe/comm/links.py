@@ -1,4 +1,4 @@
-"""All connections of one stage to its neighbours, and how fast they are."""
+"""The links of one stage to its neighbours, and a measurement of their speed."""
 
 import time
 
@@ -13,34 +13,35 @@ from repro.gpipe.errors import one_of
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.gpipe.runtime.status import flushing
 
-_SMALL, _LARGE = 2**12, 2**20  # bytes of the messages that are timed
+# Sizes in bytes of the messages that `speed` times, and how often it sends each.
+_SMALL, _LARGE = 2**12, 2**20
 _REPEATS = 4
 
 
 class Links:
-    """Up to four links: activations come from the stage before and go to the stage after, gradients the other way.
+    """Up to four links: activations in from stage j-1 and out to j+1, gradients the other way.
 
     Args:
-        wire: of this stage; its neighbours must make theirs at the same point.
-        device: where tensors live here.
+        wire: the control channel of this stage. Its neighbours must make their links at the same
+            point of their programs.
+        device: where this stage keeps its tensors.
         transport: one of `transport.TRANSPORTS`.
-        throttle: what each link is to be no faster than, the same on every stage; None leaves them
-            as they are.
+        throttle: the most that each link may do, the same on every stage; None: no limit.
 
     Raises:
-        ValueError: if the transport does not exist or cannot be had here, or links cannot be
-            throttled here.
+        ValueError: if the transport does not exist, or the transport or a throttle is not possible
+            on these devices and hosts.
     """
 
     def __init__(
         self, wire: Wire, device: torch.device, transport: str, throttle: LinkSpeed | None = None
     ) -> None:
         one_of("transport", transport, TRANSPORTS)
-        served = {"shm": ["cpu"], "gloo": ["cpu", "cuda"]}.get(transport, [device.type])
-        if device.type not in served:
-            what = " or a GPU" if "cuda" in served else ""
+        device_types = {"shm": ["cpu"], "gloo": ["cpu", "cuda"]}.get(transport, [device.type])
+        if device.type not in device_types:
+            or_gpu = " or a GPU" if "cuda" in device_types else ""
             raise ValueError(
-                f"transport='{transport}': is for stages on the CPU{what}, this one is on "
+                f"transport='{transport}': is for stages on the CPU{or_gpu}, this one is on "
                 f"{device}; try 'auto'"
             )
         if throttle is not None:
@@ -48,7 +49,7 @@ class Links:
         self.wire = wire
         self.before = wire.rank - 1 if wire.rank else None
         self.after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
-        # Where tensors are on the CPU, sending them takes the processor that computes.
+        # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
         self.outbox = BusyOutbox() if throttle and not throttle.overlap else Outbox()
         self.closed = False
@@ -56,21 +57,21 @@ class Links:
         self._all: list[Link] = []
 
         def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
-            made = connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport)
-            # NCCL makes a communicator when it is first used, and both ends wait for each other:
-            # here, in no schedule.
+            new = connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport)
+            # NCCL makes a communicator at its first use, when both ends wait for each other. One
+            # byte is sent now, so that this happens here and not inside a schedule.
             greeting = torch.zeros(1, dtype=torch.uint8, device=device)
             if outgoing:
-                self.outbox.send(made, [greeting])
+                self.outbox.send(new, [greeting])
             else:
-                made.irecv(TensorMeta.of(greeting))()
+                new.irecv(TensorMeta.of(greeting))()
             if throttle is not None:
                 stamps = connect(
                     wire, neighbour, tag + STAMPS, device, outgoing=outgoing, transport=transport
                 )
-                made = Throttled(made, stamps, throttle)
-            self._all.append(made)
-            return made
+                new = Throttled(new, stamps, throttle)
+            self._all.append(new)
+            return new
 
         if self.before is not None:
             self.activations_in = link(self.before, ACTIVATION, outgoing=False)
@@ -80,7 +81,7 @@ class Links:
             self.gradients_in = link(self.after, GRADIENT, outgoing=False)
 
     def flush(self) -> None:
-        """Wait until everything is sent; raises what a send raised."""
+        """Wait until everything is sent; raises the error of a send that failed."""
         with flushing():
             self.outbox.flush()
         for link in self._all:
@@ -94,28 +95,32 @@ class Links:
             link.close()
 
     def speed(self) -> LinkSpeed:
-        """What a message to the stage after takes, timed there and back; every stage calls it. Free if there is none.
+        """Speed of the link to stage j+1, from messages there and back; free on the last stage.
 
-        The stages take turns: each answers the one before, then asks the one after.
+        Every stage calls it. The stages take turns: each answers stage j-1, then asks stage j+1.
         """
-        took: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
+        fastest: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
         messages = [
             torch.zeros(size, dtype=torch.uint8, device=self._device)
-            for size in took
+            for size in fastest
             for _ in range(_REPEATS)
         ]
-        for message in messages if self.before is not None else ():
-            self.outbox.send(
-                self.gradients_out, [self.activations_in.irecv(TensorMeta.of(message))()]
-            )
-        for message in messages if self.after is not None else ():
-            arriving = self.gradients_in.irecv(TensorMeta.of(message))
-            start = time.perf_counter()
-            self.outbox.send(self.activations_out, [message])
-            arriving().cpu()
-            took[len(message)] = min(took[len(message)], (time.perf_counter() - start) / 2)
+        if self.before is not None:
+            for message in messages:
+                received = self.activations_in.irecv(TensorMeta.of(message))()
+                self.outbox.send(self.gradients_out, [received])
+        if self.after is not None:
+            for message in messages:
+                arriving = self.gradients_in.irecv(TensorMeta.of(message))
+                start = time.perf_counter()
+                self.outbox.send(self.activations_out, [message])
+                arriving().cpu()
+                one_way = (time.perf_counter() - start) / 2
+                fastest[len(message)] = min(fastest[len(message)], one_way)
         self.flush()
         if self.after is None:
             return LinkSpeed(overlap=self._overlap)
-        slope = max(took[_LARGE] - took[_SMALL], 1e-9) / (_LARGE - _SMALL)
-        return LinkSpeed(max(0.0, took[_SMALL] - slope * _SMALL), 1.0 / slope, self._overlap)
+        # A straight line through the two sizes: its slope is 1 / bandwidth, its start the latency.
+        slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)
+        latency = max(0.0, fastest[_SMALL] - slope * _SMALL)
+        return LinkSpeed(latency, 1.0 / slope, self._overlap)

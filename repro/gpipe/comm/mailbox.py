@@ -1,4 +1,4 @@
-"""What a stage does with its links during a step: receives posted ahead, sends that nobody waits for."""
+"""A stage's use of its links during a step: receives posted ahead, sends in the background."""
 
 import queue
 import threading
@@ -18,12 +18,12 @@ class Inbox:
     """The messages of one step from one neighbour.
 
     Args:
-        link: where they come from.
+        link: the link that carries them.
         order: micro-batches in the order in which the neighbour sends them.
-        metas: micro-batch -> what its message holds; may be filled while the step runs.
-        learn_from: the wire and the stage from which each message's description comes first, to be
-            put into `metas`; None if they are known.
-        ahead: receives to keep posted; each one occupies memory.
+        metas: micro-batch -> description of its message; may be filled while the step runs.
+        learn_from: control channel and stage that send each description before its message, which
+            fills `metas`; None if the descriptions are known.
+        ahead: number of receives to keep posted; each one occupies memory.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Inbox:
         return self._arrived.pop(i)
 
     def take_tree(self, i: int) -> Tree:
-        """The message as it was sent; members that require a gradient are leaves that do."""
+        """Wait for the message of micro-batch i, as a tree whose tensors are autograd leaves."""
         tensors = self.take(i)
         meta = self.metas[i]
         leaves = [
@@ -76,7 +76,7 @@ class Inbox:
 
 
 class Outbox:
-    """Finishes what is being sent, in order, in a thread of its own: the computing thread never waits for it."""
+    """Finishes sends in order, in its own thread, so that the computing thread never waits."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
@@ -85,14 +85,15 @@ class Outbox:
         self._error: BaseException | None = None
 
     def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
-        """Start to send tensors in order; raises what an earlier send raised."""
+        """Start to send tensors in order; raises the error of an earlier send that failed."""
         self._raise()
         for tensor in tensors:
-            if (rest := link.isend(tensor)) is not None:
-                self._put(rest)
+            finish = link.isend(tensor)
+            if finish is not None:
+                self._put(finish)
 
     def flush(self) -> None:
-        """Wait until everything is sent; raises what a send raised."""
+        """Wait until everything is sent; raises the error of a send that failed."""
         if self._idle:
             return
         done = threading.Event()
@@ -107,21 +108,24 @@ class Outbox:
             self._queue.put(None)
             self._thread.join()
 
-    def _put(self, rest: Callable[[], Any]) -> None:
+    def _put(self, finish: Callable[[], Any]) -> None:
         self._idle = False
-        self._queue.put(rest)
+        self._queue.put(finish)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._finish, name="gpipe-outbox", daemon=True)
+            self._thread = threading.Thread(
+                target=self._finish_all, name="gpipe-outbox", daemon=True
+            )
             self._thread.start()
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _finish(self) -> None:
-        while (rest := self._queue.get()) is not None:
+    def _finish_all(self) -> None:
+        """Finish sends until `close`; keep the first error for the computing thread."""
+        while (finish := self._queue.get()) is not None:
             try:
-                rest()
+                finish()
             except BaseException as error:
                 self._error = self._error or error
-            del rest  # and what it kept alive
+            del finish  # it may keep a tensor alive

@@ -1,4 +1,9 @@
-"""What a message between stages holds: its description, which is learnt once, and how tensors must lie in memory."""
+"""Descriptions of the messages between stages, and the memory layout that tensors have in them.
+
+A stage learns the description of a message once. The layout matters because a neighbour must
+compute the same bits as the sender would: the last bits of a product depend on the strides and the
+alignment of its operands.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,18 +16,25 @@ from torch import Tensor
 from repro.gpipe.core.microbatch import Slot, Tree, flatten, leaves
 from repro.gpipe.errors import shown
 
-_ALIGNED = 64  # bytes, torch's own for what it allocates
+_ALIGNED = 64  # bytes; torch aligns every storage that it allocates to so many
 CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """Everything a receiver must know to make room for a tensor.
+    """Description of one tensor of a message, from which a receiver allocates memory for it.
 
-    It crosses without gaps, with the strides `layout`, to memory that is aligned. Where the
-    sender's `stride` is another one, or its memory begins `offset` bytes behind an aligned address,
-    the receiver lays the tensor out anew, since a neighbour must compute the same bits as the
-    sender would.
+    A tensor is sent without gaps, with the strides `layout`, and received in aligned memory. Where
+    the sender's strides or alignment are different, the receiver copies the tensor into the
+    sender's layout.
+
+    Attributes:
+        shape: sizes of the dimensions.
+        stride: strides that the tensor has at the sender.
+        layout: strides that the tensor has in the message.
+        dtype: type of its elements.
+        requires_grad: whether a gradient comes back for it.
+        offset: bytes from an aligned address to the first element at the sender.
     """
 
     shape: tuple[int, ...]
@@ -35,14 +47,18 @@ class TensorMeta:
     @classmethod
     def of(cls, tensor: Tensor) -> "TensorMeta":
         """Describe a tensor."""
-        shape, offset = tuple(tensor.shape), offset_of(tensor)
         return cls(
-            shape, tensor.stride(), layout_of(tensor), tensor.dtype, tensor.requires_grad, offset
+            tuple(tensor.shape),
+            tensor.stride(),
+            layout_of(tensor),
+            tensor.dtype,
+            tensor.requires_grad,
+            offset_of(tensor),
         )
 
     @property
     def nbytes(self) -> int:
-        """Bytes that cross."""
+        """Bytes of the tensor in a message."""
         return prod(self.shape) * self.dtype.itemsize
 
     def room(self, device: torch.device, *, pinned: bool = False) -> Tensor:
@@ -52,20 +68,24 @@ class TensorMeta:
         )
 
     def restored(self, arrived: Tensor) -> Tensor:
-        """The tensor as the sender had it: with its gaps, its repeats where it was expanded, and its alignment."""
+        """A received tensor in the sender's layout: its gaps, expanded dimensions and alignment."""
         if self.stride == self.layout and not self.offset:
             return arrived
-        repeated = [d for d, stride in enumerate(self.stride) if stride == 0 and self.shape[d] > 1]
-        for d in repeated:
-            arrived = arrived.narrow(d, 0, 1)
+        # Of a dimension that the sender had expanded, one slice is laid out and expanded again.
+        for d, (size, stride) in enumerate(zip(self.shape, self.stride, strict=True)):
+            if stride == 0 and size > 1:
+                arrived = arrived.narrow(d, 0, 1)
         return _placed(arrived, self.stride, self.offset).expand(self.shape)
 
 
 @dataclass(frozen=True)
 class MessageMeta:
-    """The tensors of one message and the structure they stand in.
+    """Description of one message.
 
-    `overlapping` numbers the tensors that share memory with others of the message.
+    Attributes:
+        tensors: its tensors, in order.
+        skeleton: the structure that holds them.
+        overlapping: indices of the tensors that share memory with another tensor of the message.
     """
 
     tensors: tuple[TensorMeta, ...]
@@ -77,8 +97,8 @@ class MessageMeta:
         """Describe what will be sent.
 
         Raises:
-            ValueError: if the structure holds no tensor, or an object that is neither a tensor nor
-                a plain constant.
+            ValueError: one line, if the structure holds no tensor, or an object that is neither a
+                tensor nor a plain constant.
         """
         tensors, skeleton = flatten(tree)
         if not tensors:
@@ -97,7 +117,7 @@ class MessageMeta:
         return cls(tuple(TensorMeta.of(t) for t in tensors), skeleton, overlapping(tensors))
 
     def describes(self, tensors: Sequence[Tensor], skeleton: Tree) -> bool:
-        """Whether shapes, strides, types and constants are those of these tensors."""
+        """Whether these tensors have the shapes, strides, types and constants of this message."""
         return (
             len(tensors) == len(self.tensors)
             and skeleton == self.skeleton
@@ -105,9 +125,12 @@ class MessageMeta:
         )
 
     def gradients(self, *, flags: bool = False) -> "MessageMeta":
-        """The message that comes back: a gradient for each tensor that requires one; with flags, one byte for each.
+        """Description of the message that comes back: a gradient for each tensor that requires one.
 
-        A gradient has no gaps and repeats nothing, also where the tensor does.
+        A gradient has no gaps and no expanded dimensions, also where its tensor has.
+
+        Args:
+            flags: whether one byte for each gradient follows them, in one more tensor.
         """
         tensors = tuple(
             replace(m, stride=m.layout, offset=0) for m in self.tensors if m.requires_grad
@@ -118,24 +141,21 @@ class MessageMeta:
 
 
 def overlapping(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Numbers of the tensors of which some memory is that of another one, too."""
+    """Indices of the tensors that share memory with another one of them."""
     spans = [(t.untyped_storage().data_ptr(), *_extent(t)) for t in tensors]
-    found: set[int] = set()
+    sharing: set[int] = set()
     for b, (storage, first, end) in enumerate(spans):
         for a in range(b):
-            other, other_first, other_end = spans[a]
-            if (
-                storage == other
-                and first < other_end
-                and other_first < end
-                and _share_bytes(tensors[a], tensors[b])
-            ):
-                found |= {a, b}
-    return tuple(sorted(found))
+            other_storage, other_first, other_end = spans[a]
+            if storage != other_storage or first >= other_end or other_first >= end:
+                continue
+            if _share_bytes(tensors[a], tensors[b]):
+                sharing |= {a, b}
+    return tuple(sorted(sharing))
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The first byte of its storage that a tensor uses, and the one behind its last."""
+    """Range of bytes that a tensor uses in its storage: the first, and the one behind the last."""
     size = tensor.element_size()
     first = int(tensor.storage_offset()) * size
     if not tensor.numel():
@@ -145,7 +165,10 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
 
 
 def _share_bytes(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one storage have a byte in common: parts of a split tensor lie between each other."""
+    """Whether two tensors of one storage have a byte in common.
+
+    Ranges that intersect do not suffice: the parts of a split tensor may be interleaved.
+    """
     begin = min(_extent(a)[0], _extent(b)[0])
     numbers = torch.arange(max(_extent(a)[1], _extent(b)[1]) - begin)
 
@@ -168,13 +191,13 @@ def _fits(meta: TensorMeta, tensor: Tensor) -> bool:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the tensor fills its memory without gaps or overlaps, in whatever order of dimensions."""
+    """Whether the tensor fills its memory without gaps or overlaps, in any order of dimensions."""
     if tensor.is_contiguous():
         return True
     expected = 1
-    for stride, size in sorted(
-        (s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1
-    ):
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
         if stride != expected:
             return False
         expected *= size
@@ -182,39 +205,34 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy where it has gaps or overlaps, or where its memory holds the conjugate or the negative."""
+    """The tensor, or a copy where it has gaps, overlaps, or a pending conjugation or negation."""
     return (tensor if is_dense(tensor) else tensor.contiguous()).resolve_conj().resolve_neg()
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy where it does not lie in memory as a fresh one would.
-
-    The last bits of a product depend on how its operands are aligned, and a slice of a mini-batch
-    begins anywhere.
-    """
+    """The tensor, or a dense and aligned copy: a slice of a mini-batch may begin at any address."""
     return dense(tensor) if tensor.data_ptr() % _ALIGNED == 0 else dense(tensor).clone()
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy that lies in memory as the tensor does; a repeated one itself, since nothing can write to it."""
+    """A copy with the same layout; an expanded tensor itself, since nothing can write to it."""
     if tensor.is_sparse or (is_dense(tensor) and not offset_of(tensor)):
         return tensor.clone()
-    if any(
-        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    ):
+    dimensions = zip(tensor.shape, tensor.stride(), strict=True)
+    if any(stride == 0 and size > 1 for size, stride in dimensions):
         return tensor
     return _placed(tensor, tensor.stride(), offset_of(tensor))
 
 
 def layout_of(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of the tensor's gradient: its own, or those of a contiguous tensor where it has gaps or overlaps."""
-    return (
-        tensor.stride() if is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
-    )
+    """Strides in a message: the tensor's own, or contiguous ones where it has gaps or overlaps."""
+    if is_dense(tensor):
+        return tensor.stride()
+    return torch.empty(tensor.shape, device="meta").stride()
 
 
 def offset_of(tensor: Tensor) -> int:
-    """Bytes from the last aligned address to the tensor's first element; torch aligns every storage."""
+    """Bytes from the last aligned address to the tensor's first element."""
     return int(tensor.storage_offset()) * tensor.element_size() % _ALIGNED
 
 
@@ -227,14 +245,15 @@ def _placed(tensor: Tensor, stride: Sequence[int], offset: int) -> Tensor:
 
 
 def settle_gradients(tree: Tree) -> list[bool]:
-    """Let the gradients of these tensors lie in memory as those that come back across a stage boundary.
+    """Give the gradients of these tensors the layout that they have after a stage boundary.
 
-    Returns which of them require a gradient.
+    autograd may pass a layer a gradient with gaps, expanded dimensions or other strides, for
+    example where the next layer is a mean or a slice. A stage boundary removes these, and the last
+    bits of a result may depend on them. So they are removed behind every layer, with or without a
+    boundary.
 
-    autograd may hand a layer a gradient with gaps, repeats or other strides, for example where the
-    next layer is a mean or a slice. A boundary removes these, and the last bits of what is computed
-    from a gradient may depend on them. So they are removed behind every layer, whether a boundary
-    is there or not.
+    Returns:
+        For each tensor, whether it requires a gradient.
     """
     tensors, _ = flatten(tree)
     for tensor in tensors:
@@ -252,5 +271,5 @@ def _settled_gradient(layout: tuple[int, ...], gradient: Tensor) -> Tensor:
 
 
 def elements(tensor: Tensor) -> Tensor:
-    """A dense tensor's bytes as they lie in memory: a flat view. Not every backend knows every number format."""
+    """A flat view of a dense tensor's bytes, since not every backend knows every dtype."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

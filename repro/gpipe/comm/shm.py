@@ -1,9 +1,10 @@
 """Tensors between two processes of one host through shared memory: one copy, made by the sender.
 
-The sender copies into a segment and rings a socket; the receiver computes on the segment itself,
-which is free again when the last tensor on it is gone. Segments are anonymous files whose
-descriptors travel over the socket, so nothing is left behind however a process ends, and a
-neighbour that died is noticed at once.
+The sender copies a tensor into a segment and notifies the receiver over a socket. The receiver
+computes on the segment itself. The segment is free again when the last tensor on it is deleted.
+
+Segments are anonymous files whose descriptors are passed over the socket. So nothing is left behind
+however a process ends, and a neighbour that dies is noticed at once.
 """
 
 import ctypes
@@ -21,36 +22,37 @@ from torch import Tensor
 
 from repro.gpipe.comm.message import TensorMeta
 
-# the segment's number, and its size where its descriptor comes along, else 0
-_BELL = struct.Struct("<II")
+# A notification: number of the segment, and its size if its descriptor is passed along, else 0.
+_NOTE = struct.Struct("<II")
 _FD = struct.Struct("i")
-# the first byte of a segment; data begins a page later, so it is aligned
+# The first byte of a segment says whether it is in use. Data begins a page later, so it is aligned.
 _FREE, _TAKEN = b"\0", b"\1"
-_LONG = 3600  # seconds without a message; a neighbour that dies is noticed at once
+_TIMEOUT = 3600  # seconds without a message; a neighbour that dies is noticed at once
 
 
 def available() -> bool:
-    """Whether this system has what it takes: Linux."""
+    """True on Linux."""
     return sys.platform == "linux"
 
 
 def host() -> str:
-    """What processes that can reach each other here have in common: the running kernel, namespaces and the user."""
+    """Identifies a host: equal for processes with the same running kernel, namespaces and user."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = (Path(f"/proc/self/ns/{kind}").readlink() for kind in ("net", "user"))
     return " ".join([boot, *map(str, namespaces), str(os.getuid())])
 
 
 def _map(fd: int, size: int) -> "ctypes.Array[ctypes.c_char]":
-    """The memory of a file, for as long as someone holds the result.
+    """Map a file into memory, until the result is deleted.
 
-    `mmap.mmap` would keep a descriptor open for each, and a process may have a thousand only.
+    `mmap.mmap` would keep a descriptor open for each segment, and a process may have only about a
+    thousand.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    # All pages are fetched now, not while a step is timed.
+    # Allocate all pages now, not while a step is timed.
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     if address == ctypes.c_void_p(-1).value:
@@ -63,7 +65,7 @@ def _map(fd: int, size: int) -> "ctypes.Array[ctypes.c_char]":
 
 
 class _Segment:
-    """Memory that both processes see: a page for the mark, then the data."""
+    """Memory that both processes map: a page that holds the mark, then the data."""
 
     def __init__(self, number: int, fd: int, size: int) -> None:
         self.number = number
@@ -72,16 +74,16 @@ class _Segment:
 
     @property
     def free(self) -> bool:
-        """Whether the receiver has let go of it."""
+        """Whether the receiver has no tensor on it any more."""
         return self.memory[0] == _FREE
 
     def put(self, tensor: Tensor) -> None:
-        """Copy a dense tensor in; past torch, for the memory belongs to the receiver."""
+        """Copy a dense tensor in."""
         self.memory[0] = _TAKEN
         ctypes.memmove(self.bytes.data_ptr(), tensor.data_ptr(), tensor.nbytes)
 
     def tensor(self, meta: TensorMeta) -> Tensor:
-        """The data as a tensor of its own; the segment is marked free when its storage goes."""
+        """The data as a tensor; the segment is marked free when the tensor's storage is deleted."""
         owner = (ctypes.c_char * meta.nbytes).from_buffer(self.memory, mmap.PAGESIZE)
         weakref.finalize(owner, self.memory.__setitem__, 0, _FREE).atexit = False
         data = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
@@ -89,10 +91,13 @@ class _Segment:
 
 
 class Sender:
-    """The sending end of one direction; `address` is the receiver's.
+    """The sending end of one direction.
+
+    Args:
+        address: of the receiver.
 
     Raises:
-        OSError: where the address cannot be reached.
+        OSError: if the address cannot be reached.
     """
 
     def __init__(self, address: str) -> None:
@@ -105,12 +110,16 @@ class Sender:
         self._segments: list[_Segment] = []
 
     def put(self, tensor: Tensor) -> tuple[bytes, list[int]]:
-        """Copy a dense tensor into a segment; what to `ring` then."""
-        fitting = (s for s in self._segments if s.free and len(s.bytes) >= tensor.nbytes)
-        if segment := next(fitting, None):
-            segment.put(tensor)
-            return _BELL.pack(segment.number, 0), []
-        size = mmap.PAGESIZE * (1 + -(-tensor.nbytes // mmap.PAGESIZE))
+        """Copy a dense tensor into a free segment; returns the arguments of `notify`."""
+        free = [segment for segment in self._segments if segment.free]
+        for segment in free:
+            if len(segment.bytes) >= tensor.nbytes:
+                segment.put(tensor)
+                return _NOTE.pack(segment.number, 0), []
+        # No free segment is large enough: make one, in the place of one that is too small.
+        number = free[0].number if free else len(self._segments)
+        pages = -(-tensor.nbytes // mmap.PAGESIZE)
+        size = mmap.PAGESIZE * (1 + pages)
         fd = os.memfd_create("gpipe")
         try:
             os.posix_fallocate(fd, 0, size)
@@ -119,20 +128,19 @@ class Sender:
             raise MemoryError(
                 f"no {size} bytes of shared memory for a message: {error.strerror}"
             ) from None
-        # it is replaced
-        small = next((s.number for s in self._segments if s.free), len(self._segments))
-        segment = _Segment(small, fd, size)
-        self._segments[small : small + 1] = [segment]
+        segment = _Segment(number, fd, size)
+        self._segments[number : number + 1] = [segment]
         segment.put(tensor)
-        return _BELL.pack(small, size), [fd]
+        return _NOTE.pack(number, size), [fd]
 
-    def ring(self, bell: bytes, fds: list[int], *, wait: bool) -> bool:
-        """Tell the receiver; False if that would have to wait and may not."""
+    def notify(self, note: bytes, fds: list[int], *, wait: bool) -> bool:
+        """Send the receiver a notification; False if it would have to wait and may not."""
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            socket.send_fds(self._socket, [bell], fds, flags) if fds else self._socket.send(
-                bell, flags
-            )
+            if fds:
+                socket.send_fds(self._socket, [note], fds, flags)
+            else:
+                self._socket.send(note, flags)
         except BlockingIOError:
             return False
         for fd in fds:
@@ -140,44 +148,46 @@ class Sender:
         return True
 
     def close(self) -> None:
-        """End the connection; what was sent can still be received."""
+        """End the connection; messages that were sent can still be received."""
         self._socket.close()
 
 
 class Receiver:
-    """The receiving end: listens until `accept`."""
+    """The receiving end of one direction; it listens at `address` until `accept`."""
 
     def __init__(self) -> None:
-        self.address = f"\0gpipe-{secrets.token_hex(16)}"  # in no folder: it goes with the socket
+        self.address = f"\0gpipe-{secrets.token_hex(16)}"  # abstract: no file is left behind
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.bind(self.address)
         self._socket.listen()
         self._segments: dict[int, _Segment] = {}
 
     def accept(self) -> None:
-        """Take the connection that the sender has made; one of another user's is none."""
+        """Accept the connection that the sender has made; refuse those of other users."""
         listening = self._socket
         while True:
             self._socket, _ = listening.accept()
-            _, user, _ = struct.unpack(
-                "3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            )
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            _process, user, _group = struct.unpack("3i", credentials)
             if user == os.getuid():
                 break
             self._socket.close()
         listening.close()
-        # The kernel's own limit: Python's would ask twice for each message.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _LONG, 0))
+        # The kernel's time limit: Python's would take two system calls for each message.
+        limit = struct.pack("ll", _TIMEOUT, 0)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def receive(self, meta: TensorMeta) -> Tensor:
-        """Wait for the next tensor, which is described by `meta`."""
+        """Wait for the next tensor; `meta` describes it."""
         try:
-            bell, descriptors, _, _ = self._socket.recvmsg(_BELL.size, socket.CMSG_SPACE(_FD.size))
+            note, descriptors, _, _ = self._socket.recvmsg(_NOTE.size, socket.CMSG_SPACE(_FD.size))
         except BlockingIOError:
-            raise ConnectionError(f"no message from the neighbouring stage in {_LONG} s") from None
-        if not bell:
+            raise ConnectionError(
+                f"no message from the neighbouring stage in {_TIMEOUT} s"
+            ) from None
+        if not note:
             raise ConnectionError("the neighbouring stage closed its connection")
-        number, size = _BELL.unpack(bell)
+        number, size = _NOTE.unpack(note)
         for _, _, descriptor in descriptors:
             (fd,) = _FD.unpack(descriptor)
             self._segments[number] = _Segment(number, fd, size)

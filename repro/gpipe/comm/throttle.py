@@ -1,8 +1,8 @@
-"""Links no faster than they are told to be: what a slow network does to a pipeline, on one host.
+"""Links that are slowed down to a given speed: the effect of a slow network, on one host.
 
-A stamp goes ahead of every tensor and says when the receiver may have it. It is a moment on the
-clock of time.perf_counter, which the processes of a Linux host share. The receiver sleeps until
-then, outside of any span, so `breakdown` counts it as transfer.
+Before every tensor goes a stamp: the moment at which the receiver may have the tensor, on the clock
+of time.perf_counter, which the processes of a Linux host share. The receiver sleeps until then,
+outside of any span, so `breakdown` counts the sleep as transfer.
 """
 
 import math
@@ -26,19 +26,19 @@ _STAMP = TensorMeta((1,), (1,), (1,), torch.float64, requires_grad=False)
 
 
 class Throttled(Link):
-    """A link that carries one tensor at a time, bytes / bytes_per_second each, which arrives `latency` later.
+    """A link that sends one tensor at a time, and delivers each `latency` seconds after it is sent.
 
-    The latencies of what follows one another overlap, so a message of several tensors has it once.
+    Latencies overlap: a message of several tensors has the latency once.
 
     Args:
-        link: what really carries the tensors; if it takes longer, they come later.
-        stamps: another link between the same stages, in the same direction. On the same one a stamp
-            would queue behind large tensors, and take the room in shared memory that was made for
-            them.
-        speed: of this link.
+        link: the link that really carries the tensors; if it is slower, tensors arrive later.
+        stamps: another link between the same stages, in the same direction. On the same link a
+            stamp would queue behind large tensors, and take a segment of shared memory that was
+            made for them.
+        speed: the speed of the throttled link.
 
     Attributes:
-        free: when everything that was handed over is on its way, in seconds of time.perf_counter.
+        free: the moment at which all tensors are sent, in seconds of time.perf_counter.
     """
 
     def __init__(self, link: Link, stamps: Link, speed: LinkSpeed) -> None:
@@ -46,28 +46,24 @@ class Throttled(Link):
         self.free = -math.inf
 
     def isend(self, tensor: Tensor) -> Callable[[], Any] | None:
-        """Start to send the stamp and the tensor; one without elements is free, as `LinkSpeed.seconds` has it."""
+        """Start to send the stamp and the tensor; a tensor without elements is free."""
         if not tensor.numel():
             return self._link.isend(tensor)
-        self.free = (
-            max(self.free, time.perf_counter()) + tensor.nbytes / self._speed.bytes_per_second
-        )
+        begins = max(self.free, time.perf_counter())
+        self.free = begins + tensor.nbytes / self._speed.bytes_per_second
         stamp = torch.tensor([self.free + self._speed.latency], dtype=_STAMP.dtype)
-        rests = [
-            rest
-            for rest in (self._stamps.isend(stamp), self._link.isend(tensor))
-            if rest is not None
-        ]
-        return partial(_finish, rests) if rests else None
+        sends = [self._stamps.isend(stamp), self._link.isend(tensor)]
+        unfinished = [finish for finish in sends if finish is not None]
+        return partial(_finish_all, unfinished) if unfinished else None
 
     def irecv(self, meta: TensorMeta) -> Callable[[], Tensor]:
-        """Start to receive; the result waits for the tensor, and then for its time."""
+        """Start to receive; call the result to wait for the tensor, and then for its time."""
         if not meta.nbytes:
             return self._link.irecv(meta)
         return partial(_arrive, self._stamps.irecv(_STAMP), self._link.irecv(meta))
 
     def flush(self) -> None:
-        """Let go of what was sent."""
+        """Release the tensors that were sent."""
         self._link.flush()
         self._stamps.flush()
 
@@ -77,34 +73,34 @@ class Throttled(Link):
         self._stamps.close()
 
 
-def _finish(rests: Sequence[Callable[[], Any]]) -> None:
-    for rest in rests:
-        rest()
+def _finish_all(sends: Sequence[Callable[[], Any]]) -> None:
+    for finish in sends:
+        finish()
 
 
 def _arrive(stamp: Callable[[], Tensor], arriving: Callable[[], Tensor]) -> Tensor:
     ready = stamp().item()
     tensor = arriving()
-    wait_until(ready)  # not as one who receives: what is here needs nobody any more
+    wait_until(ready)  # no receive is pending any more, so the status does not say so
     return tensor
 
 
 class BusyOutbox(Outbox):
-    """Keeps the computing thread until a message is on its way: a stage that cannot compute while it sends."""
+    """The outbox of a stage that cannot compute while it sends: `send` waits until it is done."""
 
     def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
-        """Start to send; wait as long as a throttled link is busy."""
+        """Start to send, and wait as long as a throttled link is busy."""
         super().send(link, tensors)
         if isinstance(link, Throttled):
             wait_until(link.free)
 
 
 def refuse_impossible(throttle: object, wire: Wire, device: torch.device) -> None:
-    """Every stage of a throttled pipeline calls it.
+    """Raise where links cannot be throttled; every stage calls it.
 
     Raises:
-        ValueError: on every stage, if it is no LinkSpeed, or one of them is not on the CPU of this
-            Linux host.
+        ValueError: on every stage, if `throttle` is no LinkSpeed, or if a stage is not on the CPU
+            of this Linux host.
     """
     if not isinstance(throttle, LinkSpeed):
         raise ValueError(

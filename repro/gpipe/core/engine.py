@@ -35,8 +35,8 @@ from repro.gpipe.errors import EveryRankError, NonFiniteError, RefusedError
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
 from repro.gpipe.exact.nonfinite import all_finite
 from repro.gpipe.exact.rollback import undone_if_it_fails
-from repro.gpipe.runtime.health import told
-from repro.gpipe.runtime.status import here
+from repro.gpipe.runtime.health import report_errors_to_all
+from repro.gpipe.runtime.status import status
 from repro.gpipe.schedule.actions import Action, Program, Schedule
 
 _log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Engine:
         # sends if a step fails.
         self._announcement_taken: Callable[[], object] = _nothing
 
-    @told()
+    @report_errors_to_all()
     def run(
         self,
         schedule: Schedule,
@@ -132,7 +132,7 @@ class Engine:
                 "train_step inside torch.inference_mode(): nothing there has a gradient; leave "
                 "that mode"
             )
-        here.step, here.action, here.warm = self.step, None, True
+        status.step, status.action, status.warm = self.step, None, True
         if id(schedule) not in self._programs:
             self._programs[id(schedule)] = Program.of(schedule, self._rank)
         self._program = self._programs[id(schedule)]
@@ -158,7 +158,7 @@ class Engine:
                 ) from None
         if not evaluate:
             self.step += 1
-        here.action = None
+        status.action = None
 
     def loss(self) -> float:
         """The mini-batch's mean loss over all replicas; every stage must call it."""
@@ -240,7 +240,7 @@ class Engine:
             if self.replicas is not None and not self.evaluating:
                 self.replicas.begin(self._parameters)
             for action in self._program.actions:
-                here.action = action
+                status.action = action
                 do[action.kind](action)
 
     # How a step begins: the stages agree on the inputs.

@@ -47,8 +47,8 @@ from repro.gpipe.exact.nonfinite_layer import find_nonfinite_layer
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
-from repro.gpipe.runtime.health import told
-from repro.gpipe.runtime.status import here, in_call, named
+from repro.gpipe.runtime.health import report_errors_to_all
+from repro.gpipe.runtime.status import status, in_call, stage_name
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
@@ -144,7 +144,7 @@ class Pipeline:
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
             torch.cuda.set_device(self.device)
-        here.who = named(self.rank, self.replica, replicas)
+        status.who = stage_name(self.rank, self.replica, replicas)
 
         if self.config.processes > 1:
             settings = self.config.arguments | {
@@ -227,7 +227,7 @@ class Pipeline:
         return (
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
             f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
-            f"here: {named(self.rank, self.replica, self.replicas)} on {self.device}, layers "
+            f"here: {stage_name(self.rank, self.replica, self.replicas)} on {self.device}, layers "
             f"{first} to {last}: {shorten(layers, 80, placeholder=' ...')}"
         )
 
@@ -306,7 +306,7 @@ class Pipeline:
         self._updated = optimizer is not None
         return self._result(trace=trace)
 
-    @told()
+    @report_errors_to_all()
     def _refuse_update(
         self, optimizer: torch.optim.Optimizer | None, scaler: GradScaler | None
     ) -> None:
@@ -333,7 +333,7 @@ class Pipeline:
             )
 
     @in_call()
-    @told()
+    @report_errors_to_all()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
@@ -371,7 +371,7 @@ class Pipeline:
         """
         return GradScaler(self.device, self._everyone, **options)
 
-    @told()
+    @report_errors_to_all()
     def _result(self, *, trace: bool) -> StepResult:
         """The result of the last step, on every rank."""
         recorder = self.engine.recorder

@@ -1,4 +1,4 @@
-"""Waiting until a moment of this host's clock, on time and without using a core."""
+"""Sleeps that end at a given moment: on time and without using a core."""
 
 import ctypes
 import math
@@ -9,15 +9,16 @@ from contextlib import suppress
 from functools import cache
 
 _TIMER_SLACK = 29  # prctl's PR_SET_TIMERSLACK
-# seconds of sleep up to which a wait follows the one before it: more was waiting for a message
+# Up to so many seconds of sleep between two waits, the second follows the first. A longer sleep is
+# a wait for a message.
 _AT_ONCE = 1e-4
-_TIMER_LATE = 1e-3  # seconds that a timer may be late; more is something else
-_SHARE = 0.1  # of a wait, the most by which it is shortened
+_TIMER_LATE = 1e-3  # seconds that a timer may be late; more has another cause
+_SHARE = 0.1  # the most by which a wait is shortened, as a fraction of it
 
 
 @cache
 def _sharp(_thread: int) -> None:
-    """Have Linux end this thread's sleeps on time and not up to 50 microseconds late, as it does to save energy."""
+    """Make Linux end this thread's sleeps on time; by default they may end 50 microseconds late."""
     with suppress(OSError, AttributeError):  # other systems have no such call
         ctypes.CDLL(None).prctl(_TIMER_SLACK, 1, 0, 0, 0)
 
@@ -34,46 +35,54 @@ def wait_until(deadline: float) -> None:
 
 
 class Waits:
-    """Waits of known length in one process, one behind the other: what one ends late, later ones make good.
+    """Waits of known length in one thread; when one ends late, the next ones are shortened.
 
-    Made good is what no imitated device would suffer: the timer's lateness, up to a millisecond,
-    and time in which this thread was ready to run and had no core, since K stages share fewer than
-    K (Linux counts it; elsewhere it stays). No wait is shortened by more than a tenth. What passes
-    between waits otherwise, the runtime's own work, stays; where the thread slept in between it
-    waited for something else, and nothing of before is made good.
+    An emulated device would lose no time to the following, so the next waits make up for it:
+    - the lateness of timers, up to a millisecond for each wait;
+    - time in which this thread was ready to run but had no core, since K stages share fewer than K
+      cores. Linux counts that time; on other systems it is not made up for.
+
+    No wait is shortened by more than a tenth. Time between waits in which the thread computes (the
+    runtime's own work) counts as it is. Where the thread slept between two waits, it waited for
+    something else: then nothing of before is made up for.
     """
 
     def __init__(self) -> None:
-        self._woke, self._worked, self._queued, self._owed = -math.inf, 0.0, 0.0, 0.0
+        self._woke = -math.inf  # when the last wait ended
+        self._cpu_s = 0.0  # CPU time of this thread at that moment
+        self._queued_s = 0.0  # see `_queued`, at the last look
+        self._owed_s = 0.0  # by which the next waits are to be shortened
 
     def after(self, seconds: float) -> float:
         """The moment, on the clock of time.perf_counter, at which a wait ends that begins now."""
-        now, queued = time.perf_counter(), _queued()
-        without, self._queued = queued - self._queued, queued
-        slept = now - self._woke - without - (time.thread_time() - self._worked)
-        self._owed = self._owed + without if slept < _AT_ONCE else 0.0
-        given = min(self._owed, _SHARE * seconds)
-        self._owed -= given
-        return now + seconds - given
+        now, queued_s = time.perf_counter(), _queued()
+        without_core = queued_s - self._queued_s
+        self._queued_s = queued_s
+        slept = now - self._woke - without_core - (time.thread_time() - self._cpu_s)
+        self._owed_s = self._owed_s + without_core if slept < _AT_ONCE else 0.0
+        shortened_by = min(self._owed_s, _SHARE * seconds)
+        self._owed_s -= shortened_by
+        return now + seconds - shortened_by
 
     def until(self, deadline: float) -> None:
-        """Sleep until a moment that `after` told."""
-        timer = _TIMER_LATE if time.perf_counter() < deadline else 0.0
+        """Sleep until a moment that `after` returned."""
+        timer_late = _TIMER_LATE if time.perf_counter() < deadline else 0.0
         wait_until(deadline)
-        self._woke, self._worked, queued = time.perf_counter(), time.thread_time(), _queued()
-        self._owed += max(0.0, min(self._woke - deadline, timer + queued - self._queued))
-        self._queued = queued
+        self._woke, self._cpu_s, queued_s = time.perf_counter(), time.thread_time(), _queued()
+        late = self._woke - deadline
+        self._owed_s += max(0.0, min(late, timer_late + queued_s - self._queued_s))
+        self._queued_s = queued_s
 
 
 def _queued() -> float:
-    """Seconds that this thread has been ready to run without a core; 0 where the system does not tell."""
+    """Seconds that this thread was ready to run without a core; 0 where they are not counted."""
     file = _schedstat(threading.get_native_id())
     return int(os.pread(file, 64, 0).split()[1]) * 1e-9 if file is not None else 0.0
 
 
 @cache
 def _schedstat(_thread: int) -> int | None:
-    """Descriptor of Linux's scheduling counts of this thread, kept for as long as the process lives."""
+    """Descriptor of Linux's scheduling counts of this thread; open while the process lives."""
     with suppress(OSError):
         file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         if len(os.pread(file, 64, 0).split()) == 3:

@@ -1,4 +1,4 @@
-"""What the processes of a group post about themselves in a store that none of them holds, and what follows from it."""
+"""Heartbeats and failures: what processes post in a shared store, and who reads it."""
 
 import json
 import logging
@@ -6,54 +6,57 @@ import os
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from repro.gpipe.runtime.status import Here
+from repro.gpipe.runtime.status import Status
 from repro.io.untrusted import printable
 
 _log = logging.getLogger(__name__)
 
-INTERVAL = 0.5  # seconds between two reports
+INTERVAL = 0.5  # seconds between two heartbeats
 
 
-def _silence() -> float:
-    given = os.environ.get("GPIPE_SILENCE_S", "7")
+def _seconds_of_silence() -> float:
+    text = os.environ.get("GPIPE_SILENCE_S", "7")
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 2 * INTERVAL <= seconds < 1e6:
         raise ValueError(
-            f"GPIPE_SILENCE_S={given!r}: must be a number of seconds from {2 * INTERVAL} up; try 7"
+            f"GPIPE_SILENCE_S={text!r}: must be a number of seconds from {2 * INTERVAL} up; try 7"
         )
     return seconds
 
 
-SILENCE = _silence()  # without a report, from a process that is in a step
-# the same before its first step: imports and drivers may hold Python's lock for long
+# Seconds without a heartbeat after which a process that has begun a step counts as lost.
+SILENCE = _seconds_of_silence()
+# The same before its first step, since imports and drivers may hold Python's lock for long.
 SETTING_UP = max(60.0, SILENCE)
-# seconds of waiting for a message of a process that has ended; what it had sent would be here
+# Seconds of waiting for a message of a process that has ended. A message that it had sent would
+# have arrived by then.
 _ENDED = 3.0
-# seconds of waiting for a process that is in no call of its Pipeline, until a warning says so
+# Seconds of waiting for a process that is in no call of its Pipeline, until a warning names it.
 _OUTSIDE = 10.0
-_LARGE = 2**20  # bytes of a message that may take its time on a slow link
+_LARGE = 2**20  # bytes; a larger message may take long on a slow link
 SAME_CALLS = "every rank must make the same calls of its Pipeline, as often, with the same options"
 _FAILURE = "failure"
-_LONGEST = 2**16  # characters of a traceback: a store takes no values of many megabytes
+_LONGEST = 2**16  # characters of a traceback; a store takes no values of many megabytes
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a group.
+    """The error that ended a group.
 
     Attributes:
-        rank: where it happened.
+        rank: the process that failed.
         status: "failed" or "oom".
         text: one line that names the stage and its last action.
-        traceback: of what was raised, if that was it.
+        traceback: of the exception; empty if the process died or fell silent.
     """
 
     rank: int
@@ -63,107 +66,122 @@ class Failure:
 
 
 def board(store: dist.Store) -> dist.Store:
-    """The part of a store where failures and signs of life are posted."""
+    """The part of a store that holds heartbeats and failures."""
     return dist.PrefixStore("gpipe-health", store)
 
 
-def post(board: dist.Store, failure: Failure) -> Failure:
-    """Make a failure known, unless there is one: the first is the cause, the others its consequences. Returns it."""
-    said = asdict(failure) | {
-        "text": failure.text[:1000],
-        "traceback": failure.traceback[-_LONGEST:],
-    }
-    return Failure(**json.loads(board.compare_set(_FAILURE, "", json.dumps(said))))
+def post_failure(board: dist.Store, failure: Failure) -> Failure:
+    """Post a failure, unless there is one already; returns the one that is posted.
+
+    The first failure is the cause, the others are its consequences.
+    """
+    text, traceback = failure.text[:1000], failure.traceback[-_LONGEST:]
+    value = json.dumps(asdict(replace(failure, text=text, traceback=traceback)))
+    return Failure(**json.loads(board.compare_set(_FAILURE, "", value)))
 
 
-def posted(board: dist.Store) -> Failure | None:
-    """The failure that is known."""
+def posted_failure(board: dist.Store) -> Failure | None:
+    """The failure that is posted, if there is one."""
     return Failure(**json.loads(board.get(_FAILURE))) if board.check([_FAILURE]) else None
 
 
-def post_beat(board: dist.Store, rank: int, number: int, here: Here) -> None:
-    """Report where a process is."""
-    beat: dict[str, object] = {"number": number, "who": here.who, "here": str(here)}
-    beat |= {"in_steps": here.warm, "in_call": here.calls > 0}
-    # Other threads change both while they are read here.
-    waiting, sending = here.waiting, [*here.sending.values()]
-    if waiting is None and here.flushing:
-        waiting = min(sending, key=lambda one: one[1], default=None)
-    in_transit = max((size for _, _, size, _ in sending), default=0)
-    beat |= {"waiting": waiting and waiting[:2], "control": waiting[3] if waiting else ""}
-    beat |= {"in_transit": max(in_transit, waiting[2] if waiting else 0)}
-    board.set(f"beat/{rank}", json.dumps(beat))
+def post_heartbeat(board: dist.Store, rank: int, number: int, status: Status) -> None:
+    """Post the status of a process; the number differs from heartbeat to heartbeat."""
+    # Other threads change both while they are read.
+    waiting, sending = status.waiting, [*status.sending.values()]
+    if waiting is None and status.flushing:
+        waiting = min(sending, key=lambda wait: wait.number, default=None)
+    sizes = [wait.nbytes for wait in sending]
+    if waiting is not None:
+        sizes.append(waiting.nbytes)
+    heartbeat = {
+        "number": number,
+        "who": status.who,
+        "status": str(status),
+        "in_steps": status.warm,
+        "in_call": status.calls > 0,
+        "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
+        "control": waiting.control if waiting is not None else "",
+        "in_transit": max(sizes, default=0),
+    }
+    board.set(f"beat/{rank}", json.dumps(heartbeat))
 
 
 def post_farewell(board: dist.Store, rank: int) -> None:
-    """Report that a process is done: it is not missed from now on, and sends nothing any more."""
+    """Post that a process has ended in order: it sends no heartbeats and no messages any more."""
     board.set(f"farewell/{rank}", "")
 
 
 def said_farewell(board: dist.Store, rank: int) -> bool:
-    """Whether it is done."""
+    """Whether a process has ended in order."""
     return board.check([f"farewell/{rank}"])
+
+
+def is_running(board: dist.Store, rank: int) -> bool:
+    """Whether a process has begun and not ended."""
+    return board.check([f"beat/{rank}"]) and not said_farewell(board, rank)
 
 
 def running(board: dist.Store, world: int) -> list[int]:
     """The ranks that have begun and not ended."""
-    return [
-        rank
-        for rank in range(world)
-        if board.check([f"beat/{rank}"]) and not said_farewell(board, rank)
-    ]
+    return [rank for rank in range(world) if is_running(board, rank)]
 
 
 def post_returned(board: dist.Store, rank: int, launch: int) -> None:
-    """Report that what a process does in this launch, one of several in a program, has returned."""
+    """Post that a process has returned from a launch, which is one of several in a program."""
     board.set(f"returned/{launch}/{rank}", "")
 
 
 def has_ended(board: dist.Store, rank: int, launch: int) -> bool:
-    """Whether a process is done, or at least with this launch: it makes no call of a Pipeline any more."""
+    """Whether a process has ended or returned from this launch: it makes no more Pipeline calls."""
     return said_farewell(board, rank) or board.check([f"returned/{launch}/{rank}"])
 
 
 def last_seen(board: dist.Store, rank: int) -> str:
-    """`stage 1, F3 of step 2 when last heard of`."""
+    """Last known status of a process: `stage 1, F3 of step 2 when last heard of`."""
     if not board.check([f"beat/{rank}"]):
         return f"rank {rank}"
-    return f"{json.loads(board.get(f'beat/{rank}'))['here']} when last heard of"
+    return f"{json.loads(board.get(f'beat/{rank}'))['status']} when last heard of"
 
 
 def post_death(board: dist.Store, rank: int, how: str) -> Failure:
-    """Make known that a process was seen to end, and how; what caused that, if it is known already, comes back."""
-    return post(board, Failure(rank, "failed", f"{last_seen(board, rank)}: died ({how})"))
+    """Post that a process died, and how; returns the failure that caused it, if one is posted."""
+    return post_failure(board, Failure(rank, "failed", f"{last_seen(board, rank)}: died ({how})"))
 
 
 def status_of(error: BaseException) -> str:
     """The status word for a run that ends in this error."""
-    full = isinstance(
-        error, torch.OutOfMemoryError | MemoryError
-    ) or "can't allocate memory" in words(error)
-    return "oom" if full else "failed"
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if out_of_memory or "can't allocate memory" in error_line(error):
+        return "oom"
+    return "failed"
 
 
-def words(error: BaseException) -> str:
-    """Its type and message on one line, also where the message raises."""
+def error_line(error: BaseException) -> str:
+    """Type and message of an error on one line, also where the message itself raises."""
     return printable("".join(traceback.format_exception_only(error)))
 
 
 class Watch:
-    """One reader of a board, who notices silence, and waits that can never end."""
+    """A reader of a board that finds processes without heartbeats, and waits that can never end."""
 
     def __init__(self, board: dist.Store) -> None:
         self._board = board
-        self._beats: dict[int, tuple[str, float]] = {}  # the last one of each rank, and since when
+        # The last heartbeat of each rank, and when it was first seen.
+        self._beats: dict[int, tuple[str, float]] = {}
         self._looked = time.monotonic()
-        # the chain of waits seen last, and since when
-        self._knot: tuple[object, float] = (None, 0.0)
+        # The chain of waits that was seen last, and when it was first seen.
+        self._chain: tuple[object, float] = (None, 0.0)
         self._warned: set[int] = set()  # ranks that were named in a warning
 
-    def silence(self, ranks: Sequence[int]) -> Failure | None:
-        """The failure of one of these ranks, which have begun and not ended, that reports no more."""
+    def find_silent(self, ranks: Sequence[int]) -> Failure | None:
+        """Post and return the failure of one of these ranks that sends no heartbeats any more.
+
+        Args:
+            ranks: processes that have begun and not ended.
+        """
         now = time.monotonic()
-        if now - self._looked > SILENCE / 2:  # it is this process that was stopped
+        if now - self._looked > SILENCE / 2:  # this process was stopped, not the others
             self._beats = {rank: (raw, now) for rank, (raw, _) in self._beats.items()}
         self._looked = now
         for rank in ranks:
@@ -178,29 +196,26 @@ class Watch:
                 text = (
                     f"{last_seen(self._board, rank)}: no sign of life for {patience:.0f} s ({hint})"
                 )
-                return post(self._board, Failure(rank, "failed", text))
+                return post_failure(self._board, Failure(rank, "failed", text))
         return None
 
-    def knot(self, rank: int, launch: int) -> Failure | None:
-        """The failure of a chain of processes, `rank` the first, each of which waits for the next one and for ever.
+    def find_wait_cycle(self, rank: int, launch: int) -> Failure | None:
+        """Post and return the failure of a chain of processes that wait for each other for ever.
 
-        That is so where the last one has ended, or waits for another one of the chain. A message in
-        transit may still come, so nothing is concluded while waits change, nor soon while a large
-        message is on its way. A last one that is merely in no call of its Pipeline may still make
-        one: a warning names it.
+        The chain begins at `rank`; each process waits for the next. It can never end where the last
+        process has ended, or waits for another one of the chain.
+
+        A message in transit may still arrive. So nothing is concluded while the waits change, and
+        not soon while a large message is sent. A last process that is merely in no call of its
+        Pipeline may still make one: a warning names it.
         """
         chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
-        # what each one does with a small message of the runtime, if it waits for that
-        control: list[str] = []
+        controls: list[str] = []  # what each does with a message of the control channel
         patience = SILENCE
         while rank not in (known for known, _ in chain):
-            beat = (
-                json.loads(self._board.get(f"beat/{rank}"))
-                if self._board.check([f"beat/{rank}"])
-                else {}
-            )
-            texts.append(beat.get("here", f"rank {rank}"))
+            beat = self._heartbeat(rank)
+            texts.append(beat.get("status", f"rank {rank}"))
             if has_ended(self._board, rank, launch):
                 chain.append((rank, -1))
                 patience = _ENDED
@@ -211,35 +226,41 @@ class Watch:
                 return None
             if beat["in_transit"] > _LARGE:
                 patience = SETTING_UP
-            control.append(beat["control"])
-            following, number = beat["waiting"]
+            controls.append(beat["control"])
+            awaited, number = beat["waiting"]
             chain.append((rank, number))
-            rank = following
-        # One sends what the other receives. Their connection is made at the first message, which
-        # takes its time on a busy machine.
-        if chain[-1][1] >= 0 and sorted(control) == ["receive", "send"]:
+            rank = awaited
+        last, last_wait = chain[-1]
+        has_cycle = last_wait >= 0
+        # One sends what the other receives: their connection is made at the first message, which
+        # takes long on a busy machine.
+        if has_cycle and sorted(controls) == ["receive", "send"]:
             patience = SETTING_UP
         if self._unchanged_for(chain) < patience:
             return None
-        text = f"{' waits for '.join(texts)}{'' if chain[-1][1] < 0 else ', which waits for one of these'}"
-        return post(self._board, Failure(chain[-1][0], "failed", f"{text}: {SAME_CALLS}"))
+        text = " waits for ".join(texts)
+        if has_cycle:
+            text += ", which waits for one of these"
+        return post_failure(self._board, Failure(last, "failed", f"{text}: {SAME_CALLS}"))
+
+    def _heartbeat(self, rank: int) -> dict[str, Any]:
+        """The last heartbeat of a process; empty before its first."""
+        if not self._board.check([f"beat/{rank}"]):
+            return {}
+        return json.loads(self._board.get(f"beat/{rank}"))
 
     def _unchanged_for(self, chain: object) -> float:
-        """Seconds for which this has been the chain of waits."""
+        """Seconds for which the chain of waits has been this one."""
         now = time.monotonic()
-        if self._knot[0] != chain:
-            self._knot = chain, now
-        return now - self._knot[1]
+        if self._chain[0] != chain:
+            self._chain = chain, now
+        return now - self._chain[1]
 
     def _warn(self, chain: list[tuple[int, int]], texts: list[str], *, in_call: bool) -> None:
-        """Say once which process another one waits for, where the chain is these two; their waits may still end."""
-        last = chain[-1][0]
-        if (
-            self._unchanged_for(chain) < _OUTSIDE
-            or in_call
-            or len(chain) != 2
-            or last in self._warned
-        ):
+        """Warn once, where one process has waited long for a process that is in no call."""
+        last, _ = chain[-1]
+        unchanged_for = self._unchanged_for(chain)
+        if unchanged_for < _OUTSIDE or in_call or len(chain) != 2 or last in self._warned:
             return
         self._warned.add(last)
         _log.warning(

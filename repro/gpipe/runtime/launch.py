@@ -1,4 +1,4 @@
-"""Start one process for each stage, so that a single file runs without knowing torchrun.
+"""Start one process for each stage, so that a program needs no torchrun.
 
 if __name__ == "__main__":
     launch(train, stages=2)
@@ -25,7 +25,7 @@ from repro.gpipe.runtime.heartbeats import (
     Watch,
     board,
     post_death,
-    posted,
+    posted_failure,
     running,
 )
 from repro.gpipe.runtime.processes import NAME, Processes, how
@@ -36,44 +36,41 @@ _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it im
 
 
 class StageError(RuntimeError):
-    """One stage failed: which, what it did last, and its traceback if it raised; `failure` holds them apart."""
+    """A stage failed; `failure` holds its rank, last action and traceback."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(
-            "\n".join(part for part in (failure.text, failure.traceback.rstrip()) if part)
-        )
+        super().__init__(f"{failure.text}\n{failure.traceback}".rstrip())
         self.failure = failure
 
 
 def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) -> list[Any]:
-    """Run `fn(*args)` in one process for each stage and return what each returned, in rank order.
+    """Run `fn(*args)` in one process for each stage and return their results in rank order.
 
-    Under torchrun the ranks that exist are used instead. NCCL if every stage has a GPU of its own,
-    else gloo.
+    Under torchrun, its ranks are used instead of new processes. The backend is NCCL if every stage
+    has its own GPU, else gloo.
 
     Args:
         fn: a function at the top level of a module; the script that calls `launch` needs the usual
             `if __name__ == "__main__":`. docs/launching.md says what works in a notebook.
-        args: its arguments; what goes in and out must be picklable.
+        args: its arguments; arguments and results must be picklable.
         stages: K, the number of processes.
         threads: CPU threads of each process.
 
     Raises:
         ValueError: one line, before any process starts, if an argument is out of range, processes
-            could not import the function or unpickle its arguments, or torchrun started another
-            number of ranks; and where the guard is missing.
-        StageError: within seconds of the first stage that fails, dies or falls silent; the others
-            are ended.
+            could not import the function or unpickle its arguments, torchrun started another
+            number of ranks, or the script has no guard.
+        StageError: when a stage fails, dies or hangs; within ten seconds. The others are ended.
     """
     if spawnable.importing_main():
         if current_process().name.startswith(NAME):
-            os._exit(_NO_GUARD)  # one of ours: the launcher says why, once for all of them
+            os._exit(_NO_GUARD)  # a stage: its launcher raises the error, once for all of them
         raise ValueError(spawnable.GUARD)
     spawnable.check_call(fn, args, stages, threads)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
     spawnable.check_spawn(fn, args)
-    # Only this user can open the folder, and only the stages have a way to the store.
+    # Only this user can open the folder, and only the stages can reach the store.
     with TemporaryDirectory(prefix="gpipe-") as folder, PipeStore(stages) as store:
         results = [Path(folder) / str(rank) for rank in range(stages)]
         calls = [
@@ -81,20 +78,23 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
         ]
         with Processes(_child, calls, threads=threads) as processes:
             store.started()
-            _until_all_ended(processes, board(store), results)
+            _wait_for_all(processes, board(store), results)
         return [pickle.loads(path.read_bytes()) for path in results]
 
 
 def initialise(rank: int, world: int, store: dist.Store | None = None, threads: int = 1) -> None:
     """Set up this process: threads, its GPU, the process group, and the watch over the others.
 
-    Without a store, through which the processes find each other, the environment names one, as
-    torchrun sets it.
+    Args:
+        rank: of this process in the world.
+        world: number of ranks.
+        store: through which the processes find each other; None: the one that torchrun names in
+            the environment.
+        threads: CPU threads.
     """
     torch.set_num_threads(threads)
-    local_rank, local_world = (
-        int(os.environ.get(k, d)) for k, d in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world))
-    )
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     gpus = torch.cuda.device_count()
     if gpus:
         torch.cuda.set_device(local_rank % gpus)
@@ -108,13 +108,13 @@ def initialise(rank: int, world: int, store: dist.Store | None = None, threads: 
         nccl_pairs(world)
 
 
-def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path]) -> None:
-    """Watch over the stages; raises a StageError as soon as one has failed, for whatever reason."""
+def _wait_for_all(processes: Processes, posts: dist.Store, results: list[Path]) -> None:
+    """Wait until all stages have ended; raises a StageError as soon as one has failed."""
     done: set[int] = set()
-    watch = Watch(posts)  # the stages watch over each other, but all of them may stop
+    watch = Watch(posts)  # the stages watch each other, but all of them may stop at once
     while len(done) < len(results):
         codes = processes.wait(INTERVAL)
-        if (failure := posted(posts)) is not None:
+        if (failure := posted_failure(posts)) is not None:
             raise StageError(failure)
         if _NO_GUARD in codes.values():
             raise ValueError(spawnable.GUARD)
@@ -122,7 +122,7 @@ def _until_all_ended(processes: Processes, posts: dist.Store, results: list[Path
             if codes[rank] or not results[rank].exists():
                 raise StageError(post_death(posts, rank, how(codes[rank])))
             done.add(rank)
-        if (failure := watch.silence(running(posts, len(results)))) is not None:
+        if (failure := watch.find_silent(running(posts, len(results)))) is not None:
             raise StageError(failure)
 
 
@@ -136,18 +136,17 @@ def _child(
 ) -> None:
     world = len(results)
     health.begin(store, rank, world)
-    with health.last_words():
+    with health.report_and_exit():
         initialise(rank, world, dist.FileStore(str(results[0].with_name("rendezvous"))), threads)
-        beside = results[rank].with_suffix(".part")
         returned = fn(*args)
-        beside.write_bytes(
-            spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned)
-        )
+        data = spawnable.pickled(f"what {spawnable.name(fn)} returned on rank {rank}", returned)
+        partial_result = results[rank].with_suffix(".part")
+        partial_result.write_bytes(data)
         health.current().end()
         if store.add("finished", 1) == world:
             store.set("all finished", "")
-        store.wait(["all finished"], _LONG)  # nobody leaves while a neighbour still reads from it
-    beside.replace(results[rank])
+        store.wait(["all finished"], _LONG)  # a neighbour may still read from this process
+    partial_result.replace(results[rank])
     dist.destroy_process_group()
 
 
@@ -162,8 +161,8 @@ def _under_torchrun(
     if not dist.is_initialized():  # one group for every launch of this program
         initialise(int(os.environ["RANK"]), world, threads=threads)
         atexit.register(dist.destroy_process_group)
-    own = fn(*args)
+    result = fn(*args)
     health.current().returned()
     results: list[Any] = [None] * world
-    dist.all_gather_object(results, own)
+    dist.all_gather_object(results, result)
     return results

@@ -1,4 +1,4 @@
-"""Processes that run one function each, of which none outlives this program, and none that stopped is waited for."""
+"""Processes that run one function each and end with this program, however it ends."""
 
 import ctypes
 import os
@@ -15,21 +15,21 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
-NAME = "stage-"  # and its number: what multiprocessing calls a process
+NAME = "stage-"  # begins the names of our processes; their number follows
 _PR_SET_PDEATHSIG = 1
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Processes:
-    """`fn(*args)` in a process of its own for each entry of `calls`; a context manager that ends them in every case.
+    """One process for each entry of `calls`, which runs `fn(*args)`; ended by leaving the context.
 
     Args:
         fn: a function at the top level of a module.
         calls: the arguments of each process.
-        threads: CPU threads of each, known before it imports anything.
-        logs: folder for each process's output, `<number>.log`; None: where this program's own goes.
-        local: whether they all run here, so that nothing they open needs to be reached from another
-            host.
+        threads: CPU threads of each process, set before it imports anything.
+        logs: folder for the output of each process, `<number>.log`; None: this program's output.
+        local: whether all processes of the group run on this host, so that their sockets need not
+            be reachable from another one.
     """
 
     def __init__(
@@ -42,23 +42,22 @@ class Processes:
         local: bool = True,
     ) -> None:
         context = mp.get_context("spawn")
-        outputs = [
-            None if logs is None else str(logs / f"{number}.log") for number in range(len(calls))
-        ]
-        self._all = [
-            context.Process(
-                target=_run,
-                args=(fn, args, os.getpid(), output),
-                name=f"{NAME}{number}",
-                daemon=False,
+        self._all = []
+        for number, args in enumerate(calls):
+            output = str(logs / f"{number}.log") if logs is not None else None
+            self._all.append(
+                context.Process(
+                    target=_run,
+                    args=(fn, args, os.getpid(), output),
+                    name=f"{NAME}{number}",
+                    daemon=False,
+                )
             )
-            for number, (args, output) in enumerate(zip(calls, outputs, strict=True))
-        ]
         try:
             with _environment(threads, local=local), _no_interrupt():
                 for process in self._all:
                     process.start()
-        except BaseException:  # Ctrl-C in between
+        except BaseException:  # Ctrl-C between two starts
             self.kill()
             raise
 
@@ -79,7 +78,11 @@ class Processes:
         return [process.pid for process in self._all if process.pid is not None]
 
     def wait(self, seconds: float) -> dict[int, int]:
-        """Number -> exit code, negative for a signal, of those that have ended; waits until another one does."""
+        """Wait until another process ends, for `seconds` at most.
+
+        Returns:
+            Number -> exit code of every process that has ended; negative for a signal.
+        """
         wait([process.sentinel for process in self._all if process.exitcode is None], seconds)
         return {
             number: process.exitcode
@@ -88,7 +91,7 @@ class Processes:
         }
 
     def kill(self) -> None:
-        """End them all; a signal that a stopped or blocked process heeds too."""
+        """End all processes with SIGKILL, which also ends a stopped or blocked process."""
         begun = [process for process in self._all if process.pid is not None]
         for process in begun:
             process.kill()
@@ -106,29 +109,32 @@ def how(code: int) -> str:
 
 @contextmanager
 def _environment(threads: int, *, local: bool) -> Iterator[None]:
-    """What a new process must find before it imports torch; what the user has set stays, but for the threads."""
-    changed = dict.fromkeys(_THREADS, str(threads))
-    # else every stage prints a stack when another one is gone
-    wanted = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    """Set the variables that a new process needs before it imports torch, and restore them.
+
+    Variables of the user are kept, except those for the number of threads.
+    """
+    # Without the log level, every stage prints a C++ stack when another one is gone.
+    defaults = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if local:
-        loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-        wanted |= {
-            name: loopback for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if loopback
-        }
-    changed |= {name: value for name, value in wanted.items() if name not in os.environ}
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
+        for _, interface in socket.if_nameindex():
+            if interface in ("lo", "lo0"):
+                defaults["GLOO_SOCKET_IFNAME"] = defaults["NCCL_SOCKET_IFNAME"] = interface
+    before = dict(os.environ)
+    os.environ.update(defaults | before | dict.fromkeys(_THREADS, str(threads)))
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        for name in (*defaults, *_THREADS):
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
 
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Put Ctrl-C off; what is started inside inherits that, until it ignores it, and so says nothing when it comes."""
-    resource_tracker.ensure_running()  # starting it would let Ctrl-C through again
+    """Block SIGINT; processes started inside inherit that, so that Ctrl-C prints no traceback."""
+    resource_tracker.ensure_running()  # a later start of it would unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -137,12 +143,12 @@ def _no_interrupt() -> Iterator[None]:
 
 
 def _run(fn: Callable[..., object], args: tuple[Any, ...], parent: int, output: str | None) -> None:
-    """What each process does."""
-    if sys.platform == "linux":  # elsewhere it notices that the store is gone
+    """The main function of each process."""
+    if sys.platform == "linux":  # on other systems the process notices that the store is gone
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    # Ctrl-C reaches all of a terminal; the launcher ends them
+    # Ctrl-C reaches every process of a terminal; the launcher ends the stages.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if output is not None:

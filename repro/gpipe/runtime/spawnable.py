@@ -1,4 +1,4 @@
-"""What `launch` refuses before any process starts: what a process could not import or unpickle.
+"""Checks of `launch` before any process starts: can a new process import and unpickle everything?
 
 A stage process starts with an empty memory. It imports the program's main file under another name.
 The function and its arguments arrive as a pickle, in which functions and classes are only names.
@@ -20,8 +20,8 @@ from torch import Tensor
 from repro.gpipe.errors import shown
 
 GUARD = (
-    'launch: called without `if __name__ == "__main__":`; each stage process imports this file and would call it '
-    "again, so put the call under that line"
+    'launch: called without `if __name__ == "__main__":`; each stage process imports this file '
+    "and would call it again, so put the call under that line"
 )
 _TO_FILE = (
     "put it into a .py file and import it from there, which works in a notebook too "
@@ -30,12 +30,12 @@ _TO_FILE = (
 
 
 def importing_main() -> bool:
-    """Whether this process was started by another one and still imports the main file: its guard is missing."""
+    """Whether this is a new process that still imports the main file, which then has no guard."""
     return getattr(current_process(), "_inheriting", False)
 
 
 def check_call(fn: object, args: Sequence[object], stages: object, threads: object) -> None:
-    """Raise a ValueError of one line unless `fn(*args)` can be called, by so many processes."""
+    """Raise a one-line ValueError unless `fn(*args)` can be called with these options."""
     for field, number in (("stages", stages), ("threads", threads)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{field}={shown(number)}: must be a whole number, at least 1")
@@ -46,7 +46,7 @@ def check_call(fn: object, args: Sequence[object], stages: object, threads: obje
         )
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # a builtin that does not tell
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     try:
         signature.bind(*args)
@@ -69,11 +69,9 @@ def check_spawn(fn: Callable[..., Any], args: Sequence[object]) -> None:
             f"launch: this program is {file}, which is no file that stage processes could import; "
             "write it into a .py file and run that"
         )
-    for what, value in [
-        (f"fn={name(fn)}", fn),
-        *((f"args[{n}]", value) for n, value in enumerate(args)),
-    ]:
-        _refuse_unpicklable(what, value)
+    _refuse_unpicklable(f"fn={name(fn)}", fn)
+    for number, value in enumerate(args):
+        _refuse_unpicklable(f"args[{number}]", value)
 
 
 def pickled(what: str, value: object) -> bytes:
@@ -96,8 +94,8 @@ def _refuse_unpicklable(what: str, value: object) -> None:
     set_spawning_popen(cast("Any", _NoProcess))
     try:
         _Looker(cast("Any", _Nowhere())).dump(value)
-    except _RefusedError as refused:
-        raise ValueError(f"{what}: {refused}") from None
+    except _RefusedError as reason:
+        raise ValueError(f"{what}: {reason}") from None
     except Exception as error:
         raise ValueError(
             f"{what}: {_reason(error)}; pass what it is made from, and make it in the function"
@@ -112,11 +110,11 @@ def _reason(error: Exception) -> str:
 
 
 class _RefusedError(Exception):
-    """Why a value cannot be sent."""
+    """The reason why a value cannot be sent to a new process."""
 
 
 class _Looker(ForkingPickler):
-    """Walks through all that a pickle would hold."""
+    """A pickler that writes nothing, and refuses objects that a new process cannot be given."""
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, Tensor):
@@ -124,21 +122,21 @@ class _Looker(ForkingPickler):
                 raise _RefusedError(
                     "holds a tensor with a graph, which stays in its process; detach() it"
                 )
-            return str, ()  # its memory is not to be touched, nor is it looked into
+            return str, ()  # pickle an empty text in its place: its memory is not to be moved
         if isinstance(obj, FunctionType | type) and (reason := _cannot_import(obj)):
             raise _RefusedError(reason)
         return NotImplemented
 
 
 class _Nowhere:
-    """A file that keeps nothing."""
+    """A file that discards its data."""
 
     def write(self, data: "bytes | memoryview | pickle.PickleBuffer") -> int:
         return len(memoryview(data))
 
 
 class _NoProcess:
-    """Stands for a process that is being started: queues can be pickled only for such a one."""
+    """In place of a process that is being started: queues can be pickled only for one."""
 
     DupFd = staticmethod(int)
     duplicate_for_child = staticmethod(int)
@@ -160,11 +158,10 @@ def _cannot_import(thing: FunctionType | type) -> str:
     if thing.__module__ != "__main__":
         return ""
     main = sys.modules["__main__"]
-    of_file = (
-        getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
-    )
-    typed = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
-    if of_file and not typed:
+    has_spec = getattr(main, "__spec__", None) is not None
+    has_file = getattr(main, "__file__", None) is not None
+    is_typed = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
+    if (has_spec or has_file) and not is_typed:
         return ""
     return (
         f"is or holds {called}, defined in an interactive session, a notebook or `python -c`, "
@@ -173,5 +170,5 @@ def _cannot_import(thing: FunctionType | type) -> str:
 
 
 def name(fn: object) -> str:
-    """What a function is called in a message."""
+    """Name of a function in a message."""
     return getattr(fn, "__qualname__", None) or shown(fn)

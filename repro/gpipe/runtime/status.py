@@ -1,34 +1,48 @@
-"""Where this process is, and which other one it waits for: written where that is known, read by `health`'s threads."""
+"""Current status of this process (step, action, awaited peer), shared with threads of `health`."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 from repro.gpipe.errors import LostNeighbourError
 from repro.gpipe.schedule.actions import Action
 
-# Rank that is waited for, number of this wait, bytes of the message, and "send" or "receive" if it
-# is a small message of the runtime, "" if it is another one.
-Wait = tuple[int, int, int, str]
+
+class Wait(NamedTuple):
+    """A wait for another process.
+
+    Attributes:
+        rank: of the awaited process, in the world.
+        number: counts the waits of this process.
+        nbytes: size of the message.
+        control: "send" or "receive" for a message of the control channel, else "".
+    """
+
+    rank: int
+    number: int
+    nbytes: int
+    control: str
 
 
 @dataclass
-class Here:
-    """Where this process is.
+class Status:
+    """What this process is doing.
 
     Attributes:
         who: `stage 1`, or `replica 0, stage 1`.
-        step: None outside of steps: while setting up, or in another library.
-        action: None between steps.
-        outside: what it is doing outside of steps.
-        needs_others: how many blocks of `told` it is in: elsewhere it may do without a launcher.
+        step: None outside of steps: during set-up, or in another library.
+        action: None between actions.
+        outside: what the process does outside of steps.
+        needs_others: how many blocks of `report_errors_to_all` it is in. Outside of them it can go
+            on without a launcher.
         calls: how many calls of its Pipeline it is in.
-        warm: whether it has begun a step: what imports and loads drivers may be silent for longer.
-        waiting: what the computing thread waits for: a message from another rank, or that rank's
-            readiness to take one. None while it computes.
-        sending: the messages that other threads are sending, by thread.
+        warm: whether it has begun a step. Before that, imports and drivers may block for long.
+        waiting: what the computing thread waits for: a message, or that a rank takes one. None
+            while it computes.
+        sending: messages that other threads are sending, by thread.
         flushing: True while the computing thread waits until all of `sending` is sent.
     """
 
@@ -50,63 +64,63 @@ class Here:
         return f"{self.who}, {doing} of step {self.step}"
 
 
-here = Here()
-_waits = count()
+status = Status()
+_wait_numbers = count()
 
 
-def named(stage: int, replica: int, replicas: int) -> str:
-    """What a stage is called."""
+def stage_name(stage: int, replica: int, replicas: int) -> str:
+    """Name of a stage in messages: `stage 1`, or `replica 0, stage 1` if there are replicas."""
     return f"stage {stage}" if replicas == 1 else f"replica {replica}, stage {stage}"
 
 
 @contextmanager
 def in_call() -> Iterator[None]:
-    """Around a call of a Pipeline: who is in one is waited for without a warning, however long it takes."""
-    here.calls += 1
+    """Around a call of a Pipeline: no warning names a process that is in one, however long."""
+    status.calls += 1
     try:
         yield
     finally:
-        here.calls -= 1
+        status.calls -= 1
 
 
 @contextmanager
 def reaching(rank: int) -> Iterator[None]:
-    """What a connection to this rank of the world raises when it breaks, gloo's RuntimeError too, names the rank."""
+    """Raise the error of a broken connection as a LostNeighbourError of this rank of the world."""
     try:
         yield
-    except (ConnectionError, RuntimeError) as error:
-        raise (
-            error if isinstance(error, LostNeighbourError) else LostNeighbourError(rank, error)
-        ) from error
+    except LostNeighbourError:
+        raise
+    except (ConnectionError, RuntimeError) as error:  # gloo raises a RuntimeError
+        raise LostNeighbourError(rank, error) from error
 
 
 @contextmanager
-def waiting(rank: int, size: int, control: str = "") -> Iterator[None]:
-    """Around a wait of the computing thread for this rank of the world; `size` in bytes, of the message."""
-    here.waiting = rank, next(_waits), size, control
+def waiting(rank: int, nbytes: int, control: str = "") -> Iterator[None]:
+    """Around a wait of the computing thread for a rank of the world; see `Wait`."""
+    status.waiting = Wait(rank, next(_wait_numbers), nbytes, control)
     try:
         yield
     finally:
-        here.waiting = None
+        status.waiting = None
 
 
 @contextmanager
 def flushing() -> Iterator[None]:
     """Around a wait of the computing thread until the other threads have sent everything."""
-    here.flushing = True
+    status.flushing = True
     try:
         yield
     finally:
-        here.flushing = False
+        status.flushing = False
 
 
 @contextmanager
-def sending(rank: int, size: int) -> Iterator[None]:
-    """Around a send of `size` bytes to this rank of the world, in a thread that does not compute."""
-    me = threading.get_ident()
-    here.sending[me] = rank, next(_waits), size, ""
+def sending(rank: int, nbytes: int) -> Iterator[None]:
+    """Around a send to a rank of the world in a thread that does not compute; see `Wait`."""
+    thread = threading.get_ident()
+    status.sending[thread] = Wait(rank, next(_wait_numbers), nbytes, "")
     try:
         with reaching(rank):
             yield
     finally:
-        del here.sending[me]
+        del status.sending[thread]

@@ -1,8 +1,8 @@
-"""A store in the launcher that its own processes reach, and nobody else on the machine.
+"""A key-value store in the launcher that only the launcher's own processes can reach.
 
-Each process inherits one end of two pairs of connected sockets. The sockets have no address, so
-there is nothing that another user could connect to. A process notices at once when the launcher is
-gone. Signs of life, failures and jobs go through this store, but no data.
+Each process inherits one end of two pairs of connected sockets. The sockets have no address, so no
+other user can connect to them. A process notices at once when the launcher is gone. The store holds
+heartbeats, failures and jobs, but no data.
 """
 
 import threading
@@ -19,13 +19,13 @@ _LONG = timedelta(days=30)
 
 
 class PipeStore(dist.Store):
-    """The store itself, in the launcher; a context manager that ends it.
+    """The store itself, in the launcher; leaving the context closes it.
 
     Args:
-        clients: how many processes will have a `PipeClient`.
+        clients: number of processes that will have a `PipeClient`.
 
     Attributes:
-        clients: one for each process, to be passed to it as an argument when it is started.
+        clients: one for each process, passed to it as an argument when it is started.
     """
 
     def __init__(self, clients: int) -> None:
@@ -35,12 +35,13 @@ class PipeStore(dist.Store):
         self._closed = False
         pairs = [(Pipe(), Pipe()) for _ in range(clients)]
         self.clients = [PipeClient(quick[1], patient[1]) for quick, patient in pairs]
-        # One thread for each end: one that waits, or whose process is stopped, keeps nobody else
-        # waiting.
-        for end in (end for quick, patient in pairs for end in (quick[0], patient[0])):
-            threading.Thread(
-                target=self._serve, args=(end,), name="gpipe-store", daemon=True
-            ).start()
+        # One thread for each end: a request that waits, or a process that is stopped, delays no
+        # other request.
+        for quick, patient in pairs:
+            for end, _ in (quick, patient):
+                threading.Thread(
+                    target=self._serve, args=(end,), name="gpipe-store", daemon=True
+                ).start()
 
     def __enter__(self) -> "PipeStore":
         return self
@@ -49,12 +50,12 @@ class PipeStore(dist.Store):
         self.close()
 
     def started(self) -> None:
-        """Close the clients' ends, once their processes hold them: then a process that ends is noticed."""
+        """Close the clients' ends here, once their processes hold them: then their end is noticed."""
         for client in self.clients:
             client.close()
 
     def close(self) -> None:
-        """End the store, once its clients have ended."""
+        """Close the store, once its clients have ended."""
         self.started()
         with self._changed:
             self._closed = True
@@ -67,28 +68,28 @@ class PipeStore(dist.Store):
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
-        """A value, as soon as there is one."""
+        """The value of a key, as soon as it has one."""
         self.wait([key])
         return self._values[key]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Several values, as soon as all are there."""
+        """The values of several keys, as soon as all have one."""
         self.wait(keys)
         return [self._values[key] for key in keys]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of them have a value."""
+        """Whether all keys have a value."""
         return all(key in self._values for key in keys)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a value if the present one, "" if there is none, is as expected; returns the new state."""
+        """Set a value if the present one ("" if none) is as expected; returns the new value."""
         with self._changed:
             if self._values.get(key, b"") == _raw(expected):
                 self.set(key, desired)
             return self._values.get(key, _raw(expected))
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number that is 0 at first; the sum."""
+        """Add to a number that begins at 0; returns the sum."""
         with self._changed:
             total = int(self._values.get(key, b"0")) + amount
             self.set(key, str(total))
@@ -98,7 +99,7 @@ class PipeStore(dist.Store):
         """Wait until all keys have values.
 
         Raises:
-            dist.DistStoreError: if they have none by then.
+            dist.DistStoreError: if a key has no value after `timeout`.
         """
         with self._changed:
             if not self._changed.wait_for(
@@ -109,7 +110,7 @@ class PipeStore(dist.Store):
                 raise dist.DistStoreError("the store is closed")
 
     def clone(self) -> "PipeStore":
-        """Itself: several threads may use it at once."""
+        """The store itself: several threads may use it at once."""
         return self
 
     def _serve(self, end: Connection) -> None:
@@ -125,11 +126,11 @@ class PipeStore(dist.Store):
 
 
 class PipeClient(dist.Store):
-    """A process's access to the launcher's store; its threads may use it at once.
+    """A process's access to the launcher's store; several threads may use it at once.
 
     Args:
-        quick: for questions that are answered at once.
-        patient: for those that may wait; only one thread waits at a time.
+        quick: connection for requests that are answered at once.
+        patient: connection for requests that may wait; one thread at a time can wait.
     """
 
     def __init__(self, quick: Connection, patient: Connection) -> None:
@@ -150,45 +151,45 @@ class PipeClient(dist.Store):
         self._ask("set", key, value)
 
     def get(self, key: str) -> bytes:
-        """A value, as soon as there is one."""
+        """The value of a key, as soon as it has one."""
         return self._ask("get", key, patient=not self.check([key]))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Several values, as soon as all are there."""
+        """The values of several keys, as soon as all have one."""
         return self._ask("multi_get", keys, patient=not self.check(keys))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of them have a value."""
+        """Whether all keys have a value."""
         return self._ask("check", keys)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a value if the present one, "" if there is none, is as expected; returns the new state."""
+        """Set a value if the present one ("" if none) is as expected; returns the new value."""
         return self._ask("compare_set", key, expected, desired)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number that is 0 at first; the sum."""
+        """Add to a number that begins at 0; returns the sum."""
         return self._ask("add", key, amount)
 
     def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values.
 
         Raises:
-            dist.DistStoreError: if they have none by then.
+            dist.DistStoreError: if a key has no value after `timeout`.
         """
         self._ask("wait", keys, timeout, patient=True)
 
     def clone(self) -> "PipeClient":
-        """Itself."""
+        """The client itself: several threads may use it at once."""
         return self
 
     def _ask(self, name: str, *arguments: object, patient: bool = False) -> Any:
         try:
             with self._locks[patient]:
                 self._ends[patient].send((name, arguments))
-                fine, answer = self._ends[patient].recv()
+                succeeded, answer = self._ends[patient].recv()
         except (EOFError, OSError):
             raise dist.DistNetworkError("the launcher is gone") from None
-        if not fine:
+        if not succeeded:
             raise dist.DistStoreError(answer)
         return answer
 
