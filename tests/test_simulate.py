@@ -16,7 +16,7 @@ from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory
-from repro.simulate import FREE, Calibration, StageCosts, settle, simulate, together
+from repro.simulate import FREE, Calibration, StageCosts, overlap, settle, simulate
 
 K, M = st.integers(1, 8), st.integers(1, 20)
 SECONDS = st.floats(0.01, 10)
@@ -174,22 +174,22 @@ def test_what_computes_at_the_same_time():
         Span("B", 2, 0, 4, 6),
         Span("U", 0, -1, 4, 6),
     )
-    found = together(Timeline(spans, 3))
+    found = overlap(Timeline(spans, 3))
     assert found["F"] == pytest.approx((1 / 4 / 2, 2 / 2 / 2, 0))  # the update does not count
     assert found["B"] == pytest.approx((0, 0, 1 / 2 / 2))
-    assert together(Timeline(spans[:1], 1))["F"] == (0,)
+    assert overlap(Timeline(spans[:1], 1))["F"] == (0,)
 
 
 def test_a_calibration_is_mixed_by_what_computes_at_once():
     both = calibration()
     assert both.stages((1, 1), 1).forward == (2, 4)
     assert calibration(alone=False).stages(
-        (1, 1), 1, together={"F": (0, 0), "R": (0, 0), "B": (0, 0)}
+        (1, 1), 1, overlap={"F": (0, 0), "R": (0, 0), "B": (0, 0)}
     ).forward == (
         2,
         4,
     )
-    mixed = both.stages((1, 1), 1, together={"F": (0, 0.5), "R": (1, 1), "B": (0.25, 0)})
+    mixed = both.stages((1, 1), 1, overlap={"F": (0, 0.5), "R": (1, 1), "B": (0.25, 0)})
     assert (mixed.forward, mixed.recompute, mixed.backward) == ((1, 3), (2, 4), (2.5, 4))
     unrecomputed = both.stages((1, 1), 1, "never", {"F": (0, 0), "R": (1, 1), "B": (1, 1)})
     assert unrecomputed.forward == (1, 2)  # F as R takes, in the company of F
@@ -197,7 +197,7 @@ def test_a_calibration_is_mixed_by_what_computes_at_once():
 
 def test_one_stage_alone_takes_what_layers_take_alone():
     settled = settle(
-        make_schedule("gpipe", 1, 3), lambda t: calibration().stages((2,), 1, together=t)
+        make_schedule("gpipe", 1, 3), lambda t: calibration().stages((2,), 1, overlap=t)
     )
     assert (settled.forward, settled.backward) == ((3,), (6,))
 
@@ -207,7 +207,7 @@ def test_with_m_1_only_early_recompute_has_company(kind):
     """F and B of two stages follow each other; R of the first overlaps the second's work where it
     may run early."""
     settled = settle(
-        make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, together=t)
+        make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, overlap=t)
     )
     assert settled.forward[0] == 1
     assert settled.backward[0] == 2
@@ -219,7 +219,7 @@ def test_with_m_1_only_early_recompute_has_company(kind):
 def test_mixed_lies_between_alone_and_together(slower, M, kind):
     schedule, both = make_schedule(kind, 2, M), calibration(slower)
     mixed = simulate(
-        schedule, settle(schedule, lambda t: both.stages((1, 1), 1, together=t))
+        schedule, settle(schedule, lambda t: both.stages((1, 1), 1, overlap=t))
     ).step_time
     all_ = simulate(schedule, both.stages((1, 1), 1)).step_time
     assert all_ / slower - 1e-9 <= mixed <= all_ + 1e-9

@@ -95,14 +95,14 @@ def _step(options: FitOptions, model: str) -> "Step":
 
 def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit":
     from repro.costs.fit import Search
-    from repro.costs.size_ladder import families
+    from repro.costs.size_ladder import size_ladders
     from repro.models import build
 
     if options.vary is not None:
         _check_varied(model, options.vary)
     args = pairs("model_args", options.model_args)
     return Search(partial(build, model), step, memory).largest(
-        families(model, args, options.vary, options.up_to)
+        size_ladders(model, args, options.vary, options.up_to)
     )
 
 
@@ -140,7 +140,7 @@ def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit
     if (best := found.best) is None:
         lines.append("nothing fits")
     else:
-        which = f"any {found.grown}, such as" if found.unchanged else "largest:"
+        which = f"any {found.varied}, such as" if found.unchanged else "largest:"
         lines += [
             f"{which} {_name(best)}; layers {_counts(best.balance)}",
             "",
@@ -175,20 +175,20 @@ def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit
 
 def _limit(found: "Fit", used: str) -> str:
     """Why the search ended where nothing larger was found not to fit."""
-    if found.grown is None:
+    if found.varied is None:
         return (
             f"its fullest stage takes {used}; no argument was left to grow, so this size alone was "
             "looked at: --vary NAME grows one, or leave one out of --model-args"
         )
     if found.unchanged:
         return (
-            f"{found.grown} does not change the model: with every one its fullest stage takes "
+            f"{found.varied} does not change the model: with every one its fullest stage takes "
             f"{used}; --vary NAME grows another argument"
         )
     further = min(2 * found.limit, _FURTHEST)
     more = f"; --up-to {further} looks further" if further > found.limit else ""
     return (
-        f"search limit reached at {found.grown}={found.limit}: the fullest stage takes {used}, "
+        f"search limit reached at {found.varied}={found.limit}: the fullest stage takes {used}, "
         f"so larger models may fit{more}"
     )
 
@@ -264,7 +264,7 @@ def _plain(
         "next": found.above and found.above.plain(),
         "limit_reached": found.above is None
         and found.best is not None
-        and found.grown is not None
+        and found.varied is not None
         and not found.unchanged,
         "unchanged": found.unchanged,
         "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],

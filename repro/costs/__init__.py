@@ -1,4 +1,4 @@
-"""What a model costs before it runs: bytes, operations and parameters, counted on fake tensors at any size."""
+"""Costs of a model before it runs: bytes, FLOPs and parameters, counted on fake tensors."""
 
 from repro.costs import device, roofline
 from repro.costs.count import Counted, count

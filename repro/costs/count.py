@@ -1,7 +1,7 @@
-"""Memory of every stage at the peak of a step, parameters and operations of every layer: counted, nothing is run.
+"""Peak memory of every stage, parameters and operators of every layer: counted without a run.
 
-The layers are traced on fake tensors, each distinct one once; what a stage does with them follows
-the same schedule value that the engine executes.
+Each distinct layer is traced once, on fake tensors. A stage uses them in the order of the same
+schedule value that the engine executes.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from repro.costs.counter import Counter, LayerCost, Optimizer
-from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, walk
+from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, peak_memory
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, batch_size, sizes
@@ -20,7 +20,7 @@ from repro.gpipe.schedule.kinds import make_schedule
 
 @dataclass(frozen=True)
 class Counted:
-    """What was counted: per stage in bytes at its peak, and per layer."""
+    """Result of `count`: memory of each stage at its peak in bytes, and costs of each layer."""
 
     stages: tuple[StageMemory, ...]
     balance: tuple[int, ...]
@@ -48,27 +48,26 @@ def count(
     messages: Messages | None = None,
     device: str = "cpu",
 ) -> Counted:
-    """Count one training step after the first, in which gradients were made and the optimizer had its state already.
+    """Count one training step after the first, when gradients and optimizer state exist already.
 
     Args:
         layers: the model, as `Pipeline` takes it.
         loss: (outputs, targets) of a micro-batch -> its mean loss.
-        inputs: a mini-batch of N examples; only shapes and types matter, see
+        inputs: a mini-batch of N examples, of which only shapes and types matter; see
             `repro.costs.mini_batch`.
-        targets: likewise.
+        targets: the same for the targets.
         stages: K.
         micro_batches: M.
-        checkpoint: as `Pipeline`.
-        schedule: as `Pipeline`.
-        balance: as `Pipeline`, but not "time".
-        partitioner: as `Pipeline`.
-        optimizer: makes one from parameters; None: no update.
-        messages: how many are under way; by default as over gloo and NCCL.
-        device: whose operators are counted: "cpu", or "cuda" where there is a GPU.
+        checkpoint: as in `Pipeline`.
+        schedule: as in `Pipeline`.
+        balance: as in `Pipeline`, but not "time".
+        partitioner: as in `Pipeline`.
+        optimizer: makes an optimizer from parameters; None: no update.
+        messages: how many messages occupy memory; by default as over gloo and NCCL.
+        device: whose operators are counted: "cpu", or "cuda" if there is a GPU.
 
     Raises:
-        ValueError: one line, for any argument out of range, or naming a layer that cannot be
-            counted.
+        ValueError: one line: an argument is out of range, or a layer cannot be counted.
     """
     if balance == "time":
         raise ValueError(
@@ -79,11 +78,10 @@ def count(
     plan = make_schedule(schedule, stages, micro_batches, checkpoint)
     cut = choose(layers, stages, balance, partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
     ends = [0, *accumulate(cut.counts)]
-    under_way = messages or Messages()
-    found = [
-        walk(counter, Task(plan, j, range(a, b), inputs, targets, under_way))
+    memory = [
+        peak_memory(counter, Task(plan, j, range(a, b), inputs, targets, messages or Messages()))
         for j, (a, b) in enumerate(pairwise(ends))
     ]
     part = micro_batch(inputs, sizes(batch_size(inputs), micro_batches)[0])
     costs = [counter.cost(index, part) for index in range(len(counter))]
-    return Counted(tuple(found), cut.counts, tuple(costs))
+    return Counted(tuple(memory), cut.counts, tuple(costs))

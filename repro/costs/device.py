@@ -29,7 +29,7 @@ _LARGEST = 2**16  # bytes of a file
 
 
 class Device(BaseModel, frozen=True, extra="forbid"):
-    """One accelerator and its link to a neighbouring stage; make one with `load`, `of` or `measured`.
+    """One accelerator and its link to a neighbouring stage; made by `load`, `of` or `measured`.
 
     Attributes:
         name: the name of the profile.
@@ -87,7 +87,7 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         memory: int,
         link: LinkSpeed,
     ) -> "Device":
-        """A device whose numbers were all measured by `source`, so that each rate is its own peak."""
+        """A device whose numbers were all measured by `source`; each rate is its own peak."""
 
         def rate(value: float) -> dict[str, Any]:
             return {
@@ -160,7 +160,8 @@ def load(name_or_path: str | Path) -> Device:
         hint = did_you_mean(str(name_or_path), names()) or "; is it written correctly?"
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     raise ValueError(
-        f"device={shown(given)}: allowed are {', '.join(names())} and the path of a .json file{hint}"
+        f"device={shown(given)}: allowed are {', '.join(names())} and the path of a .json file"
+        f"{hint}"
     )
 
 

@@ -1,8 +1,8 @@
-"""Layers without memory: built once for each distinct layer, on fake tensors, which know shapes and no values.
+"""Layers without memory: each distinct layer is built once, on fake tensors, which have no values.
 
-Fake CUDA tensors fail where torch finds no GPU, so they are the CPU's unless a GPU is asked for;
-bytes and operations are the same but for kernels that only one of the two has, such as dropout,
-which keeps bytes there and floats here.
+Fake CUDA tensors do not work where torch finds no GPU, so they are of the CPU unless a GPU is asked
+for. Bytes and operators are the same, except for kernels that differ: dropout, for example, keeps a
+mask of bytes on a GPU and of floats on the CPU.
 """
 
 import logging
@@ -20,7 +20,7 @@ from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.microbatch import Tree, map_leaves
 from repro.io.untrusted import message
 
-# what fails is told by `refusal`
+# `refusal` reports failures.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 _PLAIN = (
     str,
@@ -38,18 +38,20 @@ _PLAIN = (
 
 
 class UncountableError(ValueError):
-    """A layer works on real tensors perhaps, but fake ones cannot tell: one line."""
+    """A layer cannot be traced on fake tensors, though it may work on real ones: one line."""
 
 
-class Zoo:
-    """Distinct layers, each built once, of as many models as one likes.
+class FakeLayers:
+    """The distinct layers of any number of models, each built once.
+
+    Args:
+        device: whose operators they run.
 
     Attributes:
-        device: whose operators they run.
         modules: one for each kind of layer.
 
     Raises:
-        ValueError: for a GPU where there is none.
+        ValueError: one line: a GPU is asked for and there is none.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -60,48 +62,50 @@ class Zoo:
         self.device = device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.modules: list[nn.Module] = []
-        # the layer too, lest its id be used again
-        self._made: dict[Hashable, tuple[int, Layer]] = {}
-        self._known: dict[Hashable, int] = {}
-        self._functions: list[Any] = []  # lest an id be used again
+        # Recipe -> kind. Layers and functions are kept, since recipes may hold their ids.
+        self._kind_of_recipe: dict[Hashable, tuple[int, Layer]] = {}
+        self._kind_of_signature: dict[Hashable, int] = {}
+        self._functions: list[Any] = []
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Tensors that are made here are fake ones on the device."""
-        with self._mode, torch.device(self.device) if self.device != "cpu" else nullcontext():
+        """Inside, new tensors are fake tensors on the device."""
+        on_device = torch.device(self.device) if self.device != "cpu" else nullcontext()
+        with self._mode, on_device:
             yield
 
     def same(self, function: Any) -> Hashable:
-        """Equal for a loss or an optimizer that does the same."""
+        """A key that is equal for losses or optimizers that are known to do the same."""
         self._functions.append(function)
         return _recipe(function)
 
     def kinds(self, layers: Sequence[Layer]) -> list[int]:
-        """For each layer the number of its kind; equal layers have the same.
+        """The number of each layer's kind; equal layers have the same number.
 
         Raises:
-            ValueError: one line, naming a layer that cannot be built without memory.
+            ValueError: one line: a layer cannot be built without memory.
         """
-        found = []
+        numbers = []
         for index, layer in enumerate(layers):
             recipe = _recipe(layer)
-            if recipe not in self._made:
+            if recipe not in self._kind_of_recipe:
                 module = self._build(layer, index)
-                kind = self._known.setdefault(_signature(module), len(self.modules))
-                if kind == len(self.modules):
+                new = len(self.modules)
+                kind = self._kind_of_signature.setdefault(_signature(module), new)
+                if kind == new:
                     self.modules.append(module)
-                self._made[recipe] = kind, layer
-            found.append(self._made[recipe][0])
-        return found
+                self._kind_of_recipe[recipe] = kind, layer
+            numbers.append(self._kind_of_recipe[recipe][0])
+        return numbers
 
     def _build(self, layer: Layer, index: int) -> nn.Module:
         try:
-            with torch.device("meta"):  # initial values cost nothing there
+            with torch.device("meta"):  # where initial values cost nothing
                 module = layer if isinstance(layer, nn.Module) else layer()
             with self.inside():
-                memo: dict[int, Any] = {
-                    id(t): _faked(t, self.device) for t in (*module.parameters(), *module.buffers())
-                }
+                # A deep copy in which every tensor is replaced by a fake one.
+                tensors = (*module.parameters(), *module.buffers())
+                memo: dict[int, Any] = {id(t): _faked(t, self.device) for t in tensors}
                 return deepcopy(module, memo)
         except Exception as error:
             raise refusal(
@@ -110,17 +114,17 @@ class Zoo:
 
 
 def _faked(tensor: Tensor, device: str) -> Tensor:
-    """A tensor of the same shape without memory; called in the fake mode."""
+    """A fake tensor with the same shape; called in the fake mode."""
     fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
 
 
 def refusal(where: str, layer: object, what: str, error: Exception) -> ValueError:
-    """One line about a layer, or the loss, that does not work on fake tensors."""
+    """The error of a layer, or the loss, that does not work on fake tensors: one line."""
     name = getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
     reason = message(error)[:160]
     kind = type(error).__name__
-    told = f"{where} ({name}) {what}: {kind}: {reason}"
+    text = f"{where} ({name}) {what}: {kind}: {reason}"
     if kind.startswith(
         ("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator", "GuardOnData")
     ):
@@ -128,12 +132,12 @@ def refusal(where: str, layer: object, what: str, error: Exception) -> ValueErro
             "counting needs shapes that do not depend on the data, and layers of torch operators "
             "alone"
         )
-        return UncountableError(f"{told}; {hint}")
-    return ValueError(f"{told}; does it work on a real mini-batch?")
+        return UncountableError(f"{text}; {hint}")
+    return ValueError(f"{text}; does it work on a real mini-batch?")
 
 
 def mini_batch(tree: Tree, examples: int) -> Tree:
-    """The same tree as meta tensors of a mini-batch of N examples: shapes and types, no memory."""
+    """A mini-batch of N examples as meta tensors, with the shapes and types of `tree`."""
 
     def resized(tensor: Tensor) -> Tensor:
         return torch.empty((examples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
@@ -142,7 +146,7 @@ def mini_batch(tree: Tree, examples: int) -> Tree:
 
 
 def _recipe(layer: Layer) -> Hashable:
-    """Equal for layers that come out alike: a factory with equal arguments, the very same object, else nothing."""
+    """A key that is equal for factories with equal arguments; of other layers, their identity."""
     if isinstance(layer, partial):
         try:
             key = (layer.func, layer.args, tuple(sorted(layer.keywords.items())))
@@ -154,20 +158,20 @@ def _recipe(layer: Layer) -> Hashable:
 
 
 def _signature(module: nn.Module) -> Hashable:
-    """Equal for modules that compute alike; what is not understood counts as different unless it is the same object."""
+    """A key that is equal for modules that compute alike; unknown attributes count by identity."""
     tensors = {**module._parameters, **module._buffers}
     shapes = tuple(
-        (n, t is not None and (t.shape, t.dtype, t.requires_grad)) for n, t in tensors.items()
+        (name, t is not None and (t.shape, t.dtype, t.requires_grad)) for name, t in tensors.items()
     )
     skipped = ("_parameters", "_buffers", "_modules")
-    own = tuple(
+    attributes = tuple(
         (name, _plain(value)) for name, value in vars(module).items() if name not in skipped
     )
-    parts = tuple(
-        (name, _signature(part) if part is not None else None)
-        for name, part in module._modules.items()
+    children = tuple(
+        (name, _signature(child) if child is not None else None)
+        for name, child in module._modules.items()
     )
-    return (type(module), shapes, own, parts)
+    return (type(module), shapes, attributes, children)
 
 
 def _plain(value: Any) -> Hashable:

@@ -1,8 +1,8 @@
-"""Seconds of every layer on a device, from its counted operators: each takes what its work or its bytes take.
+"""Roofline cost model: seconds of every layer on a device, from the layer's counted operators.
 
-An operator alone is charged max(operations / rate, bytes / bandwidth), and a launch. Left out is
-what a compiler or a cache would save: XLA fuses operators without matrices into their neighbours,
-so a TPU moves fewer bytes than this.
+An operator takes the larger of FLOPs / rate and bytes / bandwidth, plus a launch. The model leaves
+out what a compiler or a cache would save: XLA fuses operators without matrix products into their
+neighbours, so a TPU moves fewer bytes than counted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -21,14 +21,13 @@ _ELEMENT = 4  # bytes of a float32, which is what our models store
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds by cause; they add up.
+    """Seconds by cause, which add up.
 
     Attributes:
-        matmul: operations of matrix multiplication, convolution and fused attention at the device's
-            rate.
-        memory: what those take beyond that because of their bytes, and all that other operators
-            take.
-        launch: what the device takes for every operator besides.
+        matmul: FLOPs of matrix products, convolutions and fused attention at the device's rate.
+        memory: additional time of these operators because of their bytes, and all time of the other
+            operators.
+        launch: launches of operators.
     """
 
     matmul: float = 0.0
@@ -37,23 +36,23 @@ class Terms:
 
     @property
     def total(self) -> float:
-        """All together."""
+        """Sum of the causes."""
         return self.matmul + self.memory + self.launch
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """What one layer, or the loss, costs for one micro-batch.
+    """Costs of one layer, or of the loss, for one micro-batch.
 
     Attributes:
         forward: of F, and so of R.
         backward: of B.
-        update: seconds of the optimizer's update, once for each mini-batch; 0 without an optimizer.
-        activation_bytes: what goes forward behind the layer: all tensors.
-        gradient_bytes: what comes back there: gradients of those tensors that require one.
-        parameters: how many.
-        end: whether it belongs to the model's ends, which have no like among the layers between: an
-            embedding, the last layer, the loss.
+        update: seconds of the optimizer's update, once per mini-batch; 0 without an optimizer.
+        activation_bytes: bytes that go forward behind the layer: all tensors.
+        gradient_bytes: bytes that come back: gradients of the tensors that require one.
+        parameters: number of parameters.
+        end: whether it is one of the model's ends, unlike the layers between them: an embedding,
+            the last layer, the loss.
     """
 
     forward: Terms
@@ -66,9 +65,9 @@ class LayerTime:
 
 
 def operator_seconds(op: Op, device: Device) -> Terms:
-    """One operator; one that neither computes nor moves anything, such as `empty`, costs nothing.
+    """Seconds of one operator; one that neither computes nor moves data costs nothing.
 
-    Operators without counted operations are charged one for each element that they write.
+    An operator without counted FLOPs takes one operation for each element that it writes.
     """
     moved = _moved(op) / device.bytes_per_second.value
     if not (op.flops or moved):
@@ -82,20 +81,20 @@ def operator_seconds(op: Op, device: Device) -> Terms:
 
 
 def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...]:
-    """Every layer of a counted model.
+    """Costs of every layer of a model.
 
     Args:
-        counter: of the model; its optimizer is whose update is charged.
-        part: one micro-batch of inputs, as `Counter.layer` takes it.
-        device: on which.
+        counter: of the model and its optimizer.
+        part: inputs of one micro-batch.
+        device: the device that is modelled.
 
     Raises:
-        ValueError: one line, naming a layer that does not work on fake tensors.
+        ValueError: one line: a layer does not work on fake tensors.
     """
     last = len(counter) - 1
-    # of layers alike, which share the very operators
+    # Layers of a kind share their operators, so their seconds are summed up once.
     known = dict[tuple[int, int], tuple[Terms, Terms]]()
-    found = []
+    times = []
     for index, (_, behind) in enumerate(pairwise(counter.boundaries(part))):
         cost = counter.cost(index, part)
         end = index == last or any(op.name.startswith("embedding") for op in cost.forward)
@@ -104,20 +103,19 @@ def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...
             known[key] = _seconds(cost.forward, device), _seconds(cost.backward, device)
         forward, backward = known[key]
         update = counter.resident(index).updated / device.bytes_per_second.value
-        found.append(
+        times.append(
             LayerTime(
                 forward, backward, update, behind.nbytes, behind.gradients, cost.parameters, end
             )
         )
-    return tuple(found)
+    return tuple(times)
 
 
 def head(counter: Counter, part: Tree, targets: Tree, device: Device) -> LayerTime:
-    """The loss of one micro-batch, as `layers` tells of a layer; behind it nothing is sent."""
-    found = counter.head(part, targets, graph=True)
-    return LayerTime(
-        _seconds(found.ops, device), _seconds(found.ops_backward, device), 0.0, 0, 0, 0, end=True
-    )
+    """Costs of the loss of one micro-batch, in the form of a layer."""
+    loss = counter.head(part, targets, graph=True)
+    forward, backward = _seconds(loss.ops, device), _seconds(loss.ops_backward, device)
+    return LayerTime(forward, backward, 0.0, 0, 0, 0, end=True)
 
 
 def profile(
@@ -128,35 +126,32 @@ def profile(
     ends: bool = True,
     recompute: bool = True,
 ) -> Profile:
-    """What partitioners and schedules take: seconds of F, R and B of every layer, the loss in the last one's.
+    """Profile for partitioners and schedules: F, R and B of every layer, the loss in the last one.
 
     Args:
-        times: of `layers`.
-        head: the loss, of `head`.
-        terms: which causes count, of `TERMS`.
-        ends: whether the model's ends, the loss among them, cost anything; if not, they stay as
-            layers of cost 0.
-        recompute: whether R costs what F does, or nothing.
+        times: costs of the layers, from `layers`.
+        head: costs of the loss, from `head`.
+        terms: the causes that count, of `TERMS`.
+        ends: whether the ends of the model cost anything, or are layers of cost 0.
+        recompute: whether R costs as much as F, or nothing.
 
     Raises:
-        ValueError: an unknown term.
+        ValueError: one line: a term is unknown.
     """
     if unknown := sorted(set(terms) - set(TERMS)):
         raise ValueError(
             f"terms: no term {unknown[0]!r}: allowed are {', '.join(TERMS)}; try terms={TERMS!r}"
         )
 
-    def chosen(time: LayerTime, what: Terms) -> float:
-        return (
-            sum(getattr(what, term) for term in TERMS if term in terms)
-            if ends or not time.end
-            else 0.0
-        )
+    def seconds(time: LayerTime, causes: Terms) -> float:
+        if time.end and not ends:
+            return 0.0
+        return sum(getattr(causes, term) for term in TERMS if term in terms)
 
-    forward = [chosen(time, time.forward) for time in times]
-    backward = [chosen(time, time.backward) for time in times]
-    forward[-1] += chosen(head, head.forward)
-    backward[-1] += chosen(head, head.backward)
+    forward = [seconds(time, time.forward) for time in times]
+    backward = [seconds(time, time.backward) for time in times]
+    forward[-1] += seconds(head, head.forward)
+    backward[-1] += seconds(head, head.backward)
     between = times[:-1]
     return Profile(
         tuple(forward),
@@ -175,5 +170,5 @@ def _seconds(ops: Iterable[Op], device: Device) -> Terms:
 
 
 def _moved(op: Op) -> int:
-    """Bytes; of its table an embedding reads the rows that it writes."""
+    """Bytes that an operator moves; an embedding reads only those table rows that it writes."""
     return 2 * op.written if op.name.split(".")[0] == "embedding" else op.nbytes

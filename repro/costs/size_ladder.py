@@ -1,28 +1,28 @@
-"""Which sizes of a model are tried: what the paper varied, or one argument of the user's own."""
+"""The model sizes that a search tries: along what the paper varied, or along a chosen argument."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Sizes = Sequence[Mapping[str, Any]]  # arguments of ever larger models
-AMOEBANET_L = (18, 36, 72)  # Table 1's
-AMOEBANET_D = 16  # its filters are multiples of this
+AMOEBANET_L = (18, 36, 72)  # of Table 1
+AMOEBANET_D = 16  # step between the numbers of filters that are tried
 _MOST = 4096  # the greatest value that is tried
 
 
-def families(
+def size_ladders(
     model: str, args: Mapping[str, Any], vary: str | None, up_to: int | None = None
 ) -> list[Sizes]:
-    """Ladders of sizes, each from small to large; one of a single size where nothing is left to vary.
+    """Ladders of sizes, each from small to large; a single size where nothing is left to vary.
 
     Args:
         model: as `repro.models.build` takes it.
-        args: fixed by the user.
-        vary: the argument to grow from 1 on, instead of L of the Transformer, or of D for L of 18,
-            36 and 72 of AmoebaNet, as Table 1 of arXiv:1811.06965v5 does.
+        args: arguments that are fixed.
+        vary: the argument that grows, from 1. By default L of the Transformer, and D of AmoebaNet
+            at each L of 18, 36 and 72, as in Table 1 of arXiv:1811.06965v5.
         up_to: the greatest value that is tried; by default 4096, or D=2048.
 
     Raises:
-        ValueError: one line, if that argument is fixed too, or `up_to` leaves no size.
+        ValueError: one line: `vary` is fixed too, or `up_to` leaves no size.
     """
     most = up_to or _MOST
     if vary is not None:
@@ -36,10 +36,8 @@ def families(
         return [_ladder(args, "L", range(1, most + 1))]
     if model.startswith("amoebanet") and "D" not in args:
         filters = range(AMOEBANET_D, (up_to or 128 * AMOEBANET_D) + 1, AMOEBANET_D)
-        return [
-            _ladder({**args, "L": L}, "D", filters)
-            for L in ([args["L"]] if "L" in args else AMOEBANET_L)
-        ]
+        depths = [args["L"]] if "L" in args else AMOEBANET_L
+        return [_ladder({**args, "L": L}, "D", filters) for L in depths]
     if model.startswith("amoebanet") and "L" not in args:
         return [_ladder(args, "L", range(3, most + 1, 3))]
     return [[dict(args)]]

@@ -1,13 +1,13 @@
-"""What F, R and B of one micro-batch do to the memory of one stage, put together from its layers' traces.
+"""What F, R and B of one micro-batch do to the memory of a stage, from the traces of its layers.
 
-Who holds which tensor for how long mirrors `gpipe.core.stage` and `gpipe.core.engine`: inputs from
-F to B, what the graph saves from R to B, outputs and the gradient that arrived until B has ended.
+Tensors live as long as in `gpipe.core.stage` and `gpipe.core.engine`: inputs from F to B, what the
+graph saves from R to B, outputs and received gradients until B has ended.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.costs.trace import Between, Boundary, Pass
+from repro.costs.trace import Boundary, InnerStorages, Pass
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "boundary", "activations", "messages")
 PARAMETERS, BUFFERS, GRADIENTS, OPTIMIZER, BOUNDARY, ACTIVATIONS, MESSAGES = range(len(KINDS))
@@ -17,11 +17,11 @@ NOTHING: Bytes = (0,) * len(KINDS)
 
 @dataclass(frozen=True)
 class Effect:
-    """One action's effect on memory, beyond what was there when it began.
+    """Bytes that one action adds to those at its beginning.
 
     Attributes:
-        peak: where the sum is greatest.
-        after: what is left when it has ended.
+        peak: at the moment when the sum is greatest.
+        after: when the action has ended.
     """
 
     peak: Bytes
@@ -29,20 +29,20 @@ class Effect:
 
 
 class _Ledger:
-    """Storages with the number of their holders, and the greatest sum that there has been."""
+    """Storages with reference counts, and the greatest sum of their bytes so far."""
 
     def __init__(self) -> None:
         self.now = [0] * len(KINDS)
-        self._entries: list[list[int]] = []  # bytes, holders, kind
+        self._entries: list[list[int]] = []  # bytes, reference count, kind
         self.mark()
 
     def mark(self) -> None:
-        """From here on look for the greatest sum anew."""
+        """Begin to look for the greatest sum anew."""
         self._total = self._highest = sum(self.now)
         self.peak = tuple(self.now)
 
     def begin(self, size: int, kind: int) -> int:
-        """A new storage with one holder; its number."""
+        """Add a storage with one reference; returns its number."""
         self._entries.append([size, 1, kind])
         self.now[kind] += size
         self._total += size
@@ -50,24 +50,24 @@ class _Ledger:
             self._highest, self.peak = self._total, tuple(self.now)
         return len(self._entries) - 1
 
-    def pass_over(self, between: Between, left: int) -> None:
-        """What begins and ends inside a layer; what is left of it is of the kind `left`."""
-        if self._total + sum(between.most) > self._highest:
-            self._highest = self._total + sum(between.most)
-            self.peak = tuple(
-                n + between.most[0] * (kind == ACTIVATIONS) + between.most[1] * (kind == left)
-                for kind, n in enumerate(self.now)
-            )
-        self.now[ACTIVATIONS] += between.net[0]
-        self.now[left] += between.net[1]
-        self._total += sum(between.net)
+    def add_inner(self, inner: InnerStorages, kept_kind: int) -> None:
+        """Add storages of a layer; those that are kept count as `kept_kind`."""
+        highest = self._total + sum(inner.most)
+        if highest > self._highest:
+            peak = [*self.now]
+            peak[ACTIVATIONS] += inner.most[0]
+            peak[kept_kind] += inner.most[1]
+            self._highest, self.peak = highest, tuple(peak)
+        self.now[ACTIVATIONS] += inner.net[0]
+        self.now[kept_kind] += inner.net[1]
+        self._total += sum(inner.net)
 
     def hold(self, number: int) -> None:
-        """One holder more."""
+        """Add a reference."""
         self._entries[number][1] += 1
 
     def release(self, number: int) -> None:
-        """One holder less."""
+        """Drop a reference; the last one ends the storage."""
         entry = self._entries[number]
         entry[1] -= 1
         if not entry[1]:
@@ -83,22 +83,22 @@ def effects(
     first: bool = False,
     copies: bool = False,
 ) -> tuple[Effect, Effect]:
-    """What F (without a graph), or R or F (with one), does on a stage, and what B does then.
+    """Effects of F (without a graph), or of R or F (with one), and of the B that follows.
 
     Args:
-        passes: of the stage's layers in order; behind those of the last stage that of the head.
-        inputs: what the first of them gets; it lies in memory already.
-        graph: whether B follows.
+        passes: traces of the stage's layers in order, and of the loss on the last stage.
+        inputs: of the first layer; they lie in memory already.
+        graph: whether a graph is built, so that B follows.
         first: whether the parameters have no gradients yet.
-        copies: whether the layers get copies of the inputs, as on the first stage, where these are
-            the user's own.
+        copies: whether the layers get copies of the inputs, as on the first stage, whose inputs
+            belong to the user.
     """
     ledger = _Ledger()
     kind = ACTIVATIONS if copies else BOUNDARY
-    given = [ledger.begin(meta.nbytes if copies else 0, kind) for meta in inputs.tensors]
-    for number in given:
+    received = [ledger.begin(meta.nbytes if copies else 0, kind) for meta in inputs.tensors]
+    for number in received:
         ledger.hold(number)  # by the stage, until its last layer has run
-    value = given
+    value = received
     numbers: list[dict[int, int]] = []
     for layer in passes:
         known, result = _forward(ledger, layer, value)
@@ -106,7 +106,7 @@ def effects(
         for number in value:
             ledger.release(number)
         value = result
-    for number in given:
+    for number in received:
         ledger.release(number)
     if not graph:
         peak = ledger.peak
@@ -127,11 +127,11 @@ def _minus(a: Bytes, b: Bytes) -> Bytes:
 
 
 def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, int], list[int]]:
-    """One layer: its storages in the ledger, and those of what it returns, held by the caller."""
+    """F of one layer; returns its storages in the ledger, and those of its outputs."""
     known = dict(zip(layer.inputs, value, strict=True))
     for step in layer.forward_steps:
-        if isinstance(step, Between):
-            ledger.pass_over(step, BUFFERS)
+        if isinstance(step, InnerStorages):
+            ledger.add_inner(step, BUFFERS)
         elif step[1] < 0:
             ledger.release(known[step[0]])
         else:
@@ -142,7 +142,7 @@ def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, 
     inputs, outputs = set(layer.inputs), set(layer.outputs)
     for number in (layer.ended & outputs) - inputs:
         ledger.release(known[number])
-    for number in inputs - layer.ended:  # saved
+    for number in inputs - layer.ended:  # saved for B
         ledger.hold(known[number])
     return known, result
 
@@ -150,7 +150,7 @@ def _forward(ledger: _Ledger, layer: Pass, value: list[int]) -> tuple[dict[int, 
 def _backward(
     ledger: _Ledger, passes: Sequence[Pass], numbers: list[dict[int, int]], *, first: bool
 ) -> None:
-    """All layers, the last one first; what arrives is held until the end, and what is made is sent."""
+    """B of all layers, the last one first; received and sent gradients are held until the end."""
     last = passes[-1]
     sizes = {number: size for number, size in last.backward if size > 0}
     arrived = [ledger.begin(sizes[number], MESSAGES) for number in last.returned]
@@ -158,14 +158,14 @@ def _backward(
         ledger.hold(number)
     grads: list[int | None] = [*arrived]
     for layer, known in zip(reversed(passes), reversed(numbers), strict=True):
-        given = dict(zip(layer.returned, grads or [None] * len(layer.returned), strict=True))
-        known |= {number: mine for number, mine in given.items() if mine is not None}
+        incoming = dict(zip(layer.returned, grads or [None] * len(layer.returned), strict=True))
+        known |= {number: entry for number, entry in incoming.items() if entry is not None}
         made = {number for number in layer.made if number is not None}
-        # nobody has used that output
-        absent = {number for number, mine in given.items() if mine is None} - made
+        # Gradients of outputs that no later layer has used.
+        absent = {number for number, entry in incoming.items() if entry is None} - made
         for step in layer.first_backward_steps if first else layer.backward_steps:
-            if isinstance(step, Between):
-                ledger.pass_over(step, GRADIENTS)
+            if isinstance(step, InnerStorages):
+                ledger.add_inner(step, GRADIENTS)
             elif step[0] in absent:
                 continue
             elif step[1] > 0 and step[0] not in known:

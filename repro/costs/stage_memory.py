@@ -1,12 +1,13 @@
-"""One stage's memory through the actions of a step, and the moment at which it is greatest."""
+"""Memory of one stage through the actions of a step, and the moment when it is greatest."""
 
+import collections
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
 from repro.costs.counter import Counter
 from repro.costs.fake import mini_batch
-from repro.costs.interpolate import Between
+from repro.costs.interpolate import InterpolatedCounter
 from repro.costs.stage import (
     BOUNDARY,
     BUFFERS,
@@ -22,7 +23,7 @@ from repro.costs.trace import Pass
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, unwrapped
 from repro.gpipe.schedule.actions import Schedule
 
-Source = Counter | Between
+AnyCounter = Counter | InterpolatedCounter
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Messages:
     """How many messages occupy memory at an end of a link.
 
     Attributes:
-        posted: receives that are posted ahead, with room for what will come, as over gloo and NCCL;
-            in shared memory there are none.
-        sending: of the last action, still on their way during the next one; 0 where the sender's
-            copy is made at once.
+        posted: receives that are posted ahead and have memory allocated, as over gloo and NCCL; 0
+            with shared memory.
+        sending: messages of the last action that are still being sent during the next one; 0 where
+            the sender copies at once.
     """
 
     posted: int = 2
@@ -42,13 +43,13 @@ class Messages:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes of one stage when they are most.
+    """Bytes of one stage at the peak of a step.
 
     Attributes:
-        kinds: one number for each of `KINDS`. "boundary": inputs kept from F to B, on the first and
-            the last stage the mini-batch itself; "activations": all that begins inside layers;
-            "messages": what arrives and leaves.
-        at: during which action that is, such as "B31", or "U", the update.
+        kinds: one number for each of `KINDS`. "boundary": inputs kept from F to B, and the
+            mini-batch itself on the first and last stage; "activations": all storages that begin
+            inside layers; "messages": messages that are received or sent.
+        at: the action of the peak, such as "B31", or "U", the update.
     """
 
     kinds: Bytes
@@ -56,18 +57,18 @@ class StageMemory:
 
     @property
     def total(self) -> int:
-        """All kinds together."""
+        """Bytes of all kinds together."""
         return sum(self.kinds)
 
     @property
     def by_kind(self) -> Mapping[str, int]:
-        """Name of the kind -> bytes."""
+        """Kind -> bytes."""
         return dict(zip(KINDS, self.kinds, strict=True))
 
 
 @dataclass(frozen=True)
 class Task:
-    """Which stage of which step: stage j of a schedule, made of these layers, on a mini-batch of meta tensors.
+    """Stage j of a schedule, made of these layers, on a mini-batch of meta tensors.
 
     The rank holds no other stage.
     """
@@ -80,29 +81,29 @@ class Task:
     messages: Messages
 
     @property
-    def first(self) -> bool:
-        """Whether the mini-batch comes in here."""
+    def is_first(self) -> bool:
+        """Whether the stage gets the mini-batch."""
         return self.stage == 0
 
     @property
-    def last(self) -> bool:
-        """Whether the loss is computed here."""
+    def is_last(self) -> bool:
+        """Whether the stage computes the loss."""
         return self.stage == self.schedule.stages - 1
 
-    def key(self, counter: Source) -> tuple[Hashable, ...]:
-        """Equal for tasks whose micro-batches do the same, also of another model of the same kinds of layers."""
+    def key(self, counter: AnyCounter) -> tuple[Hashable, ...]:
+        """A key that is equal for tasks whose micro-batches do the same, also in another model."""
         size = sizes(batch_size(self.inputs), self.schedule.micro_batches)[0]
         arriving = counter.boundaries(micro_batch(self.inputs, size))[self.layers.start]
         return (
             counter.kinds[self.layers.start : self.layers.stop],
             arriving.key,
-            self.first,
-            self.last,
+            self.is_first,
+            self.is_last,
         )
 
     @property
     def step(self) -> Hashable:
-        """All else that the memory of a stage depends on."""
+        """A key of all else that the memory of a stage depends on."""
         actions = tuple((a.kind, a.of, a.micro_batch) for a in self.schedule.ranks[self.stage])
         data = _nbytes(self.inputs), _nbytes(self.targets), batch_size(self.inputs)
         return actions, data, self.messages
@@ -114,114 +115,134 @@ class Task:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What a micro-batch of one size does here: effects by kind of action, and bytes that arrive and leave."""
+class _MicroBatch:
+    """What a micro-batch of one size does on a stage.
+
+    Attributes:
+        effects: kind of action -> its effect.
+        inputs: bytes of the received activations.
+        outputs: bytes of the sent activations.
+        gradients_in: bytes of the received gradients.
+        gradients_out: bytes of the sent gradients.
+    """
 
     effects: Mapping[str, Effect]
     inputs: int
     outputs: int
-    returning: int
-    returned: int
+    gradients_in: int
+    gradients_out: int
 
 
-def walk(counter: Source, task: Task) -> StageMemory:
+def peak_memory(counter: AnyCounter, task: Task) -> StageMemory:
     """Memory of one stage at the peak of a step."""
-    what = task.key(counter)
-    key = what, task.step
+    layers = task.key(counter)
+    key = layers, task.step
     if key not in counter.memo:
-        counter.memo[key] = _walked(counter, task, cache(partial(_part, counter, task, what)))
+        counts = cache(partial(_micro_batch, counter, task, layers))
+        counter.memo[key] = _find_peak(counter, task, counts)
     return counter.memo[key]
 
 
-def _walked(
-    counter: Source, task: Task, part_of: Callable[[int, bool, bool], "_Part"]
+def _find_peak(
+    counter: AnyCounter, task: Task, micro_batch_of: Callable[[int, bool, bool], "_MicroBatch"]
 ) -> StageMemory:
-    """Go through the actions of the rank that holds a stage."""
+    """Sum up memory over the actions of a rank; `micro_batch_of` takes size, recomputed, fresh."""
     assert task.schedule.stages_per_rank == 1, (
         "the memory of ranks that hold several stages is not counted yet"
     )
     actions = task.schedule.ranks[task.stage]
-    cut = sizes(batch_size(task.inputs), task.schedule.micro_batches)
+    micro_batch_sizes = sizes(batch_size(task.inputs), task.schedule.micro_batches)
     now = _at_rest(counter, task)
     most = StageMemory(tuple(now), "start")
-    due = dict.fromkeys("FB", 0)  # messages that are still to be received
-    for action in actions:
-        if action.kind == "Recv":
-            due[action.of] += 1
-    arrived = 0  # bytes of gradients that are here before their B
-    sending = 0  # bytes that are on their way during the next action
-    fresh, differentiated = True, False
+    # Messages that are still to be received.
+    due = collections.Counter(action.of for action in actions if action.kind == "Recv")
+    arrived = 0  # bytes of gradients that have arrived before their B
+    sending = 0  # bytes that are still being sent during the next action
+    # Whether the parameters have no gradients yet; a Send is of the same micro-batch as the action
+    # before it.
+    fresh, had_backward = True, False
     for action in actions:
         kind, i = action.kind, action.micro_batch
-        if kind != "Send":  # which is about the same micro-batch as the action before it
-            fresh = not differentiated
+        if kind != "Send":
+            fresh = not had_backward
         if kind == "U":
-            now[OPTIMIZER] += max(
-                (counter.resident(index).update for index in task.layers), default=0
-            )
-            most = max(most, StageMemory(tuple(now), "U"), key=lambda moment: moment.total)
+            updates = [counter.resident(index).update for index in task.layers]
+            now[OPTIMIZER] += max(updates, default=0)
+            if sum(now) > most.total:
+                most = StageMemory(tuple(now), "U")
             continue
         recomputed = i in task.recomputed
-        part = part_of(cut[i], recomputed, fresh)
+        counts = micro_batch_of(micro_batch_sizes[i], recomputed, fresh)
         if kind == "Recv":
             due[action.of] -= 1
-            now[BOUNDARY] += part.inputs * (action.of == "F")
-            arrived += part.returning * (action.of == "B")
+            if action.of == "F":
+                now[BOUNDARY] += counts.inputs
+            else:
+                arrived += counts.gradients_in
         elif kind == "Send":
-            # With a graph the outputs are kept anyway.
-            sending = task.messages.sending * (
-                part.outputs * recomputed if action.of == "F" else part.returned
-            )
+            sent = counts.gradients_out
+            if action.of == "F":  # with a graph the outputs are kept anyway
+                sent = counts.outputs if recomputed else 0
+            sending = task.messages.sending * sent
         else:
             if kind == "B":
-                arrived -= part.returning  # counted in the effect of B
-                differentiated = True
-            ahead = {of: min(task.messages.posted, count) for of, count in due.items()}
-            peak = [a + b for a, b in zip(now, part.effects[kind].peak, strict=True)]
-            peak[MESSAGES] += (
-                sending + arrived + ahead["F"] * part.inputs + ahead["B"] * part.returning
-            )
+                arrived -= counts.gradients_in  # they are counted in the effect of B
+                had_backward = True
+            effect = counts.effects[kind]
+            posted_inputs = min(task.messages.posted, due["F"])
+            posted_gradients = min(task.messages.posted, due["B"])
+            peak = [a + b for a, b in zip(now, effect.peak, strict=True)]
+            peak[MESSAGES] += sending + arrived
+            peak[MESSAGES] += posted_inputs * counts.inputs + posted_gradients * counts.gradients_in
             if sum(peak) > most.total:
                 most = StageMemory(tuple(peak), action.label)
-            now = [a + b for a, b in zip(now, part.effects[kind].after, strict=True)]
+            now = [a + b for a, b in zip(now, effect.after, strict=True)]
             if kind == "B":
-                now[BOUNDARY] -= part.inputs
+                now[BOUNDARY] -= counts.inputs
             sending = 0
     return most
 
 
-def _at_rest(counter: Source, task: Task) -> list[int]:
-    """What is there when the step begins."""
+def _at_rest(counter: AnyCounter, task: Task) -> list[int]:
+    """Bytes of each kind when the step begins."""
     resident = [counter.resident(index) for index in task.layers]
     now = [0] * len(KINDS)
     now[PARAMETERS] = sum(r.parameters for r in resident)
     now[BUFFERS] = sum(r.buffers for r in resident)
     now[OPTIMIZER] = sum(r.optimizer for r in resident)
-    now[BOUNDARY] = task.first * _nbytes(task.inputs) + task.last * _nbytes(task.targets)
+    if task.is_first:
+        now[BOUNDARY] += _nbytes(task.inputs)
+    if task.is_last:
+        now[BOUNDARY] += _nbytes(task.targets)
     return now
 
 
-def _part(
-    counter: Source, task: Task, what: Hashable, size: int, recompute: bool, fresh: bool
-) -> _Part:
-    """What a micro-batch of this size does on the stage; `fresh` if no gradients are there yet."""
-    key = (what, size, recompute, fresh)
+def _micro_batch(
+    counter: AnyCounter, task: Task, layers: Hashable, size: int, recompute: bool, fresh: bool
+) -> _MicroBatch:
+    """`_count_micro_batch`, once for tasks with the same layers."""
+    key = (layers, size, recompute, fresh)
     if key not in counter.memo:
-        counter.memo[key] = _counted(counter, task, size, recompute=recompute, fresh=fresh)
+        counter.memo[key] = _count_micro_batch(
+            counter, task, size, recompute=recompute, fresh=fresh
+        )
     return counter.memo[key]
 
 
-def _counted(counter: Source, task: Task, size: int, *, recompute: bool, fresh: bool) -> _Part:
+def _count_micro_batch(
+    counter: AnyCounter, task: Task, size: int, *, recompute: bool, fresh: bool
+) -> _MicroBatch:
+    """What a micro-batch of `size` examples does; `fresh`: the parameters have no gradients yet."""
     part = micro_batch(task.inputs, size)
     inputs = counter.boundaries(part)[task.layers.start]
 
     def passes(*, graph: bool, counting: bool) -> list[Pass]:
-        found = [
+        traces = [
             counter.layer(index, part, graph=graph, counting=counting) for index in task.layers
         ]
-        if task.last:
-            found.append(counter.head(part, micro_batch(task.targets, size), graph=graph))
-        return found
+        if task.is_last:
+            traces.append(counter.head(part, micro_batch(task.targets, size), graph=graph))
+        return traces
 
     outputs = passes(graph=True, counting=False)[-1].result
     forward, backward = effects(
@@ -229,24 +250,24 @@ def _counted(counter: Source, task: Task, size: int, *, recompute: bool, fresh: 
         inputs,
         graph=True,
         first=fresh,
-        copies=task.first,
+        copies=task.is_first,
     )
-    again = forward
+    recomputation = forward
     if recompute:
         forward, _ = effects(
-            passes(graph=False, counting=True), inputs, graph=False, copies=task.first
+            passes(graph=False, counting=True), inputs, graph=False, copies=task.is_first
         )
-    return _Part(
-        {"F": forward, "R": again, "B": backward},
-        inputs=0 if task.first else inputs.nbytes,
-        outputs=0 if task.last else outputs.nbytes,
-        returning=0 if task.last else outputs.gradients,
-        returned=0 if task.first else inputs.gradients,
+    return _MicroBatch(
+        {"F": forward, "R": recomputation, "B": backward},
+        inputs=0 if task.is_first else inputs.nbytes,
+        outputs=0 if task.is_last else outputs.nbytes,
+        gradients_in=0 if task.is_last else outputs.gradients,
+        gradients_out=0 if task.is_first else inputs.gradients,
     )
 
 
 def micro_batch(tree: Tree, examples: int) -> Tree:
-    """What the first layer, or the loss, gets of a mini-batch."""
+    """The micro-batch that the first layer, or the loss, gets of a mini-batch: meta tensors."""
     return unwrapped(mini_batch(tree, examples))
 
 

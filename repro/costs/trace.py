@@ -1,8 +1,8 @@
-"""What F, R and B of one layer do to memory, and what they compute: recorded once, on fake tensors, in isolation.
+"""Trace of one layer on fake tensors: what its F, R and B do to memory, and what they compute.
 
-A layer gets fresh inputs and, for B, fresh gradients of its outputs, and nobody else holds on to
-any of them. So which storages the layer itself keeps between F and B, and when it lets go of each,
-shows in when they end.
+The layer is run alone, on new inputs and, for B, new gradients of its outputs, to which nothing
+else holds a reference. So the moment at which a storage ends shows how long the layer itself keeps
+it.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,12 +20,17 @@ from repro.gpipe.core.microbatch import Tree, flatten, unflatten
 from repro.gpipe.exact.batchnorm import Statistics
 
 Event = tuple[int, int]  # (number of a storage, its bytes; negative where it ends)
-Sums = tuple[int, int]  # bytes of what ends again, and of what is left when a pass is over
+Sums = tuple[int, int]  # bytes of storages that end during a pass, and of those that are kept
 
 
 @dataclass(frozen=True)
-class Between:
-    """Events of storages that only the layer itself holds: where their sum is greatest, and what comes of them."""
+class InnerStorages:
+    """Storages that only the layer itself holds, over a number of events.
+
+    Attributes:
+        most: their bytes at the moment when the sum is greatest.
+        net: their bytes after the last event.
+    """
 
     most: Sums
     net: Sums
@@ -33,9 +38,13 @@ class Between:
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: its name, the multiply-adds counted as two operations each, the bytes that it reads and writes.
+    """One operator.
 
-    Of what it is given it is taken to read all, also where it looks only some of it up.
+    Attributes:
+        name: of the operator.
+        flops: FLOPs; a multiply-add counts as two.
+        read: bytes of all its inputs, also where it looks only some elements up.
+        written: bytes of its outputs.
     """
 
     name: str
@@ -51,19 +60,19 @@ class Op:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What crosses from one layer to the next."""
+    """Description of the tensors that pass from one layer to the next."""
 
     tensors: tuple[TensorMeta, ...]
     skeleton: Any
 
     @cached_property
     def key(self) -> str:
-        """Equal for boundaries that a layer cannot tell apart."""
+        """A key that is equal for boundaries that a layer cannot tell apart."""
         return repr((self.tensors, self.skeleton))
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes that a message with these tensors carries."""
+        """Bytes of a message with these tensors."""
         return sum(meta.nbytes for meta in self.tensors)
 
     @cached_property
@@ -80,23 +89,21 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Pass:
-    """One way through a layer: F alone, or F with a graph and then B.
-
-    Storages are numbered; the inputs' are `inputs`.
+    """Trace of one layer: of F alone, or of F with a graph and then B. Storages are numbered.
 
     Attributes:
-        forward: what begins and ends while the layer runs.
-        inputs: the storages of the inputs.
-        outputs: those of the outputs, some of which may be inputs.
-        ended: what ends when nobody but the layer holds its inputs and outputs any longer.
-        backward: what begins and ends while gradients are computed, those of the inputs included.
-        returned: storages of the gradients of the outputs, in order, which B is given.
+        forward: storages that begin and end in F.
+        inputs: storages of the inputs.
+        outputs: storages of the outputs, some of which may be inputs.
+        ended: storages that end when the caller drops the inputs and outputs.
+        backward: storages that begin and end in B, gradients of the inputs included.
+        returned: storages of the gradients of the outputs, in order, which B receives.
         made: storages of the gradients of the inputs, in order; None where there is none.
-        gradients: storages that are added to the gradients of parameters, which were there; the
-            first time there are none, and these stay in their place.
-        ops: what F computes.
-        ops_backward: what B computes.
-        result: what the layer returned.
+        gradients: storages that are added to existing gradients of parameters. The first time there
+            are no gradients, and these storages become them.
+        ops: operators of F.
+        ops_backward: operators of B.
+        result: boundary behind the layer.
     """
 
     forward: tuple[Event, ...]
@@ -112,26 +119,26 @@ class Pass:
     result: Boundary
 
     @cached_property
-    def forward_steps(self) -> tuple[Event | Between, ...]:
-        """`forward`, with all that concerns neither inputs nor outputs put together."""
+    def forward_steps(self) -> tuple[Event | InnerStorages, ...]:
+        """`forward`, with the events of inner storages combined."""
         left = _left(self.forward) - self.ended - _ended(self.backward)
         return _condensed(self.forward, {*self.inputs, *self.outputs}, left)
 
     @cached_property
-    def backward_steps(self) -> tuple[Event | Between, ...]:
-        """`backward`, likewise; gradients of inputs and outputs stand alone too."""
-        return _condensed(self.backward, self._others, set())
+    def backward_steps(self) -> tuple[Event | InnerStorages, ...]:
+        """`backward`, with the events of inner storages combined; gradients are not inner."""
+        return _condensed(self.backward, self._shared, set())
 
     @cached_property
-    def first_backward_steps(self) -> tuple[Event | Between, ...]:
-        """The same where parameters have no gradients yet."""
-        kept = self.gradients - self._others
+    def first_backward_steps(self) -> tuple[Event | InnerStorages, ...]:
+        """`backward_steps` where the parameters have no gradients yet."""
+        kept = self.gradients - self._shared
         events = (event for event in self.backward if event[0] not in kept or event[1] > 0)
-        return _condensed(events, self._others, set(kept))
+        return _condensed(events, self._shared, set(kept))
 
     @cached_property
-    def _others(self) -> set[int]:
-        """Storages that somebody else may hold too."""
+    def _shared(self) -> set[int]:
+        """Storages that the caller may hold too."""
         return {
             *self.inputs,
             *self.outputs,
@@ -141,14 +148,14 @@ class Pass:
 
     @cached_property
     def saved(self) -> int:
-        """Bytes that begin in F and stay for B."""
+        """Bytes of storages that begin in F and are kept for B."""
         sizes = dict(self.forward)
         ended = self.ended | {number for number, size in self.forward if size < 0}
         return sum(abs(size) for number, size in sizes.items() if number not in ended)
 
 
 def _left(events: Iterable[Event]) -> set[int]:
-    """What begins and does not end."""
+    """Storages that begin and do not end."""
     return {number for number, size in events if size > 0} - _ended(events)
 
 
@@ -157,26 +164,30 @@ def _ended(events: Iterable[Event]) -> set[int]:
 
 
 def _condensed(
-    events: Iterable[Event], named: set[int], left: set[int]
-) -> tuple[Event | Between, ...]:
-    steps: list[Event | Between] = []
-    most = net = (0, 0)
+    events: Iterable[Event], shared: set[int], kept: set[int]
+) -> tuple[Event | InnerStorages, ...]:
+    """Combine the events between two events of shared storages."""
+    steps: list[Event | InnerStorages] = []
+    none = InnerStorages((0, 0), (0, 0))
+    inner = none
     for number, size in events:
-        if number in named:
-            if most != (0, 0) or net != (0, 0):
-                steps.append(Between(most, net))
+        if number in shared:
+            if inner != none:
+                steps.append(inner)
             steps.append((number, size))
-            most = net = (0, 0)
+            inner = none
             continue
-        net = (net[0], net[1] + size) if number in left else (net[0] + size, net[1])
-        most = net if sum(net) > sum(most) else most
-    if most != (0, 0) or net != (0, 0):
-        steps.append(Between(most, net))
+        passing, staying = inner.net
+        net = (passing, staying + size) if number in kept else (passing + size, staying)
+        most = net if sum(net) > sum(inner.most) else inner.most
+        inner = InnerStorages(most, net)
+    if inner != none:
+        steps.append(inner)
     return tuple(steps)
 
 
 class Recorder(LiveBytes):
-    """Writes down when storages begin and end, and which operators ran."""
+    """Records when storages begin and end, and which operators run."""
 
     def __init__(self, resident: Iterable[Tensor] = ()) -> None:
         self.events: list[Event] = []
@@ -186,38 +197,37 @@ class Recorder(LiveBytes):
         super().__init__(resident)
 
     def number(self, tensor: Tensor) -> int:
-        """Of the storage that the tensor lies in."""
+        """Number of the storage of a tensor."""
         return self._numbers[tensor.untyped_storage()._cdata]
 
     def began(self, key: int, size: int) -> None:
-        """A storage begins."""
+        """Record that a storage begins."""
         self._numbers[key] = self._count
         self.events.append((self._count, size))
         self._count += 1
 
     def ended(self, key: int, size: int) -> None:
-        """A storage ends."""
+        """Record that a storage ends."""
         self.events.append((self._numbers.pop(key), -size))
 
     def ran(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """An operator ran."""
+        """Record an operator."""
         ins, outs = flatten((args, kwargs))[0], flatten(result)[0]
         read = {t.untyped_storage()._cdata: t for t in ins}
         written = [t for t in outs if t.untyped_storage()._cdata not in read]
         changes = func._schema.is_mutable
         if not changes and not written:
             return  # a view
-        packet = func._overloadpacket
-        flops = (
-            flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
-        )
-        fills = func.name().startswith(("aten::empty", "aten::new_empty"))
-        moved = (
-            (0, 0)
-            if fills
-            else (sum(t.nbytes for t in ins), sum(t.nbytes for t in written or outs))
-        )
-        self.ops.append(Op(func.name().removeprefix("aten::"), int(flops), *moved))
+        flops = 0
+        count_flops = flop_registry.get(func._overloadpacket)
+        if count_flops is not None:
+            flops = int(count_flops(*args, **kwargs, out_val=result))
+        bytes_read = sum(t.nbytes for t in ins)
+        bytes_written = sum(t.nbytes for t in written or outs)
+        if func.name().startswith(("aten::empty", "aten::new_empty")):  # only allocates
+            bytes_read = bytes_written = 0
+        name = func.name().removeprefix("aten::")
+        self.ops.append(Op(name, flops, bytes_read, bytes_written))
 
 
 def trace(
@@ -228,14 +238,14 @@ def trace(
     counting: bool,
     resident: Iterable[Tensor] = (),
 ) -> Pass:
-    """Run a layer once; call it inside the fake mode that the layer lives in.
+    """Run a layer once; to be called inside the layer's fake mode.
 
     Args:
         module: the layer.
-        inputs: what it gets.
+        inputs: description of its inputs.
         graph: whether F builds a graph, so that B follows.
         counting: whether F leaves the statistics of its micro-batch, as it does and R does not.
-        resident: what else lies in memory already.
+        resident: other tensors that lie in memory already.
     """
     parameters = [*module.parameters()] if isinstance(module, nn.Module) else []
     for parameter in parameters:
@@ -314,7 +324,7 @@ def _traced(
 
 
 def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[Tensor]:
-    """Inputs that nobody else holds, not even the graph: leaves would be held by it."""
+    """New inputs that nothing else holds, not even the graph, which would hold leaves."""
 
     def make() -> tuple[Tensor, ...]:
         return tuple(torch.empty_strided(m.shape, m.stride, dtype=m.dtype) for m in inputs.tensors)
@@ -326,7 +336,7 @@ def _fresh(inputs: Boundary, graph: bool, took: Callable[[Any], None]) -> list[T
 
 
 def _tail(outputs: list[Tensor], took: Callable[[Any], None]) -> Tensor:
-    """A scalar whose B gives every output a gradient that nobody else holds."""
+    """A scalar whose B gives every output a new gradient that nothing else holds."""
     return _Tail.apply(took, *(t for t in outputs if t.requires_grad))
 
 

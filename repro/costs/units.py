@@ -1,4 +1,4 @@
-"""Bytes as people write them: decimal GB and binary GiB, never mixed."""
+"""Sizes in bytes as people write them, in decimal (GB) or binary (GiB) units."""
 
 import re
 
@@ -11,29 +11,29 @@ UNITS = {name.lower(): (name, factor) for name, factor in _FACTORS.items()}
 
 
 def parse_bytes(field: str, text: str) -> tuple[int, str]:
-    """`"8GB"` -> (8000000000, "GB"), `"8 GiB"` -> (8589934592, "GiB").
+    """Parse a size: `"8GB"` -> (8000000000, "GB"), `"8 GiB"` -> (8589934592, "GiB").
 
     Raises:
         ValueError: one line that names `field`.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     known = ", ".join(_FACTORS)
-    if not found:
+    if not match:
         raise ValueError(
             f"{field} = {text!r}: allowed is a number and a unit ({known}); try 8GB or 8GiB"
         )
-    number, unit = found.groups()
+    number, unit = match.groups()
     if unit.lower() not in UNITS:
-        what = f"the unit {unit!r} is not known" if unit else "it has no unit"
+        mistake = f"the unit {unit!r} is not known" if unit else "it has no unit"
         raise ValueError(
-            f"{field} = {text!r}: {what}; allowed are {known}; try {number}GB or {number}GiB"
+            f"{field} = {text!r}: {mistake}; allowed are {known}; try {number}GB or {number}GiB"
         )
     if unit.endswith("b") and unit != unit.lower():
         raise ValueError(
             f"{field} = {text!r}: {unit} is bits; allowed are {known}; try {number}{unit[:-1]}B"
         )
     name, factor = UNITS[unit.lower()]
-    size = float(number) * factor  # inf, if it must be
+    size = float(number) * factor
     if not 1 <= size < 2**60:
         raise ValueError(
             f"{field} = {text!r}: allowed is more than nothing and less than an exbibyte; try 8GB"
@@ -42,13 +42,13 @@ def parse_bytes(field: str, text: str) -> tuple[int, str]:
 
 
 def readable(size: float, unit: str) -> str:
-    """The same in this unit, or in a smaller one of its kind where fewer than two digits would be left of it."""
-    kind = [name for name in _FACTORS if ("i" in name) == ("i" in unit) or name == "B"]
+    """A size in this unit, or in a smaller one of its kind where too few digits would be shown."""
+    same_kind = [name for name in _FACTORS if ("i" in name) == ("i" in unit) or name == "B"]
     while size and size < 0.1 * _FACTORS[unit] and unit != "B":
-        unit = kind[kind.index(unit) - 1]
+        unit = same_kind[same_kind.index(unit) - 1]
     return in_unit(size, unit)
 
 
 def in_unit(size: float, unit: str) -> str:
-    """`(8e9, "GB")` -> `"8.00 GB"`."""
+    """Format a size: `(8e9, "GB")` -> `"8.00 GB"`."""
     return f"{size / _FACTORS[unit]:.2f} {unit}" if unit != "B" else f"{size:.0f} B"

@@ -1,1 +1,1 @@
-"""Small real data that needs no network: digits as images, made-up sentences as text."""
+"""Small data sets that need no network: handwritten digits and made-up sentences."""

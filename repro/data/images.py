@@ -1,7 +1,7 @@
-"""Images: scikit-learn's 1797 handwritten digits, which come with the package, resized to what a model asks for.
+"""Images: the 1797 handwritten digits that come with scikit-learn, resized to a given size.
 
-The paper uses ImageNet; the speed, the memory and the exactness of a pipeline do not depend on what
-the images show.
+The paper uses ImageNet. Speed, memory and exactness of a pipeline do not depend on what the images
+show.
 """
 
 from functools import cache, partial
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 LABEL = "scikit-learn digits"
 NUM_CLASSES = 10
 
-# Of the 8x8 originals scaled to [0, 1].
+# Mean and standard deviation of the 8x8 originals, scaled to [0, 1].
 _MEAN, _STD = 0.3053, 0.3760
 
 
 @cache
 def digits(size: int) -> "Dataset":
-    """All digits in memory; rows are {"image": float32 [3, size, size], "label": int64} and made when read."""
+    """All digits; rows are {"image": float32 [3, size, size], "label": int64}, made when read."""
     from datasets import Dataset
     from sklearn.datasets import load_digits
 
@@ -34,7 +34,7 @@ def digits(size: int) -> "Dataset":
 
 
 def batch(N: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """N digits drawn without replacement (with, beyond 1797).
+    """Draw N digits, without replacement up to N = 1797.
 
     Args:
         N: examples.

@@ -20,7 +20,7 @@ from torch import nn
 
 from repro.costs import mini_batch
 from repro.costs.counter import Counter
-from repro.costs.size_ladder import families
+from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
 from repro.gpipe.runtime.processes import how
@@ -91,7 +91,7 @@ def suits(spec: RunSpec, model: Model | None = None) -> None:
     Builds the list of layers but no layer; `model` is that of the spec, where it was built before.
     """
     if spec.task == "fit":
-        sizes = families(spec.model, spec.arguments, None)
+        sizes = size_ladders(spec.model, spec.arguments, None)
         build(spec.model, **sizes[0][0])
         if len(sizes) > 1 and spec.fidelity == "measured":
             raise ValueError(

@@ -1,7 +1,7 @@
 """The paper's side of every comparison: its published numbers and its closed forms.
 
-`quoted` holds what Huang et al. (arXiv:1811.06965) and torchgpipe printed, each number with its
-place; `theory` holds the formulas of sections 2.3 and 3.  Nothing here is measured.
+`numbers` holds what Huang et al. (arXiv:1811.06965) and torchgpipe printed, each number with its
+place. `theory` holds the formulas of sections 2.3 and 3. Nothing in this package is measured.
 """
 
 from repro.paper.numbers import (

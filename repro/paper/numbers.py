@@ -1,8 +1,8 @@
 """Published numbers as typed values, read from `numbers.json` beside this file.
 
-Tables are named as in arXiv v5; `Source.neurips` has the NeurIPS 2019 numbering where it differs:
+Tables are named as in arXiv v5. `Source.neurips` has the NeurIPS 2019 numbering where it differs:
 v5's Table 4 is NeurIPS's Table 5, v5's Table 5 is not in NeurIPS, NeurIPS's Table 4 (the step
-breakdown) is not in v5.  Every number here has the fidelity `quoted`.
+breakdown) is not in v5. Every number has the fidelity `quoted`.
 """
 
 import json
@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a number stands: the work, its place in v5 and in NeurIPS ("" where absent), how it was read."""
+    """Source of a number: the work, its place in v5 and NeurIPS ("" if absent), how it was read."""
 
     work: str
     v5: str
@@ -27,28 +27,30 @@ class Source:
     reading: Reading
 
     def __str__(self) -> str:
-        places = [f"v5 {self.v5}"] * bool(self.v5) + [f"NeurIPS {self.neurips}"] * bool(
-            self.neurips
-        )
-        return ", ".join([self.work, *places])
+        parts = [self.work]
+        if self.v5:
+            parts.append(f"v5 {self.v5}")
+        if self.neurips:
+            parts.append(f"NeurIPS {self.neurips}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class Quoted:
-    """What every published row carries."""
+    """Fields of every published row."""
 
     source: Source
     note: str = ""
 
     @property
     def fidelity(self) -> str:
-        """Every published number is `quoted`."""
+        """The fidelity of every published number: `quoted`."""
         return "quoted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Quoted):
-    """Training throughput of one (model, K, M), relative to the cell of the table that prints 1."""
+    """Training throughput of one (model, K, M), relative to the cell that prints 1."""
 
     model: str
     paper_model: str
@@ -59,7 +61,7 @@ class Cell(Quoted):
 
 @dataclass(frozen=True, kw_only=True)
 class Size(Quoted):
-    """One column of Table 1; memory is the total over all accelerators, in GB as printed."""
+    """One column of Table 1; memory is the sum over all accelerators, in GB as printed."""
 
     model: str
     name: str
@@ -74,7 +76,7 @@ class Size(Quoted):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleUp(Quoted):
-    """How many times the parameters of another column of Table 1, as the text says."""
+    """Ratio of parameters between two columns of Table 1, as printed in the text."""
 
     model: str
     accelerators: int
@@ -125,7 +127,7 @@ class Share(Quoted):
 
 @dataclass(frozen=True, kw_only=True)
 class Utilisation(Quoted):
-    """How busy K devices are with M micro-batches, in percent of K x step time."""
+    """Utilisation of K devices with M micro-batches, in percent of K x step time."""
 
     K: int
     M: int
@@ -134,7 +136,7 @@ class Utilisation(Quoted):
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Quoted):
-    """One point of a figure; what x and y are is in `figure_axes`."""
+    """One point of a figure; `figure_axes` says what x and y are."""
 
     series: str
     x: float
@@ -143,7 +145,10 @@ class Point(Quoted):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer(Quoted):
-    """One row of another project's benchmark; keys of `values` name their units, None: ran out of memory."""
+    """One row of another project's benchmark.
+
+    The keys of `values` name their units; a value of None means that the run was out of memory.
+    """
 
     name: str
     K: int | None
@@ -160,7 +165,7 @@ def _numbers() -> dict[str, Any]:
 
 
 def _rows(table: str, kind: Callable[..., Row]) -> list[Row]:
-    """The table's rows as `kind`; a row may say that it was read another way than its table."""
+    """The rows of a table as `kind`; a row may have its own way of reading."""
     entry = _numbers()[table]
     rows = []
     for row in entry["rows"]:
@@ -178,17 +183,17 @@ def table1() -> list[Size]:
 
 
 def table1_claims() -> list[ScaleUp]:
-    """What section 3 says of Table 1: 25x, 2.7x, 298x."""
+    """The ratios of section 3 about Table 1: 25x, 2.7x, 298x."""
     return _rows("table1_claims", ScaleUp)
 
 
 def table2() -> list[Cell]:
-    """Throughput on TPUs normalised to K=2, M=1; the paper's batch changes from cell to cell."""
+    """Throughput on TPUs, normalised to K=2, M=1; the paper's batch differs between cells."""
     return _rows("table2", Cell)
 
 
 def table3() -> list[Cell]:
-    """Throughput on GPUs without fast interconnect, M=32, normalised to K=2."""
+    """Throughput on GPUs without a fast interconnect, M=32, normalised to K=2."""
     return _rows("table3", Cell)
 
 
@@ -198,7 +203,7 @@ def table4() -> list[Accuracy]:
 
 
 def table5() -> list[BatchSize]:
-    """Batch size against BLEU; only in v5."""
+    """BLEU and loss by batch size; only in v5."""
     return _rows("table5", BatchSize)
 
 
@@ -208,27 +213,27 @@ def translation_models() -> list[TranslationModel]:
 
 
 def breakdown() -> list[Share]:
-    """The step breakdown; model, K and M are not printed, `update` is 100 minus the printed rest."""
+    """The step breakdown; model, K and M are not printed; `update` is 100 minus the other parts."""
     return _rows("breakdown", Share)
 
 
 def utilisation() -> list[Utilisation]:
-    """What a book chapter prints as M/(M+K-1), for K=4 and 8; not of the paper, and two points do not fit."""
+    """Utilisation M/(M+K-1) at K=4 and 8, as a book chapter prints it; two points do not fit."""
     return _rows("utilisation", Utilisation)
 
 
 def figures() -> list[str]:
-    """Names that `figure` accepts."""
+    """Names of the figures that `figure` accepts."""
     return [key for key in _numbers() if key.startswith("figure")]
 
 
 def figure(name: str) -> list[Point]:
-    """The points of one figure, digitised from its picture; v4's two as torchgpipe published them."""
+    """The points of one figure, digitised from its picture; those of v4 are from torchgpipe."""
     return _rows(_known(name, figures(), "figure"), Point)
 
 
 def figure_axes(name: str) -> tuple[str, str]:
-    """What x and y of `figure(name)` are, units included."""
+    """Descriptions of x and y of `figure(name)`, with their units."""
     entry = _numbers()[_known(name, figures(), "figure")]
     return entry["x"], entry["y"]
 

@@ -1,4 +1,4 @@
-"""Closed forms of an ideal pipeline: equal stages, free transfers, no imbalance (sections 2.3 and 3).
+"""Closed forms of an ideal pipeline: equal stages and free transfers (sections 2.3 and 3).
 
 Two forms of the step, both for K stages and M micro-batches with costs F, R, B per stage and
 micro-batch:
@@ -6,9 +6,9 @@ micro-batch:
     plain   (M+K-1)(F+R+B)                       the paper's O((K-1)/(M+K-1)) bubble
     early   (M+K-1)F + M(R+B) + (K-1)B           a stage recomputes while it waits for the gradient
 
-The paper writes the first and says that it does the second; with F:R:B = 1:1:2 only the second fits
-its Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble).  Without
-re-materialization R = 0 and the two are the same.
+The paper prints the first and describes the second. With F:R:B = 1:1:2 only the second fits its
+Table 2 (Transformer, M=32, within 1.3 %) and its breakdown (4.1 % bubble). Without
+re-materialization R = 0, and both are the same.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Literal
 
 Form = Literal["plain", "early"]
 UNIT_COSTS = {"F": 1.0, "R": 1.0, "B": 2.0}
-"""Costs of a layer whose backward is two forwards, recomputed once: the usual F:R:B = 1:1:2."""
+"""The usual costs: a backward takes as long as two forwards, a recomputation as one forward."""
 
 
 def bubble_over_total(K: int, M: int) -> float:
@@ -27,7 +27,7 @@ def bubble_over_total(K: int, M: int) -> float:
 
 
 def bubble_over_work(K: int, M: int) -> float:
-    """Bubble as idle / work, (K-1)/M: what others print under the same name."""
+    """Bubble as idle / work, (K-1)/M: the definition of other authors."""
     _check(K, M)
     return (K - 1) / M
 
@@ -41,14 +41,14 @@ def step_time(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: flo
 
 
 def bubble(K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> float:
-    """Idle / total of that form; "plain" gives (K-1)/(M+K-1) whatever the costs are."""
+    """Bubble fraction idle / total; "plain" gives (K-1)/(M+K-1) for any costs."""
     return 1 - M * (F + R + B) / step_time(K, M, form, F, R, B)
 
 
 def speedup_over_k1(
     K: int, M: int, form: Form, F: float = 1.0, R: float = 1.0, B: float = 2.0
 ) -> float:
-    """Speedup over one stage at the same N and M: K M/(M+K-1), or 4KM/(4M+3(K-1)) early at 1:1:2."""
+    """Speedup over one stage at the same N and M; at 1:1:2 KM/(M+K-1), early 4KM/(4M+3(K-1))."""
     return K * M * (F + R + B) / step_time(K, M, form, F, R, B)
 
 
@@ -61,13 +61,13 @@ def speedup_over_k2m1(
 
 @dataclass(frozen=True)
 class MemoryLaw:
-    """How peak activations of one stage are said to grow: a sum of terms, each with a constant that no one gives.
+    """A published law for the peak activations of a stage: a sum of terms with unknown constants.
 
     Attributes:
-        name: as written.
-        source: who says so.
-        recomputes: whether it is about re-materialization.
-        terms: (K, M, N) -> its terms, for a model of L layers, L constant.
+        name: the law as written.
+        source: who states it.
+        recomputes: whether it holds with re-materialization.
+        terms: (K, M, N) -> the terms, at a constant number of layers L.
     """
 
     name: str

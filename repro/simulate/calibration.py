@@ -1,4 +1,4 @@
-"""What the layers of a model took where they were timed, and what stages made of them cost."""
+"""Measured times of a model's layers, and the costs of stages made of them."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.simulate.stage_costs import TABLES, StageCosts, link_of
 
 Table = tuple[tuple[float, ...], ...]  # seconds: a row for each size, a column for each layer
-# F, R, B -> for each stage the part of the others that is busy meanwhile
-Together = Mapping[str, Sequence[float]]
+# F, R or B -> for each stage, the fraction of the other stages that compute at the same time.
+Overlap = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What L layers took on a machine, for micro-batches of several sizes; between these it is interpolated.
+    """Times of L layers on a machine, for several micro-batch sizes; other sizes are interpolated.
 
     Attributes:
-        sizes: examples of the micro-batches, ascending.
-        forward: seconds of F without a graph: one row a size, L in each.
-        recompute: seconds of F with one, which R is.
+        sizes: micro-batch sizes in examples, ascending.
+        forward: seconds of F without a graph: a row for each size, with L numbers.
+        recompute: seconds of F with a graph, as in R.
         backward: seconds of B.
         update: seconds of each layer's update.
-        activations: bytes for each example that go forward behind each layer but the last.
-        gradients: bytes for each example that come back there.
+        activations: bytes per example that go forward behind each layer but the last.
+        gradients: bytes per example that come back there.
         link: between two stages.
-        alone: forward, recompute and backward once more, while the other processes waited; else all
-            computed.
+        alone: the tables forward, recompute and backward, measured while the other processes
+            waited. For the other tables all processes computed at once.
     """
 
     sizes: tuple[int, ...]
@@ -45,52 +45,51 @@ class Calibration:
         counts: Sequence[int],
         examples: int,
         checkpoint: str = "always",
-        together: Together | None = None,
+        overlap: Overlap | None = None,
     ) -> StageCosts:
-        """Costs of a cut, for micro-batches of so many examples.
+        """Costs of the stages of a cut.
 
-        Micro-batches that are not recomputed, of "except_last" all but the last of each stage are,
-        build their graph in F; where none is, F takes what R would.
+        With checkpoint "never", F builds the graph and takes the time of R.
 
         Args:
             counts: layers of each of K stages.
-            examples: of a micro-batch.
+            examples: micro-batch size.
             checkpoint: which micro-batches are recomputed.
-            together: what part of the other stages computes while a stage does, in [0, 1], of each
-                kind K; between alone and together the seconds are interpolated. By default all do.
+            overlap: for each kind of action, K fractions in [0, 1] of the other stages that compute
+                at the same time. Seconds are interpolated between the tables `alone` (0) and the
+                others (1). By default 1.
         """
         owner = [j for j, count in enumerate(counts) for _ in range(count)]
 
         def seconds(kind: str, table: str) -> tuple[float, ...]:
-            others = self._at(getattr(self, table), examples)
-            if self.alone is None or together is None:
-                return others
-            lone = self._at(self.alone[TABLES.index(table)], examples)
-            part = [together[kind][j] for j in owner]
-            return tuple(a + p * (b - a) for a, b, p in zip(lone, others, part, strict=True))
+            all_busy = self._interpolate(getattr(self, table), examples)
+            if self.alone is None or overlap is None:
+                return all_busy
+            alone = self._interpolate(self.alone[TABLES.index(table)], examples)
+            busy = [overlap[kind][j] for j in owner]
+            return tuple(a + p * (b - a) for a, b, p in zip(alone, all_busy, busy, strict=True))
 
-        again, back = seconds("R", "recompute"), seconds("B", "backward")
-        forward = seconds("F", "recompute" if checkpoint == "never" else "forward")
-        onward = tuple(round(size * examples) for size in self.activations)
         layers = Profile(
-            forward, again, back, onward, tuple(round(size * examples) for size in self.gradients)
+            forward=seconds("F", "recompute" if checkpoint == "never" else "forward"),
+            recompute=seconds("R", "recompute"),
+            backward=seconds("B", "backward"),
+            activation_bytes=tuple(round(size * examples) for size in self.activations),
+            gradient_bytes=tuple(round(size * examples) for size in self.gradients),
         )
         return StageCosts.of(layers, counts, self.link, self.update)
 
     def covers(self, examples: int) -> bool:
-        """Whether micro-batches of so many examples lie between those that were timed."""
+        """Whether a micro-batch size lies between sizes that were timed."""
         return self.sizes[0] <= examples <= self.sizes[-1]
 
-    def _at(self, table: Sequence[Sequence[float]], examples: int) -> tuple[float, ...]:
-        """Seconds of each layer; beyond the sizes that were timed a guess.
+    def _interpolate(self, table: Sequence[Sequence[float]], examples: int) -> tuple[float, ...]:
+        """Seconds of each layer at a micro-batch size; an extrapolation outside of the timed sizes.
 
-        Beyond the largest as between the last two, and not less than there; below the smallest in
-        proportion.
+        Below the smallest size, seconds are proportional to the size. Beyond the largest, the line
+        through the last two sizes is continued, but does not fall.
         """
         sizes = self.sizes
-        if examples < sizes[0]:
-            return tuple(seconds * examples / sizes[0] for seconds in table[0])
-        if len(sizes) == 1:
+        if examples < sizes[0] or len(sizes) == 1:
             return tuple(seconds * examples / sizes[0] for seconds in table[0])
         high = min(max(1, bisect_left(sizes, examples)), len(sizes) - 1)
         share = (examples - sizes[high - 1]) / (sizes[high] - sizes[high - 1])
@@ -100,14 +99,15 @@ class Calibration:
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any]) -> "Calibration":
-        """As `repro.harness.tasks.calibrate` records it."""
+        """The calibration that `repro.harness.tasks.calibrate` has recorded."""
         tables = {name: tuple(map(tuple, value[name])) for name in TABLES}
         rest = {
             name: tuple(value[name]) for name in ("sizes", "update", "activations", "gradients")
         }
-        lone = value.get("alone")
-        forward, recompute, backward = (
-            tuple(map(tuple, lone[name])) if lone else () for name in TABLES
-        )
-        alone = (forward, recompute, backward) if lone else None
+        alone = None
+        if value.get("alone"):
+            forward, recompute, backward = (
+                tuple(map(tuple, value["alone"][name])) for name in TABLES
+            )
+            alone = forward, recompute, backward
         return cls(**tables, **rest, link=link_of(value["link"]), alone=alone)

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline cost: seconds of F, R and B, bytes of messages, the link between them."""
+"""Costs of the stages of a pipeline: seconds of F, R and B, bytes of messages, and the link."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,22 +19,21 @@ _BYTES = ("activations", "gradients")
 
 @dataclass(frozen=True)
 class StageCosts:
-    """What one micro-batch costs on each of K stages.
+    """Costs of one micro-batch on each of K stages.
 
     Attributes:
         forward: seconds of F on each stage.
-        recompute: seconds of R, where a schedule has any.
-        backward: seconds of B.
+        recompute: seconds of R on each stage, where a schedule has any.
+        backward: seconds of B on each stage.
         activations: bytes that go forward behind each stage but the last: K-1 of them.
         gradients: bytes that come back there.
         link: between two stages; each direction carries one message at a time.
-        update: seconds of the optimizer's update on each stage, once a step, when all stages have
-            ended.
-        setup: seconds on each stage before its first action, once a step.
+        update: seconds of the optimizer's update on each stage, once per step, after all actions.
+        setup: seconds on each stage before its first action, once per step.
 
     Raises:
-        ValueError: one line, where a list has another length, something is no number of seconds or
-            bytes, or the link no `LinkSpeed`.
+        ValueError: one line: a list has another length, a value is no number of seconds or bytes,
+            or the link is no `LinkSpeed`.
     """
 
     forward: tuple[float, ...]
@@ -58,9 +57,10 @@ class StageCosts:
             if not values and name not in TABLES:
                 values = (0.0,) * length
             if len(values) != length:
+                place = "stage" if name in _TIMES else "boundary"
                 raise ValueError(
-                    f"{name}={shown(list(values))}: needs {length} numbers, one for each "
-                    f"{'stage' if name in _TIMES else 'boundary'} of K={K} stages; give as many"
+                    f"{name}={shown(list(values))}: needs {length} numbers, one for each {place} "
+                    f"of K={K} stages; give as many"
                 )
             object.__setattr__(self, name, values)
         if not isinstance(self.link, LinkSpeed):
@@ -70,7 +70,7 @@ class StageCosts:
 
     @classmethod
     def uniform(cls, stages: int, F: float = 1.0, R: float = 1.0, B: float = 2.0) -> "StageCosts":
-        """Equal stages and free messages; by default F:R:B = 1:1:2 (section 3.1, NeurIPS version)."""
+        """Equal stages and free messages; by default F:R:B = 1:1:2 (NeurIPS section 3.1)."""
         if not (within(stages, 1, 2**20) and isinstance(stages, Integral)):
             raise ValueError(
                 f"stages={shown(stages)}: must be a whole number, 1 or more; try stages=4"
@@ -87,17 +87,17 @@ class StageCosts:
         update: Sequence[float] = (),
         setup: float = 0.0,
     ) -> "StageCosts":
-        """A model's layers, cut into stages.
+        """Costs of stages that are made of the layers of a model.
 
         Args:
-            layers: what each of L layers costs on one micro-batch.
+            layers: costs of each of L layers on one micro-batch.
             counts: layers of each stage, K numbers that sum to L.
             link: between two stages.
             update: seconds of each layer's update; none by default.
             setup: seconds of each stage.
 
         Raises:
-            ValueError: one line, where counts do not sum to L or another argument is wrong.
+            ValueError: one line: counts do not sum to L, or another argument is wrong.
         """
         if len(update) not in (0, len(layers.forward)):
             raise ValueError(
@@ -127,10 +127,10 @@ class StageCosts:
         return len(self.forward)
 
     def scaled(self, factor: float) -> "StageCosts":
-        """On a clock that runs so many times slower: all seconds longer, the link slower, bytes as they are.
+        """The same costs with all seconds multiplied by a factor, and the link slower by it.
 
         Raises:
-            ValueError: one line, where the factor is no number above 0, or so large or small that a
+            ValueError: one line: the factor is no number above 0, or it is so large or small that a
                 number would leave its range.
         """
         if not within(factor, LEAST, MOST):
@@ -147,21 +147,19 @@ class StageCosts:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As recorded; `from_plain` reads it."""
-        return {name: list(getattr(self, name)) for name in (*_TIMES, *_BYTES)} | {
-            "link": plain_link(self.link)
-        }
+        """The costs as a JSON object, which `from_plain` reads."""
+        numbers = {name: list(getattr(self, name)) for name in (*_TIMES, *_BYTES)}
+        return {**numbers, "link": plain_link(self.link)}
 
     @classmethod
     def from_plain(cls, value: Any) -> "StageCosts":
         """The inverse of `plain`."""
-        return cls(
-            **{name: tuple(value[name]) for name in (*_TIMES, *_BYTES)}, link=link_of(value["link"])
-        )
+        numbers = {name: tuple(value[name]) for name in (*_TIMES, *_BYTES)}
+        return cls(**numbers, link=link_of(value["link"]))
 
 
 def plain_link(link: LinkSpeed) -> dict[str, Any]:
-    """As recorded; JSON has no infinity, so a speed without bounds is null."""
+    """A link as a JSON object, where null stands for an infinite speed."""
     speed = link.bytes_per_second
     return asdict(link) | {"bytes_per_second": speed if math.isfinite(speed) else None}
 
@@ -173,12 +171,12 @@ def link_of(value: Mapping[str, Any]) -> LinkSpeed:
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
-    """The seconds or bytes of a field, as a tuple of Python's numbers; a ValueError of one line where they are none."""
+    """The seconds or bytes of a field as a tuple of numbers; raises a one-line ValueError."""
     plain = getattr(values, "tolist", lambda: values)()  # NumPy's and torch's own
     if not (isinstance(plain, list | tuple) and all(within(value, 0, MOST) for value in plain)):
-        what = "bytes" if name in _BYTES else "seconds"
+        unit = "bytes" if name in _BYTES else "seconds"
         raise ValueError(
-            f"{name}={shown(values)}: must be a list of {what}, numbers from 0 to {MOST:g}; try "
+            f"{name}={shown(values)}: must be a list of {unit}, numbers from 0 to {MOST:g}; try "
             f"{name}=(1.0, 1.0)"
         )
     return tuple(value if isinstance(value, int | float) else float(value) for value in plain)

@@ -1,21 +1,20 @@
-"""One training step on a virtual clock, by the walker of `repro.gpipe.schedule.replay`."""
+"""Simulation of one training step on a virtual clock, by `repro.gpipe.schedule.replay`."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from repro.gpipe.schedule.actions import Action, Schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.simulate.calibration import Together
+from repro.simulate.calibration import Overlap
 from repro.simulate.stage_costs import FREE, StageCosts
 
 
 def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
-    """One step: set-up, the schedule's actions as early as order and messages allow, and the update.
+    """Timeline of one step: set-up, the actions as early as order and messages allow, the update.
 
-    Where costs are uniform, and messages, set-up and update free, its step is that of
-    `repro.paper.theory` to rounding.
+    With uniform costs and free messages, set-up and update, the step time is that of
+    `repro.paper.theory`, to rounding.
 
     Raises:
         ValueError: if the schedule has another number of stages than the costs.
@@ -28,83 +27,80 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
     seconds = {"F": costs.forward, "R": costs.recompute, "B": costs.backward}
     K = len(schedule.ranks)
     ready = [0.0] * K
-    before: list[Span] = []
-    for stage, took in enumerate(costs.setup):
+    setup: list[Span] = []
+    for stage, length in enumerate(costs.setup):
         start = ready[stage % K]
-        ready[stage % K] += took
-        if took:
-            before.append(Span("setup", stage, -1, start, start + took))
+        ready[stage % K] += length
+        if length:
+            setup.append(Span("setup", stage, -1, start, start + length))
     update = [sum(costs.update[rank::K]) for rank in range(K)]
     timeline = replay(
         schedule, lambda action: seconds[action.kind][action.stage], _transfer(costs), ready, update
     )
-    return replace(timeline, spans=(*before, *timeline.spans))
+    return replace(timeline, spans=(*setup, *timeline.spans))
 
 
 def settle(
-    schedule: Schedule, costs: Callable[[Together], StageCosts], rounds: int = 3
+    schedule: Schedule, costs: Callable[[Overlap], StageCosts], rounds: int = 3
 ) -> StageCosts:
-    """Costs that depend on how much the stages compute at once, which depends on the costs.
+    """Stage costs that depend on how many stages compute at once: a fixed-point iteration.
 
     Args:
-        schedule: whose stages.
-        costs: what they are, given the part of the other stages that is busy meanwhile
-            (`together`).
-        rounds: begun with all stages always busy, the step is simulated and looked at so many
-            times.
+        schedule: the schedule of the stages.
+        costs: the costs as a function of the overlap, see `overlap`.
+        rounds: number of simulations; the first assumes that all stages always compute.
     """
-    found = costs(dict.fromkeys("FRB", (1.0,) * schedule.stages))
+    settled = costs(dict.fromkeys("FRB", (1.0,) * schedule.stages))
     for _ in range(rounds):
-        found = costs(together(simulate(schedule, found)))
-    return found
+        settled = costs(overlap(simulate(schedule, settled)))
+    return settled
 
 
-def together(timeline: Timeline) -> dict[str, tuple[float, ...]]:
-    """While each stage is in F, in R, in B: the part of the other stages that is in one of these as well, in [0, 1].
+def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
+    """Fraction of the other stages that compute while a stage is in F, R or B, in [0, 1].
 
-    It is a mean over the time; 0 where there is no other stage, or none of that time.
+    Returns:
+        F, R or B -> one mean over time for each stage; 0 if K=1 or the stage has no such action.
     """
     work = [span for span in timeline.spans if span.kind in "FRB"]
-    edges = sorted(
-        (moment, change) for span in work for moment, change in ((span.start, 1), (span.end, -1))
-    )
-    computed: dict[float, float] = {}  # moment -> seconds of all stages together until then
-    before = total = 0.0
+    changes = [(span.start, 1) for span in work] + [(span.end, -1) for span in work]
+    work_until: dict[float, float] = {}  # moment -> seconds of work of all stages until then
+    previous = total = 0.0
     busy = 0
-    for moment, change in edges:
-        total += busy * (moment - before)
-        computed[moment] = total
-        before, busy = moment, busy + change
+    for moment, change in sorted(changes):
+        total += busy * (moment - previous)
+        work_until[moment] = total
+        previous, busy = moment, busy + change
     K = timeline.stages
-    own = {kind: [0.0] * K for kind in "FRB"}
-    others = {kind: [0.0] * K for kind in "FRB"}
+    seconds = {kind: [0.0] * K for kind in "FRB"}  # of each stage
+    others = {kind: [0.0] * K for kind in "FRB"}  # of the other stages meanwhile
     for span in work:
-        own[span.kind][span.stage] += span.seconds
-        others[span.kind][span.stage] += computed[span.end] - computed[span.start] - span.seconds
-    return {
-        kind: tuple(
-            min(1.0, max(0.0, part / (K - 1) / mine)) if mine and K > 1 else 0.0
-            for part, mine in zip(others[kind], own[kind], strict=True)
-        )
-        for kind in "FRB"
-    }
+        seconds[span.kind][span.stage] += span.seconds
+        all_work = work_until[span.end] - work_until[span.start]
+        others[span.kind][span.stage] += all_work - span.seconds
+
+    def fraction(others: float, seconds: float) -> float:
+        if K == 1 or not seconds:
+            return 0.0
+        return min(1.0, max(0.0, others / (K - 1) / seconds))
+
+    return {kind: tuple(map(fraction, others[kind], seconds[kind])) for kind in "FRB"}
 
 
-def _transfer(costs: StageCosts) -> "float | Any":
-    """What the messages take; without bounds on the link nothing has to be looked up."""
+def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
+    """Transfer times of the messages, as `replay` takes them; 0 on a free link."""
     link = costs.link
     if link == FREE:
         return 0.0
     sizes = {("F", j): size for j, size in enumerate(costs.activations)}
     sizes |= {("B", j + 1): size for j, size in enumerate(costs.gradients)}
-    found = {
-        key: Crossing(size / link.bytes_per_second, link.latency, not link.overlap)
-        if size
-        else Crossing()
-        for key, size in sizes.items()
-    }
+    crossings = {key: Crossing() for key in sizes}
+    for key, size in sizes.items():
+        if size:
+            seconds = size / link.bytes_per_second
+            crossings[key] = Crossing(seconds, link.latency, not link.overlap)
 
     def crossing(send: Action) -> Crossing:
-        return found[send.of, send.stage]
+        return crossings[send.of, send.stage]
 
     return crossing

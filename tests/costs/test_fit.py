@@ -10,7 +10,7 @@ from torch import nn
 
 from repro.cli.main import main
 from repro.costs.fit import Count, Search, Step
-from repro.costs.size_ladder import Sizes, families
+from repro.costs.size_ladder import Sizes, size_ladders
 from repro.costs.units import in_unit, parse_bytes, readable
 from repro.models import Model, build
 
@@ -149,15 +149,18 @@ def test_a_layer_that_narrows_what_crosses_is_looked_for():
 
 
 def test_what_is_varied():
-    assert [sizes[0] for sizes in families("amoebanet-d", {}, None)] == [
+    assert [sizes[0] for sizes in size_ladders("amoebanet-d", {}, None)] == [
         {"L": L, "D": 16} for L in (18, 36, 72)
     ]
-    assert families("amoebanet-d", {"D": 64}, None)[0][:2] == [{"D": 64, "L": 3}, {"D": 64, "L": 6}]
-    assert families("transformer", {"T": 8}, None)[0][1] == {"T": 8, "L": 2}
-    assert families("transformer", {"L": 8}, None) == [[{"L": 8}]]
-    assert families("import:a:b", {"x": 1}, "width")[0][4] == {"x": 1, "width": 5}
+    assert size_ladders("amoebanet-d", {"D": 64}, None)[0][:2] == [
+        {"D": 64, "L": 3},
+        {"D": 64, "L": 6},
+    ]
+    assert size_ladders("transformer", {"T": 8}, None)[0][1] == {"T": 8, "L": 2}
+    assert size_ladders("transformer", {"L": 8}, None) == [[{"L": 8}]]
+    assert size_ladders("import:a:b", {"x": 1}, "width")[0][4] == {"x": 1, "width": 5}
     with pytest.raises(ValueError, match="vary = 'x'"):
-        families("import:a:b", {"x": 1}, "x")
+        size_ladders("import:a:b", {"x": 1}, "x")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def step(cost: Calibration, run: RunSpec) -> Timeline:
     schedule = make_schedule(run.schedule, run.K, run.M, run.checkpoint)
     return simulate(
         schedule,
-        settle(schedule, lambda together: cost.stages((1, 1), 8 // run.M, together=together)),
+        settle(schedule, lambda overlap: cost.stages((1, 1), 8 // run.M, overlap=overlap)),
     )
 
 

@@ -48,7 +48,7 @@ from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import Cost
 from repro.gpipe.runtime.health import report_errors_to_all
-from repro.gpipe.runtime.status import status, in_call, stage_name
+from repro.gpipe.runtime.status import in_call, stage_name, status
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline

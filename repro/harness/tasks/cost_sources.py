@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
-from repro.costs.stage_memory import micro_batch, walk
+from repro.costs.stage_memory import micro_batch, peak_memory
 from repro.gpipe.core.microbatch import sizes
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
 from repro.gpipe.partition.partition import additive, smallest_largest
@@ -145,7 +145,7 @@ class _Counted(Source):
             Task(schedule, j, range(a, b), inputs, targets, Messages())
             for j, (a, b) in enumerate(pairwise(ends))
         ]
-        return [walk(self._counter, task).total for task in tasks]
+        return [peak_memory(self._counter, task).total for task in tasks]
 
 
 class Calibrated(_Counted):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from repro.costs.fit import Search, Step
-from repro.costs.size_ladder import families
+from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
 from repro.harness import allocator
 from repro.harness.job import Job, Measured
@@ -80,7 +80,7 @@ def counted(spec: RunSpec, device: str) -> FitRound:
     )
     assert spec.memory is not None
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
-    sizes = families(spec.model, spec.arguments, None)
+    sizes = size_ladders(spec.model, spec.arguments, None)
     answer = _last.largest(sizes)
     largest, above = answer.best, answer.above
     shown = largest or above
