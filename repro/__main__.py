@@ -7,13 +7,13 @@ from repro.io import signals
 
 def main() -> int:
     """Entry point; imports the rest only when Ctrl-C is already heeded."""
-    signals.heed()
+    signals.install_handlers()
     try:
         from repro.cli import main
 
         signals.check()
     except BaseException:
-        if not signals.heard():
+        if not signals.was_signalled():
             raise
         print("interrupted: nothing had begun", file=sys.stderr)
         return signals.exit_status()

@@ -42,7 +42,7 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    signals.heed()
+    signals.install_handlers()
     warned, kept = Warned(), ""
     warnings.showwarning = warned.show
     try:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         kept = str(stop)
     except Exception as error:
-        if not signals.heard():  # else this may be what an import made of it
+        if not signals.was_signalled():  # else this may be what an import made of it
             from repro.cli.options import mistake
 
             if not (isinstance(error, ValueError | OSError) and (told := mistake(error))):

@@ -1,1 +1,1 @@
-"""Safe input and output; pure Python, so that every other part of the project may use it."""
+"""Safe input and output, in pure Python, so that every other part of the project may use it."""

@@ -1,4 +1,4 @@
-"""Files written so that a kill or a full disk at any moment leaves the old one or the new one, never a part."""
+"""Atomic writes: a kill or a full disk leaves the old file or the new one, never a part."""
 
 import json
 import os
@@ -13,35 +13,36 @@ _TEMPORARY = re.compile(r"\..+\.(json|jsonl|parquet)\.\d+")
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write beside, then rename; a file that holds these bytes already is left alone.
+    """Write a file atomically; a file that already holds these bytes is not touched.
 
-    Raises OSError that names the file, also where the system's own error does not (a full disk).
+    Raises:
+        OSError: with the path of the file, which the system's own error of a full disk lacks.
     """
     if _holds(path, data):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):  # the part that was written takes room on a full disk
-            beside.unlink()
+        with suppress(OSError):  # free its part of a full disk
+            temporary.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def as_json(value: object) -> bytes:
-    """JSON that people can read."""
+    """A value as indented JSON."""
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def remove_leftovers(machine: Path) -> None:
-    """Remove what killed processes were about to write under a machine's folder, and workers' logs without a word.
+    """Remove temporary files of killed processes, and empty logs, under a machine's folder.
 
-    Only for who holds the lock of the results: no living process may be writing there.
+    Only for a process that holds the lock of the results: no other process may be writing there.
     """
     for path in machine.rglob(".*"):
         if _TEMPORARY.fullmatch(path.name) and not path.is_dir():

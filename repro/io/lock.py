@@ -41,7 +41,7 @@ class Lock:
         self._held: list[tuple[FileLock, os.stat_result]] = []
 
     def take(self) -> None:
-        """Take the lock, also again after the folder was deleted or moved and the lock file with it.
+        """Take the lock; again, if the folder was deleted or moved since, and the lock file with it.
 
         Raises:
             ValueError: one line: the process that holds the lock, or what is wrong with its file.
@@ -59,8 +59,8 @@ class Lock:
             lock.acquire(blocking=False)
         except Timeout:
             raise ValueError(
-                f"--results {self._results}: {_owner(self._path)} measures into it; wait until that "
-                "has ended, or record into another folder with --results"
+                f"--results {self._results}: {_owner(self._path)} measures into it; wait until "
+                "that has ended, or record into another folder with --results"
             ) from None
         except OSError as error:
             if error.errno not in _WITHOUT_LOCKS:

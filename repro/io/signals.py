@@ -1,37 +1,37 @@
-"""Signals that end a program as Ctrl-C does: in order, with what is finished kept."""
+"""Signals that end a program in order, as Ctrl-C does, with finished work kept."""
 
 import signal
 from contextlib import suppress
 
-_heard: list[int] = []
+_received: list[int] = []
 
 
-def heed() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and be remembered."""
-    _heard.clear()
+def install_handlers() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and remember that they came."""
+    _received.clear()
 
     def stop(number: int, _frame: object) -> None:
-        _heard.append(number)
+        _received.append(number)
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # what nohup ignores stays ignored
+        # A signal that nohup ignores stays ignored.
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            with suppress(ValueError):  # only the main thread may
+            with suppress(ValueError):  # only the main thread may set handlers
                 signal.signal(number, stop)
 
 
-def heard() -> bool:
+def was_signalled() -> bool:
     """Whether a signal came."""
-    return bool(_heard)
+    return bool(_received)
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal came: where a library was being imported, it may have swallowed the first."""
-    if heard():
+    """Raise KeyboardInterrupt if a signal came, since an import may swallow the first one."""
+    if was_signalled():
         raise KeyboardInterrupt
 
 
 def exit_status() -> int:
-    """That of a program which the first signal has ended."""
-    return 128 + (_heard or [signal.SIGINT])[0]
+    """Exit status of a program that the first signal has ended."""
+    return 128 + (_received or [signal.SIGINT])[0]

@@ -1,8 +1,7 @@
-"""Files from outside as plain data: whatever their bytes, a value or one `ValueError` line.
+"""Reading of files from outside as plain data: any bytes give a value or a one-line ValueError.
 
-Nothing is constructed but dicts, lists, texts, numbers, true, false and null, so nothing that is
-read here can run code. A file that is larger or deeper than one of ours can be is refused before it
-costs memory or time.
+Only dicts, lists, texts, numbers, true, false and null are constructed, so no file can run code. A
+file that is larger or deeper than one of ours can be is refused before it costs memory or time.
 """
 
 import json
@@ -15,10 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-SMALL = 2**20  # bytes of a spec, a status or another file that holds one object
-LARGE = 2**26  # bytes of a file that grows with every round, with K x M or with the layers
-DEPTH = 32  # of lists and objects in each other
-VALUES = 2**20  # values in one value
+# Limits in bytes: of a file with one object, such as a spec or a status, and of a file that grows
+# with every round, with K x M or with the layers.
+SMALL = 2**20
+LARGE = 2**26
+DEPTH = 32  # greatest depth of nested lists and objects
+VALUES = 2**20  # greatest number of values in a value
 
 
 def open_regular(path: Path, *, links: bool = True) -> BufferedReader:
@@ -29,17 +30,19 @@ def open_regular(path: Path, *, links: bool = True) -> BufferedReader:
         links: whether the path itself may be a symbolic link.
 
     Raises:
-        OSError: if it cannot be opened.
-        ValueError: if it is no regular file, since a pipe or a device may never end.
+        OSError: the file cannot be opened.
+        ValueError: it is no regular file; a pipe or a device may never end.
     """
     if not links and path.is_symlink():
         raise ValueError("is a symbolic link; put the file itself in its place")
-    refused = 0 if links else os.O_NOFOLLOW
+    extra_flags = os.O_NONBLOCK | os.O_NOCTTY
+    if not links:
+        extra_flags |= os.O_NOFOLLOW
 
-    def at_once(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY | refused)
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | extra_flags)
 
-    file = open(path, "rb", opener=at_once)  # noqa: SIM115  (the caller closes it)
+    file = open(path, "rb", opener=opener)  # noqa: SIM115  (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise ValueError("is no regular file; give the path of one")
@@ -51,11 +54,11 @@ def read_bytes(path: Path, limit: int, *, links: bool = True) -> bytes:
 
     Args:
         path: of the file.
-        limit: the most bytes that it may have.
+        limit: greatest number of bytes.
         links: whether the path itself may be a symbolic link.
 
     Raises:
-        ValueError: one line, which does not name the file.
+        ValueError: one line, without the path of the file.
     """
     try:
         with open_regular(path, links=links) as file:
@@ -64,21 +67,23 @@ def read_bytes(path: Path, limit: int, *, links: bool = True) -> bytes:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"not readable ({reason}); check the path") from None
     if len(raw) > limit:
-        allowed = f"{limit} bytes, the most that is read"
-        raise ValueError(f"is larger than {allowed}; is it the right file?")
+        raise ValueError(
+            f"is larger than {limit} bytes, the most that is read; is it the right file?"
+        )
     return raw
 
 
 def read_text(path: Path, limit: int, *, links: bool = True) -> str:
-    """The content of a regular file as text; arguments and errors as of `read_bytes`."""
+    """The content of a regular file as text; arguments and errors as in `read_bytes`."""
     raw = read_bytes(path, limit, links=links)
     if raw.startswith(b"\xef\xbb\xbf"):
         raise ValueError("begins with a byte order mark; save it as UTF-8 without one")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        where = f"{error.reason} at byte {error.start}"
-        raise ValueError(f"is no UTF-8 ({where}); save it as UTF-8") from None
+        raise ValueError(
+            f"is no UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from None
 
 
 def from_json(text: str, *, any_number: bool = False) -> Any:
@@ -86,7 +91,7 @@ def from_json(text: str, *, any_number: bool = False) -> Any:
 
     Args:
         text: in JSON.
-        any_number: also read the numbers that Python writes and JSON does not have: NaN, infinities
+        any_number: also accept numbers that Python writes but JSON does not have: NaN, infinities
             and integers of more than 64 bits.
 
     Raises:
@@ -98,8 +103,9 @@ def from_json(text: str, *, any_number: bool = False) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"not readable as JSON ({error}); correct it") from None
     except RecursionError:
-        depth = f"more than {DEPTH} lists and objects in each other"
-        raise ValueError(f"not readable as JSON ({depth})") from None
+        raise ValueError(
+            f"not readable as JSON (more than {DEPTH} lists and objects in each other)"
+        ) from None
     check_plain(value, any_number=any_number)
     return value
 
@@ -109,15 +115,16 @@ def check_plain(value: Any, most: int = VALUES, *, any_number: bool = False) -> 
 
     Args:
         value: anything.
-        most: how many values may be in it.
-        any_number: also allow NaN, infinities and integers of more than 64 bits.
+        most: greatest number of values in it.
+        any_number: also accept NaN, infinities and integers of more than 64 bits.
     """
+    # Level by level, so that neither depth nor size costs more than allowed.
     level, count = [value], 0
     for _ in range(DEPTH + 1):
         count += len(level)
         if count > most:
             raise ValueError(f"holds more than {most} values; give less")
-        parts = (part for one in level for part in _parts(one, any_number))
+        parts = (part for parent in level for part in _parts(parent, any_number))
         level = list(islice(parts, most + 1))
         if not level:
             return
@@ -125,27 +132,28 @@ def check_plain(value: Any, most: int = VALUES, *, any_number: bool = False) -> 
 
 
 def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """A dict of pairs; raises ValueError unless their keys are different texts."""
-    found: dict[str, Any] = {}
+    """A dict of key-value pairs; raises a ValueError unless the keys are different texts."""
+    result: dict[str, Any] = {}
     for name, value in pairs:
         if not isinstance(name, str):
             raise ValueError(f"the key {short(name)} is no text; put it in quotes")
-        if name in found:
+        if name in result:
             raise ValueError(f"the key {short(name)} is there twice; take one out")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def printable(text: str) -> str:
-    """A text as one line, in which what a terminal would act on is escaped, such as a colour."""
+    """A text as one line, with control characters escaped, on which a terminal would act."""
     line = " ".join(text.split())
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line
-    )
+    if line.isprintable():
+        return line
+    characters = [c if c.isprintable() else c.encode("unicode_escape").decode() for c in line]
+    return "".join(characters)
 
 
 def message(error: BaseException) -> str:
-    """What an exception says as one printable line, also where it fails to say it."""
+    """The message of an exception as one printable line, also if its `__str__` raises."""
     try:
         return printable(str(error))
     except Exception as failure:
@@ -153,7 +161,7 @@ def message(error: BaseException) -> str:
 
 
 def short(value: object, most: int = 80, *, quote: bool = True) -> str:
-    """A value as it stands in a message: one line of at most about `most` characters."""
+    """A value for a message: one line of about `most` characters at most."""
     try:
         text = repr(value) if quote else str(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists too deep
@@ -169,12 +177,15 @@ def with_article(value: object) -> str:
 
 
 def _integer(digits: str) -> int:
-    """An integer of JSON; Python itself refuses thousands of digits with advice for programmers."""
-    return int(digits[:40])  # of so many digits none has 64 bits
+    """An integer of JSON, of which 40 digits are read: already those have more than 64 bits.
+
+    Of thousands of digits, Python raises an error with advice for programmers.
+    """
+    return int(digits[:40])
 
 
 def _parts(value: Any, any_number: bool) -> Iterator[Any]:
-    """What a plain value directly holds; raises ValueError if it is none."""
+    """The values directly inside a plain value; raises a ValueError if the value is not plain."""
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise ValueError("holds half of a character (a lone surrogate); write the whole one")
@@ -189,8 +200,9 @@ def _parts(value: Any, any_number: bool) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         yield from value
     elif isinstance(value, dict):
-        if strange := [name for name in value if not isinstance(name, str)]:
-            raise ValueError(f"the key {short(strange[0])} is no text; put it in quotes")
+        for name in value:
+            if not isinstance(name, str):
+                raise ValueError(f"the key {short(name)} is no text; put it in quotes")
         yield from value
         yield from value.values()
     else:

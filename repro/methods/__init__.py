@@ -1,6 +1,6 @@
-"""Ways of training a model on several devices: our pipeline, and peer libraries behind the same face.
+"""Ways of training a model on several devices: our pipeline and peer libraries, one interface.
 
-`make(library, setup)` builds one; `checks` holds it against the unsplit model.
+`make(library, setup)` builds one. `checks` compares it with the unsplit model.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ __all__ = ["Method", "Setup", "make"]
 
 
 def make(library: str, setup: Setup) -> Method:
-    """The method of that library on this process; peers are imported only here.
+    """The method of a library on this process; a peer library is imported when it is asked for.
 
     Raises:
-        ValueError: for a peer with throttled links, which it does not have.
+        ValueError: one line: links are to be throttled, and the library is a peer, which cannot.
     """
     if library != "repro" and setup.throttle is not None:
         raise ValueError(

@@ -1,10 +1,11 @@
-"""Does a library train as one device would? Each check is held against the unsplit model on the same micro-batches.
+"""Checks whether a library trains as one device would, against the unsplit model.
 
-The reference runs the micro-batches one after the other, without recomputation; the mini-batch's
-loss is their mean weighted by size (section 2.3 of arXiv:1811.06965v5: micro-batches change nothing
-but what batch norm trains on).
+The reference runs the same micro-batches one after the other, without recomputation. The loss of
+the mini-batch is their mean weighted by size: by section 2.3 of arXiv:1811.06965v5, micro-batches
+change only the statistics that batch norm trains with.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -25,7 +26,7 @@ Make = Callable[[Setup], Method]
 Batch = Callable[[int, int], tuple[Any, Any]]
 State = dict[str, Tensor]
 NAMES = ("gradients", "batch norm", "evaluation", "dropout", "unequal micro-batches")
-_NEAR = 1e-5  # of the largest number compared: float32 sums in another order
+_TOLERANCE = 1e-5  # relative to the largest number: float32 sums in another order
 _DROPOUTS = (
     nn.Dropout,
     nn.Dropout1d,
@@ -38,7 +39,7 @@ _DROPOUTS = (
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found: `none` where the model has nothing to check; `value` is the greatest difference."""
+    """Result of a check: "none" if the model has nothing to check; `value`: greatest difference."""
 
     verdict: Verdict
     value: float | None
@@ -49,8 +50,11 @@ class Check:
 class _Reference:
     """One step of the unsplit model.
 
-    `running` holds what batch norm's running statistics should then be: moved once, by the
-    mini-batch's mean and unbiased variance.
+    Attributes:
+        loss: of the mini-batch.
+        gradients: of the parameters.
+        running: expected running statistics of batch norm, updated once by the mini-batch's mean
+            and unbiased variance.
     """
 
     loss: float
@@ -61,111 +65,107 @@ class _Reference:
 def examine(
     make: Make, setup: Setup, batch: Batch, N: int, spare: dist.ProcessGroup | None = None
 ) -> dict[str, Check]:
-    """All checks, by name; every process of the library calls this and gets the same.
+    """All checks, by name; every process of the library calls this and gets the same result.
 
     Args:
         make: builds the library's method.
-        setup: model and cut; checkpoint and optimizer are chosen here.
+        setup: model and cut; its checkpoint and optimizer are not used.
         batch: (N, seed) -> (inputs, targets).
-        N: mini-batch size, a multiple of M; the unequal one has one example more.
-        spare: a group for the check that may leave its group unusable.
+        N: mini-batch size, a multiple of M; the check of unequal micro-batches has one more.
+        spare: a process group for that check, which may leave its group unusable.
     """
-    quiet = replace(
-        setup, layers=[_quiet(layer) for layer in setup.layers], optimizer=None, checkpoint="always"
+    without_dropout = replace(
+        setup,
+        layers=[_without_dropout(layer) for layer in setup.layers],
+        optimizer=None,
+        checkpoint="always",
     )
+    checks: dict[str, Check] = {}
     inputs, targets = batch(N, setup.seed)
-    method = make(quiet)
+    method = make(without_dropout)
     try:
-        found, trained = _gradients(method, quiet, inputs, targets)
-        names = ("batch norm", "evaluation")
-        found |= (
-            _after(method, quiet, inputs, targets)
-            if trained
-            else dict.fromkeys(names, found["gradients"])
-        )
+        checks["gradients"] = _gradients(method, without_dropout, inputs, targets)
+        if checks["gradients"].verdict == "refused":  # there was no step after which to look
+            checks["batch norm"] = checks["evaluation"] = checks["gradients"]
+        else:
+            state = _from_all(method, method.module.state_dict())
+            checks["batch norm"] = _batch_norm(method, without_dropout, inputs, targets, state)
+            checks["evaluation"] = _evaluation(method, without_dropout, inputs, targets, state)
     finally:
         method.close()
-    found["dropout"] = _dropout(make, setup, inputs, targets)
+    checks["dropout"] = _dropout(make, setup, inputs, targets)
     inputs, targets = batch(N + 1, setup.seed)
-    odd = make(replace(quiet, sample=split(inputs, setup.micro_batches)[0], group=spare))
+    sample = split(inputs, setup.micro_batches)[0]
+    method = make(replace(without_dropout, sample=sample, group=spare))
     try:
-        unequal, _ = _gradients(odd, quiet, inputs, targets)
+        checks["unequal micro-batches"] = _gradients(method, without_dropout, inputs, targets)
     finally:
-        odd.close()
-    return found | {"unequal micro-batches": unequal["gradients"]}
+        method.close()
+    return checks
 
 
-def _gradients(
-    method: Method, setup: Setup, inputs: Tree, targets: Tree
-) -> tuple[dict[str, Check], bool]:
-    """Loss and gradients of one step, and whether there was one."""
-    step, refusal = _tried(method, lambda: method.train_step(inputs, targets))
+def _gradients(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> Check:
+    """Compare loss and gradients of one step."""
+    step, refusal = _try(method, lambda: method.train_step(inputs, targets))
     if refusal:
-        return {"gradients": Check("refused", None, refusal)}, False
-    expected = _reference(method, setup, inputs, targets)
-    gradients = _whole(
-        method, {n: p.grad for n, p in method.module.named_parameters() if p.grad is not None}
-    )
-    sizes = [batch_size(part) for part in method.cut(inputs)]
-    text = (
-        f"micro-batches of {', '.join(map(str, sizes))}: loss {step.loss:.6f}, unsplit "
-        f"{expected.loss:.6f}"
-    )
-    numbers = {**gradients, "loss": torch.tensor(step.loss)}
-    return {
-        "gradients": _compared(
-            numbers, {**expected.gradients, "loss": torch.tensor(expected.loss)}, text
-        )
-    }, True
+        return Check("refused", None, refusal)
+    reference = _reference(method, setup, inputs, targets)
+    sizes = ", ".join(str(batch_size(part)) for part in method.cut(inputs))
+    text = f"micro-batches of {sizes}: loss {step.loss:.6f}, unsplit {reference.loss:.6f}"
+    actual = {**_from_all(method, _gradients_of(method.module)), "loss": torch.tensor(step.loss)}
+    expected = {**reference.gradients, "loss": torch.tensor(reference.loss)}
+    return _compare(actual, expected, text)
 
 
-def _after(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> dict[str, Check]:
-    """Batch norm's running statistics after the step, and evaluation with whatever they are."""
-    expected = _reference(method, setup, inputs, targets)
-    state = _whole(method, method.module.state_dict())
-    norm = Check("none", None, "the model has no batch norm")
-    if expected.running:
-        counts = {int(v) for n, v in state.items() if n.endswith("num_batches_tracked")}
-        text = f"after one step num_batches_tracked is {', '.join(map(str, sorted(counts)))}"
-        norm = _compared(state, expected.running, text)
-        norm = norm if counts == {1} else replace(norm, verdict="wrong")
-    result, refusal = _tried(method, lambda: method.evaluate(inputs, targets))
+def _batch_norm(method: Method, setup: Setup, inputs: Tree, targets: Tree, state: State) -> Check:
+    """Compare batch norm's running statistics after one step."""
+    reference = _reference(method, setup, inputs, targets)
+    if not reference.running:
+        return Check("none", None, "the model has no batch norm")
+    counts = {int(v) for n, v in state.items() if n.endswith("num_batches_tracked")}
+    text = f"after one step num_batches_tracked is {', '.join(map(str, sorted(counts)))}"
+    check = _compare(state, reference.running, text)
+    return check if counts == {1} else replace(check, verdict="wrong")
+
+
+def _evaluation(method: Method, setup: Setup, inputs: Tree, targets: Tree, state: State) -> Check:
+    """Compare outputs in evaluation mode with those of the unsplit model in the same state."""
+    result, refusal = _try(method, lambda: method.evaluate(inputs, targets))
     if refusal:
-        return {"batch norm": norm, "evaluation": Check("refused", None, refusal)}
-    parts = [part for part in method.gather(result.outputs) if part is not None]
-    outputs = {str(n): t.cpu() for n, t in enumerate(flatten(parts[-1])[0])}
-    unsplit = {
-        str(n): t.cpu() for n, t in enumerate(flatten(_evaluated(method, setup, inputs, state))[0])
-    }
+        return Check("refused", None, refusal)
+    model = _unsplit(setup)
+    model.load_state_dict({name: state[name] for name in model.state_dict()})
+    model.eval()
+    with torch.no_grad():
+        unsplit = gather([model(part) for part in method.cut(inputs)])
+    outputs = [part for part in method.gather(result.outputs) if part is not None][-1]
     text = "outputs with the statistics that training left"
-    return {"batch norm": norm, "evaluation": _compared(outputs, unsplit, text)}
+    return _compare(_numbered(outputs), _numbered(unsplit), text)
 
 
 def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
-    """Are the same activations dropped when a stage is recomputed? Gradients with recomputation and without."""
-    modules = [build(layer, n, setup.seed, setup.device) for n, layer in enumerate(setup.layers)]
-    if not any(
-        isinstance(part, _DROPOUTS) and part.p for module in modules for part in module.modules()
-    ):
+    """Compare gradients with and without recomputation: are the same activations dropped?"""
+    modules = _unsplit(setup).modules()
+    if not any(isinstance(module, _DROPOUTS) and module.p for module in modules):
         return Check("none", None, "the model has no dropout")
-    found: dict[str, State] = {}
+    gradients: dict[str, State] = {}
     for checkpoint in ("always", "never"):
         method = make(replace(setup, checkpoint=checkpoint, optimizer=None))
         try:
             with torch.random.fork_rng():
                 torch.manual_seed(setup.seed)
-                _, refusal = _tried(method, lambda: method.train_step(inputs, targets))  # noqa: B023
+                _, refusal = _try(method, lambda: method.train_step(inputs, targets))  # noqa: B023
             if refusal:
                 return Check("refused", None, refusal)
-            named = method.module.named_parameters()
-            found[checkpoint] = _whole(method, {n: p.grad for n, p in named if p.grad is not None})
+            gradients[checkpoint] = _from_all(method, _gradients_of(method.module))
         finally:
             method.close()
-    return _compared(found["always"], found["never"], "gradients, always against never recomputed")
+    text = "gradients, always against never recomputed"
+    return _compare(gradients["always"], gradients["never"], text)
 
 
 def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Reference:
-    """The unsplit model on this library's own micro-batches."""
+    """One step of the unsplit model on this library's own micro-batches."""
     model = _unsplit(setup)
     norms: dict[str, Any] = {
         name: module for name, module in model.named_modules() if isinstance(module, BATCH_NORMS)
@@ -173,10 +173,11 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Re
     before = {
         name: (norm.running_mean.clone(), norm.running_var.clone()) for name, norm in norms.items()
     }
+    # Inputs of each batch norm, over all micro-batches.
     seen: dict[str, list[Tensor]] = {name: [] for name in norms}
     for name, norm in norms.items():
         norm.register_forward_pre_hook(
-            lambda _norm, given, name=name: seen[name].append(given[0].detach())
+            lambda _norm, inputs, name=name: seen[name].append(inputs[0].detach())
         )
     total, loss = batch_size(inputs), 0.0
     for part, target in zip(method.cut(inputs), method.cut(targets), strict=True):
@@ -187,22 +188,10 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Re
     for name, norm in norms.items():
         values = torch.cat(seen[name]).transpose(0, 1).flatten(1)  # [C, values]
         factor = 1.0 if norm.momentum is None else norm.momentum
-        for key, old, new in zip(
-            ("mean", "var"), before[name], (values.mean(1), values.var(1)), strict=True
-        ):
-            running[f"{name}.running_{key}"] = old.lerp(new, factor).cpu()
-    return _Reference(
-        loss, {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}, running
-    )
-
-
-def _evaluated(method: Method, setup: Setup, inputs: Tree, state: State) -> Tree:
-    """Outputs of the unsplit model in that state."""
-    model = _unsplit(setup)
-    model.load_state_dict({name: state[name] for name in model.state_dict()})
-    model.eval()
-    with torch.no_grad():
-        return gather([model(part) for part in method.cut(inputs)])
+        mean, variance = before[name]
+        running[f"{name}.running_mean"] = mean.lerp(values.mean(1), factor).cpu()
+        running[f"{name}.running_var"] = variance.lerp(values.var(1), factor).cpu()
+    return _Reference(loss, _gradients_of(model), running)
 
 
 def _unsplit(setup: Setup) -> nn.Sequential:
@@ -211,46 +200,59 @@ def _unsplit(setup: Setup) -> nn.Sequential:
     )
 
 
-def _quiet(layer: Layer) -> Layer:
-    """The same layer with nothing dropped."""
+def _without_dropout(layer: Layer) -> Layer:
+    """The same layer with dropout probabilities of 0."""
 
-    def made() -> nn.Module:
+    def factory() -> nn.Module:
         module = deepcopy(layer) if isinstance(layer, nn.Module) else layer()
         for part in module.modules():
             if isinstance(part, _DROPOUTS):
                 part.p = 0.0
         return module
 
-    return made
+    return factory
 
 
-def _tried(method: Method, action: Callable[[], Any]) -> tuple[Any, str]:
-    """What it returned, and the error that came first on any process, as one line."""
+def _gradients_of(module: nn.Module) -> State:
+    """Gradients of a module on the CPU."""
+    return {n: p.grad.cpu() for n, p in module.named_parameters() if p.grad is not None}
+
+
+def _numbered(tree: Tree) -> State:
+    """The tensors of a tree on the CPU, by number."""
+    return {str(number): tensor.cpu() for number, tensor in enumerate(flatten(tree)[0])}
+
+
+def _try(method: Method, action: Callable[[], Any]) -> tuple[Any, str]:
+    """Result of an action, and the first error of any process as one line ("" if none)."""
     result, failure = None, None
     try:
         result = action()
     except Exception as error:
         failure = (time.perf_counter(), " ".join(f"{type(error).__name__}: {error}".split())[:200])
-    failures = [each for each in method.gather(failure) if each is not None]
+    failures = [failure for failure in method.gather(failure) if failure is not None]
     return result, min(failures)[1] if failures else ""
 
 
-def _whole(method: Method, part: Mapping[str, Tensor]) -> State:
-    """The parts of all processes together, on the CPU."""
-    own = {name: tensor.detach().cpu() for name, tensor in part.items()}
-    return {name: tensor for each in method.gather(own) for name, tensor in each.items()}
+def _from_all(method: Method, part: Mapping[str, Tensor]) -> State:
+    """The named tensors of all processes, on the CPU."""
+    state: State = {}
+    for tensors in method.gather({name: tensor.detach().cpu() for name, tensor in part.items()}):
+        state |= tensors
+    return state
 
 
-def _compared(found: State, expected: State, text: str) -> Check:
-    """Greatest difference; `ok` where it is near nothing beside the greatest number expected."""
-    if missing := sorted(expected.keys() - found.keys()):
+def _compare(actual: State, expected: State, text: str) -> Check:
+    """Greatest difference; "ok" if it is small relative to the greatest expected number."""
+    missing = sorted(expected.keys() - actual.keys())
+    if missing:
         return Check("wrong", None, f"{text}; missing: {', '.join(missing)}")
     worst, size = 0.0, 0.0
     for name, target in expected.items():
-        difference = (found[name].double() - target.double()).abs().max().item()
-        worst = difference if difference != difference else max(worst, difference)
-        size = max(size, target.abs().max().item())
-        if worst != worst:
+        difference = (actual[name].double() - target.double()).abs().max().item()
+        if math.isnan(difference):
             return Check("wrong", None, f"{text}; {name} is not finite")
-    verdict: Verdict = "ok" if worst <= _NEAR * max(size, 1e-3) else "wrong"
+        worst = max(worst, difference)
+        size = max(size, target.abs().max().item())
+    verdict: Verdict = "ok" if worst <= _TOLERANCE * max(size, 1e-3) else "wrong"
     return Check(verdict, worst, f"{text}; off by {worst:.1e} at most, of numbers up to {size:.3g}")

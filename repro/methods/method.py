@@ -1,4 +1,4 @@
-"""What every way of training looks like to the harness, and what each is given."""
+"""The interface of every way of training, and the setup that each one gets."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and how to train it, the same for every method.
+    """A model and the options of its training, the same for every method.
 
     Attributes:
         layers: of the unsplit model; factories are initialised from (seed, layer index).
@@ -28,16 +28,15 @@ class Setup:
         sample: inputs of one micro-batch.
         device: of this process.
         replicas: D.
-        balance: layers per stage, or a rule of `repro.gpipe.Pipeline`; "time" is ours alone.
+        balance: layers per stage, or a rule of `repro.gpipe.Pipeline`; "time" only for ours.
         checkpoint: which micro-batches are recomputed.
-        schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`; ours alone.
-        transport: as `repro.gpipe.Pipeline` takes it; ours alone.
-        throttle: of the links between stages, as `repro.gpipe.Pipeline` takes it; ours alone, peers
-            are refused.
-        seed: of initial weights, and of what is random inside layers.
-        optimizer: makes it for this process's parameters; None leaves gradients where they are.
-        group: the K processes, for a library that wants a process group.
-        allow_nonfinite: train on where loss or gradients are inf or nan; only ours ever refuses.
+        schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`; only for ours.
+        transport: as in `repro.gpipe.Pipeline`; only for ours.
+        throttle: limit of the links between stages, as in `repro.gpipe.Pipeline`; only for ours.
+        seed: of initial weights, and of random numbers inside layers.
+        optimizer: makes an optimizer from parameters; None: gradients are not applied.
+        group: process group of the K processes, for a library that needs one.
+        allow_nonfinite: train on if loss or gradients are inf or nan; only ours refuses that.
     """
 
     layers: Sequence[Layer]
@@ -58,15 +57,17 @@ class Setup:
     allow_nonfinite: bool = False
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
-        """The optimizer of these parameters; None without one, and where a stage has no parameters to train."""
-        own = list(parameters)
-        return self.optimizer(own) if self.optimizer is not None and own else None
+        """The optimizer of a stage; None if there is none, or the stage has no parameters."""
+        parameters = list(parameters)
+        if self.optimizer is None or not parameters:
+            return None
+        return self.optimizer(parameters)
 
     def counts(self) -> tuple[int, ...]:
         """Layers per stage, for a peer.
 
         Raises:
-            ValueError: for balance "time", which a peer takes from our own measurement.
+            ValueError: one line: the balance is "time", which only our pipeline can measure.
         """
         return choose(
             as_layers(self.layers), self.stages, self.balance, "smallest-largest", _no_profile
@@ -74,11 +75,11 @@ class Setup:
 
 
 class Method(Protocol):
-    """One process's part of training; everything is called on every process that takes part."""
+    """Training on one process; every method is called on every process that takes part."""
 
     @property
     def module(self) -> nn.Module:
-        """The layers that live here, their parameters, gradients and buffers under the unsplit nn.Sequential's keys."""
+        """The layers of this process, with the keys of the unsplit nn.Sequential."""
         ...
 
     @property
@@ -87,34 +88,35 @@ class Method(Protocol):
         ...
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
-        """Clear gradients, all forwards and backwards of one mini-batch, update; `start` and `end` are this process's.
+        """Clear gradients, run F and B of one mini-batch, and update.
 
-        Without an optimizer gradients are neither cleared nor applied.
+        `start` and `end` of the result are those of this process. Without an optimizer, gradients
+        are neither cleared nor applied.
         """
         ...
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Forward only, in evaluation mode."""
+        """Run only F, in evaluation mode."""
         ...
 
     def cut(self, tree: Tree) -> list[Tree]:
-        """The micro-batches that this library makes of a mini-batch."""
+        """The micro-batches into which this library splits a mini-batch."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each process, on every process; a barrier too, this process's device included."""
+        """Gather one value from each process on every process; also synchronises their devices."""
         ...
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int] | None:
-        """Peak memory per stage over one step, which it runs; None where nobody measures it.
+        """Run one step and measure the peak memory of each stage; None if it cannot be measured.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: where a stage takes more than `limit` bytes.
+            MemoryError, torch.OutOfMemoryError: a stage takes more than `limit` bytes.
         """
         ...
 
     def close(self) -> None:
-        """Give threads and connections back."""
+        """Release threads and connections."""
         ...
 
 

@@ -47,11 +47,11 @@ class Own:
         )
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Forward only; see `Method`."""
+        """Run only F; see `Method`."""
         return self._pipe.evaluate(inputs, targets, self._setup.loss)
 
     def cut(self, tree: Tree) -> list[Tree]:
-        """As `torch.tensor_split` cuts; see `Method`."""
+        """The parts of `torch.tensor_split`; see `Method`."""
         return split(tree, self._setup.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
@@ -65,11 +65,10 @@ class Own:
         return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
 
     def resident(self, inputs: Tree, targets: Tree) -> int:
-        """Bytes that are there before a step, gradients aside: weights, buffers, optimizer state, the mini-batch."""
-        gradients = sum(p.grad.nbytes for p in self.module.parameters() if p.grad is not None)
-        return (
-            sum(t.nbytes for t in self._pipe.resident(inputs, targets, self._optimizer)) - gradients
-        )
+        """Bytes before a step, without gradients: weights, buffers, optimizer state, mini-batch."""
+        resident = self._pipe.resident(inputs, targets, self._optimizer)
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        return sum(t.nbytes for t in resident) - sum(t.nbytes for t in gradients)
 
     def close(self) -> None:
         """See `Method`."""

@@ -1,4 +1,4 @@
-"""A small model with all that pipelines get wrong: batch norm, dropout, a tuple across the boundary of two stages."""
+"""A small model with what pipelines get wrong: batch norm, dropout, a tuple at a boundary."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from repro.models.model import Model
 
 
 class _Fork(nn.Module):
-    """[N, C, H, W] -> two of them."""
+    """[N, C, H, W] -> two tensors of the same shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class _Fork(nn.Module):
 
 
 class _Join(nn.Module):
-    """Two [N, C, H, W] -> [N, C]."""
+    """Two tensors [N, C, H, W] -> [N, C]."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
-"""The models, each a sequence of layers, by name: `build("amoebanet-d", L=6, D=32)`.
+"""The models by name, each a sequence of layers: `build("amoebanet-d", L=6, D=32)`.
 
-Bring your own with `build("import:package.module:function")`, see `own`.
+`build("import:package.module:function")` takes a model of your own, see `own`.
 """
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from repro.gpipe.errors import did_you_mean
 from repro.models.amoebanet import amoebanet
 from repro.models.arguments import UnusableError, check_names, check_types
 from repro.models.model import Model, require
@@ -26,22 +26,26 @@ BUILDERS: dict[str, Callable[..., Model]] = {
     "transformer": transformer,
     "timed": timed,
 }
-MOST_LAYERS = 2**16  # as many as L may ask for: their list is made before anything is known to fit
-# What follows the colon is the builder's first argument.
+MOST_LAYERS = 2**16  # greatest L: the list of layers is made before it is known what fits
+# Prefix of a name -> the builder; its first argument is what follows the colon.
 PREFIXES: dict[str, Callable[..., Model]] = {"timm": timm_model, "import": own}
 
 
 def names() -> list[str]:
-    """What `build` takes; angle brackets stand for a choice of the user's."""
+    """Names that `build` takes; angle brackets stand for a choice."""
     return [*BUILDERS, "timm:<timm's name>", "import:<package.module>:<function>"]
 
 
 def build(name: str, /, **args: Any) -> Model:
-    """The model of that name; args are its builder's, by default the paper's sizes.
+    """Build a model by its name; by default with the paper's sizes.
+
+    Args:
+        name: one of `names`.
+        args: arguments of the model's builder.
 
     Raises:
-        UnusableError: unknown name or argument, or a user's function that fails; one line.
-        ValueError: a value that is not allowed; one line.
+        UnusableError: one line: the name or an argument is unknown, or a user's function fails.
+        ValueError: one line: a value is not allowed.
     """
     builder = _builder(name)
     check_names(name, builder, args)
@@ -52,7 +56,7 @@ def build(name: str, /, **args: Any) -> Model:
 
 
 def parameters(name: str) -> dict[str, inspect.Parameter]:
-    """What the model's own builder takes, by name; errors as of `build`."""
+    """Parameters of a model's builder, by name; errors as in `build`."""
     prefix, _, rest = name.partition(":")
     if prefix == "import":
         return own_parameters(rest)
@@ -60,16 +64,16 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _builder(name: str) -> Callable[..., Model]:
-    """The function behind a name."""
+    """The builder of a model."""
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES:
         return partial(PREFIXES[prefix], rest)
     if name in BUILDERS:
         return BUILDERS[name]
-    near = (
-        [f"import:{name}"] if colon and prefix and rest else get_close_matches(name, BUILDERS, n=1)
-    )
-    if not near and is_timm_model(name):
-        near = [f"timm:{name}"]
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    if colon and prefix and rest:
+        hint = f"; did you mean {f'import:{name}'!r}?"
+    else:
+        hint = did_you_mean(name, BUILDERS)
+        if not hint and is_timm_model(name):
+            hint = f"; did you mean {f'timm:{name}'!r}?"
     raise UnusableError(f"model={name!r}: allowed are {', '.join(names())}{hint}")

@@ -1,15 +1,17 @@
 """AmoebaNet-B and -D as a sequence of layers: GPipe's image models (Tables 1 to 5).
 
-The original definition, that of the authors' TensorFlow code: a stem of 32 filters, stem reduction
-cells of D/4 and D/2 filters, 1001 classes, no auxiliary head unless asked for. Parameters of D as
-(L, D): (18, 208) 81,140,766; (18, 416) 317,548,353; (18, 544) 540,204,945; (36, 544) 1,053,302,481,
-within 1.1 % of Table 1's 82M, 318M, 542M, 1.05B; B (18, 512) 557.3M, printed as 557M.
+The definition is that of the authors' TensorFlow code: a stem of 32 filters, stem reduction cells
+of D/4 and D/2 filters, 1001 classes, and no auxiliary head by default.
 
-L + 6 layers: stem, two reduction cells, L/3 normal cells, reduction cell, L/3, reduction cell, L/3,
-head; with the auxiliary head one more, after the second run of normal cells. Between any two layers
-travels (output, skip): the skip is the input of the layer that made the output. Behind an auxiliary
-head it is (output, skip, auxiliary logits): they ride to the last stage, where the loss is, so that
-the pipeline may be cut anywhere.
+Parameters of AmoebaNet-D (L, D): (18, 208) 81,140,766; (18, 416) 317,548,353; (18, 544)
+540,204,945; (36, 544) 1,053,302,481. They are within 1.1 % of the 82M, 318M, 542M and 1.05B of
+Table 1. AmoebaNet-B (18, 512) has 557.3M, printed as 557M.
+
+The model has L + 6 layers: stem, two reduction cells, L/3 normal cells, reduction cell, L/3,
+reduction cell, L/3, head. The auxiliary head is one more layer, after the second group of normal
+cells. The value between two layers is (output, skip), where the skip is the input of the layer that
+made the output. Behind an auxiliary head it is (output, skip, auxiliary logits): the logits are
+passed on to the last stage, which computes the loss, so that the pipeline may be cut anywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ from repro.models.model import Model, require
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
 STEM_FILTERS = 32
-# The authors shrink the auxiliary head's 128 and 768 filters by 0.4, and weigh its loss by 0.4.
+# The authors scale the auxiliary head's 128 and 768 filters by 0.4, and its loss by 0.4.
 AUX_FILTERS = (51, 307)
 AUX_LOSS_WEIGHT = 0.4
 
@@ -36,7 +38,7 @@ Factory = Callable[[], nn.Module]
 
 
 class Stem(nn.Module):
-    """3x3 convolution with stride 2 and no padding: [N, 3, H, W] -> ([N, 32, (H - 1) // 2, ...], the same)."""
+    """3x3 convolution, stride 2, no padding: [N, 3, H, W] -> [N, 32, (H - 1) // 2, ...], twice."""
 
     def __init__(self, momentum: float) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class Stem(nn.Module):
         _initialise(self, momentum)
 
     def forward(self, image: Tensor) -> Boundary:
-        """There is no cell before the first one: its skip is its input."""
+        """The skip of the first cell is its input, since there is no cell before it."""
         output = self.norm(self.conv(image))
         return output, output
 
@@ -54,12 +56,12 @@ class Cell(nn.Module):
     """One cell: (x [N, C, H, W], skip, ...) -> (output, x, ...).
 
     Args:
-        cell: its table.
+        cell: table of its operations.
         channels: of x and of the skip.
         filters: F, the channels of each inner state.
         stride: 2 in a reduction cell.
-        skip_stride: 2 if the skip is twice as high and wide as x, as behind a reduction cell; None
-            in the first cell, whose skip is its own input, which the authors leave as it is.
+        skip_stride: 2 if the skip is twice as high and wide as x, as behind a reduction cell. None
+            in the first cell, whose skip is its own input and stays as it is in the authors' code.
         momentum: of batch norm's running statistics.
     """
 
@@ -95,11 +97,11 @@ class Cell(nn.Module):
 
 
 class AuxiliaryHead(nn.Module):
-    """A classifier in mid-network, for the loss alone: (x, skip) -> (x, skip, logits [N, classes]).
+    """A classifier in mid-network, only for the loss: (x, skip) -> (x, skip, logits [N, classes]).
 
     Args:
         channels: of x.
-        size: height and width of x; it fixes the kernel that sees all of the pooled map.
+        size: height and width of x, which give the kernel that covers all of the pooled map.
         classes: number of classes.
         momentum: of batch norm's running statistics.
     """
@@ -123,14 +125,14 @@ class AuxiliaryHead(nn.Module):
         _initialise(self, momentum)
 
     def forward(self, value: Boundary) -> Boundary:
-        """Add the logits to what travels; in evaluation too, so that boundaries keep their form."""
+        """Append the logits, also in evaluation, so that the boundaries have the same form."""
         return *value, self.layers(value[0])
 
 
 class Head(nn.Module):
-    """ReLU, global average pool, dropout, linear: (x [N, C, H, W], skip, ...) -> logits [N, classes].
+    """ReLU, global average pool, dropout, linear: (x [N, C, H, W], skip) -> logits [N, classes].
 
-    In training with an auxiliary head: (logits, auxiliary logits), the form that `loss` takes.
+    In training with an auxiliary head it returns (logits, auxiliary logits), as in `loss`.
     """
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:
@@ -140,14 +142,14 @@ class Head(nn.Module):
         _initialise(self, momentum=0.0)
 
     def forward(self, value: Boundary) -> Tensor | Boundary:
-        """The skip ends here, unused."""
+        """The skip is not used."""
         x, _, *auxiliary = value
         logits = self.classifier(self.dropout(functional.relu(x).mean((2, 3))))
         return (logits, *auxiliary) if auxiliary and self.training else logits
 
 
 def loss(output: Tensor | Boundary, targets: Tensor) -> Tensor:
-    """Mean cross-entropy, plus 0.4 times the auxiliary head's where there is one. Targets: classes [N]."""
+    """Mean cross-entropy, plus 0.4 times that of an auxiliary head; targets: classes [N]."""
     if isinstance(output, Tensor):
         return functional.cross_entropy(output, targets)
     logits, auxiliary = output
@@ -165,20 +167,20 @@ def amoebanet(
     dropout: float = 0.5,
     bn_momentum: float = 3e-4,
 ) -> Model:
-    """AmoebaNet-B or -D (L, D); the default sizes are Table 2's.
+    """AmoebaNet-B or -D (L, D); the default sizes are those of Table 2.
 
     Args:
-        variant: which genotype.
-        L: normal cells, a multiple of 3.
+        variant: the genotype.
+        L: number of normal cells, a multiple of 3.
         D: filters of the first stack, a multiple of 4 from 16 up.
         image: height and width of the images, from 32 up. At 32 the last cells see a single pixel,
-            and batch norm then needs two examples in a micro-batch (so does the auxiliary head, at
-            any size).
+            so that batch norm needs micro-batches of two examples or more. The auxiliary head needs
+            them at any size.
         num_classes: at least the digits' 10; 1001 is ImageNet's 1000 and a background class.
         aux_head: whether there is an auxiliary head.
         dropout: before the classifier.
-        bn_momentum: of the running statistics; 0.0003 is the authors' (TensorFlow's decay 0.9997),
-            which takes thousands of steps to forget its start.
+        bn_momentum: of batch norm's running statistics. The authors' 0.0003 (TensorFlow's decay
+            0.9997) takes thousands of steps to forget the initial values.
     """
     require(
         L > 0 and L % 3 == 0,
@@ -219,7 +221,7 @@ def _layers(
     dropout: float,
     momentum: float,
 ) -> Iterator[Factory]:
-    """One factory per layer, in order; follows the channels and sizes from cell to cell."""
+    """One factory per layer, in order, with channels and sizes computed from cell to cell."""
     yield partial(Stem, momentum)
     size, channels, skip_stride = (image - 1) // 2, (STEM_FILTERS, STEM_FILTERS), None
     for filters, reduces, auxiliary in _plan(L, D):
@@ -234,7 +236,7 @@ def _layers(
 
 
 def _plan(L: int, D: int) -> Iterator[tuple[int, bool, bool]]:
-    """(filters, whether it reduces, whether the auxiliary head follows) of each cell, in order."""
+    """For each cell in order: filters, is it a reduction cell, does the auxiliary head follow."""
     yield D // 4, True, False
     yield D // 2, True, False
     for stack in range(3):
@@ -245,29 +247,29 @@ def _plan(L: int, D: int) -> Iterator[tuple[int, bool, bool]]:
 
 
 def _match(channels: int, filters: int, stride: int | None) -> nn.Module:
-    """Bring a skip to F channels and to the size of the cell's input; stride as `Cell`'s skip_stride."""
+    """Give a skip F channels and the size of the cell's input; `stride`: skip_stride of `Cell`."""
     if stride == 2:
         return FactorizedReduction(channels, filters)
-    return nn.Identity() if stride is None or channels == filters else conv(channels, filters)
+    if stride is None or channels == filters:
+        return nn.Identity()
+    return conv(channels, filters)
 
 
 def _operation(
     name: str, state: int, widths: tuple[int, int], filters: int, stride: int
 ) -> nn.Module:
-    """An operation on a state; it strides only if it reads one of the cell's two inputs."""
-    return (
-        OPERATIONS[name](widths[state], filters, stride)
-        if state < 2
-        else OPERATIONS[name](filters, filters, 1)
-    )
+    """An operation on a state; only on the cell's two inputs, 0 and 1, it has a stride."""
+    if state < 2:
+        return OPERATIONS[name](widths[state], filters, stride)
+    return OPERATIONS[name](filters, filters, 1)
 
 
 def _initialise(layer: nn.Module, momentum: float) -> None:
     """Initial weights, and batch norm's momentum.
 
-    Convolutions as the authors': variance scaling by fan-out. They do so in the classifiers too,
-    which with 10 classes instead of 1001 gives a first loss of 14 where guessing costs 2.3; those
-    are scaled by fan-in here.
+    Convolutions are initialised as by the authors: variance scaling by fan-out. The authors do the
+    same in the classifiers. With 10 classes instead of 1001 that gives a first loss of 14, where
+    guessing gives 2.3. So classifiers are scaled by fan-in here.
     """
     for module in layer.modules():
         if isinstance(module, nn.Conv2d):

@@ -1,13 +1,14 @@
-"""Model arguments held against the signature of what builds the model; one line for each mistake."""
+"""Checks of a model's arguments against the signature of its builder; one line per mistake."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
+
+from repro.gpipe.errors import did_you_mean
 
 
 class UnusableError(ValueError):
-    """A model that no value of its arguments makes usable: unknown, or broken. One line."""
+    """A model that cannot be used with any arguments: it is unknown or broken. One line."""
 
 
 def check_names(
@@ -16,21 +17,20 @@ def check_names(
     arguments: Mapping[str, Any],
     also: tuple[str, ...] = (),
 ) -> None:
-    """Raise an UnusableError if an argument has no parameter, or one that is needed is missing.
+    """Raise an UnusableError if an argument is unknown, or a required one is missing.
 
     Args:
-        model: its name, for the message.
-        builder: what will be called.
-        arguments: what it will be called with, by name.
-        also: names that the model takes besides the builder's.
+        model: name of the model, for the message.
+        builder: the function that will be called.
+        arguments: its arguments, by name.
+        also: other arguments of the model, for the message.
     """
     parameters = inspect.signature(builder).parameters.values()
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     unknown = [name for name in arguments if name not in named]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         name = unknown[0]
-        near = get_close_matches(name, named, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name, named)
         allowed = ", ".join(dict.fromkeys((*named, *also))) or "none"
         raise UnusableError(
             f"{name}={arguments[name]!r}: {model} has no such argument; allowed are {allowed}{hint}"
@@ -41,10 +41,10 @@ def check_names(
 
 
 def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raise a ValueError if an argument is not what its annotation says.
+    """Raise a ValueError if the type of an argument does not fit its annotation.
 
-    Strict, as pydantic has it: an int will do for a float, but no bool for an int and no "6" for a
-    6.
+    The check is pydantic's strict one: an int is allowed for a float, but neither a bool nor "6"
+    for an int.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -54,8 +54,9 @@ def check_types(builder: Callable[..., Any], arguments: Mapping[str, Any]) -> No
         try:
             TypeAdapter(parameter.annotation).validate_python(arguments[name], strict=True)
         except ValidationError as error:
-            wants = " or ".join(
-                dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors())
-            )
-            tip = f"{name}={parameter.default!r}, the default"
-            raise ValueError(f"{name}={arguments[name]!r}: {wants}; try {tip}") from None
+            messages = [mistake["msg"] for mistake in error.errors()]
+            reasons = dict.fromkeys(message[0].lower() + message[1:] for message in messages)
+            raise ValueError(
+                f"{name}={arguments[name]!r}: {' or '.join(reasons)}; try "
+                f"{name}={parameter.default!r}, the default"
+            ) from None

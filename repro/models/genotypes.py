@@ -1,14 +1,14 @@
 """The cells of AmoebaNet-B and AmoebaNet-D (Real et al., arXiv:1802.01548), as tables.
 
-A cell has two input states, 0 (the previous cell's output) and 1 (the output of the cell before
-that), and adds five: state 2 to 6 is each the sum of two operations, each on an earlier state.
+A cell has two input states: 0, the previous cell's output, and 1, the output of the cell before
+that. It adds the states 2 to 6. Each is the sum of two operations on earlier states.
 """
 
 from typing import NamedTuple
 
 
 class Pair(NamedTuple):
-    """One new state: left(state) + right(state); the operations are named in `amoebanet.OPERATIONS`."""
+    """One new state: left(state) + right(state), with operations of `operations.OPERATIONS`."""
 
     left: str
     left_state: int
@@ -17,7 +17,7 @@ class Pair(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Five pairs making states 2 to 6, and the states whose channels are concatenated as the output."""
+    """The pairs of states 2 to 6, and the states that are concatenated as the output."""
 
     pairs: tuple[Pair, ...]
     concat: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What every model is to the rest of the house: a sequence of layers with its data and its loss."""
+"""A model: a sequence of layers, with its data and its loss."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Model:
-    """A sequence of layers, with what is needed to train on it.
+    """A sequence of layers, and all that is needed to train it.
 
-    name: as given to `build`. layers: one zero-argument factory per layer (or, from a user, a
-    ready-made module); a layer maps one value (a
-        tensor or a nested tuple of tensors) to one value. Called under `torch.device("meta")`, a
-        factory allocates nothing.
-    batch: (N, seed) -> (inputs, targets), small real data, each with leading dimension N.
-    loss: (output of the last layer, targets) -> scalar, the mean over examples (tokens).
-    unit: of the throughput, "images/s" or "sequences/s".
-    labels: what every result on this model must name.
+    Attributes:
+        name: as given to `build`.
+        layers: one zero-argument factory per layer, or a user's module. A layer maps one value, a
+            tensor or a nested tuple of tensors, to one value. Called under `torch.device("meta")`,
+            a factory allocates no memory.
+        batch: (N, seed) -> (inputs, targets), small real data with leading dimension N.
+        loss: (output of the last layer, targets) -> scalar, the mean over examples (tokens).
+        unit: of the throughput, "images/s" or "sequences/s".
+        labels: facts that every result of this model must state.
     """
 
     name: str

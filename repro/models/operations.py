@@ -1,8 +1,8 @@
 """The operations of AmoebaNet's cells, padded as TensorFlow's SAME does.
 
-SAME gives ceil(size / stride) outputs; an odd pixel of padding goes to the right and the bottom, so
-with stride 2 on an even size the padding is lopsided, which torch's own `padding=` cannot express.
-Nothing here works in place: a cell's input is also the next cell's skip.
+SAME gives ceil(size / stride) outputs, and an odd pixel of padding goes to the right and the
+bottom. So with stride 2 on an even size the padding is lopsided, which torch's `padding=` cannot
+express. No operation works in place, since a cell's input is also the next cell's skip.
 """
 
 import math
@@ -19,7 +19,7 @@ BN_EPSILON = 1e-3  # the authors' value; their momentum is an argument of the mo
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Pixels before and after, so that ceil(size / stride) windows fit."""
+    """Pixels of padding before and after, so that ceil(size / stride) windows fit."""
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
@@ -27,7 +27,7 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
 def _pad(
     input: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], fill: float
 ) -> tuple[Tensor, tuple[int, int]]:
-    """The input, padded if it must be lopsided, and the padding left for the operation itself, which needs no copy."""
+    """The input, padded if the padding is lopsided, and the padding left for the operation."""
     top, bottom = same_padding(input.shape[2], kernel[0], stride[0])
     left, right = same_padding(input.shape[3], kernel[1], stride[1])
     if (top, left) == (bottom, right):
@@ -55,14 +55,14 @@ class SameConv(nn.Conv2d):
 
 
 class SameMaxPool(nn.Module):
-    """A max pool whose padding never wins: [N, C, H, W] -> [N, C, ceil(H / stride), ceil(W / stride)]."""
+    """A max pool: [N, C, H, W] -> [N, C, ceil(H / stride), ceil(W / stride)]."""
 
     def __init__(self, kernel: int, stride: int) -> None:
         super().__init__()
         self.kernel, self.stride = kernel, stride
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pad with -inf (as torch does by itself) and pool."""
+        """Pad with -inf, which is never the maximum, and pool."""
         input, padding = _pad(
             input, (self.kernel, self.kernel), (self.stride, self.stride), -math.inf
         )
@@ -70,10 +70,10 @@ class SameMaxPool(nn.Module):
 
 
 class FactorizedReduction(nn.Module):
-    """Halve a skip and bring it to F channels: [N, C, H, W] -> [N, F, ceil(H / 2), ceil(W / 2)].
+    """Halve a skip in size, with F channels: [N, C, H, W] -> [N, F, ceil(H / 2), ceil(W / 2)].
 
-    Half of the filters see the even pixels, the other half the odd ones (the image shifted by one
-    pixel).
+    Half of the filters see the even pixels, the other half the odd ones, of the image shifted by
+    one pixel.
     """
 
     def __init__(self, channels: int, filters: int) -> None:
@@ -121,7 +121,7 @@ def _conv1x7_7x1(channels: int, filters: int, stride: int) -> nn.Module:
 
 
 def _separable(size: int) -> Operation:
-    """Twice: ReLU, depthwise size x size (the stride is on the first), pointwise, batch norm."""
+    """ReLU, depthwise size x size, pointwise, batch norm; twice, with the stride in the first."""
 
     def half(channels: int, filters: int, stride: int) -> list[nn.Module]:
         depthwise = SameConv(channels, channels, (size, size), (stride, stride), groups=channels)
@@ -135,9 +135,9 @@ def _separable(size: int) -> Operation:
 
 
 def _identity(channels: int, filters: int, stride: int) -> nn.Module:
-    return (
-        nn.Identity() if (channels, stride) == (filters, 1) else _conv1x1(channels, filters, stride)
-    )
+    if (channels, stride) == (filters, 1):
+        return nn.Identity()
+    return _conv1x1(channels, filters, stride)
 
 
 def _max_pool(size: int) -> Operation:
@@ -156,7 +156,7 @@ def _average3x3(channels: int, filters: int, stride: int) -> nn.Module:
 
 
 def _to_filters(pool: nn.Module, channels: int, filters: int) -> nn.Module:
-    """The pool, and where its input has not F channels (only in the stem) a 1x1 convolution, batch norm."""
+    """The pool, with a 1x1 convolution and batch norm if its input has not F channels."""
     if channels == filters:
         return pool
     project = nn.Conv2d(channels, filters, 1, bias=False)

@@ -1,7 +1,7 @@
-"""Layers of known duration: they wait where a real layer computes.
+"""Layers of known duration: they sleep for the time that a real layer would compute.
 
-An ordinary sequence of layers, so any engine can run it, with real messages: it shows what the
-engine itself costs, at numbers of stages for which a machine has no devices (fidelity "emulated").
+They are ordinary layers with real messages, so any engine can run them. They show what the engine
+itself costs, also for more stages than a machine has devices (fidelity "emulated").
 """
 
 import time
@@ -18,10 +18,9 @@ from repro.models.model import Model, require
 
 
 class _Wait(Function):
-    """x and its gradient, or zeros where the width changes, each finished not before its time; nothing else takes any.
+    """Return x, and in B its gradient, or zeros where the width changes, after a given time.
 
-    Whatever is made is made before the wait, so that it takes no time of its own. Waits that follow
-    one another end on time together, though each alone ends a little late.
+    The results are made before the sleep, so that making them takes no additional time.
     """
 
     waits = Waits()
@@ -32,7 +31,7 @@ class _Wait(Function):
     ) -> Tensor:
         deadline = _Wait.waits.after(forward_s)
         ctx.backward_s = backward_s
-        # as layers that compute do: some libraries recompute when it is asked for
+        # Layers that compute save their input, and some libraries recompute when it is asked for.
         ctx.save_for_backward(x)
         ctx.weight = weight.shape
         output = x.view_as(x) if x.shape[1] == elements else x.new_zeros(len(x), elements)
@@ -41,11 +40,10 @@ class _Wait(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        (x,) = ctx.saved_tensors  # asked for before B's own time begins
+        (x,) = ctx.saved_tensors  # a recomputation, if any, happens now, before B's time begins
         deadline = _Wait.waits.after(ctx.backward_s)
         (gradient,) = gradients
-        # A view of it is nobody else's: autograd would copy the gradient itself, and B would end
-        # that much later.
+        # A view, since autograd would copy the gradient itself, and B would end that much later.
         returned = gradient.view_as(x) if gradient.shape == x.shape else gradient.new_zeros(x.shape)
         nothing = gradient.new_zeros(ctx.weight)
         _Wait.waits.until(deadline)
@@ -53,11 +51,11 @@ class _Wait(Function):
 
 
 class TimedLayer(nn.Module):
-    """[N, any] -> [N, elements], whose F takes forward_s seconds and whose B takes backward_s.
+    """[N, any] -> [N, elements]: F takes forward_s seconds, B takes backward_s.
 
-    Passes on what it gets if that is as wide, else zeros. One parameter, so that optimizers have
-    something to do; it changes nothing, and its gradient is 0. `TimedSGD` takes update_s to update
-    it.
+    The output is the input if that has the same width, else zeros. One parameter gives optimizers
+    something to update; it changes nothing, and its gradient is 0. `TimedSGD` takes update_s
+    seconds to update it.
     """
 
     def __init__(
@@ -69,19 +67,18 @@ class TimedLayer(nn.Module):
         vars(self.weight)["update_s"] = update_s
 
     def forward(self, x: Tensor) -> Tensor:
-        """Wait; return what is as wide as the layer."""
+        """Sleep for forward_s seconds; see the class."""
         return _Wait.apply(x, self.weight, self.elements, self.forward_s, self.backward_s)
 
 
 class TimedSGD(torch.optim.SGD):
-    """SGD whose step takes as long as the `update_s` of its parameters together, in seconds."""
+    """SGD whose step takes the sum of its parameters' `update_s`, in seconds."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update; wait."""
-        deadline = time.perf_counter()
-        deadline += sum(
-            getattr(p, "update_s", 0.0) for group in self.param_groups for p in group["params"]
-        )
+        """Update, and sleep for the rest of the time."""
+        start = time.perf_counter()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        deadline = start + sum(getattr(p, "update_s", 0.0) for p in parameters)
         loss = super().step(closure)
         wait_until(deadline)
         return loss
@@ -94,25 +91,29 @@ def timed(
     elements: int | Sequence[int] = 1024,
     update_s: float | Sequence[float] = 0.0,
 ) -> Model:
-    """L timed layers; by default B takes twice as long as F, the paper's ratio.
+    """A model of L timed layers; by default B takes twice as long as F, as in the paper.
+
+    Every argument but L is one number for all layers, or a list of L numbers.
 
     Args:
-        L: layers.
-        forward_s: seconds that F (and R) of one micro-batch takes in a layer, whatever the
-            micro-batch's size; or L of them, one per layer.
-        backward_s: the same for B.
-        elements: float32 numbers per example in the message that a layer sends on, so each boundary
-            may have its own; the model's inputs are as wide as the first layer's message.
-        update_s: seconds of each layer's part of an update; for the optimizer `TimedSGD` alone.
+        L: number of layers.
+        forward_s: seconds of F (and R) of one micro-batch of any size.
+        backward_s: seconds of B.
+        elements: float32 numbers per example in the output of a layer. The inputs of the model are
+            as wide as the output of the first layer.
+        update_s: seconds of the layer's update, with the optimizer `TimedSGD`.
     """
     require(L >= 1, "L", L, "1 or more", "L=8")
     widths: Sequence[int] = _per_layer("elements", elements, L)
     require(all(n >= 1 for n in widths), "elements", elements, "1 or more", "elements=1024")
     durations = {"forward_s": forward_s, "backward_s": backward_s, "update_s": update_s}
-    f, b, u = (_seconds(name, given, L) for name, given in durations.items())
+    forwards, backwards, updates = (_seconds(name, s, L) for name, s in durations.items())
     return Model(
         name="timed",
-        layers=[partial(TimedLayer, *layer) for layer in zip(f, b, widths, u, strict=True)],
+        layers=[
+            partial(TimedLayer, *layer)
+            for layer in zip(forwards, backwards, widths, updates, strict=True)
+        ],
         batch=partial(_batch, widths[0]),
         loss=_loss,
         unit="examples/s",
@@ -121,7 +122,7 @@ def timed(
 
 
 def _batch(elements: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random numbers [N, elements] and targets [N]; nothing depends on them but the loss."""
+    """Random inputs [N, elements] and targets [N] of 0; only the loss depends on them."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(N, elements, generator=generator), torch.zeros(N)
 
@@ -132,20 +133,20 @@ def _loss(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _per_layer(name: str, given: Any, L: int) -> Sequence[Any]:
-    """One number per layer."""
-    many = [given] * L if isinstance(given, int | float) else given
+    """One number for each layer."""
+    numbers = [given] * L if isinstance(given, int | float) else given
     require(
-        len(many) == L,
+        len(numbers) == L,
         name,
         given,
         f"a number or a list of L={L} numbers",
-        f"L={len(many)} with this list",
+        f"L={len(numbers)} with this list",
     )
-    return many
+    return numbers
 
 
 def _seconds(name: str, given: float | Sequence[float], L: int) -> Sequence[float]:
-    """One duration per layer."""
-    many: Sequence[float] = _per_layer(name, given, L)
-    require(all(s >= 0 for s in many), name, given, "seconds, 0 or more", f"{name}=0.002")
-    return many
+    """One duration for each layer."""
+    durations: Sequence[float] = _per_layer(name, given, L)
+    require(all(s >= 0 for s in durations), name, given, "seconds, 0 or more", f"{name}=0.002")
+    return durations

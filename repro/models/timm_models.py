@@ -1,9 +1,9 @@
-"""timm's image models as sequences of layers, block by block: `timm:resnet50`, `timm:vit_base_patch16_224`.
+"""timm's image models as sequences of layers: `timm:resnet50`, `timm:vit_base_patch16_224`.
 
-The model is built once on the meta device (about 0.1 s, no memory). A layer is a copy of it,
-stripped to what that layer runs; its factory gives the parameters real memory and timm's own
-initial weights. So a rank never holds more than its own layers, and a layer's state-dict keys are
-timm's: together the layers have the whole model's state dict.
+The model is built once on the meta device (about 0.1 s, no memory). Each layer, a block or an end
+of the model, is a copy of it that keeps only the modules that the layer runs. The layer's factory
+allocates its parameters and gives them timm's own initial weights. So a rank never holds more than
+its own layers. The state-dict keys are timm's: together the layers have the whole model's state.
 """
 
 import copy
@@ -27,7 +27,12 @@ SUPPORTED = (
 
 
 class Part(NamedTuple):
-    """One layer: the dotted names of the children and parameters it keeps, and what it runs on the stripped model."""
+    """One layer.
+
+    Attributes:
+        keeps: dotted names of the modules and parameters that it keeps.
+        run: its forward function, which gets the stripped model.
+    """
 
     keeps: tuple[str, ...]
     run: Callable[[Any, Tensor], Tensor]
@@ -37,8 +42,8 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
     """A timm model with random weights.
 
     Args:
-        variant: timm's name of it, of one of the `SUPPORTED` families.
-        image: height and width of the images; by default the variant's own.
+        variant: timm's name of a model of one of the `SUPPORTED` families.
+        image: height and width of the images; by default those of the variant.
         num_classes: at least the digits' 10.
     """
     require(
@@ -68,14 +73,14 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
 
 
 def is_timm_model(variant: str) -> bool:
-    """Whether timm's registry has it; timm itself would also take names of a hub or of a folder, and load those."""
+    """Whether timm's own registry has a model; timm would also load from hubs and folders."""
     import timm
 
     return re.fullmatch(r"[\w.-]+", variant) is not None and timm.is_model(variant)
 
 
 def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
-    """The whole model without memory; a VisionTransformer's positions are made for `image`."""
+    """The whole model without memory; the positions of a VisionTransformer are made for `image`."""
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
@@ -88,7 +93,7 @@ def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
     with torch.device("meta"):
         try:
             whole = timm.create_model(variant, num_classes=num_classes)
-        except RuntimeError as error:  # of a tag that the model does not have
+        except RuntimeError as error:  # the model does not have this tag
             raise ValueError(
                 f"model='timm:{variant}': {error}; try 'timm:{variant.partition('.')[0]}'"
             ) from None
@@ -147,15 +152,15 @@ def _blocks(container: str, count: int) -> Iterator[Part]:
 
 
 def _can_initialise(whole: nn.Module) -> bool:
-    """Whether each tensor below the top can be made anew by its own module (the top has init_weights)."""
+    """Whether every module below the whole model can initialise its own tensors."""
+    if getattr(whole, "fix_init", False):
+        return False
     owners = [m for m in whole.modules() if m is not whole and (m._parameters or m._buffers)]
-    return all(hasattr(m, "reset_parameters") for m in owners) and not getattr(
-        whole, "fix_init", False
-    )
+    return all(hasattr(m, "reset_parameters") for m in owners)
 
 
 def _layer(whole: nn.Module, part: Part) -> nn.Module:
-    """The stripped model with memory on the default device, with timm's initial weights and the part's forward."""
+    """The model stripped to one part, with timm's initial weights and the part's forward."""
     layer: Any = _strip(whole, part.keeps, "")
     layer.__class__ = type(f"{type(whole).__name__}Part", (type(whole),), {"forward": part.run})
     for module in layer.modules():
@@ -166,7 +171,7 @@ def _layer(whole: nn.Module, part: Part) -> nn.Module:
 
 
 def _strip(module: nn.Module, keeps: tuple[str, ...], path: str) -> nn.Module:
-    """A copy with fresh, uninitialised tensors, of the parts of `module` (found at `path`) that are in `keeps`."""
+    """A copy of `module`, found at `path`, with only `keeps`, and with uninitialised tensors."""
 
     def kept(name: str) -> bool:
         full = f"{path}{name}."
@@ -187,5 +192,5 @@ def _strip(module: nn.Module, keeps: tuple[str, ...], path: str) -> nn.Module:
 
 
 def _empty(tensor: Tensor) -> Tensor:
-    """Of the default device, or a fake one, whatever the factory is called under."""
+    """An uninitialised tensor on the default device; a fake one in a fake mode."""
     return torch.empty(tensor.shape, dtype=tensor.dtype)

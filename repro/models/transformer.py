@@ -1,12 +1,12 @@
 """Transformer-L of Tables 1 to 3: a decoder-only language model as L + 2 layers.
 
-The text calls it a sequence-to-sequence model, but Table 1's counts are 131,104,000 + 50,358,272 L
-to the digit: an embedding and a softmax (with bias) of their own, and per layer four d x d
-attention matrices, two feed-forward ones, all with biases, and two layer norms. So there is no
-cross attention, no final layer norm and no learned position.
+The paper's text calls it a sequence-to-sequence model, but the parameter counts of Table 1 are
+131,104,000 + 50,358,272 L to the digit. That is: a separate embedding and softmax (with bias), and
+per layer four d x d attention matrices and two feed-forward matrices, all with biases, and two
+layer norms. So there is no cross attention, no final layer norm and no learned position.
 
-What the counts do not fix follows the authors' Lingvo: layer norm before each branch, ReLU, and
-embeddings scaled by sqrt(d) under sinusoidal positions.
+What the counts leave open follows the authors' Lingvo: layer norm before each branch, ReLU, and
+embeddings scaled by sqrt(d) with sinusoidal positions.
 """
 
 import math
@@ -40,7 +40,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each after a layer norm: [N, T, d] -> the same."""
+    """Causal self-attention and a feed-forward layer, each after a layer norm, on [N, T, d]."""
 
     def __init__(self, d: int, H: int, heads: int, dropout: float, attention: Attention) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Dropout is on what each branch adds (Vaswani et al., section 5.4), not on attention weights."""
+        """Add both branches; dropout is on their outputs (Vaswani et al., section 5.4) only."""
         x = x + self.dropout(self._attention(self.attention_norm(x)))
         hidden = functional.relu(self.expand(self.feed_forward_norm(x)))
         return x + self.dropout(self.contract(hidden))
 
     def _attention(self, x: Tensor) -> Tensor:
-        """[N, T, d] -> [N, T, d]; in between, heads are [N, heads, T, d / heads]."""
+        """[N, T, d] -> [N, T, d]; inside, tensors are [N, heads, T, d / heads]."""
         q, k, v = (
             project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
@@ -82,19 +82,19 @@ def transformer(
     dropout: float = 0.1,
     attention: Attention = "plain",
 ) -> Model:
-    """Transformer-L; the default sizes are Table 1's, the default L is Table 2's.
+    """Transformer-L; the default sizes are those of Table 1, the default L is that of Table 2.
 
     Args:
-        L: blocks.
+        L: number of blocks.
         d: model dimension.
         H: feed-forward dimension.
-        heads: attention heads; they share out d.
-        V: vocabulary.
+        heads: attention heads, of dimension d / heads each.
+        V: size of the vocabulary.
         T: tokens in a sequence.
-        dropout: not stated in the paper; 0.1 is that of Vaswani et al. for their base model.
-        attention: "plain" matrix products and softmax, as in the paper's time, which hold [N,
-            heads, T, T] weights; or "fused", torch's scaled_dot_product_attention, which does not.
-            The numbers are the same.
+        dropout: not stated in the paper; 0.1 is the value of Vaswani et al. for their base model.
+        attention: "plain": matrix products and softmax, as in the paper's time, which keep weights
+            of [N, heads, T, T]; "fused": torch's scaled_dot_product_attention, which does not keep
+            them. The results are the same.
     """
     for name, value in {"L": L, "H": H, "heads": heads, "T": T}.items():
         require(value >= 1, name, value, "1 or more", f"{name}=1")
@@ -127,19 +127,19 @@ def transformer(
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention as matrix products: three times [N, heads, T, d / heads] -> the same."""
+    """Attention as matrix products; all tensors are [N, heads, T, d / heads]."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(future, -math.inf).softmax(-1) @ v
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same in one kernel."""
+    """Attention in one fused kernel; all tensors are [N, heads, T, d / heads]."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer with Xavier weights and zero bias; as the last layer, the softmax's logits."""
+    """A linear layer with Xavier weights and zero bias; the last one gives the logits."""
     linear = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(linear.weight)
     nn.init.zeros_(linear.bias)

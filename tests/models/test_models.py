@@ -57,7 +57,7 @@ def test_the_loss_is_a_mean_over_examples(name):
         (
             "amoebanet-d",
             {"imgae": 64},
-            r"^imgae=64: .*allowed are L, D, image.*did you mean image\?",
+            r"^imgae=64: .*allowed are L, D, image.*did you mean 'image'\?",
         ),
         ("amoebanet-d", {"variant": "b"}, "^variant='b': .*no such argument"),
         ("amoebanet-d", {"L": "18"}, "^L='18': .*integer; try L=18"),

@@ -107,7 +107,7 @@ def test_a_wrong_path_is_a_one_line_error(user_module, path, words):
 def test_wrong_arguments_are_one_line_errors(user_module):
     with pytest.raises(
         ValueError,
-        match=r"^widht=3: .*allowed are width, image, num_classes; did you mean width\?$",
+        match=r"^widht=3: .*allowed are width, image, num_classes; did you mean 'width'\?$",
     ):
         build(f"{user_module}:sequential", widht=3)
     with pytest.raises(

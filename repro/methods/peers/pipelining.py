@@ -1,9 +1,9 @@
-"""torch.distributed.pipelining as a method: `ScheduleGPipe`, each stage wrapped in `torch.utils.checkpoint`.
+"""torch.distributed.pipelining as a method: `ScheduleGPipe`, with `torch.utils.checkpoint`.
 
-Static mode: shapes are given, learnt here stage after stage on one real micro-batch. In dynamic
-mode the library learns them by training on memory that nobody has written, which ruins batch norm's
-running statistics. A boundary crosses as a flat tuple of tensors, which is all that the library
-sends.
+The library gets the shapes at the boundaries (its static mode): they are learnt stage after stage
+on one real micro-batch. In its dynamic mode the library learns them by running layers on
+uninitialised memory, which ruins the running statistics of batch norm. The library sends only flat
+tuples of tensors, so nested values are flattened at a boundary.
 """
 
 from collections import OrderedDict
@@ -29,9 +29,9 @@ from repro.methods.method import Setup
 def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
     """Process groups of the first K processes, one for each timeout of a message.
 
-    Every process of the world must call this, also those without a stage: the library refuses a
-    group with more processes than stages, and a group made by its members alone hangs where they
-    made different numbers before.
+    Every process of the world must call this, also those without a stage. The library refuses a
+    group with more processes than stages. A group that only its members make hangs if they have
+    made different numbers of groups before.
     """
     return [dist.new_group(range(stages), timeout=timeout) for timeout in timeouts]
 
@@ -46,13 +46,13 @@ class Pipelining:
         self._wire = Wire(K, self._rank)
         self.balance = setup.counts()
         ends = [0, *accumulate(self.balance)]
-        own = range(ends[self._rank], ends[self._rank + 1])
-        layers = {str(n): build(setup.layers[n], n, setup.seed, setup.device) for n in own}
+        numbers = range(ends[self._rank], ends[self._rank + 1])
+        layers = {str(n): build(setup.layers[n], n, setup.seed, setup.device) for n in numbers}
         self.module = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        inputs, skeleton = self._arriving()
+        inputs, skeleton = self._example_inputs()
         self._run = _Flat(self.module, skeleton, recompute=setup.checkpoint == "always")
-        outputs = self._leaving(inputs)
+        outputs = self._example_outputs(inputs)
         stage = PipelineStage(
             self._run,
             self._rank,
@@ -77,21 +77,21 @@ class Pipelining:
         return StepResult(end=self._now(), start=start, loss=self._mean(losses))
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Forward only; see `Method`."""
+        """Run only F; see `Method`."""
         losses: list[Tensor] = []
         self.module.eval()
         with torch.no_grad():
             outputs = self._schedule.eval(**self._parts(inputs, targets), losses=losses)
         self.module.train()
-        whole = unflatten(list(outputs), self._run.left) if self._is_last else None
+        whole = unflatten(list(outputs), self._run.output_skeleton) if self._is_last else None
         return EvaluationResult(self._mean(losses), whole)
 
     def cut(self, tree: Tree) -> list[Tree]:
-        """As the library itself cuts, by `torch.tensor_split`; see `Method`."""
+        """The parts of `torch.tensor_split`, as in the library; see `Method`."""
         return split(tree, self._setup.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each stage, past the library; see `Method`."""
+        """One value from each stage, over our own control channel; see `Method`."""
         self._now()
         return self._wire.all_gather(value)
 
@@ -99,7 +99,7 @@ class Pipelining:
         """Not measured."""
 
     def close(self) -> None:
-        """Nothing to give back: the group is its maker's."""
+        """Nothing to release: the group belongs to its maker."""
 
     @property
     def _is_last(self) -> bool:
@@ -111,64 +111,68 @@ class Pipelining:
         return perf_counter()
 
     def _parts(self, inputs: Tree, targets: Tree) -> dict[str, Any]:
-        """The micro-batches that this stage reads, as the schedule takes them."""
+        """The micro-batches that this stage reads, as arguments of the schedule."""
         parts: dict[str, Any] = {}
         if self._rank == 0:
-            parts["arg_mbs"] = [tuple(flatten(part)[0]) for part in self.cut(self._here(inputs))]
+            parts["arg_mbs"] = [
+                tuple(flatten(part)[0]) for part in self.cut(self._to_device(inputs))
+            ]
         if self._is_last:
-            parts["target_mbs"] = self.cut(self._here(targets))
+            parts["target_mbs"] = self.cut(self._to_device(targets))
         return parts
 
-    def _here(self, tree: Tree) -> Tree:
+    def _to_device(self, tree: Tree) -> Tree:
         return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
 
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
-        return self._setup.loss(unflatten(list(outputs), self._run.left), targets)
+        return self._setup.loss(unflatten(list(outputs), self._run.output_skeleton), targets)
 
     def _mean(self, losses: list[Tensor]) -> float:
-        """Mean over the micro-batches, which the library takes to be of equal size, on every stage."""
+        """Mean loss on every stage; the library assumes micro-batches of equal size."""
         return self._wire.from_last(torch.stack(losses).mean().item() if losses else 0.0)
 
-    def _arriving(self) -> tuple[tuple[Tensor, ...], Tree]:
-        """What one micro-batch brings to this stage, and its structure."""
+    def _example_inputs(self) -> tuple[tuple[Tensor, ...], Tree]:
+        """The tensors that this stage gets for the sample, and their structure."""
         if self._rank == 0:
-            tensors, skeleton = flatten(self._here(self._setup.sample))
+            tensors, skeleton = flatten(self._to_device(self._setup.sample))
             return tuple(tensors), skeleton
-        arrived, skeleton = self._wire.recv_object(self._rank - 1)
-        return tuple(t.to(self._setup.device).requires_grad_(flag) for t, flag in arrived), skeleton
+        received, skeleton = self._wire.recv_object(self._rank - 1)
+        inputs = [t.to(self._setup.device).requires_grad_(flag) for t, flag in received]
+        return tuple(inputs), skeleton
 
-    def _leaving(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What it sends on; buffers and generators stay as they were."""
-        kept = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+    def _example_outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The tensors that this stage sends for the sample; buffers and generators are restored."""
+        saved = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
         devices = [self._setup.device] if self._setup.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            outputs = self._run.plainly(*inputs)
+            outputs = self._run.run_layers(*inputs)
         with torch.no_grad():
-            for buffer, before in kept:
+            for buffer, before in saved:
                 buffer.copy_(before)
         if not self._is_last:
             sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
-            self._wire.send_object((sent, self._run.left), self._rank + 1)
+            self._wire.send_object((sent, self._run.output_skeleton), self._rank + 1)
         return outputs
 
 
 class _Flat(nn.Module):
-    """A stage's layers from a flat tuple of tensors to one."""
+    """A stage's layers as a function from a flat tuple of tensors to a flat tuple."""
 
     def __init__(self, layers: nn.Sequential, skeleton: Tree, *, recompute: bool) -> None:
         super().__init__()
         self.layers = layers
-        self.left: Tree = None  # structure of the outputs
+        self.output_skeleton: Tree = None
         self._skeleton = skeleton
         self._recompute = recompute
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The stage, recomputed in the backward pass if asked."""
+        """Run the layers; they are recomputed in the backward pass if `recompute`."""
         if self._recompute and torch.is_grad_enabled():
-            return checkpoint(self.plainly, *tensors, use_reentrant=False)
-        return self.plainly(*tensors)
+            return checkpoint(self.run_layers, *tensors, use_reentrant=False)
+        return self.run_layers(*tensors)
 
-    def plainly(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The stage itself."""
-        outputs, self.left = flatten(self.layers(unflatten(list(tensors), self._skeleton)))
-        return tuple(outputs)
+    def run_layers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run the layers."""
+        outputs = self.layers(unflatten(list(tensors), self._skeleton))
+        flat, self.output_skeleton = flatten(outputs)
+        return tuple(flat)

@@ -1,7 +1,7 @@
-"""torchgpipe 0.0.7 as a method: all stages in this one process, so an oracle of semantics and no rival in speed.
+"""torchgpipe 0.0.7 as a method: all stages in one process, to compare results but not speed.
 
-Its stages share one thread on the CPU. Batch norm is its own deferred kind, which it has for
-running statistics over the mini-batch.
+On the CPU its stages share one thread. Batch norm is the library's deferred kind, whose running
+statistics are over the mini-batch.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from repro.methods.method import Setup
 
 with warnings.catch_warnings():  # written for torch 1.6
     warnings.simplefilter("ignore")
-    # optional, so that no type checker can count on it
+    # Imported by name, since it is optional and a type checker may not find it.
     GPipe: Any = import_module("torchgpipe").GPipe
 
 
@@ -54,7 +54,7 @@ class TorchGPipe:
         return StepResult(loss.item(), start, perf_counter())
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
-        """Forward only; see `Method`."""
+        """Run only F; see `Method`."""
         self._pipe.eval()
         with torch.no_grad():
             outputs = self._pipe(inputs)
@@ -63,17 +63,17 @@ class TorchGPipe:
         return EvaluationResult(loss, outputs)
 
     def cut(self, tree: Tree) -> list[Tree]:
-        """As `torch.chunk` cuts; see `Method`."""
+        """The parts of `torch.chunk`; see `Method`."""
         tensors, skeleton = flatten(tree)
         parts = zip(*(t.chunk(self._setup.micro_batches) for t in tensors), strict=True)
         return [unflatten(list(part), skeleton) for part in parts]
 
     def gather(self, value: Any) -> list[Any]:
-        """This process is all there is."""
+        """There is only this process."""
         return [value]
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
         """Not measured."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
