@@ -41,7 +41,7 @@ class Lock:
         self._held: list[tuple[FileLock, os.stat_result]] = []
 
     def take(self) -> None:
-        """Take the lock; again, if the folder was deleted or moved since, and the lock file with it.
+        """Take the lock; again, if the folder with the lock file was deleted or moved since.
 
         Raises:
             ValueError: one line: the process that holds the lock, or what is wrong with its file.

@@ -123,13 +123,14 @@ class Health:
         return [json.loads(raw) for raw in self.waiting.multi_get(list(keys.values()))]
 
     def _wait_for(self, awaited: str, keys: dict[int, str]) -> None:
-        """Wait for one of these keys; raises a ValueError if a rank ends without setting its own."""
+        """Wait for one of these keys; raises a ValueError if a rank ends without setting its key."""
         pause = 0.001
         while not self.waiting.check([awaited]):
             for rank, key in keys.items():
                 if has_ended(self.waiting, rank, self.launches) and not self.waiting.check([key]):
                     raise ValueError(
-                        f"rank {rank} ended, and never built the Pipeline that {status.who} waits for"
+                        f"rank {rank} ended, and never built the Pipeline that {status.who} "
+                        "waits for"
                     )
             time.sleep(pause)
             pause = min(2 * pause, INTERVAL)

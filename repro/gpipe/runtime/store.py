@@ -50,7 +50,7 @@ class PipeStore(dist.Store):
         self.close()
 
     def started(self) -> None:
-        """Close the clients' ends here, once their processes hold them: then their end is noticed."""
+        """Close our copies of the clients' ends, so that the end of a process is noticed."""
         for client in self.clients:
             client.close()
 
