@@ -1,5 +1,4 @@
-"""The simulator: closed forms where there are any, no action before its inputs, more micro-batches
-never hurt."""
+"""The simulator: closed forms, no action before its inputs, more micro-batches never hurt."""
 
 import json
 import math
@@ -88,8 +87,7 @@ def test_nothing_begins_before_its_inputs(data, K, M, kind, checkpoint):
 @given(data=st.data(), K=st.integers(1, 4), held=st.integers(2, 3), M=st.integers(1, 9))
 @settings(max_examples=30, deadline=None)
 def test_ranks_that_hold_several_stages_do_all_of_their_work(data, K, held, M):
-    """Set-up and update of a rank are those of its stages, one after the other; costs are those of
-    each stage."""
+    """Set-up and update of a rank are those of its stages, one after the other."""
     some = data.draw(costs(K * held))
     timeline = simulate(make_schedule("interleaved-1f1b", K * held, M, "always", held), some)
     for rank in range(K):
@@ -142,8 +140,7 @@ def test_layers_are_cut_into_stages():
 
 
 def calibration(slower: float = 2.0, alone: bool = True) -> Calibration:
-    """Two layers that take (1, 2), (1, 2) and (2, 4) seconds alone, and `slower` times as much
-    together."""
+    """Two layers of (1, 2), (1, 2) and (2, 4) seconds alone, `slower` times as much together."""
     tables = [((1.0, 2.0),), ((1.0, 2.0),), ((2.0, 4.0),)]
     slow = {
         name: [[slower * s for s in row] for row in table]
@@ -204,8 +201,7 @@ def test_one_stage_alone_takes_what_layers_take_alone():
 
 @pytest.mark.parametrize("kind", ["gpipe", "gpipe-late", "1f1b"])
 def test_with_m_1_only_early_recompute_has_company(kind):
-    """F and B of two stages follow each other; R of the first overlaps the second's work where it
-    may run early."""
+    """F and B of two stages are in turn; an early R of the first overlaps work of the second."""
     settled = settle(
         make_schedule(kind, 2, 1), lambda t: calibration().stages((1, 1), 1, overlap=t)
     )

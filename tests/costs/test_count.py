@@ -1,4 +1,4 @@
-"""Counted against measured, where measured is what the CPU allocator says; and what is known by hand."""
+"""Counted memory against the CPU allocator's measurements, and against values known by hand."""
 
 from functools import partial
 from itertools import product
@@ -28,7 +28,7 @@ SHARED = Messages(posted=0, sending=0)  # messages in shared memory, copied at o
 
 
 def measured(K: int) -> list[tuple[int, int]]:
-    """For each case the bytes at this stage's peak: of tensors, and with the workspace of kernels."""
+    """For each case, bytes at this stage's peak: of tensors, and with workspaces of kernels."""
     found = []
     for name, M, checkpoint in CASES:
         args, N = MODELS[name]
@@ -55,7 +55,7 @@ def measured(K: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("K", [1, 2, 4])
 @pytest.mark.filterwarnings("default")
 def test_counted_is_what_the_allocator_says(K: int):
-    """Within 2 % per stage, of all that tensors take; what kernels take besides is no less than nothing."""
+    """Within 2 % per stage, of all tensors; workspaces of kernels are not negative."""
     stages = launch(measured, K, stages=K)
     for n, (name, M, checkpoint) in enumerate(CASES):
         args, N = MODELS[name]
@@ -83,7 +83,7 @@ def counted(**options) -> Counted:
 
 
 def test_what_stays_is_known_by_hand():
-    """A linear layer of 8 x 8 has 72 parameters; RMSprop a state of as many numbers, and two counts of steps."""
+    """A linear layer of 8 x 8 has 72 parameters; RMSprop's state as many, and two step counts."""
     stage = counted(micro_batches=16).stages[0]
     kinds = stage.by_kind
     assert stage.at == "B14"  # the second one, when all gradients are there

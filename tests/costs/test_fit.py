@@ -78,7 +78,7 @@ class Traced(Search):
 
 
 def test_sizes_that_are_not_traced_come_out_the_same():
-    """Between three traced sizes every number of every trace is a polynomial, so the search ends where it would."""
+    """Interpolation between three traced sizes finds the same size as tracing every size."""
     ladder = [{"d": d} for d in range(8, 800, 8)]
     fits, traces = [], []
     for kind in (Search, Traced):
@@ -256,7 +256,9 @@ MINE = """
 from torch import nn
 
 def layers(width=8):
-    return [nn.Flatten, *[lambda: nn.Linear(3 * 32 * 32, 3 * 32 * 32)] * width, lambda: nn.Linear(3 * 32 * 32, 10)]
+    pixels = 3 * 32 * 32
+    hidden = [lambda: nn.Linear(pixels, pixels)] * width
+    return [nn.Flatten, *hidden, lambda: nn.Linear(pixels, 10)]
 
 def chooses(width=8):
     class Chooses(nn.Module):
@@ -333,7 +335,7 @@ def plain(width=8):
 
 @pytest.fixture
 def refusing(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """`repro fit` of one of these functions; returns (exit status, what programs are told, what people are told)."""
+    """`repro fit` of one of these functions: (exit status, its JSON, its text)."""
     (tmp_path / "refusing_fit.py").write_text(REFUSING)
     monkeypatch.chdir(tmp_path)
 
@@ -516,7 +518,7 @@ def test_a_wrong_argument_is_one_line(
 
 @pytest.mark.slow
 def test_table_1_at_its_own_size():
-    """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and what they take."""
+    """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and their memory."""
     cut = Search(partial(build, "transformer"), Step(128, 32, 32), 16 * GIB).cut({"L": 1663})
     assert cut is not None
     assert cut.parameters == 83_876_910_336

@@ -1,4 +1,4 @@
-"""Counted against a GPU's own allocator; what it takes in workspace for kernels is small beside these models."""
+"""Counted memory against a GPU's allocator; workspaces of kernels are small in these models."""
 
 from functools import partial
 

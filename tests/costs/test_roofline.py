@@ -92,7 +92,7 @@ def test_a_relu_is_its_bytes_and_a_launch():
     ],
 )
 def test_an_update_moves_parameters_gradients_and_state(optimizer, copies: int):
-    """Parameters read and written, gradients read, and every copy of state read and written; Adagrad counts steps."""
+    """Parameters and state read and written, gradients read; Adagrad's state has step counts."""
     time = layers(counter([linear] * 2, optimizer), X, machine(1.0, 1.0))[0]
     steps = 2 * 2 * 4 if optimizer is torch.optim.Adagrad else 0
     assert time.update == copies * 4 * (W * W + W) + steps
@@ -163,7 +163,7 @@ def test_an_unknown_term_is_one_line():
 
 
 def test_a_transformer_at_the_papers_size_multiplies_two_operations_for_each_parameter_and_token():
-    """Besides its parameters only the attention multiplies: 2 T d for each layer and token. An embedding looks up."""
+    """FLOPs of parameters, and 2 T d of attention per layer and token; an embedding has none."""
     L, d, V, T = 48, 2048, 32000, 1024
     model = build("transformer", L=L)
     inputs, targets = model.batch(1, 0)

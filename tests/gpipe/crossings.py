@@ -1,4 +1,4 @@
-"""What the stage processes of `test_crossings.py` run; at module level so that spawned processes can import it."""
+"""Functions of the stage processes of `test_crossings.py`, which spawned processes can import."""
 
 from collections.abc import Callable
 from typing import Any

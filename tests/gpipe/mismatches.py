@@ -1,4 +1,4 @@
-"""Programs whose ranks do not make the same calls of their Pipeline; each writes down when they part."""
+"""Programs whose ranks make different calls of their Pipeline, and record when they diverge."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ DATA = torch.ones(8, 4), torch.ones(8, 4), nn.functional.mse_loss
 
 
 def part(what: str, stages: int, when: str) -> None:
-    """What each rank does in the case `what`; the moment at which ranks part goes into the file `when`."""
+    """What each rank does in the case `what`; the file `when` gets the time of the divergence."""
     rank, last = dist.get_rank(), dist.get_rank() == stages - 1
     if what == "the last rank builds no Pipeline" and last:
         Path(when).write_text(str(time.time()))
@@ -60,7 +60,7 @@ class Heard(logging.Handler):
 
 
 def elsewhere() -> tuple[list[str], list[str]]:
-    """What each rank warns of while the last one does something outside of its Pipeline, and while it computes."""
+    """Warnings of each rank while the last one is outside of its Pipeline, or computes."""
     heartbeats._OUTSIDE = 1.0
     heard = Heard()
     logging.getLogger(heartbeats.__name__).addHandler(heard)

@@ -1,4 +1,4 @@
-"""A transport on the CPU that blocks where NCCL blocks: what would deadlock on GPUs deadlocks here, within seconds.
+"""A transport on the CPU that blocks where NCCL blocks, and so deadlocks where NCCL would.
 
 As torch's NCCL does it: a communicator executes what is posted to it strictly in program order, one
 operation at a time, beside the computing thread; a send and a receive end only when the other end

@@ -1,4 +1,4 @@
-"""Whatever crosses a boundary: losses and gradients are those of the unsplit model on the whole mini-batch."""
+"""Any value may cross a boundary: losses and gradients are those of the unsplit model."""
 
 import pytest
 import torch

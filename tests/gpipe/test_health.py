@@ -1,4 +1,4 @@
-"""Whatever happens to a stage, all ranks know within ten seconds, and are told which stage it was and what it did."""
+"""When a stage fails, all ranks learn within ten seconds which stage it was and what it did."""
 
 import os
 import re
@@ -36,7 +36,8 @@ def seconds_since(when: Path) -> float:
             "kill",
             "F",
             3,
-            r"stage 3, start or end of step 0 when last heard of: died \(SIGKILL, probably out of memory\)",
+            r"stage 3, start or end of step 0 when last heard of: died "
+            r"\(SIGKILL, probably out of memory\)",
         ),
         ("exit", "R", 0, r"stage 0, .* of step [01] when last heard of: died \(exit code 0\)"),
         ("stop", "F", 2, "stage 2, .* of step [01] when last heard of: no sign of life for 7 s"),
@@ -69,15 +70,18 @@ def test_a_stage_that_dies_between_steps(tmp_path: Path):
     [
         (
             "early",
-            r"stage 1, start or end of step 2 waits for stage 0, which has ended: every rank must make the",
+            r"stage 1, start or end of step 2 waits for stage 0, which has ended: "
+            "every rank must make the",
         ),
         (
             "save",
-            r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make",
+            r"stage [01], .* waits for stage [01], .*, which waits for one of these: "
+            "every rank must make",
         ),
         (
             "trace",
-            r"stage [01], .* waits for stage [01], .*, which waits for one of these: every rank must make",
+            r"stage [01], .* waits for stage [01], .*, which waits for one of these: "
+            "every rank must make",
         ),
     ],
 )
@@ -137,7 +141,7 @@ while watch._beats < 3:
 
 
 def test_a_process_ends_well_in_the_middle_of_a_sign_of_life():
-    """A thread that is still in the store's C++ code when the interpreter ends would abort the process."""
+    """A thread in the store's C++ code at the end of the interpreter would abort the process."""
     ended = subprocess.run([sys.executable, "-c", RESTLESS], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -179,7 +183,7 @@ ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 def test_without_a_launcher_that_looks_after_them_all_ranks_know(
     tmp_path: Path, how: str, words: str
 ):
-    """As on several hosts: bare processes that have a store in common, and nobody who sees them end."""
+    """As on several hosts: processes that share a store, and no launcher that sees them end."""
     store, when = agent_store(), tmp_path / "when"
     arguments = ["between", "raise", "2"] if how.endswith("steps") else ["train", how, "F", "2"]
     ranks = bare([*arguments, str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")

@@ -98,7 +98,7 @@ def test_a_repeated_number_crosses_once_laid_out():
 
 
 def test_a_gradient_never_repeats_itself():
-    """The message back is as large as the one that went, however few numbers that one had been made of."""
+    """The message back is as large as the first one, also if that was expanded from few numbers."""
     leaf = torch.zeros(3, requires_grad=True)
     (meta,) = MessageMeta.of((leaf.expand(4, 3), torch.zeros(1))).gradients().tensors
     arrived = torch.arange(12.0).view(4, 3)
@@ -176,7 +176,7 @@ def test_a_gradient_that_lies_right_is_not_copied():
 
 
 def test_only_gradients_of_what_a_layer_made_are_laid_out_anew():
-    """A parameter that a layer returns would gather a hook in every step; a sparse tensor has no strides."""
+    """A returned parameter would get a hook in every step; a sparse tensor has no strides."""
     parameter = torch.nn.Parameter(torch.ones(3))
     sparse = torch.eye(3).to_sparse().requires_grad_() * 2.0
     settle_gradients((parameter, sparse, torch.ones(2), 1.0, None))

@@ -1,4 +1,4 @@
-"""Ranks that do not make the same calls wait for each other: all know within ten seconds, and what to do."""
+"""Ranks that make different calls wait for each other: all learn of it within ten seconds."""
 
 import json
 import os
@@ -27,16 +27,26 @@ ENDED = (
     "of its Pipeline"
 )
 EXPECTED = {
-    "the last rank builds no Pipeline": "rank 1 ended, and never built the Pipeline that stage 0 waits for",
+    "the last rank builds no Pipeline": (
+        "rank 1 ended, and never built the Pipeline that stage 0 waits for"
+    ),
     "the first rank alone trains": ENDED.format(0, 1),
     "the first rank alone evaluates": ENDED.format(0, 1),
     "the last rank alone trains": ENDED.format(1, 0),
-    "the last rank evaluates": "rank 1 waits for an evaluation, rank 0 sent a training step: every rank must make",
-    "the first rank evaluates": "rank 1 waits for a training step, rank 0 sent an evaluation: every rank must make",
-    "the last rank builds another Pipeline": "stage [01], .* waits for stage [01], .*, which waits for one of these",
+    "the last rank evaluates": (
+        "rank 1 waits for an evaluation, rank 0 sent a training step: every rank must make"
+    ),
+    "the first rank evaluates": (
+        "rank 1 waits for a training step, rank 0 sent an evaluation: every rank must make"
+    ),
+    "the last rank builds another Pipeline": (
+        "stage [01], .* waits for stage [01], .*, which waits for one of these"
+    ),
     "the first rank saves": ENDED.format(0, 1),
     "the last rank saves": ENDED.format(1, 0),
-    "the last rank saves while others train": "rank 1 waits for an object|which waits for one of these: every rank",
+    "the last rank saves while others train": (
+        "rank 1 waits for an object|which waits for one of these: every rank"
+    ),
     "the first rank makes one step more": ENDED.format(0, 1),
     "the last rank makes one step more": ENDED.format(1, 0),
 }
@@ -91,7 +101,8 @@ def test_replicas(tmp_path: Path, what: str):
     when = tmp_path / "when"
     with pytest.raises(
         StageError,
-        match=r"replica 0, stage 0, .* waits for replica 1, stage 0, which has ended: every rank must make",
+        match=r"replica 0, stage 0, .* waits for replica 1, stage 0, which has ended: "
+        "every rank must make",
     ):
         launch(replicas, what, str(when), stages=2)
     assert since(when) < LIMIT
@@ -102,7 +113,7 @@ def test_replicas(tmp_path: Path, what: str):
     "what", ["the first rank alone trains", "the last rank builds no Pipeline"]
 )
 def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path, what: str):
-    """The process lives on and waits for the results of the others, so no connection tells that it is done."""
+    """The process waits for the results of the others, so no connection shows that it is done."""
     store, when = agent_store(), tmp_path / "when"
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
@@ -157,7 +168,7 @@ def posted_by(*ranks: Status) -> dist.Store:
 
 
 def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
-    """Neither receives: the first one a step's first message, the second one its part of a checkpoint."""
+    """Neither receives: one sends a step's first message, the other its part of a checkpoint."""
     watch = heartbeats.Watch(
         posted_by(
             Status("stage 0", waiting=Wait(1, 0, 32, "send")),
@@ -174,7 +185,7 @@ def test_two_ranks_that_both_send_wait_for_ever(clock: Clock):
 
 
 def test_a_rank_that_computes_while_another_thread_sends_is_no_reason(clock: Clock):
-    """A slow layer on either side: both have something to send, which the other one will take when it is done."""
+    """Slow layers on both sides: both send a message that the other takes when it has computed."""
     first, second = (
         Status("stage 0", sending={7: Wait(1, 0, 32, "")}),
         Status("stage 1", sending={7: Wait(0, 0, 32, "")}),
@@ -219,7 +230,7 @@ def test_a_large_message_may_take_a_minute(clock: Clock):
 
 
 def test_a_rank_that_does_something_else_is_named_once():
-    """It may still make the call, so nobody is ended; while it computes in a call nothing is to be said."""
+    """It may still make the call, so no process is ended; there is no warning while it computes."""
     (said, busy), (other, _) = launch(elsewhere, stages=2)
     assert other == []
     assert busy == []
@@ -231,7 +242,7 @@ def test_a_rank_that_does_something_else_is_named_once():
 
 
 def test_a_beat_can_be_read_while_messages_are_sent():
-    """JSON, with what the computing thread waits for; what other threads send counts only while it waits for them."""
+    """JSON with the wait of the computing thread; sends of other threads count while it flushes."""
     posts = posted_by(
         Status("stage 0", sending={7: Wait(1, 3, 100, ""), 8: Wait(1, 2, 50, "")}, flushing=True)
     )

@@ -70,7 +70,8 @@ def graph() -> torch.Tensor:
             fine(),
             (),
             {},
-            r"fn=None: must be a function; write launch\(train, ...\), not launch\(train\(...\), ...\)",
+            r"fn=None: must be a function; write launch\(train, ...\), not "
+            r"launch\(train\(...\), ...\)",
         ),
         (
             needs,
@@ -99,7 +100,7 @@ def test_one_line_and_no_process(
 
 
 def test_what_can_be_launched_is_let_through():
-    """Queues can be passed to processes only while these start; tensors keep their memory where it is."""
+    """Queues can be passed only to starting processes; the memory of tensors is not moved."""
     tensor = torch.ones(1, requires_grad=True)
     spawnable.check_spawn(
         functools.partial(fine, tensor),
@@ -115,7 +116,7 @@ _GUARD = "if __name__ == '__main__':\n    "
 
 
 def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as a script, from standard input, with -c, at the prompt (-i), or as a cell of a notebook."""
+    """Run a program as a script, from standard input, with -c, at the prompt, or in a notebook."""
     script = folder / "program.py"
     script.write_text(program)
     # A notebook's cells are executed in a __main__ without a file.

@@ -1,4 +1,4 @@
-"""The launcher's own store: what a store must do, and that nobody else on the machine reaches it."""
+"""The launcher's own store: its operations, and that nobody else on the machine reaches it."""
 
 import os
 import threading
@@ -104,7 +104,7 @@ def hold(folder: str) -> None:
 
 @intruder.as_root
 def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path):
-    """Neither to read signs of life nor to post a failure; gloo's own sockets are the stages', see docs/cluster.md."""
+    """Neither to read heartbeats nor to post a failure; for gloo see docs/cluster.md."""
     before, old = intruder.ports(os.getpid()), intruder.folders()
     thread = threading.Thread(
         target=launch, args=(hold, str(tmp_path)), kwargs={"stages": 2}, daemon=True

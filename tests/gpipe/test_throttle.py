@@ -1,4 +1,4 @@
-"""Throttled links between real stage processes: the bits of free ones, and steps as long as arithmetic says."""
+"""Throttled links between stage processes: the bits of free ones, and the expected step times."""
 
 import pytest
 import torch

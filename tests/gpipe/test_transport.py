@@ -1,4 +1,4 @@
-"""Messages between real stage processes: over every transport the same bits, and no order of posts that deadlocks."""
+"""Messages between stage processes: every transport gives the same bits, and none deadlocks."""
 
 import multiprocessing
 
@@ -23,7 +23,7 @@ def ran():
 @pytest.mark.parametrize("transport", TRANSPORTS[1:])
 @pytest.mark.parametrize("case", CASES)
 def test_trains_as_over_gloo(ran, case, transport):
-    """With NCCL's order of blocking, and a communicator for each direction, every schedule comes to its end."""
+    """With NCCL's order of blocking, and a communicator per direction, every schedule ends."""
     for rank in range(K):
         ours, theirs = (ran[rank]["trained"][case, t] for t in (transport, "gloo"))
         assert ours["loss"] == theirs["loss"]
@@ -48,7 +48,7 @@ def test_both_ends_post_in_the_same_order(ran, case):
 
 
 def test_one_communicator_for_both_directions_deadlocks(ran):
-    """The stand-in for NCCL can fail: both ends are at a receive that was posted ahead of the sends behind it."""
+    """The stand-in for NCCL can deadlock: both ends wait at receives posted ahead of sends."""
     for rank in range(2):
         assert ran[rank]["deadlock"]["heads"] == ["receive"], ran[rank]["deadlock"]
 
@@ -69,7 +69,7 @@ def test_odd_tensors_arrive_as_they_were(ran, transport):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_gradients_of_odd_tensors_return_whole(ran, transport):
-    """One number that was read in many places has a gradient in each of them, and these are not equal."""
+    """A number that is read in many places has a gradient in each of them, all different."""
     for name, gradient in odd_tensors("auto", 1)["gradients"].items():
         torch.testing.assert_close(
             ran[0]["odd"][transport]["gradients"][name], gradient, rtol=1e-6, atol=1e-6

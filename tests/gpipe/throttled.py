@@ -1,4 +1,4 @@
-"""What the stage processes of `test_throttle.py` run; at module level so that spawned processes can import it."""
+"""Functions of the stage processes of `test_throttle.py`, which spawned processes can import."""
 
 from unittest import mock
 
@@ -31,7 +31,7 @@ MEASURED = LinkSpeed(0.01, 2e7, overlap=False)
 
 
 def everything() -> dict:
-    """Weights, step times, what is measured of links and follows from it, and refusals, of up to three stages."""
+    """Weights, step times, link measurements and their effects, and errors, of up to 3 stages."""
     rank = dist.get_rank()
     results: dict = {"weights": {case: bits(*case) for case in BITS}}
     results["steps"] = {case: step(*case) for case in STEPS if rank < case[0]}
@@ -53,7 +53,7 @@ def bits(schedule: str, checkpoint: str, M: int) -> dict:
 
 
 def step(K: int, M: int, throttle: LinkSpeed) -> tuple[float, dict[str, float]]:
-    """Of the quickest of a few steps of K timed layers: seconds, and the shares of the breakdown."""
+    """The quickest of a few steps of K timed layers: seconds, and shares of the breakdown."""
     model = build("timed", L=K, forward_s=F, backward_s=B, elements=MESSAGE // 4)
     pipe = Pipeline(model.layers, K, M, throttle=throttle, device="cpu")
     timelines = []
@@ -76,7 +76,7 @@ def speed() -> LinkSpeed:
 
 
 def cut(throttle: LinkSpeed | None) -> tuple[int, ...]:
-    """Where four equal layers, whose boundaries take no two the same, are cut by time: 30, 40 and 0 ms throttled."""
+    """Balance by time of four equal layers, whose boundaries take 30, 40 and 0 ms throttled."""
     model = build("timed", L=4, elements=[1500, 2000, 2, 2])
     how: dict = {"balance": "time", "sample": model.batch(1, 0)[0], "throttle": throttle}
     pipe = Pipeline(model.layers, 2, 1, device="cpu", **how)
@@ -85,7 +85,7 @@ def cut(throttle: LinkSpeed | None) -> tuple[int, ...]:
 
 
 def impossible(rank: int) -> list[tuple]:
-    """Throttles that cannot be had on this rank, each with the host that the rank believes itself on."""
+    """Throttles that are impossible on this rank, each with the host name that the rank reports."""
     return [(0.02, "here"), (FAR, f"host {rank}"), ([FAR, NARROW][rank], "here")]
 
 

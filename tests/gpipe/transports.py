@@ -1,4 +1,4 @@
-"""What the stage processes of `test_transport.py` run; at module level so that spawned processes can import it."""
+"""Functions of the stage processes of `test_transport.py`, which spawned processes can import."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ TRANSPORTS = ("gloo", "shm", "nccl-like")
 
 @contextmanager
 def over(transport: str, *, seconds: float = 30.0):
-    """The argument for Pipeline, with `links.connect` replaced where it is a test's own, and the replacement."""
+    """The argument of Pipeline, and the replacement of `links.connect` if the test has its own."""
     if not transport.startswith("nccl-like"):
         yield transport, None
         return
@@ -32,7 +32,7 @@ def over(transport: str, *, seconds: float = 30.0):
 
 
 def everything() -> dict:
-    """Every schedule over every transport, odd tensors, stages that share no host, and at last a deadlock."""
+    """Every schedule and transport, odd tensors, stages on different hosts, and a deadlock."""
     results: dict = {"trained": {}, "posted": {}}
     for case in CASES:
         for transport in TRANSPORTS:
@@ -96,7 +96,7 @@ def oddities(x: Tensor) -> dict[str, Tensor]:
 
 
 class Odd(nn.Module):
-    """x -> `oddities` of a linear layer's output; a tensor's first dimension need not be the micro-batch."""
+    """x -> `oddities` of a linear layer's output, whose first dimension may be another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Odd(nn.Module):
 
 
 class Look(nn.Module):
-    """Notes strides and bits of what came, and weighs every member with numbers of its own, so gradients differ."""
+    """Records strides and bits of its input, and gives each member weights, so gradients differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Look(nn.Module):
 
 
 def odd_tensors(transport: str, stages: int, device: str | None = "cpu") -> dict:
-    """Two steps with a boundary of odd tensors: what the second stage saw, and the first one's gradients."""
+    """Two steps with odd tensors at the boundary: inputs of stage 1, and gradients of stage 0."""
     with over(transport) as (argument, _):
         pipe = Pipeline([Odd, Look], stages, 2, transport=argument, device=device, seed=5)
     x, y = batch()
@@ -149,7 +149,7 @@ def odd_tensors(transport: str, stages: int, device: str | None = "cpu") -> dict
 
 
 class Slow(nn.Module):
-    """Keeps a GPU busy long after the call has returned, so that a copy that does not wait finds wrong numbers."""
+    """Keeps a GPU busy after the call has returned: a copy that does not wait has wrong numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Slow(nn.Module):
 
 
 def on_busy_gpus(stages: int) -> dict:
-    """Losses of a few steps of every schedule and checkpoint mode with slow layers, and odd tensors on two stages."""
+    """Losses of all schedules and checkpoint modes with slow layers; odd tensors on 2 stages."""
     losses = {}
     x = torch.randn(256, 2048, generator=torch.Generator().manual_seed(1))
     for schedule, checkpoint, M in CASES:

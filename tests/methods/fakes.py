@@ -1,4 +1,4 @@
-"""Methods of one process, right and wrong in one known way each, and what launched processes run."""
+"""Methods of one process, right or wrong in one known way each, and functions to launch."""
 
 import time
 from collections.abc import Callable
@@ -154,7 +154,7 @@ def examined(maker: Callable[[Setup], Any], spare: Any = None, **changed: Any) -
 
 
 def two_stages() -> dict[str, tuple[dict[str, Check], list[float]]] | None:
-    """In three processes, of which the third has no stage: ours and torch's checks, and the losses of three steps."""
+    """In 3 processes, one without a stage: checks of ours and torch, and losses of three steps."""
     from repro.methods.peers.pipelining import groups
 
     group, spare = groups(2, [timedelta(minutes=2), timedelta(seconds=5)])

@@ -1,4 +1,4 @@
-"""What the stage processes of `test_pipelined.py` run; at module level so that spawned processes can import it."""
+"""Functions of the stage processes of `test_pipelined.py`, which spawned processes can import."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ MODELS = {
 
 
 def doubled(factory):
-    """A layer in float64: with so few examples batch norm makes of float32's rounding another gradient."""
+    """A layer in float64: with few examples, batch norm turns rounding into other gradients."""
     return factory().double()
 
 
@@ -69,7 +69,7 @@ FORWARD_S = 0.01
 def known_durations(
     K: int, micro_batches: int, schedule: str
 ) -> tuple[float, float, dict[str, float]]:
-    """Of the quickest of a few steps of K stages that wait: seconds, bubble (idle/total), shares of the breakdown."""
+    """The quickest of a few steps of K timed stages: seconds, bubble, shares of the breakdown."""
     model = build("timed", L=K, forward_s=FORWARD_S, backward_s=2 * FORWARD_S)
     inputs, targets = model.batch(micro_batches, 0)
     pipe = Pipeline(model.layers, K, micro_batches, schedule=schedule, device="cpu")

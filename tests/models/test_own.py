@@ -121,7 +121,8 @@ def test_wrong_arguments_are_one_line_errors(user_module):
     [
         (
             "import there_is_no_such_module\n",
-            r"ModuleNotFoundError: No module .*there_is_no_such_module' \(broken_model.py, line 1\)",
+            r"ModuleNotFoundError: No module .*there_is_no_such_module' "
+            r"\(broken_model.py, line 1\)",
         ),
         ("x = 1\n1 / 0\n", r"ZeroDivisionError: division by zero \(broken_model.py, line 2\)"),
         ("def f(:\n", r"SyntaxError: invalid syntax \(broken_model.py, line 1\)"),

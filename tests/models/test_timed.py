@@ -145,7 +145,7 @@ def test_bad_arguments_are_one_line_errors(arguments, words):
 
 
 def test_the_engine_is_as_quick_as_arithmetic_and_never_quicker():
-    """(M+K-1)F + M(R+B) + (K-1)B; with late recompute (M+K-1)(F+R+B). The margin is for busy machines."""
+    """(M+K-1)F + M(R+B) + (K-1)B; with late recompute (M+K-1)(F+R+B), and a margin."""
     ran = launch(waiting, stages=4)[0]
     for (K, M, schedule), (seconds, bubble, parts) in ran.items():
         early = (M + K - 1) + 3 * M + 2 * (K - 1)

@@ -162,7 +162,7 @@ class Nccl(Link):
 
 
 class Staged(Link):
-    """Tensors of a GPU over another link; copies to and from pinned memory have their own stream."""
+    """Tensors of a GPU over another link; copies to pinned host memory run on their own stream."""
 
     def __init__(self, link: Link, device: torch.device) -> None:
         self.link, self.device = link, device

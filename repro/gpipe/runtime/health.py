@@ -123,7 +123,7 @@ class Health:
         return [json.loads(raw) for raw in self.waiting.multi_get(list(keys.values()))]
 
     def _wait_for(self, awaited: str, keys: dict[int, str]) -> None:
-        """Wait for one of these keys; raises a ValueError if a rank ends without setting its key."""
+        """Wait for one of these keys; raises a ValueError if a rank ends without its own."""
         pause = 0.001
         while not self.waiting.check([awaited]):
             for rank, key in keys.items():
