@@ -73,7 +73,7 @@ def test_no_cut_is_more_even(search: Search):
 class Traced(Search):
     """Traces every size that it tries."""
 
-    def _between(self, sizes: Sizes) -> Count:
+    def _interpolated(self, sizes: Sizes) -> Count:
         return self._exact
 
 
