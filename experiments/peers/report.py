@@ -6,9 +6,6 @@ A run belongs here if a peer library ran it, or if a peer ran the same point.
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isnan, nan
-from typing import Any
-
-from pandas import DataFrame
 
 from experiments.peers.runs import NAME
 from repro.gpipe.schedule.kinds import make_schedule, schedule_from_orders
@@ -61,61 +58,54 @@ def tables(results: Results) -> list[Table]:
     return found + [noise(results, twins)] * bool(twins)
 
 
+@dataclass(frozen=True)
+class Checked:
+    """One check of one library; no check where the library was not run."""
+
+    run: Run
+    check: str = EMPTY
+    finding: Finding | None = None
+
+    @property
+    def verdict(self) -> Cell:
+        """The verdict with the greatest difference, or why there is none."""
+        if self.finding is None:
+            return Cell(text=self.run.status)
+        text = self.finding.verdict
+        if self.finding.value is not None:
+            text += f" ({self.finding.value:.1e})"
+        return Cell(self.finding.verdict, text)
+
+
 def checks(results: Results, rows: list[Run]) -> Table:
-    """Library x check: the verdict with the greatest difference from the unsplit model, and the evidence."""
-    shown, data = [], []
-    for row in rows:
-        rounds = row.rounds
-        place = {
-            "library": NAMES[row.library],
-            "scale": row.scale,
-            "model": model_name(row.model),
-        }
-        if not rounds:
-            shown.append({**place, "status": row.status})
+    """One line a library and check: verdict, greatest difference from the unsplit model, evidence."""
+    lines = []
+    for run in rows:
+        if not run.rounds:
+            lines.append(Checked(run))
             continue
-        record = rounds[-1].record
+        record = run.rounds[-1].record
         assert isinstance(record, CheckRound)
-        found = record.checks
-        shown.append(
-            {
-                **place,
-                "status": row.status,
-                **{name: _verdict(one) for name, one in found.items()},
-            }
-        )
-        data += [{**place, "check": name, **one.model_dump()} for name, one in found.items()]
+        lines += [Checked(run, name, finding) for name, finding in record.checks.items()]
+    columns: list[Column[Checked]] = [
+        Column("library", lambda line: plain(NAMES[line.run.library])),
+        Column("scale", lambda line: plain(line.run.scale)),
+        Column("model", lambda line: plain(model_name(line.run.model))),
+        Column("check", lambda line: plain(line.check)),
+        Column("verdict", lambda line: line.verdict),
+        Column("", lambda line: Cell(line.finding.value if line.finding else nan), csv="value"),
+        Column("evidence", lambda line: plain(line.finding.evidence if line.finding else EMPTY)),
+    ]
     note = (
         "Each library against the unsplit model on the same micro-batches, K=2, always "
         "recomputed; in brackets the greatest difference. Gradients and loss: of the mini-batch "
         "mean. Batch norm: running statistics after one step are to have moved once, by the "
         "mini-batch's mean and unbiased variance. Evaluation: with whatever statistics training "
         "left. Dropout: gradients with recomputation against those without. Unequal: one example "
-        f"more than a multiple of M. {_evidence(data)}"
+        "more than a multiple of M."
     )
-    return Table(
-        "peers_checks",
-        "Does each library train as one device would?",
-        note,
-        DataFrame(shown).fillna(EMPTY),
-        DataFrame(data) if data else None,
-        NAME,
-    )
-
-
-def _verdict(finding: Finding) -> str:
-    if finding.value is None:
-        return finding.verdict
-    return f"{finding.verdict} ({finding.value:.1e})"
-
-
-def _evidence(data: list[dict[str, Any]]) -> str:
-    """What lies behind every verdict that is not `ok`."""
-    return " ".join(
-        f"{one['library']}, {one['check']}: {one['evidence'].rstrip('.')}."
-        for one in data
-        if one["verdict"] in ("wrong", "refused")
-    )
+    title = "Does each library train as one device would?"
+    return declared("peers_checks", title, note, lines, columns, NAME)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from experiments.table1.fits import (
 from repro.harness.spec import ENOUGH
 from repro.paper import table1, torchgpipe
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number, percent
+from repro.report.table import EMPTY, Table, number, percent, table_of_frames
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -47,7 +47,7 @@ def printed(results: "Results") -> Table | None:
         "published, from its allocator's cache on Tesla P40s, which keeps more than tensors take; "
         f"its model memory is {min(theirs):g} to {max(theirs):g} GiB."
     )
-    return Table(
+    return table_of_frames(
         "table1_printed", "The paper's sizes, counted", note, DataFrame(lines), experiment=NAME
     )
 
@@ -107,7 +107,9 @@ def by_m(results: "Results") -> Table | None:
         "Naive-1 with re-materialization."
     )
     title = "The largest model against what the paper does not print"
-    return Table("table1_varied", title, note, DataFrame(rows).fillna(EMPTY), experiment=NAME)
+    return table_of_frames(
+        "table1_varied", title, note, DataFrame(rows).fillna(EMPTY), experiment=NAME
+    )
 
 
 def here(results: "Results") -> Table | None:
@@ -125,7 +127,9 @@ def here(results: "Results") -> Table | None:
         "limit is on bytes of live tensors, on a GPU on the allocator. Measured over counted: "
         "peak bytes of the fullest stage."
     )
-    return Table("table1_here", "Table 1 measured small", note, DataFrame(lines), experiment=NAME)
+    return table_of_frames(
+        "table1_here", "Table 1 measured small", note, DataFrame(lines), experiment=NAME
+    )
 
 
 def _here_line(fit: Found, naive: Found | None) -> dict[str, Any]:
@@ -189,4 +193,4 @@ def checked(results: "Results") -> Table | None:
         "random state, which the engine puts aside during a step, and which are not counted."
     )
     title = "Counted memory against the allocator's events"
-    return Table("table1_check", title, note, DataFrame(lines), experiment=NAME)
+    return table_of_frames("table1_check", title, note, DataFrame(lines), experiment=NAME)

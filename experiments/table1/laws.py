@@ -13,7 +13,7 @@ from experiments.table1.fits import MODELS, NAME, Found, found, of_stage
 from repro.harness.spec import ENOUGH
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, percent
+from repro.report.table import EMPTY, Table, percent, table_of_frames
 
 if TYPE_CHECKING:
     from repro.harness.results import Results
@@ -100,7 +100,7 @@ def laws(results: "Results") -> Table | None:
         f"than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all together, where layers that are "
         "no part of L count too, is shown and not judged."
     )
-    return Table(
+    return table_of_frames(
         "table1_laws",
         "Laws of memory against counts",
         note,

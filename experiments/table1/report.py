@@ -33,7 +33,7 @@ from repro.harness.results import Results, Run
 from repro.paper import Size, table1, table1_claims
 from repro.report.compare import beside_paper, rows_of
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number
+from repro.report.table import EMPTY, Table, number, table_of_frames
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,7 @@ def main(results: Results) -> Table:
         "Table 1 (v5 and NeurIPS): the largest model that fits, on 8 GB (AmoebaNet-D) and 16 GiB "
         "(Transformer) each"
     )
-    return Table(
+    return table_of_frames(
         "table1",
         title,
         note,
@@ -117,7 +117,7 @@ def memory(results: Results) -> Table:
         "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB "
         "(Transformer)"
     )
-    return Table("table1_memory", title, note, _framed(lines), experiment=NAME)
+    return table_of_frames("table1_memory", title, note, _framed(lines), experiment=NAME)
 
 
 def _framed(lines: list[dict[tuple[str, str], Any]]) -> "DataFrame":
@@ -230,7 +230,7 @@ def why(results: Results) -> Table | None:
         "One line for each printed cell that counting does not give, or that the paper itself "
         "contradicts."
     )
-    return Table(
+    return table_of_frames(
         "table1_why",
         "Table 1: where counted differs from quoted",
         note,

@@ -18,7 +18,7 @@ from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.statistics import interval
 from repro.report.compare import NO_INTERVAL
 from repro.report.style import model_name
-from repro.report.table import Table, number
+from repro.report.table import Table, number, table_of_frames
 from repro.report.texts import clock
 from repro.simulate import StageCosts, simulate
 
@@ -48,7 +48,7 @@ def tables(results: "Results") -> list[Table]:
     shown = DataFrame([_shown(line) for line in lines])
     size = another_size(found)
     title = f"Table 2 emulated against simulated{', ' * bool(size)}{size}: what the runtime costs"
-    return [Table("table2_emulated", title, note, shown, DataFrame(lines), NAME)]
+    return [table_of_frames("table2_emulated", title, note, shown, DataFrame(lines), NAME)]
 
 
 def sentence(results: "Results") -> str:

@@ -25,7 +25,7 @@ from experiments.table2.recorded import (
 from repro.paper import theory
 from repro.report.compare import rows_of
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number
+from repro.report.table import EMPTY, Table, number, table_of_frames
 from repro.report.texts import IDEAL
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def main(found: list[Prediction], results: "Results") -> Table:
     title = (
         f"Table 2 predicted{', ' if another_size(owns) else ' '}{size}: quoted against simulated"
     )
-    return Table(
+    return table_of_frames(
         "table2_predictions",
         title,
         note,
@@ -278,7 +278,9 @@ def causes(found: list[Prediction], results: "Results") -> Table:
         f"Table 2 predicted{', ' * bool(size)}{size}: from the ideal to the quoted ratio, cause by "
         "cause (simulated)"
     )
-    return Table("table2_causes", title, note, DataFrame(lines), _data(found), NAME, folded=True)
+    return table_of_frames(
+        "table2_causes", title, note, DataFrame(lines), _data(found), NAME, folded=True
+    )
 
 
 def _causes(one: Prediction) -> dict[str, str]:

@@ -21,7 +21,7 @@ from experiments.table2.recorded import (
 )
 from repro.paper import theory
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, number
+from repro.report.table import EMPTY, NOT_RUN, Table, number, table_of_frames
 from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def protocols(found: dict[str, dict[str, Protocol]]) -> Table:
         f"Table 2 under three protocols{', ' * bool(size)}{size}: one N, N by memory, and cut by "
         "parameters"
     )
-    return Table("table2_protocols", title, note, shown, _data(found), NAME)
+    return table_of_frames("table2_protocols", title, note, shown, _data(found), NAME)
 
 
 def _line(found: dict[str, Protocol], model: str, K: int, M: int) -> dict[tuple[str, str], Any]:
@@ -161,7 +161,7 @@ def beyond(found: dict[str, dict[str, Protocol]]) -> Table:
         "Table 2's cells above the plain formula of a fixed mini-batch: does a mini-batch by "
         "memory reach them?"
     )
-    return Table("table2_beyond", title, note, DataFrame(lines), experiment=NAME)
+    return table_of_frames("table2_beyond", title, note, DataFrame(lines), experiment=NAME)
 
 
 def _beyond(found: dict[str, Protocol], model: str, K: int, M: int) -> dict[str, str]:

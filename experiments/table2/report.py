@@ -32,7 +32,7 @@ from repro.report.compare import (
     settled,
 )
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, memory, number
+from repro.report.table import EMPTY, NOT_RUN, Table, memory, number, table_of_frames
 from repro.report.texts import IDEAL, PLAIN
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _wide(name: str, title: str, note: str, results: Results, ours: Ours, theirs
                 line[f"K={K}", "ideal"] = number(theirs(K, M, *setting.plan))
             lines.append(line)
     if not lines:  # nothing with K > 1 of any model
-        return Table(name, title, note, DataFrame(), experiment=NAME, missing=True)
+        return table_of_frames(name, title, note, DataFrame(), experiment=NAME, missing=True)
     shown = DataFrame([list(line.values()) for line in lines])
     shown.columns = MultiIndex.from_tuples(list(lines[0]))
     details = [optimizers(results, fixed(rows_of(results, experiment=NAME)))]
@@ -143,7 +143,9 @@ def _wide(name: str, title: str, note: str, results: Results, ours: Ours, theirs
             None, (falls(results, setting, _short_title(setting, whole)) for setting in whole)
         )
     note = warning(some[kind] for some in modelled.values() for kind in kinds) + note
-    return Table(name, title, " ".join(filter(None, [note, *details])), shown, experiment=NAME)
+    return table_of_frames(
+        name, title, " ".join(filter(None, [note, *details])), shown, experiment=NAME
+    )
 
 
 def _sizes(modelled: dict[str, dict[str, Protocol]], kind: str) -> str:
@@ -251,7 +253,7 @@ def table2_long(results: Results) -> Table:
         f"{optimizers(results, fixed(rows_of(results, experiment=NAME)))} {MARKS}"
     )
     shown, data = (DataFrame([line[n] for line in lines]) for n in (0, 1))
-    return Table(
+    return table_of_frames(
         "table2_long",
         "Table 2, one line a run",
         note,

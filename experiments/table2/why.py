@@ -17,7 +17,7 @@ from experiments.table2.recorded import (
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory, torchgpipe
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number
+from repro.report.table import EMPTY, Table, number, table_of_frames
 from repro.report.texts import IDEAL
 from repro.simulate import StageCosts, simulate
 
@@ -44,7 +44,7 @@ def tables(results: "Results") -> list[Table]:
     return (
         [rows]
         if said.empty
-        else [rows, Table("table2_explained", _TITLE, _NOTE, said, experiment=NAME)]
+        else [rows, table_of_frames("table2_explained", _TITLE, _NOTE, said, experiment=NAME)]
     )
 
 
@@ -134,7 +134,7 @@ def _rows(found: dict[str, dict[str, Ratios]], owns: list[Protocol]) -> Table:
     title = (
         f"Table 2's row of M=32{', ' * bool(size)}{size}, one cause after another, over both bases"
     )
-    return Table("table2_m32", title, note, shown, experiment=NAME)
+    return table_of_frames("table2_m32", title, note, shown, experiment=NAME)
 
 
 def _sentences(results: "Results", found: dict[str, dict[str, Ratios]]) -> list[dict[str, str]]:

@@ -1,44 +1,48 @@
-"""Tables declared as lines and columns: what a column says of a line is a `Cell`, shown and in the csv file alike."""
+"""Tables declared as lines and columns, and a grid of recorded runs to take cells from."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan, nan
+from math import isnan
 from typing import Any, Generic, TypeVar
 
 from repro.harness.results import Run
 from repro.report.compare import Ratio, fidelities
-from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent
+from repro.report.table import (
+    EMPTY,
+    NOT_RUN,
+    Cell,
+    Heading,
+    Name,
+    Table,
+    not_run,
+    number,
+    percent,
+)
 
 Line = TypeVar("Line")
-Key = str | tuple[str, str]  # a name, or a group and a name
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What stands at a line and column: a value for the csv file with the ends of its interval, and the text shown."""
-
-    value: Any = nan
-    text: str = EMPTY
-    low: float = nan
-    high: float = nan
 
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """A column of a table.
+    """A declared column: its names, and the cell of a line.
 
     Attributes:
-        key: its name as shown, or group and name; empty where the csv file alone has it.
-        cell: what it says of a line.
-        csv: its name in the csv file: None for the same, empty where readers alone see it.
-        ends: the csv file's names of the ends of the interval, where it has them.
+        key: name that a reader sees, or group and name; empty for the csv file alone.
+        cell: of a line.
+        csv: name in the csv file: None for the same, empty where readers alone see it.
+        ends: names in the csv file of the ends of the interval, if it has one.
     """
 
-    key: Key
+    key: Name
     cell: Callable[[Line], Cell]
-    csv: Key | None = None
-    ends: tuple[Key, Key] | None = None
+    csv: Name | None = None
+    ends: tuple[Name, Name] | None = None
+
+    @property
+    def heading(self) -> Heading:
+        """Its names."""
+        return Heading(self.key, self.key if self.csv is None else self.csv, self.ends)
 
 
 @dataclass(frozen=True)
@@ -144,16 +148,9 @@ def declared(
     *,
     folded: bool = False,
 ) -> Table:
-    """The table that says these columns of these lines; without lines it says what to run."""
-    pairs = []
-    for line in lines:
-        shown: dict[Key, str] = {}
-        data: dict[Key, Any] = {}
-        for column in columns:
-            cell, name_in_csv = column.cell(line), column.key if column.csv is None else column.csv
-            shown |= {column.key: cell.text} if column.key else {}
-            data |= {name_in_csv: cell.value} if name_in_csv else {}
-            if column.ends:
-                data |= {column.ends[0]: cell.low, column.ends[1]: cell.high}
-        pairs.append((shown, data))
-    return framed(table, title, note, pairs, experiment, folded=folded)
+    """The table of these columns, with a row for each line; without lines it says what to run."""
+    rows = [[column.cell(line) for column in columns] for line in lines]
+    if not rows:
+        return not_run(table, title, note, experiment)
+    headings = [column.heading for column in columns]
+    return Table(table, title, note, headings, rows, experiment, folded)

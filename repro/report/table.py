@@ -1,19 +1,58 @@
-"""A table as a value, and its three files: csv (numbers), md and tex (as shown)."""
+"""A table as a value: named columns and rows of cells, rendered as csv, Markdown, LaTeX and HTML."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from html import escape
+from itertools import groupby
+from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from pandas import DataFrame, MultiIndex
 
 NOT_RUN = "not run"
 EMPTY = "-"
-_SENTENCE = 48  # characters of a cell from which on it may take several lines
+Name = str | tuple[str, str]  # of a column: a name, or a group and a name
+
+_LONG_TEXT = 48  # characters from which on a cell may be broken into several lines
+_INTERVAL = re.compile(r"(-?[\d.]+) (\[.*?\])( ~)?")
+_MISSING = re.compile(
+    rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Attributes:
+        value: a number or text for the csv file.
+        text: what a reader sees.
+        low: lower end of the interval, for the csv file.
+        high: upper end of it.
+    """
+
+    value: Any = nan
+    text: str = EMPTY
+    low: float = nan
+    high: float = nan
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The names of one column.
+
+    Attributes:
+        shown: name that a reader sees; empty for a column of the csv file alone.
+        csv: name in the csv file; empty for a column that readers alone see.
+        ends: names in the csv file of the ends of the interval, if it has one.
+    """
+
+    shown: Name = ""
+    csv: Name = ""
+    ends: tuple[Name, Name] | None = None
 
 
 @dataclass(frozen=True)
@@ -23,109 +62,140 @@ class Table:
     Attributes:
         name: file stem.
         title: one line.
-        note: what every ratio in it is over, and what marks mean.
-        shown: the cells as text; columns may be pairs (group, name).
-        data: the same as plain numbers for the csv file; `shown` where left out.
-        experiment: the one it belongs to, if any.
-        folded: whether the page shows it only when it is asked for.
+        note: one or two sentences: what ratios are over, what marks mean.
+        headings: of the columns.
+        rows: a cell for each heading.
+        experiment: that it belongs to; empty for none.
+        folded: whether the page shows it only on request.
         missing: whether it only says that nothing was run.
     """
 
     name: str
     title: str
     note: str
-    shown: "DataFrame"
-    data: "DataFrame | None" = None
+    headings: Sequence[Heading]
+    rows: Sequence[Sequence[Cell]]
     experiment: str = ""
     folded: bool = False
     missing: bool = False
 
+    @property
+    def shown(self) -> DataFrame:
+        """The texts that a reader sees."""
+        indexes = [i for i, heading in enumerate(self.headings) if heading.shown]
+        names = [self.headings[i].shown for i in indexes]
+        return _frame(names, [[row[i].text for i in indexes] for row in self.rows])
+
+    @property
+    def data(self) -> DataFrame:
+        """The values of the csv file, each interval in three columns."""
+        names = []
+        columns = []
+        for i, heading in enumerate(self.headings):
+            cells = [row[i] for row in self.rows]
+            if heading.csv:
+                names.append(heading.csv)
+                columns.append([cell.value for cell in cells])
+            if heading.ends:
+                names += heading.ends
+                columns += [[cell.low for cell in cells], [cell.high for cell in cells]]
+        return _frame(names, [list(values) for values in zip(*columns, strict=True)])
+
+    def csv(self) -> str:
+        """The values, for other programs."""
+        data = self.data
+        data.columns = [_flat(name) for name in data.columns]
+        return csv_text(data)
+
     def markdown(self) -> str:
-        """GitHub's table syntax with title and note."""
-        head = [_md(name) for name in _flat(self.shown)]
-        lines = [f"**{_md(self.title)}**", "", _line(head), _line(["---"] * len(head))]
-        lines += [_line([_md(cell) for cell in row]) for row in self.shown.itertuples(index=False)]
-        return "\n".join([*lines, "", _md(self.note), ""])
+        """The texts in GitHub's table syntax, with title and note."""
+        shown = self.shown
+        head = [_markdown(_flat(name)) for name in shown.columns]
+        lines = [head, ["---"] * len(head)]
+        lines += [[_markdown(text) for text in row] for row in shown.itertuples(index=False)]
+        body = [f"| {' | '.join(line)} |" for line in lines]
+        title, note = _markdown(self.title), _markdown(self.note)
+        return "\n".join([f"**{title}**", "", *body, "", note, ""])
 
     def latex(self) -> str:
-        """A booktabs table, all text escaped."""
-        head = _flat(self.shown)
+        """The texts as a booktabs table."""
+        shown = self.shown
+        head, *body = [[_flat(name) for name in shown.columns], *shown.itertuples(index=False)]
         lines = [
-            " & ".join(map(_tex, cells)) + r" \\"
-            for cells in [head, *self.shown.itertuples(index=False)]
-        ]
-        body = [
-            f"\\begin{{tabular}}{{{'l' * len(head)}}}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\begin{{tabular}}{{{'l' * len(head)}}}",
             r"\toprule",
-            lines[0],
+            _latex_row(head),
             r"\midrule",
-            *lines[1:],
+            *(_latex_row(row) for row in body),
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_latex(self.title)}. {_latex(self.note)}}}",
+            r"\end{table}",
         ]
-        body += [r"\bottomrule", r"\end{tabular}"]
-        caption = f"\\caption{{{_tex(self.title)}. {_tex(self.note)}}}"
-        return "\n".join([r"\begin{table}", r"\centering", *body, caption, r"\end{table}", ""])
+        return "\n".join([*lines, ""])
 
     def html(self) -> str:
-        """A table element; intervals are set small, missing cells grey, and sentences on several lines."""
-        from pandas import option_context
-
-        shown = self.shown.fillna(EMPTY)
-        with option_context("display.max_colwidth", None):
-            markup = shown.to_html(index=False, border=0, escape=True, classes=self.name)
-        markup = re.sub(
-            r"<td>(-?[\d.]+) (\[.*?\])( ~)?</td>", r"<td><b>\1</b>\3 <small>\2</small></td>", markup
-        )
-        statuses = "skipped|oom|timeout|failed|interrupted|planned|running"
-        missing = rf"<td>({EMPTY}|(?:{NOT_RUN}|baseline not|{statuses}).*?)</td>"
-        markup = re.sub(missing, r'<td class="missing">\1</td>', markup)
-        return re.sub(rf"<td>(.{{{_SENTENCE},}})</td>", r'<td class="words">\1</td>', markup)
+        """The texts as a table element: intervals small, missing cells grey, long texts broken."""
+        shown = self.shown
+        lines = [f'<table class="{self.name}">', "<thead>", *_html_head(list(shown.columns))]
+        lines += ["</thead>", "<tbody>"]
+        for row in shown.itertuples(index=False):
+            lines.append(f"<tr>{''.join(_html_cell(text) for text in row)}</tr>")
+        return "\n".join([*lines, "</tbody>", "</table>"])
 
     def write(self, directory: Path) -> list[Path]:
-        """Write csv, md and tex into `directory`."""
+        """Write `name`.csv, .md and .tex into a directory."""
         directory.mkdir(parents=True, exist_ok=True)
-        data = self.shown if self.data is None else self.data
-        data = data.copy()
-        data.columns = _flat(data)
-        texts = {
-            "csv": csv_text(data),
-            "md": self.markdown(),
-            "tex": self.latex(),
-        }
+        texts = {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}
         paths = []
         for kind, text in texts.items():
-            paths.append(directory / f"{self.name}.{kind}")
-            paths[-1].write_text(text, encoding="utf-8")
+            path = directory / f"{self.name}.{kind}"
+            path.write_text(text, encoding="utf-8")
+            paths.append(path)
         return paths
 
 
-def csv_text(frame: "DataFrame") -> str:
-    """A csv file in which every cell is a number, a text or empty, so that other programs can read it.
-
-    A column of mappings becomes one column for each of their keys: `labels.data`. The parts of a
-    list stand in one cell with semicolons between them: `4;5`.
-    """
-    from pandas import DataFrame
-
-    columns: dict[str, list[Any]] = {}
-    for name in frame.columns:
-        cells = frame[name].tolist()
-        mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
-        keys = dict.fromkeys(key for mapping in mappings for key in mapping)
-        if keys:
-            columns |= {
-                f"{name}.{key}": [_cell(mapping.get(key)) for mapping in mappings] for key in keys
-            }
-        elif not any(isinstance(cell, Mapping) for cell in cells):
-            columns[str(name)] = [_cell(cell) for cell in cells]
-    # As objects, or whole numbers would become fractions in columns with empty cells.
-    return DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
+def not_run(name: str, title: str, note: str, experiment: str) -> Table:
+    """A table without results, which says what to run. The report leaves it out."""
+    headings = (Heading("run", "run"), Heading("status", "status"))
+    status = f"{NOT_RUN}: ./run_all.sh {experiment}"
+    row = (Cell("none", "none"), Cell(status, status))
+    return Table(name, title, note, headings, (row,), experiment, missing=True)
 
 
-def _cell(value: Any) -> Any:
-    """A list as text; all else, which has no parts, as it is."""
-    if isinstance(value, (list, tuple)):
-        return ";".join(str(_cell(part)) for part in value)
-    return json.dumps(value) if isinstance(value, Mapping) else value
+def table_of_frames(
+    name: str,
+    title: str,
+    note: str,
+    shown: DataFrame,
+    data: DataFrame | None = None,
+    experiment: str = "",
+    *,
+    folded: bool = False,
+    missing: bool = False,
+) -> Table:
+    """The table of two frames: texts, and values for the csv file if they differ."""
+    shown = shown.fillna(EMPTY)
+    if data is None:
+        headings = [Heading(column, column) for column in shown.columns]
+        rows = [[Cell(value, str(value)) for value in row] for row in shown.to_numpy(object)]
+        return Table(name, title, note, headings, rows, experiment, folded, missing)
+    headings = [Heading(shown=column) for column in shown.columns]
+    headings += [Heading(csv=column) for column in data.columns]
+    texts = [[Cell(text=str(text)) for text in row] for row in shown.to_numpy(object)]
+    values = [[Cell(data[column].iloc[i]) for column in data.columns] for i in range(len(data))]
+    return Table(
+        name,
+        title,
+        note,
+        headings,
+        [[*text, *value] for text, value in zip(texts, values, strict=True)],
+        experiment,
+        folded,
+        missing,
+    )
 
 
 def framed(
@@ -138,29 +208,47 @@ def framed(
     folded: bool = False,
     missing: str = "",
 ) -> Table:
-    """The table of these lines, (as shown, as numbers), keyed by (group, name).
+    """The table of lines (texts, values), each keyed by the names of its columns.
 
-    Without any it says what is `missing`; by default it says what to run, and the report leaves it
-    out.
+    Without lines it says what is `missing`; by default it says what to run, and the report leaves
+    it out.
     """
-    from pandas import DataFrame, MultiIndex
-
     if not pairs:
-        shown = DataFrame(
-            [{"run": "none", "status": missing or f"{NOT_RUN}: ./run_all.sh {experiment}"}]
-        )
-        return Table(name, title, note, shown, experiment=experiment, missing=not missing)
-    frames = []
-    for lines in zip(*pairs, strict=True):
-        keys = list(dict.fromkeys(key for line in lines for key in line))
-        frames.append(DataFrame([[line.get(key) for key in keys] for line in lines]))
-        if any(isinstance(key, tuple) for key in keys):
-            keys = MultiIndex.from_tuples(
-                [key if isinstance(key, tuple) else ("", key) for key in keys]
-            )
-        frames[-1].columns = keys
-    shown, data = frames
-    return Table(name, title, note, shown.fillna(EMPTY), data, experiment, folded)
+        if not missing:
+            return not_run(name, title, note, experiment)
+        headings = (Heading("run", "run"), Heading("status", "status"))
+        row = (Cell("none", "none"), Cell(missing, missing))
+        return Table(name, title, note, headings, (row,), experiment)
+    texts = list(dict.fromkeys(key for shown, _ in pairs for key in shown))
+    values = list(dict.fromkeys(key for _, data in pairs for key in data))
+    headings = [Heading(shown=key) for key in texts] + [Heading(csv=key) for key in values]
+    rows = []
+    for shown, data in pairs:
+        row = [Cell(text=str(shown.get(key, EMPTY))) for key in texts]
+        rows.append(row + [Cell(data.get(key)) for key in values])
+    return Table(name, title, note, headings, rows, experiment, folded)
+
+
+def csv_text(frame: DataFrame) -> str:
+    """A csv file in which every cell is a number, a text or empty, so that other programs can read it.
+
+    A column of mappings becomes one column for each of their keys: `labels.data`. The parts of a
+    list stand in one cell with semicolons between them: `4;5`.
+    """
+    columns: dict[str, list[Any]] = {}
+    for name in frame.columns:
+        cells = frame[name].tolist()
+        mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
+        keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+        if keys:
+            columns |= {
+                f"{name}.{key}": [_csv_cell(mapping.get(key)) for mapping in mappings]
+                for key in keys
+            }
+        elif not any(isinstance(cell, Mapping) for cell in cells):
+            columns[str(name)] = [_csv_cell(cell) for cell in cells]
+    # As objects, or whole numbers would become fractions in columns with empty cells.
+    return DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def number(value: Any, digits: int = 2, unit: str = "") -> str:
@@ -181,23 +269,60 @@ def percent(value: Any) -> str:
     return EMPTY if value is None or isnan(float(value)) else f"{100 * float(value):.1f}%"
 
 
-def _flat(frame: "DataFrame") -> list[str]:
-    """Column names as one line each: ("K=2", "measured") -> "K=2 measured"."""
-    pairs = [name if isinstance(name, tuple) else (name,) for name in frame.columns]
-    return [" ".join(str(part) for part in pair if part) for pair in pairs]
+def _frame(names: Sequence[Name], rows: Sequence[Sequence[Any]]) -> DataFrame:
+    """A frame of these rows; its columns are pairs if one of them has a group."""
+    if not any(isinstance(name, tuple) for name in names):
+        return DataFrame(rows, columns=list(names))
+    pairs = [name if isinstance(name, tuple) else ("", name) for name in names]
+    return DataFrame(rows, columns=MultiIndex.from_tuples(pairs))
 
 
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _flat(name: Name) -> str:
+    """The name of a column in one line: ("K=2", "measured") -> "K=2 measured"."""
+    parts = name if isinstance(name, tuple) else (name,)
+    return " ".join(part for part in parts if part)
 
 
-def _md(value: Any) -> str:
+def _csv_cell(value: Any) -> Any:
+    """A list as text; what has no parts as it is."""
+    if isinstance(value, (list, tuple)):
+        return ";".join(str(_csv_cell(part)) for part in value)
+    return json.dumps(value) if isinstance(value, Mapping) else value
+
+
+def _markdown(text: str) -> str:
     """Text that stays inside its cell."""
-    return re.sub(r"([\\|*_~<>`])", r"\\\1", str(value).replace("\n", " "))
+    return re.sub(r"([\\|*_~<>`])", r"\\\1", text.replace("\n", " "))
 
 
-def _tex(value: Any) -> str:
-    """Text with TeX's own characters escaped."""
+def _latex_row(texts: Sequence[str]) -> str:
+    return " & ".join(_latex(text) for text in texts) + r" \\"
+
+
+def _latex(text: str) -> str:
+    """Text with LaTeX's own characters escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {character: "\\" + character for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in str(value).replace("\n", " "))
+    return "".join(special.get(character, character) for character in text.replace("\n", " "))
+
+
+def _html_head(names: Sequence[Name]) -> list[str]:
+    """A row of names, below a row of groups if there are groups."""
+    rows = []
+    if any(isinstance(name, tuple) for name in names):
+        groups = [(group, len(list(pairs))) for group, pairs in groupby(name[0] for name in names)]
+        rows.append([f'<th colspan="{count}">{escape(group)}</th>' for group, count in groups])
+        names = [name[1] for name in names]
+    rows.append([f"<th>{escape(_flat(name))}</th>" for name in names])
+    return [f"<tr>{''.join(cells)}</tr>" for cells in rows]
+
+
+def _html_cell(text: str) -> str:
+    if _MISSING.fullmatch(text):
+        return f'<td class="missing">{escape(text)}</td>'
+    if interval := _INTERVAL.fullmatch(text):
+        value, ends, mark = interval.groups()
+        return f"<td><b>{value}</b>{mark or ''} <small>{ends}</small></td>"
+    if len(text) >= _LONG_TEXT:
+        return f'<td class="words">{escape(text)}</td>'
+    return f"<td>{escape(text)}</td>"

@@ -20,7 +20,7 @@ from repro.report.compare import (
 )
 from repro.report.declared import report_of
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number, percent
+from repro.report.table import EMPTY, Table, number, percent, table_of_frames
 from repro.report.texts import IDEAL, IDLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
     shown = DataFrame([_point(results, row, setting) for setting, row in pairs])
     data = DataFrame([{**results.row(row), "setting": setting.details} for setting, row in pairs])
     title = f"{experiment}, {fidelity}: one line a point"
-    return Table(f"{experiment}_points{suffix(fidelity)}", title, note, shown, data, experiment)
+    return table_of_frames(
+        f"{experiment}_points{suffix(fidelity)}", title, note, shown, data, experiment
+    )
 
 
 def _point(results: Results, row: Run, setting: Setting) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def memory(results: Results, fidelity: str = "measured") -> Table:
         )
     read = "read in a step of its own: the allocator's on a GPU, live tensor bytes on a CPU"
     note = f"Peak MiB of each stage, {'counted' if fidelity == 'simulated' else read}. {_USUAL}"
-    return Table(
+    return table_of_frames(
         f"memory{suffix(fidelity)}",
         f"Peak memory of each stage, {fidelity}",
         note,
@@ -140,7 +142,7 @@ def runs(results: Results) -> Table:
         "of the column before them. balance is the number of layers of each stage. Labels name a "
         "link that was throttled. rounds.csv has each round of each run."
     )
-    return Table("runs", "All runs", note, shown, DataFrame(rows))
+    return table_of_frames("runs", "All runs", note, shown, DataFrame(rows))
 
 
 def rounds(results: Results) -> "DataFrame":

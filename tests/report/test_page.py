@@ -15,7 +15,7 @@ from repro.harness.job import Measured
 from repro.harness.results import load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
-from repro.report.table import Table
+from repro.report.table import table_of_frames
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,12 @@ def test_the_page_is_the_same_again(written, folder, tmp_path):
 )
 def test_one_line_a_point_is_folded_where_other_tables_have_it(name):
     shown = DataFrame({"K": [1]})
-    assert page._shown(Table(name, "", "", shown, experiment=name.partition("_")[0]))["folded"]
-    assert not page._shown(Table("bubble_at_4k", "", "", shown, experiment="bubble"))["folded"]
+    assert page._shown(table_of_frames(name, "", "", shown, experiment=name.partition("_")[0]))[
+        "folded"
+    ]
+    assert not page._shown(table_of_frames("bubble_at_4k", "", "", shown, experiment="bubble"))[
+        "folded"
+    ]
 
 
 def copied(folder: Path, to: Path, scale: str) -> Path:

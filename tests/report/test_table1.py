@@ -34,15 +34,15 @@ def measured(run: RunSpec) -> FitRound:
     assert largest
     assert above
     tried = []
-    for cut, status in ((largest, "done"), (above, "oom")):
+    for cut in (largest, above):
         totals = [stage.total for stage in cut.stages]
         tried.append(
             Tried(
                 args=cut.args,
                 parameters=cut.parameters,
-                status=status,
+                status="done" if cut is largest else "oom",
                 reason="stage 1: too much",
-                peak_bytes=totals if status == "done" else None,
+                peak_bytes=totals if cut is largest else None,
                 counted_bytes=totals,
                 allocator_bytes=None,
             )

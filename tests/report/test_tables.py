@@ -27,7 +27,7 @@ from repro.report.compare import (
     settings,
     without_smoke,
 )
-from repro.report.table import Table, csv_text
+from repro.report.table import Table, csv_text, table_of_frames
 
 PAPER = {"table1", "table2", "table3", "breakdown", "bubble"}
 
@@ -414,16 +414,18 @@ def test_files_escape_their_own_special_characters(tmp_path):
     shown = pd.DataFrame(
         [["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]], columns=list("wxyz")
     )
-    csv_path, md_path, tex_path = Table("odd", "T_1 | <x>", "5 % ~", shown).write(tmp_path)
+    csv_path, md_path, tex_path = table_of_frames("odd", "T_1 | <x>", "5 % ~", shown).write(
+        tmp_path
+    )
     with csv_path.open(encoding="utf-8") as file:
         assert list(csv.reader(file))[1] == ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
     assert r"| a\|b\_c | 50 % & {x} | 1.50 [1.40, 1.60] |" in md_path.read_text()
     tex = tex_path.read_text()
     assert r"a|b\_c & 50 \% \& \{x\} & 1.50 [1.40, 1.60]" in tex
     assert r"\caption{T\_1 | <x>. 5 \% \textasciitilde{}}" in tex
-    html = Table("odd", "", "", shown).html()
+    html = table_of_frames("odd", "", "", shown).html()
     assert "50 % &amp; {x}" in html
     assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
     assert '<td class="missing">not run</td>' in html
     # a number, not a missing one
-    assert "<td>-6 %</td>" in Table("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()
+    assert "<td>-6 %</td>" in table_of_frames("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()
