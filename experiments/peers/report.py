@@ -13,15 +13,7 @@ from repro.gpipe.schedule.replay import replay
 from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound, Finding
 from repro.paper.theory import UNIT_COSTS
-from repro.report.compare import (
-    NO_INTERVAL,
-    Ratio,
-    fidelities,
-    matching,
-    over,
-    rows_of,
-    suffix,
-)
+from repro.report.compare import fidelities, matching, rows_of, suffix
 from repro.report.grid import (
     Cell,
     Column,
@@ -32,6 +24,7 @@ from repro.report.grid import (
     quotient,
     settings,
 )
+from repro.report.ratio import NO_INTERVAL, Ratio, over
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 from repro.report.texts import IDEAL

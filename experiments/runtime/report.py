@@ -18,7 +18,7 @@ from repro.gpipe.schedule.replay import replay
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.paper import theory
-from repro.report.compare import NO_INTERVAL, Ratio, matching, rows_of, where
+from repro.report.compare import matching, rows_of, where
 from repro.report.grid import (
     Cell,
     Column,
@@ -30,6 +30,7 @@ from repro.report.grid import (
     share,
     spread,
 )
+from repro.report.ratio import NO_INTERVAL, Ratio
 from repro.report.rounds import Spread, schedule_of
 from repro.report.style import MARKERS, PARTS, grid, ticks
 from repro.report.table import NOT_RUN, Table

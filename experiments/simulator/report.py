@@ -17,8 +17,9 @@ from repro.harness.results import Results, Run
 from repro.harness.schema import CalibrateRound
 from repro.harness.statistics import interval
 from repro.report import grid as shown
-from repro.report.compare import NO_INTERVAL, matching, rows_of, where
+from repro.report.compare import matching, rows_of, where
 from repro.report.grid import Column, amount, declared, estimate, plain, settings, spread
+from repro.report.ratio import NO_INTERVAL
 from repro.report.style import FIDELITIES, MARKERS, THEORY, in_pairs, model_name, ticks
 from repro.report.table import Table
 from repro.simulate import Calibration, settle, simulate

@@ -16,7 +16,7 @@ from experiments.table2.recorded import (
 )
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.statistics import interval
-from repro.report.compare import NO_INTERVAL
+from repro.report.ratio import NO_INTERVAL
 from repro.report.style import model_name
 from repro.report.table import Table, number, table_of_frames
 from repro.report.texts import clock

@@ -1,7 +1,8 @@
 """Why a scaled-down run can slow down with more micro-batches: one sentence, computed from the runs."""
 
 from repro.harness.results import Results, Run
-from repro.report.compare import Ratio, Setting, matching, over
+from repro.report.compare import Setting, matching
+from repro.report.ratio import Ratio, over
 
 
 def falls(results: Results, setting: Setting, name: str) -> str:

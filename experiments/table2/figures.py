@@ -17,7 +17,8 @@ from experiments.table2.recorded import (
 )
 from repro.harness.results import Results, Run
 from repro.paper import theory
-from repro.report.compare import Ratio, over_k2m1, rows_of
+from repro.report.compare import rows_of
+from repro.report.ratio import Ratio, over_k2m1
 from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
 from repro.report.texts import IDEAL, PLAIN
 

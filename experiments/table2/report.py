@@ -17,20 +17,15 @@ from repro.paper import table2 as paper_table2
 from repro.paper import theory
 from repro.report import figures as generic
 from repro.report.compare import (
-    MARKS,
-    Ratio,
     Setting,
     beside_paper,
-    ideal_over_k1,
-    ideal_over_k2m1,
     matching,
     optimizers,
-    over_k1,
-    over_k2m1,
     rows_of,
     settings,
     settled,
 )
+from repro.report.ratio import MARKS, Ratio, ideal_over_k1, ideal_over_k2m1, over_k1, over_k2m1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, memory, number, table_of_frames
 from repro.report.texts import IDEAL, PLAIN

@@ -7,7 +7,8 @@ from typing import Any
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
-from repro.report.compare import NO_INTERVAL, optimizers, rows_of, speed_name, where
+from repro.report.compare import optimizers, rows_of, speed_name, where
+from repro.report.ratio import NO_INTERVAL
 from repro.report.rounds import Spread, parts, spread, spread_numbers, step_over
 from repro.report.style import model_name
 from repro.report.table import Table, framed, number, percent

@@ -9,14 +9,8 @@ from experiments.table3 import throughput
 from experiments.table3.links import COST, THROTTLED, Slowed, sentences, slowed
 from experiments.table3.throughput import KS, NAME, M, Series, ideal, over_k2, quoted, series
 from repro.harness.results import Results, Run
-from repro.report.compare import (
-    NO_INTERVAL,
-    beside_paper,
-    fidelities,
-    optimizers,
-    speed_name,
-    where,
-)
+from repro.report.compare import beside_paper, fidelities, optimizers, speed_name, where
+from repro.report.ratio import NO_INTERVAL
 from repro.report.rounds import parts
 from repro.report.style import (
     FIDELITIES,

@@ -13,16 +13,8 @@ from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
 from repro.harness.spec import canonical
 from repro.paper import Cell, table2
 from repro.paper import table3 as paper_table3
-from repro.report.compare import (
-    Ratio,
-    beside_paper,
-    fidelities,
-    ideal_over_k1,
-    optimizers,
-    over,
-    rows_of,
-    where,
-)
+from repro.report.compare import beside_paper, fidelities, optimizers, rows_of, where
+from repro.report.ratio import Ratio, ideal_over_k1, over
 from repro.report.rounds import costs, parts, schedule_of
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, framed, number, percent

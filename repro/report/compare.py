@@ -1,28 +1,17 @@
-"""Ratios between recorded runs, each with its baseline and interval, and the ideal that belongs to it.
-
-Both baselines share everything with the run but what is named: `over_k1` has K=1 at the same M (the
-controlled view), `over_k2m1` has K=2, M=1 (Table 2's normalisation).
-"""
+"""Which recorded runs are compared: selection of runs, their settings, and the names of these."""
 
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
-from math import inf, isnan, nan
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import Any
 
-from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
-from repro.gpipe.schedule.replay import replay
-from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
-from repro.harness.spec import canonical
-from repro.harness.statistics import MIN_ROUNDS
-from repro.paper.theory import UNIT_COSTS
+from repro.harness.spec import RunSpec, canonical
+from repro.report.ratio import batch_name
 from repro.report.style import MARKERS, model_name
 
-if TYPE_CHECKING:
-    from repro.harness.spec import RunSpec
-
+# Fields of a spec that a setting names only where settings differ in them.
 _WHERE_SEVERAL = (
     "library",
     "transport",
@@ -32,73 +21,10 @@ _WHERE_SEVERAL = (
     "seed",
     "warmup",
     "steps",
-)  # named only where the settings differ in them
-_UPDATES = {"sgd": "SGD", "rmsprop": "RMSProp", "adam": "Adam", "adamw": "AdamW"}
-_RUNNING = ("stretch", "steps", "warmup", "trace", "transport")
-# labels of what only a run with real layers has, or that is named otherwise
-_FED = ("data", "compute", "device")
-ITSELF = "itself"
-NO_INTERVAL = f"no interval below {MIN_ROUNDS} rounds"
-MARKS = (
-    f"[low, high]: bootstrap 95 % interval over rounds, {NO_INTERVAL}; ~ where it spans 1: no "
-    "difference shown."
 )
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Throughput of a run over that of `baseline`: median over `rounds` rounds and its 95 % interval, NaN for few."""
-
-    value: float
-    low: float
-    high: float
-    rounds: int
-    baseline: str
-
-    @property
-    def verdict(self) -> str:
-        """What the interval shows: faster, slower, or no difference when it spans 1; without one, nothing."""
-        if self.baseline == ITSELF:
-            return "baseline"
-        if isnan(self.low):
-            return "" if isnan(self.value) else "too few rounds"
-        if self.low <= 1 <= self.high:
-            return "no difference shown"
-        return "faster" if self.low > 1 else "slower"
-
-    def __str__(self) -> str:
-        if self.baseline == ITSELF:
-            return "1 (baseline)"
-        if isnan(self.value):
-            return "-"
-        if isnan(self.low):
-            return f"{self.value:.2f}"
-        mark = " ~" if self.verdict == "no difference shown" else ""
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]{mark}"
-
-
-def over_k1(results: Results, row: Run) -> Ratio:
-    """Speedup over one stage at the same M, N and re-materialization."""
-    return over(results, row, K=1)
-
-
-def over_k2m1(results: Results, row: Run) -> Ratio:
-    """Speedup over K=2, M=1 at the same N and re-materialization, as Table 2 normalises."""
-    return over(results, row, K=2, M=1)
-
-
-def over(results: Results, row: Run, **changed: Any) -> Ratio:
-    """Throughput over the same run with another K, M, library or seed, in common rounds of its own place."""
-    name = ", ".join(
-        f"{field}={value}" for field, value in ({"K": row.K, "M": row.M} | changed).items()
-    )
-    name += f", {_batch(results, row)}, re-materialization {row.remat}"
-    base = results.baseline(row, **changed)
-    if base is None or row.status != "done":
-        return Ratio(nan, nan, nan, 0, f"{name} (not measured)")
-    if base is row:
-        return Ratio(1.0, 1.0, 1.0, len(row.rounds), ITSELF)
-    return Ratio(*results.ratio(row, base), baseline=name)
+_UPDATES = {"sgd": "SGD", "rmsprop": "RMSProp", "adam": "Adam", "adamw": "AdamW"}
+_EMULATION = ("stretch", "steps", "warmup", "trace", "transport")  # how an emulation is run
+_REAL_LAYERS = ("data", "compute", "device")  # labels of runs with real layers
 
 
 def rows_of(results: Results, **wanted: Any) -> list[Run]:
@@ -148,9 +74,13 @@ def suffix(fidelity: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """Recorded runs of one experiment that differ in K, M and fidelity alone: one line of a figure or table.
+    """Recorded runs of one experiment that differ in K, M and fidelity alone: one line of a figure.
 
-    `details` names what the numbers depend on; `plan` is the schedule and the re-materialization.
+    Attributes:
+        model: name of the model.
+        plan: the schedule and the re-materialization.
+        details: what else the numbers depend on, `laptop, L=4, N=32, remat always`.
+        rows: the runs.
     """
 
     model: str
@@ -161,100 +91,104 @@ class Setting:
     @property
     def title(self) -> str:
         """`Transformer (laptop, N=32, remat always, attention plain)`."""
-        return (
-            f"{model_name(self.model)} ({self.details})" if self.details else model_name(self.model)
-        )
+        name = model_name(self.model)
+        return f"{name} ({self.details})" if self.details else name
 
     @property
     def wide(self) -> str:
-        """The same on lines that fit a figure."""
+        """The title on lines that fit a figure."""
         return textwrap.fill(self.title, 92, break_on_hyphens=False)
 
     @property
     def narrow(self) -> str:
-        """The same on lines that fit half a figure."""
-        return (
-            f"{model_name(self.model)}\n{textwrap.fill(self.details, 46, break_on_hyphens=False)}"
-        )
+        """The title on lines that fit half a figure."""
+        details = textwrap.fill(self.details, 46, break_on_hyphens=False)
+        return f"{model_name(self.model)}\n{details}"
 
 
 def settings(results: Results, rows: list[Run]) -> list[Setting]:
-    """These rows split by all that their specs fix besides K, M and fidelity, and by machine and scale."""
+    """The runs split by all that their specs fix except K, M and fidelity, and by place."""
     split: dict[str, list[Run]] = {}
-    for row in rows:
-        split.setdefault(_key(results, row), []).append(row)
-    also = [
-        field for field in _WHERE_SEVERAL if len({getattr(row.spec, field) for row in rows}) > 1
-    ]
-    if len({link_name(row.spec) for row in rows if _real(results, row)}) > 1:
-        also.append("link")
-    if len({where(results, row) for row in rows if not _real(results, row)}) > 1:
-        also.append("where")
+    for run in rows:
+        split.setdefault(_settings_key(run), []).append(run)
+    differing = _differing_fields(results, rows)
     return [
         Setting(
-            some[0].model,
-            (some[0].schedule, some[0].remat),
-            _details(results, some, also),
-            some,
+            runs[0].model,
+            (runs[0].schedule, runs[0].remat),
+            _details(results, runs, differing),
+            runs,
         )
-        for some in split.values()
+        for runs in split.values()
     ]
 
 
 def settled(results: Results, rows: list[Run]) -> list[tuple[Setting, Run]]:
-    """Each row with the setting that it belongs to."""
-    return [(setting, row) for setting in settings(results, rows) for row in setting.rows]
+    """Each run with the setting that it belongs to."""
+    return [(setting, run) for setting in settings(results, rows) for run in setting.rows]
 
 
-def _key(results: Results, row: Run) -> str:
-    spec = row.spec.model_dump(mode="json", exclude={"K", "M", "fidelity"})
-    # how an emulation is run changes nothing of what it and its simulation model
-    if spec["profile"]:
-        spec |= dict.fromkeys(_RUNNING)
-    spec["balance"] = spec["balance"] if isinstance(spec["balance"], str) else "given"
-    return canonical({"spec": spec, "place": row.place})
+def _settings_key(run: Run) -> str:
+    """Equal for runs that differ in K, M and fidelity alone."""
+    spec = run.spec.model_dump(mode="json", exclude={"K", "M", "fidelity"})
+    if run.spec.profile:
+        # How an emulation is run changes nothing of what it and its simulation model.
+        spec |= dict.fromkeys(_EMULATION)
+    spec["balance"] = run.cut_by
+    return canonical({"spec": spec, "place": run.place})
 
 
-def _details(results: Results, rows: list[Run], also: list[str]) -> str:
-    """`laptop, L=4, N=32, remat always, attention plain`, without what is usual: gpipe, one replica, cut by time.
+def _differing_fields(results: Results, rows: list[Run]) -> set[str]:
+    """The fields of `_WHERE_SEVERAL` in which these runs differ, `link` and `where`."""
+    differing = {
+        field for field in _WHERE_SEVERAL if len({getattr(run.spec, field) for run in rows}) > 1
+    }
+    if len({link_name(run.spec) for run in rows if not run.spec.profile}) > 1:
+        differing.add("link")
+    if len({where(results, run) for run in rows if run.spec.profile}) > 1:
+        differing.add("where")
+    return differing
 
-    Of modelled devices the profile stands instead of the scale: they are of the size and device
-    that they model, whatever machine worked it out and whatever data it has.
+
+def _details(results: Results, runs: list[Run], differing: set[str]) -> str:
+    """`laptop, L=4, N=32, remat always, attention plain`.
+
+    What is usual is left out: schedule gpipe, one replica, cut by time. Runs on a modelled device
+    name its profile in place of the scale.
     """
-    row, real = rows[0], _real(results, rows[0])
-    labels = next((row.labels for row in rows if row.labels), {})
-    spec = row.spec
-    parts = [where(results, row)] * (real or "where" in also)
-    parts += [f"{name}={value}" for name, value in spec.model_args.items()]
-    parts += (
-        [_batch(results, row)]
-        + [f"device profile {spec.profile}"] * (not real)
-        + [f"remat {row.remat}"]
-    )
-    parts += [row.schedule] * (row.schedule != "gpipe") + [f"{row.D} replicas"] * (row.D > 1)
-    parts += [
-        f"balance by {spec.balance}" if isinstance(spec.balance, str) else "balance given"
-    ] * (spec.balance != "time")
-    parts += [f"link {link_name(spec)}"] * (real and "link" in also)
-    fields = [
-        field
-        for field in also
-        if field not in ("link", "where") and (real or field not in _RUNNING)
-    ]
-    parts += [f"{field} {getattr(spec, field)}" for field in fields]
-    labels = {name: value for name, value in labels.items() if real or name not in _FED}
-    new = {name: value for name, value in labels.items() if spec.model_args.get(name) != value}
-    return ", ".join(
-        [*parts, *(f"{name.replace('_', ' ')} {value}" for name, value in new.items())]
-    )
+    run = runs[0]
+    spec = run.spec
+    modelled = spec.profile is not None
+    details = []
+    if not modelled or "where" in differing:
+        details.append(where(results, run))
+    details += [f"{name}={value}" for name, value in spec.model_args.items()]
+    details.append(batch_name(run))
+    if modelled:
+        details.append(f"device profile {spec.profile}")
+    details.append(f"remat {run.remat}")
+    if run.schedule != "gpipe":
+        details.append(run.schedule)
+    if run.D > 1:
+        details.append(f"{run.D} replicas")
+    if run.cut_by == "given":
+        details.append("balance given")
+    elif run.cut_by != "time":
+        details.append(f"balance by {run.cut_by}")
+    if not modelled and "link" in differing:
+        details.append(f"link {link_name(spec)}")
+    for field in _WHERE_SEVERAL:
+        if field in differing and not (modelled and field in _EMULATION):
+            details.append(f"{field} {getattr(spec, field)}")
+    labels = next((run.labels for run in runs if run.labels), {})
+    for name, value in labels.items():
+        known = spec.model_args.get(name) == value
+        if not known and not (modelled and name in _REAL_LAYERS):
+            details.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(details)
 
 
-def _real(results: Results, row: Run) -> bool:
-    """Whether a run is not of a device that is modelled."""
-    return row.spec.profile is None
-
-
-def link_name(spec: "RunSpec") -> str:
+def link_name(spec: RunSpec) -> str:
     """`100 MB/s`; `not throttled` where messages are as fast as the machine passes them on."""
     return speed_name(spec.link.bytes_per_second or inf if spec.link else inf)
 
@@ -267,55 +201,21 @@ def speed_name(speed: float) -> str:
 
 
 def optimizers(results: Results, rows: Iterable[Run], *, always: bool = False) -> str:
-    """Which update the steps of each fidelity hold; nothing where all have the same, unless `always`."""
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        name = row.spec.optimizer
-        found.setdefault(_UPDATES.get(name, name), set()).add(row.fidelity)
-    if len(found) < (1 if always else 2):
+    """The optimizer of each fidelity's steps; empty where all have the same, unless `always`."""
+    fidelities_of: dict[str, set[str]] = {}
+    for run in rows:
+        name = _UPDATES.get(run.spec.optimizer, run.spec.optimizer)
+        fidelities_of.setdefault(name, set()).add(run.fidelity)
+    if not fidelities_of or (len(fidelities_of) == 1 and not always):
         return ""
-    kinds = {name: [kind for kind in MARKERS if kind in some] for name, some in found.items()}
-    order = sorted(kinds, key=lambda name: [*MARKERS].index(kinds[name][0]))
-    words = (f"{name} in {' and '.join(kinds[name])} steps" for name in order)
-    return f"Optimizer: {', '.join(words)}."
-
-
-def _batch(results: Results, row: Run) -> str:
-    """`N=32`, or that each run took the largest that fits."""
-    spec = row.spec
-    largest = spec.memory is not None and spec.fidelity == "simulated"
-    return "the largest N that fits" if largest else f"N={row.N}"
+    order = list(MARKERS)
+    kinds = {name: sorted(present, key=order.index) for name, present in fidelities_of.items()}
+    names = sorted(kinds, key=lambda name: order.index(kinds[name][0]))
+    steps = (f"{name} in {' and '.join(kinds[name])} steps" for name in names)
+    return f"Optimizer: {', '.join(steps)}."
 
 
 def where(results: Results, row: Run) -> str:
     """The scale that a run was measured at, and the machine where the results come from several."""
     several = len({run.machine for run in results.runs}) > 1
     return f"{row.scale} on {row.machine}" if several else row.scale
-
-
-@cache
-def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
-    """This schedule with F:R:B = 1:1:2, equal stages, free transfers (`simulated`); None if it is not one of ours.
-
-    For "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never,
-    the plain one.
-    """
-    if schedule not in SCHEDULES:
-        return None
-    return replay(make_schedule(schedule, K, M, remat), lambda action: UNIT_COSTS[action.kind])
-
-
-def ideal_over_k1(K: int, M: int, schedule: str, remat: str) -> float:
-    """The ideal's speedup over one stage, which does all the work without a bubble, at the same N and M."""
-    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(1, M, schedule, remat)
-
-
-def ideal_over_k2m1(K: int, M: int, schedule: str, remat: str) -> float:
-    """The ideal in Table 2's normalisation, at one fixed N."""
-    return _ideal_rate(K, M, schedule, remat) / _ideal_rate(2, 1, schedule, remat)
-
-
-def _ideal_rate(K: int, M: int, schedule: str, remat: str) -> float:
-    """Mini-batches per time when the whole model on the whole mini-batch is one unit of forward work."""
-    timeline = ideal(K, M, schedule, remat)
-    return nan if timeline is None else K * M / timeline.step_time

@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 from repro.harness.results import Results, Run
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
-from repro.report.compare import (
+from repro.report.compare import Setting, beside_paper, fidelities, settings
+from repro.report.ratio import (
     ITSELF,
     Ratio,
-    Setting,
-    beside_paper,
-    fidelities,
     ideal,
     ideal_over_k1,
     ideal_over_k2m1,
     over_k1,
     over_k2m1,
-    settings,
 )
 from repro.report.style import (
     FIDELITIES,

@@ -14,10 +14,8 @@ from repro.harness.results import Results, Run
 from repro.harness.spec import run_name, slug
 from repro.report import bars, curves, gantt, texts
 from repro.report.compare import (
-    NO_INTERVAL,
     Setting,
     fidelities,
-    ideal,
     matching,
     optimizers,
     rows_of,
@@ -26,6 +24,7 @@ from repro.report.compare import (
     without_smoke,
 )
 from repro.report.declared import report_of
+from repro.report.ratio import NO_INTERVAL, ideal
 from repro.report.style import model_name, save, styled
 
 if TYPE_CHECKING:

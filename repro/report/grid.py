@@ -7,7 +7,8 @@ from math import isnan
 from typing import Any, Generic, TypeVar
 
 from repro.harness.results import Run
-from repro.report.compare import Ratio, fidelities
+from repro.report.compare import fidelities
+from repro.report.ratio import Ratio
 from repro.report.table import (
     EMPTY,
     NOT_RUN,

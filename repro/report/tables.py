@@ -5,20 +5,17 @@ from typing import TYPE_CHECKING, Any
 from repro.harness.results import SETTINGS, Results, Run
 from repro.paper import theory
 from repro.report.compare import (
-    MARKS,
     Setting,
     fidelities,
-    ideal,
-    ideal_over_k1,
     link_name,
     matching,
-    over_k1,
     rows_of,
     settled,
     suffix,
     without_smoke,
 )
 from repro.report.declared import report_of
+from repro.report.ratio import MARKS, ideal, ideal_over_k1, over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number, percent, table_of_frames
 from repro.report.texts import IDEAL, IDLE

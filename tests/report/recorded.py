@@ -112,7 +112,8 @@ def cell(table: Table, model: str, M: int, *column: str) -> str:
     """The text of a cell of a table with a line for each model and M."""
     found = table.shown[(table.shown["", "model"] == model) & (table.shown["", "M"] == M)]
     assert len(found) == 1
-    return list(found[column])[0]
+    (text,) = found[column]
+    return text
 
 
 def record(timeline: Timeline, schedule: Schedule, **changed: Any) -> RoundRecord:

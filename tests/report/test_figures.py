@@ -11,7 +11,8 @@ from recorded import timeline
 
 from repro.harness.results import Run
 from repro.report import bars, curves, figures, gantt
-from repro.report.compare import ITSELF, Ratio, rows_of
+from repro.report.compare import rows_of
+from repro.report.ratio import ITSELF, Ratio
 from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
 
 

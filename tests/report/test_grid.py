@@ -5,7 +5,6 @@ from math import nan
 
 import pandas as pd
 
-from repro.report.compare import Ratio
 from repro.report.grid import (
     Cell,
     Column,
@@ -18,6 +17,7 @@ from repro.report.grid import (
     share,
     spread,
 )
+from repro.report.ratio import Ratio
 from repro.report.table import csv_text
 
 COLUMNS: list[Column[int]] = [

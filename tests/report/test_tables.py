@@ -17,16 +17,8 @@ from repro.harness.job import Measured
 from repro.harness.results import SETTINGS, Results, Run, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, tables
-from repro.report.compare import (
-    Ratio,
-    beside_paper,
-    ideal_over_k1,
-    over_k1,
-    over_k2m1,
-    rows_of,
-    settings,
-    without_smoke,
-)
+from repro.report.compare import beside_paper, rows_of, settings, without_smoke
+from repro.report.ratio import Ratio, ideal_over_k1, over_k1, over_k2m1
 from repro.report.table import Table, csv_text, table_of_frames
 
 PAPER = {"table1", "table2", "table3", "breakdown", "bubble"}
