@@ -1,196 +1,242 @@
-"""Behind Table 1: the paper's sizes counted, what else was varied, what trained here, counts against an allocator."""
+"""Behind Table 1: the paper's sizes, what is not printed varied, what was trained, an allocator."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from experiments.table1.fits import (
-    NAME,
-    Found,
+    Fit,
     activations,
-    amount,
     as_printed,
-    found,
-    found_size,
-    heading,
+    largest_size,
+    memory_text,
+    recorded_fits,
     short,
     times,
-    variant,
 )
+from experiments.table1.runs import MEMORY, NAME
+from repro.harness.results import Results
+from repro.harness.schema import Tried
 from repro.harness.spec import ENOUGH
-from repro.paper import table1, torchgpipe
+from repro.paper import Size, table1, torchgpipe
+from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number, percent, table_of_frames
+from repro.report.table import EMPTY, Table, number, percent
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
-
-def runs(results: "Results") -> list[Table | None]:
-    """All of them, None for what there is nothing of."""
-    return [printed(results), by_m(results), here(results), checked(results)]
+MIB = 2**20
 
 
-def printed(results: "Results") -> Table | None:
-    """The paper's own sizes: what they take by our count, beside torchgpipe's."""
-    from pandas import DataFrame
-
-    lines = [
-        _printed_line(fit)
-        for fit in found(results, fidelity="counted")
-        if fit.given and fit.spec.memory != ENOUGH
+def printed(results: Results) -> Table:
+    """The paper's own sizes: what they take by our count, beside torchgpipe's measurement."""
+    fits = [
+        fit
+        for fit in recorded_fits(results, fidelity="counted")
+        if fit.fixed_size and fit.spec.memory != ENOUGH
     ]
-    if not lines:
-        return None
-    theirs = [peer.values["model_memory_gib"] or 0 for peer in torchgpipe("amoebanetd_memory")]
+    columns: list[Column[Fit]] = [
+        *HEAD,
+        Column("size", lambda fit: plain(fit.size(fit.cut))),
+        Column("M", lambda fit: plain(fit.spec.M)),
+        Column("parameters, quoted", lambda fit: plain(as_printed(_printed_size(fit)))),
+        Column("counted", lambda fit: plain(f"{fit.cut.parameters:,}")),
+        Column("peak activations, quoted", _quoted_activations),
+        Column("peak activations, counted", lambda fit: _bytes(fit, activations(fit.cut))),
+        Column("torchgpipe, quoted", _torchgpipe_activations),
+        Column("fullest stage, counted", lambda fit: _bytes(fit, max(_totals(fit)))),
+        Column("emptiest", lambda fit: _bytes(fit, min(_totals(fit)))),
+        Column("of the memory", lambda fit: plain(percent(fit.share))),
+    ]
     note = (
-        "Each of the paper's sizes counted at N=128 (AmoebaNet-D) or 32 (Transformer). Peak "
-        "activations: all stages together. torchgpipe's are of its own cell, M=128, cut as it "
-        "published, from its allocator's cache on Tesla P40s, which keeps more than tensors take; "
-        f"its model memory is {min(theirs):g} to {max(theirs):g} GiB."
+        "Each of the paper's sizes, counted at its N; activations are of all stages together. "
+        "torchgpipe's are of its own cell, M=128, read from its allocator's cache on Tesla P40s, "
+        "which keeps more than tensors take."
     )
-    return table_of_frames(
-        "table1_printed", "The paper's sizes, counted", note, DataFrame(lines), experiment=NAME
-    )
+    return declared("table1_printed", "The paper's sizes, counted", note, fits, columns, NAME)
 
 
-def _printed_line(fit: Found) -> dict[str, Any]:
-    cut, model = fit.one, fit.spec.model
-    size = next((s for s in table1() if (s.model, s.name) == (model, fit.column)), None)
-    peers = (
-        {peer.name.split()[0]: peer for peer in torchgpipe("amoebanetd_memory")}
-        if model != "transformer"
-        else {}
-    )
-    peer = peers.get(f"pipeline-{fit.spec.K}") if fit.spec.M == fit.spec.N else None
-    theirs = peer.values["peak_activation_gib"] if peer else None
-    told = (
-        "out of memory"
-        if fit.naive and peers
-        else f"{theirs:g} GiB"
-        if theirs is not None
-        else EMPTY
-    )
-    shares = [stage.total for stage in cut.stages]
-    activation = f"{size.peak_activation_gb:g}" if size else EMPTY
-    assert fit.spec.memory is not None
-    return heading(fit) | {
-        "size": fit.size(cut),
-        "M": fit.spec.M,
-        "parameters, quoted": as_printed(size),
-        "counted": f"{cut.parameters:,}",
-        "peak activations, quoted": activation,
-        "peak activations, counted": amount(model, activations(cut)),
-        "torchgpipe, quoted": told,
-        "fullest stage, counted": amount(model, max(shares)),
-        "emptiest": amount(model, min(shares)),
-        "of the memory": percent(max(shares) / fit.spec.memory),
-    }
+HEAD: list[Column[Fit]] = [
+    Column("model", lambda fit: plain(model_name(fit.model))),
+    Column("column", lambda fit: plain(fit.column)),
+]
 
 
-def by_m(results: "Results") -> Table | None:
-    """How the largest model depends on what the paper does not print: M, attention, and N of Naive-1."""
-    from pandas import DataFrame
+def _printed_size(fit: Fit) -> Size | None:
+    sizes = {(size.model, size.name): size for size in table1()}
+    return sizes.get((fit.model, fit.column))
 
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for fit in found(results, fidelity="counted"):
-        if not fit.given and not set(fit.spec.model_args) - {"attention"}:
-            key = (fit.spec.model, variant(fit))
-            cell = found_size(fit) + (f": {short(fit.best.parameters)}" if fit.best else "")
-            lines.setdefault(key, {})[f"K={fit.spec.K}"] = cell
-    if not lines:
-        return None
-    rows = [
-        {"model": model_name(model), "setting": words, **cells}
-        for (model, words), cells in lines.items()
+
+def _quoted_activations(fit: Fit) -> Cell:
+    size = _printed_size(fit)
+    return plain(f"{size.peak_activation_gb:g}" if size else EMPTY)
+
+
+def _torchgpipe_activations(fit: Fit) -> Cell:
+    """Of the cells that torchgpipe measured too: AmoebaNet-D with one example a micro-batch."""
+    if fit.model != "amoebanet-d":
+        return plain(EMPTY)
+    if fit.naive:
+        return plain("out of memory")
+    if fit.spec.M != fit.spec.N:
+        return plain(EMPTY)
+    for peer in torchgpipe("amoebanetd_memory"):
+        gib = peer.values["peak_activation_gib"]
+        if peer.name.split()[0] == f"pipeline-{fit.spec.K}" and gib is not None:
+            return plain(f"{gib:g} GiB")
+    return plain(EMPTY)
+
+
+def _bytes(fit: Fit, size: int) -> Cell:
+    return plain(memory_text(fit.model, size))
+
+
+def _totals(fit: Fit) -> list[int]:
+    return [stage.total for stage in fit.cut.stages]
+
+
+@dataclass(frozen=True)
+class Varied:
+    """The largest models in one setting that the paper does not print."""
+
+    model: str
+    setting: str
+    sizes: Mapping[int, str]  # by K
+
+
+def varied(results: Results) -> Table:
+    """The largest model against what is not printed: M, attention, N of Naive-1."""
+    sizes: dict[tuple[str, str], dict[int, str]] = {}
+    for fit in recorded_fits(results, fidelity="counted"):
+        if fit.fixed_size or set(fit.spec.model_args) - {"attention"}:
+            continue
+        text = largest_size(fit)
+        if fit.largest:
+            text += f": {short(fit.largest.parameters)}"
+        sizes.setdefault((fit.model, _setting(fit)), {})[fit.spec.K] = text
+    lines = [Varied(model, setting, by_k) for (model, setting), by_k in sizes.items()]
+    columns: list[Column[Varied]] = [
+        Column("model", lambda line: plain(model_name(line.model))),
+        Column("setting", lambda line: plain(line.setting)),
     ]
+    Ks = dict.fromkeys(K for line in lines for K in line.sizes)
+    columns += [Column(f"K={K}", partial(_varied_size, K)) for K in Ks]
     note = (
         "Counted on 8 GB (AmoebaNet-D) and 16 GiB (Transformer; decimal: 16 GB) a stage, all but "
         "Naive-1 with re-materialization."
     )
     title = "The largest model against what the paper does not print"
-    return table_of_frames(
-        "table1_varied", title, note, DataFrame(rows).fillna(EMPTY), experiment=NAME
-    )
+    return declared("table1_varied", title, note, lines, columns, NAME)
 
 
-def here(results: "Results") -> Table | None:
-    """What really trained within the limit, and what did not."""
-    from pandas import DataFrame
+def _varied_size(K: int, line: Varied) -> Cell:
+    return plain(line.sizes.get(K, EMPTY))
 
-    fits = [fit for fit in found(results, fidelity="measured") if not fit.given]
-    if not fits:
-        return None
-    naives = {(f.spec.model, f.row.scale): f for f in fits if f.naive}
-    lines = [_here_line(fit, naives.get((fit.spec.model, fit.row.scale))) for fit in fits]
+
+def _setting(fit: Fit) -> str:
+    """`N=32, M=16`, `N=32, Naive-1, fused attention`."""
+    parts = [f"N={fit.spec.N}", "Naive-1" if fit.naive else f"M={fit.spec.M}"]
+    if "attention" in fit.spec.model_args:
+        parts.append(f"{fit.spec.model_args['attention']} attention")
+    if fit.spec.memory != MEMORY[fit.model]:
+        parts.append("decimal GB")
+    return ", ".join(parts)
+
+
+def measured_small(results: Results) -> Table:
+    """What really trained within a limit, and what did not."""
+    fits = [fit for fit in recorded_fits(results, fidelity="measured") if not fit.fixed_size]
+    naives = {(fit.model, fit.run.scale): fit for fit in fits if fit.naive}
+
+    def scale_up(fit: Fit) -> Cell:
+        return plain(times(fit, naives.get((fit.model, fit.run.scale))))
+
+    columns: list[Column[Fit]] = [
+        *HEAD,
+        Column("scale", lambda fit: plain(fit.run.scale)),
+        Column("limit", lambda fit: plain(f"{(fit.spec.memory or 0) / MIB:,.0f} MiB")),
+        Column("N", lambda fit: plain(fit.spec.N)),
+        Column("M", lambda fit: plain(fit.spec.M)),
+        Column("counted", lambda fit: plain(fit.size(fit.counted) if fit.counted else "none")),
+        Column("measured", lambda fit: plain(largest_size(fit))),
+        Column("scale-up", scale_up),
+        Column("measured peaks, MiB", _measured_peaks),
+        Column("measured over counted", _measured_over_counted),
+        Column("next size", _next_size),
+    ]
     note = (
-        "Each size was trained for two steps by K processes, each within the limit; the largest "
-        "one trained, the next one ran out of memory on the stage that is named. On a CPU the "
-        "limit is on bytes of live tensors, on a GPU on the allocator. Measured over counted: "
-        "peak bytes of the fullest stage."
+        "Each size was trained for two steps by K processes, each within the limit: on live "
+        "tensors on a CPU, on the allocator on a GPU. The next size ran out of memory on the stage "
+        "that is named; measured over counted is of the fullest stage."
     )
-    return table_of_frames(
-        "table1_here", "Table 1 measured small", note, DataFrame(lines), experiment=NAME
-    )
+    return declared("table1_here", "Table 1 measured small", note, fits, columns, NAME)
 
 
-def _here_line(fit: Found, naive: Found | None) -> dict[str, Any]:
-    limit = fit.spec.memory or 0
-    line: dict[str, Any] = heading(fit) | {
-        "scale": fit.row.scale,
-        "limit": f"{limit / 2**20:,.0f} MiB",
-    }
-    line |= {
-        "N": fit.spec.N,
-        "M": fit.spec.M,
-        "counted": fit.size(fit.counted) if fit.counted else "none",
-    }
-    line |= {"measured": found_size(fit), "scale-up": times(fit, naive)}
-    ran = next((t for t in fit.tried if fit.best and t.args == fit.best.args), None)
-    over = next(
-        (t for t in fit.tried if t.status == "oom" and fit.above and t.args == fit.above.args),
-        None,
-    )
-    line["measured peaks, MiB"] = (
-        " ".join(f"{peak / 2**20:.1f}" for peak in ran.peak_bytes)
-        if ran and ran.peak_bytes
-        else EMPTY
-    )
-    line["measured over counted"] = (
-        number(max(ran.peak_bytes) / max(ran.counted_bytes), 3) if ran and ran.peak_bytes else EMPTY
-    )
-    line["next size"] = (
-        f"{fit.size(fit.above)}: {over.reason.split(':')[0]}" if over and fit.above else EMPTY
-    )
-    return line
+def _trained_largest(fit: Fit) -> Tried | None:
+    for tried in fit.tried:
+        if fit.largest and tried.args == fit.largest.args:
+            return tried
+    return None
 
 
-def checked(results: "Results") -> Table | None:
+def _measured_peaks(fit: Fit) -> Cell:
+    trained = _trained_largest(fit)
+    if trained is None or not trained.peak_bytes:
+        return plain(EMPTY)
+    return plain(" ".join(f"{peak / MIB:.1f}" for peak in trained.peak_bytes))
+
+
+def _measured_over_counted(fit: Fit) -> Cell:
+    trained = _trained_largest(fit)
+    if trained is None or not trained.peak_bytes:
+        return plain(EMPTY)
+    return plain(number(max(trained.peak_bytes) / max(trained.counted_bytes), 3))
+
+
+def _next_size(fit: Fit) -> Cell:
+    """`L=18: stage 1`, the stage that ran out of memory."""
+    for tried in fit.tried:
+        if tried.status == "oom" and fit.next and tried.args == fit.next.args:
+            return plain(f"{fit.size(fit.next)}: {tried.reason.split(':')[0]}")
+    return plain(EMPTY)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Bytes of one stage of one run, counted and by the allocator's events."""
+
+    fit: Fit
+    stage: int
+    counted: int
+    tensors: int
+    with_workspace: int
+
+
+def allocator_check(results: Results) -> Table:
     """Counted memory of each stage against what the allocator's own events say."""
-    from pandas import DataFrame
-
     lines = []
-    for fit in found(results, fidelity="measured", memory=ENOUGH):
+    for fit in recorded_fits(results, fidelity="measured", memory=ENOUGH):
         for tried in fit.tried:
-            for j, (count, pair) in enumerate(
-                zip(tried.counted_bytes, tried.allocator_bytes or [], strict=False)
-            ):
-                place = {key: getattr(fit.spec, key) for key in ("K", "M", "checkpoint")}
-                sizes = {
-                    "counted": count,
-                    "measured": pair[0],
-                    "kernels' workspace": pair[1] - pair[0],
-                }
-                shown = {f"{name}, KiB": f"{size / 1024:,.1f}" for name, size in sizes.items()}
-                line = {"model": model_name(fit.spec.model), **place, "stage": j, **shown}
-                lines.append(line | {"counted over measured": number(count / pair[0], 4)})
-    if not lines:
-        return None
+            pairs = zip(tried.counted_bytes, tried.allocator_bytes or [], strict=False)
+            for stage, (counted, (tensors, with_workspace)) in enumerate(pairs):
+                lines.append(Checked(fit, stage, counted, tensors, with_workspace))
+    columns: list[Column[Checked]] = [
+        Column("model", lambda line: plain(model_name(line.fit.model))),
+        Column("K", lambda line: plain(line.fit.spec.K)),
+        Column("M", lambda line: plain(line.fit.spec.M)),
+        Column("checkpoint", lambda line: plain(line.fit.spec.checkpoint)),
+        Column("stage", lambda line: plain(line.stage)),
+        Column("counted, KiB", lambda line: _kib(line.counted)),
+        Column("measured, KiB", lambda line: _kib(line.tensors)),
+        Column("kernels' workspace, KiB", lambda line: _kib(line.with_workspace - line.tensors)),
+        Column("counted over measured", lambda line: plain(number(line.counted / line.tensors, 4))),
+    ]
     note = (
-        "Small models, N=8, trained by K processes. Measured: peak of the bytes that torch's CPU "
-        "allocator handed out and took back, from torch.profiler's memory events, and of messages "
-        "in shared memory; what is handed out and taken back inside one operator is a kernel's "
-        "workspace, and is how much higher the peak is with it. Counting does not see that. What "
-        "lay there before the step is added by its size. Measured are also 5 KiB of the user's "
-        "random state, which the engine puts aside during a step, and which are not counted."
+        "Small models, N=8, trained by K processes. Measured: the peak of live tensor bytes from "
+        "torch.profiler's memory events; how much higher it is with the memory that kernels take "
+        "inside one operator, which counting does not see, is their workspace."
     )
     title = "Counted memory against the allocator's events"
-    return table_of_frames("table1_check", title, note, DataFrame(lines), experiment=NAME)
+    return declared("table1_check", title, note, lines, columns, NAME)
+
+
+def _kib(size: int) -> Cell:
+    return plain(f"{size / 1024:,.1f}")

@@ -1,24 +1,24 @@
-"""Figures of Table 1: memory of each stage by kind, peak activations against M with the laws, largest model against K.
+"""Figures of Table 1: memory of each stage by kind, activations against M, largest model against K.
 
 A marker tells the fidelity; lines without markers are a law or a proportion.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-from experiments.table1.fits import MODELS, Found, device_memory, found, unit
-from experiments.table1.laws import axis, constants, points, said
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from experiments.table1.fits import MODELS, Fit, recorded_fits, unit
+from experiments.table1.laws import activation_points, axis, constants, law_bytes
+from experiments.table1.runs import MEMORY, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage
 from repro.harness.spec import ENOUGH
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 KINDS = {
     "parameters": "#0072B2",
@@ -29,50 +29,56 @@ KINDS = {
     "messages": "#CC79A7",
     "buffers": "#009E73",
 }
-_WORDS = {
+_KIND_NAMES = {
     "boundary": "boundary inputs kept",
     "activations": "inside the micro-batch being differentiated",
 }
-_HIGHEST = 2  # times the memory: what stands out further is cut off, with its number
+_RULES = {"always": ("recomputed", "#D55E00"), "never": ("all kept", "#0072B2")}
+_HIGHEST = 2  # times the memory: higher bars are cut off, with their number
 _LINES = ("--", ":", "-.")
 
 
-def kinds(results: Results, _rows: list[Run]) -> "Figure | None":
-    """What fills each stage at its peak: the paper's sizes, Naive-1 against every Pipeline, stacked by kind."""
-    made = [(model, bars) for model in MODELS if (bars := _bars(results, model))]
-    if not made:
+def kinds(results: Results, _rows: list[Run]) -> Figure | None:
+    """What fills each stage at its peak: the paper's sizes, stacked by kind."""
+    fits = {model: _one_fit_a_column(results, model) for model in MODELS}
+    models = [model for model in MODELS if fits[model]]
+    if not models:
         return None
-    figure, axes = grid(len(made), 1, 3.4)
-    for (panel,), (model, bars) in zip(axes, made, strict=True):
-        _stacked(panel, model, bars)
+    figure, axes = grid(len(models), 1, 3.4)
+    for (panel,), model in zip(axes, models, strict=True):
+        _stacked(panel, model, fits[model])
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _bars(results: Results, model: str) -> list[tuple[Found, list[tuple[str, Stage]]]]:
-    """For each column of the paper, once, the stages that are shown: all of few, of many the first, middle, last."""
-    columns: dict[str, Found] = {}
-    for fit in found(results, model=model, fidelity="counted"):
-        if fit.given and fit.spec.memory != ENOUGH:
+def _one_fit_a_column(results: Results, model: str) -> list[Fit]:
+    """The paper's size of each column, with the first M that was counted."""
+    columns: dict[str, Fit] = {}
+    for fit in recorded_fits(results, model=model, fidelity="counted"):
+        if fit.fixed_size and fit.spec.memory != ENOUGH:
             columns.setdefault(fit.column, fit)
-    return [(fit, _stages(fit.one)) for fit in columns.values()]
+    return list(columns.values())
 
 
-def _stages(cut: CutModel) -> list[tuple[str, Stage]]:
+def _shown_stages(cut: CutModel) -> list[tuple[str, Stage]]:
+    """All stages of few; of many the first, middle and last."""
     stages = cut.stages
     shown = range(len(stages)) if len(stages) <= 8 else (0, len(stages) // 2, len(stages) - 1)
     return [(str(j), stages[j]) for j in shown]
 
 
-def _stacked(axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, Stage]]]]) -> None:
+def _stacked(axes: Axes, model: str, fits: list[Fit]) -> None:
+    """A group of bars for each column, a bar for each stage."""
     name, factor = unit(model)
-    memory = (bars[0][0].spec.memory or 0) / factor
-    at, labels, places = 0.0, list[str](), list[float]()
-    for fit, stages in bars:
-        middle = at + (len(stages) - 1) / 2
+    memory = MEMORY[model] / factor
+    x = 0.0
+    labels: list[str] = []
+    places: list[float] = []
+    for fit in fits:
+        stages = _shown_stages(fit.cut)
         axes.annotate(
-            f"{fit.column}\n{fit.size(fit.one)}",
-            (middle, 0),
+            f"{fit.column}\n{fit.size(fit.cut)}",
+            (x + (len(stages) - 1) / 2, 0),
             (0, -16),
             textcoords="offset points",
             xycoords=("data", "axes fraction"),
@@ -81,158 +87,166 @@ def _stacked(axes: "Axes", model: str, bars: list[tuple[Found, list[tuple[str, S
             fontsize=8,
         )
         for label, stage in stages:
-            bottom = 0.0
-            for kind, colour in KINDS.items():
-                height = stage.bytes_of(kind) / factor
-                axes.bar(
-                    at,
-                    height,
-                    0.85,
-                    bottom,
-                    color=colour,
-                    label="" if places else _WORDS.get(kind, kind),
-                )
-                bottom += height
-            if bottom > _HIGHEST * memory:
-                axes.text(
-                    at,
-                    0.98 * _HIGHEST * memory,
-                    f"{bottom:.0f}\n{name}",
-                    fontsize=8,
-                    ha="center",
-                    va="top",
-                    color="w",
-                )
-            places.append(at)
+            _stack(axes, x, stage, model, named=not places)
+            places.append(x)
             labels.append(label if len(stages) > 1 else "")
-            at += 1
-        at += 0.8
+            x += 1
+        x += 0.8
     ticks(axes, places, labels)
     axes.set_ylim(0, _HIGHEST * memory)
     axes.axhline(memory, color="#222222", linewidth=1, linestyle="--")
-    axes.text(at - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
-    used = [fit.spec.M for fit, _ in bars if not fit.naive]
-    title = (
-        f"{model_name(model)}, the paper's sizes; N={bars[0][0].spec.N}, "
-        f"M={used[0] if used else 1}; stages below"
-    )
+    axes.text(x - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
+    title = f"{model_name(model)}, the paper's sizes; N={fits[0].spec.N}, M={M}; stages below"
     axes.set(title=title, ylabel=f"{name} at the stage's peak, counted")
     axes.grid(axis="x", visible=False)
 
 
-def laws(results: Results, _rows: list[Run]) -> "Figure | None":
-    """Peak activations of the fullest stage against M, with and without re-materialization, over the laws."""
-    made = [model for model in MODELS if len(axis(points(results, model, "always"), "M")) > 2]
-    if not made:
+def _stack(axes: Axes, x: float, stage: Stage, model: str, *, named: bool) -> None:
+    """One bar; `named` if its kinds make the legend."""
+    name, factor = unit(model)
+    bottom = 0.0
+    for kind, colour in KINDS.items():
+        height = stage.bytes_of(kind) / factor
+        label = _KIND_NAMES.get(kind, kind) if named else ""
+        axes.bar(x, height, 0.85, bottom, color=colour, label=label)
+        bottom += height
+    top = _HIGHEST * MEMORY[model] / factor
+    if bottom > top:
+        text = f"{bottom:.0f}\n{name}"
+        axes.text(x, 0.98 * top, text, fontsize=8, ha="center", va="top", color="w")
+
+
+def laws(results: Results, _rows: list[Run]) -> Figure | None:
+    """Peak activations of the fullest stage against M, counted and by the laws."""
+    models = [
+        model for model in MODELS if len(axis(activation_points(results, model, "always"), "M")) > 2
+    ]
+    if not models:
         return None
-    figure, axes = grid(1, len(made), 3.6)
-    for panel, model in zip(axes[0], made, strict=True):
+    figure, axes = grid(1, len(models), 3.6)
+    for panel, model in zip(axes[0], models, strict=True):
         _law_panel(panel, results, model)
     legend(figure, ["counted"])
     return figure
 
 
-def _law_panel(axes: "Axes", results: Results, model: str) -> None:
+def _law_panel(axes: Axes, results: Results, model: str) -> None:
     name, factor = unit(model)
-    for colour, checkpoint in (("#D55E00", "always"), ("#0072B2", "never")):
-        some = sorted(axis(points(results, model, checkpoint), "M"), key=lambda point: point.M)
-        sizes = [point.size / factor for point in some]
-        word = "recomputed" if checkpoint == "always" else "all kept"
+    for checkpoint, (word, colour) in _RULES.items():
+        points = axis(activation_points(results, model, checkpoint), "M")
+        points = sorted(points, key=lambda point: point.M)
+        K, N = points[0].K, points[0].N
         axes.plot(
-            [point.M for point in some],
-            sizes,
+            [point.M for point in points],
+            [point.size / factor for point in points],
             MARKERS["counted"],
             color=colour,
             label=f"counted, {word}",
         )
-        dense = [2 ** (step / 8) for step in range(8 * (some[-1].M.bit_length() - 1) + 1)]
-        laws_here = [law for law in MEMORY_LAWS if law.recomputes == (checkpoint == "always")]
-        for line, law in zip(_LINES, laws_here, strict=False):
-            fitted = constants(law, some)
-            ys = [said(law, fitted, some[0].K, M, some[0].N) / factor for M in dense]
-            axes.plot(dense, ys, line, color=colour, linewidth=1.1, label=law.name)
+        eighths = 8 * (points[-1].M.bit_length() - 1)  # of a doubling of M
+        dense = [2 ** (step / 8) for step in range(eighths + 1)]
+        own_laws = [law for law in MEMORY_LAWS if law.recomputes == (checkpoint == "always")]
+        for style, law in zip(_LINES, own_laws, strict=False):
+            fitted = constants(law, points)
+            sizes = [law_bytes(law, fitted, K, m, N) / factor for m in dense]
+            axes.plot(dense, sizes, style, color=colour, linewidth=1.1, label=law.name)
     axes.set(xscale="log", xlabel="M micro-batches", ylabel=f"peak activations of a stage ({name})")
     _plain_log(axes)
-    axes.set_title(f"{model_name(model)}, K={some[0].K}, N={some[0].N}")
-    ticks(axes, [point.M for point in some])
+    axes.set_title(f"{model_name(model)}, K={K}, N={N}")
+    ticks(axes, [point.M for point in points])
     axes.legend(fontsize=7.5)
 
 
-def largest(results: Results, _rows: list[Run]) -> "Figure | None":
-    """Parameters of the largest model against K, and over those of one stage, beside the paper's."""
-    made = [model for model in MODELS if _curves(results, model)]
-    if not made:
+@dataclass(frozen=True)
+class Curve:
+    """Parameters of the largest model by K.
+
+    Attributes:
+        fidelity: of the numbers, or "quoted".
+        label: in the legend.
+        M: None for the quoted curve.
+        fused: whether attention is fused.
+        small: whether the models are scaled down.
+        parameters: by K.
+    """
+
+    fidelity: str
+    label: str
+    M: int | None = None
+    fused: bool = False
+    small: bool = False
+    parameters: dict[int, float] = field(default_factory=dict)
+
+
+def largest(results: Results, _rows: list[Run]) -> Figure | None:
+    """Parameters of the largest model against K, and over those of one stage."""
+    curves = {model: _curves(results, model) for model in MODELS}
+    models = [model for model in MODELS if curves[model]]
+    if not models:
         return None
-    figure, axes = grid(len(made), 2, 3.2)
-    for (left, right), model in zip(axes, made, strict=True):
-        curves = _curves(results, model)
-        _largest_panel(
-            left,
-            model,
-            {words: c for words, c in curves.items() if "small" not in words},
-            lambda _: 1e9,
-        )
-        _largest_panel(right, model, curves, lambda curve: curve[1])
+    figure, axes = grid(len(models), 2, 3.2)
+    for (left, right), model in zip(axes, models, strict=True):
+        for curve in curves[model]:
+            if not curve.small:
+                _plot(left, curve, 1e9)
+            _plot(right, curve, curve.parameters[1])
+        Ks = sorted({K for curve in curves[model] for K in curve.parameters})
+        for panel in (left, right):
+            panel.set(xscale="log", xlabel="K accelerators")
+            _plain_log(panel)
+            ticks(panel, Ks)
         left.set(title=model_name(model), ylabel="parameters of the largest model (billion)")
         right.set(title="the same, over Pipeline-1's", ylabel="times Pipeline-1's")
-        ends = [
-            min(K for curve in curves.values() for K in curve),
-            max(K for curve in curves.values() for K in curve),
-        ]
+        ends = [Ks[0], Ks[-1]]
         right.plot(ends, ends, ":", color="#444444", linewidth=1.1)
         right.legend(fontsize=7.5)
-    present = {"quoted", *(fit.spec.fidelity for fit in found(results) if not fit.given)}
-    legend(figure, present, ("in proportion to K", ":"))
+    fidelities = {curve.fidelity for model in models for curve in curves[model]}
+    legend(figure, fidelities, ("in proportion to K", ":"))
     return figure
 
 
-def _curves(results: Results, model: str) -> dict[str, dict[int, float]]:
-    """Name -> K -> parameters; of Pipelines alone."""
-    curves: dict[str, dict[int, float]] = {}
-    for fit in found(results, model=model):
-        other = fit.spec.memory != device_memory(model)
-        if fit.given or fit.naive or fit.best is None or (other and fit.spec.fidelity == "counted"):
+def _curves(results: Results, model: str) -> list[Curve]:
+    """The curves of Pipelines that have K=1; the quoted one last."""
+    curves: dict[str, Curve] = {}
+    for fit in recorded_fits(results, model=model):
+        small = fit.spec.memory != MEMORY[model]
+        if fit.fixed_size or fit.naive or not fit.largest:
             continue
-        small = "small, " if other else ""
-        fused = ", fused" if fit.spec.model_args.get("attention") == "fused" else ""
-        words = f"{fit.spec.fidelity}, {small}M={fit.spec.M}{fused}"
-        curves.setdefault(words, {})[fit.spec.K] = fit.best.parameters
+        if small and fit.spec.fidelity == "counted":
+            continue  # 16 GB read as decimal
+        fused = fit.spec.model_args.get("attention") == "fused"
+        label = f"{fit.spec.fidelity}, {'small, ' if small else ''}M={fit.spec.M}"
+        if fused:
+            label += ", fused"
+        curve = Curve(fit.spec.fidelity, label, fit.spec.M, fused, small)
+        curve = curves.setdefault(label, curve)
+        curve.parameters[fit.spec.K] = fit.largest.parameters
     if curves:
-        cells = [size for size in table1() if size.model == model and size.name != "Naive-1"]
-        curves["quoted"] = {size.accelerators: float(size.parameters) for size in cells}
-    return {words: curve for words, curve in curves.items() if 1 in curve}
+        quoted = Curve("quoted", "quoted")
+        for size in table1():
+            if size.model == model and size.name != "Naive-1":
+                quoted.parameters[size.accelerators] = float(size.parameters)
+        curves["quoted"] = quoted
+    return [curve for curve in curves.values() if 1 in curve.parameters]
 
 
-def _largest_panel(
-    axes: "Axes",
-    model: str,
-    curves: dict[str, dict[int, float]],
-    over: Callable[[dict[int, float]], float],
-) -> None:
-    for words, curve in curves.items():
-        fidelity = words.partition(",")[0]
-        look: dict[str, Any] = {"color": QUOTED}
-        if fidelity != "quoted":
-            look = {"color": m_colour(int(words.partition("M=")[2].partition(",")[0]))}
-            look["markerfacecolor"] = "white" if "fused" in words else look["color"]
-        axes.plot(
-            list(curve),
-            [size / over(curve) for size in curve.values()],
-            MARKERS[fidelity],
-            linestyle="-",
-            linewidth=0.8,
-            label=words,
-            **look,
-        )
-    axes.set(xscale="log", xlabel="K accelerators")
-    _plain_log(axes)
-    ticks(axes, sorted({K for curve in curves.values() for K in curve}))
+def _plot(axes: Axes, curve: Curve, over: float) -> None:
+    colour = QUOTED if curve.M is None else m_colour(curve.M)
+    look: dict[str, Any] = {"markerfacecolor": "white"} if curve.fused else {}
+    axes.plot(
+        list(curve.parameters),
+        [parameters / over for parameters in curve.parameters.values()],
+        MARKERS[curve.fidelity],
+        linestyle="-",
+        linewidth=0.8,
+        label=curve.label,
+        color=colour,
+        **look,
+    )
 
 
-def _plain_log(axes: "Axes") -> None:
-    """A logarithmic y with plain numbers, also between powers of ten where few of these are in sight."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
+def _plain_log(axes: Axes) -> None:
+    """A logarithmic y axis with plain numbers, between powers of ten too where few are in sight."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))

@@ -1,44 +1,49 @@
-"""Recorded searches for the largest model that fits, as values: what was asked, what was found, what it takes."""
+"""Recorded searches for the largest model that fits, and how their sizes and bytes are written."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.table1.runs import MEMORY, N_OF, NAME, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage, Tried
 from repro.harness.spec import ENOUGH, RunSpec
-from repro.paper import Size, table1
+from repro.paper import Size
 from repro.report.compare import rows_of
-from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN
 
-NAME = "table1"
-MODELS = ("amoebanet-d", "transformer")
-_UNITS = {"transformer": ("GiB", 2**30)}  # Table 1's; AmoebaNet's are decimal
-BATCH = {"amoebanet-d": 128, "transformer": 32}  # N of Table 1
-M = 16  # of the counted columns: inferred, see experiments/table1/runs.py
-LASTING = ("parameters", "gradients", "optimizer")
+MODELS = tuple(N_OF)
+BYTES_PER_PARAMETER = 12  # weights, gradients, RMSProp's mean square; section 3
+_UNITS = {"amoebanet-d": ("GB", 10**9), "transformer": ("GiB", 2**30)}  # of memory in Table 1
+_PARAMETER_KINDS = ("parameters", "gradients", "optimizer")
 
 
 @dataclass(frozen=True)
-class Found:
-    """One recorded fit.
+class Fit:
+    """One recorded search, or the memory of one fixed size.
 
     Attributes:
-        row: of `Results.rows`.
-        spec: what was asked.
-        best: the largest that fits, None if nothing does.
-        above: the next one up, None if there is none.
-        tried: the sizes that were trained, for a measured one.
-        counted: what was counted to be the largest, for a measured one.
+        run: that recorded it.
+        largest: the largest model that fits; None if nothing does.
+        next: the next size up; None if there is none.
+        tried: the sizes that were trained, if it was measured.
+        counted: what counting says is the largest, if it was measured.
     """
 
-    row: Run
-    spec: RunSpec
-    best: CutModel | None
-    above: CutModel | None
+    run: Run
+    largest: CutModel | None
+    next: CutModel | None
     tried: list[Tried]
     counted: CutModel | None
+
+    @property
+    def spec(self) -> RunSpec:
+        """What was asked for."""
+        return self.run.spec
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.spec.model
 
     @property
     def naive(self) -> bool:
@@ -47,162 +52,145 @@ class Found:
 
     @property
     def column(self) -> str:
-        """The paper's name of it."""
+        """Its column of Table 1."""
         return "Naive-1" if self.naive else f"Pipeline-{self.spec.K}"
 
     @property
-    def given(self) -> bool:
-        """Whether the size was fixed, so that only its memory was asked for."""
-        one = self.best or self.above
-        return one is not None and one.args == self.spec.model_args
+    def cut(self) -> CutModel:
+        """The largest size, or the next one up if nothing fits."""
+        cut = self.largest or self.next
+        assert cut is not None
+        return cut
 
     @property
-    def one(self) -> CutModel:
-        """The size that was given, whether it fits or not."""
-        one = self.best or self.above
-        assert one is not None
-        return one
+    def fixed_size(self) -> bool:
+        """Whether the size was given, so that only its memory was asked for."""
+        return self.cut.args == self.spec.model_args
+
+    @property
+    def share(self) -> float:
+        """Memory of the fullest stage over what a device has."""
+        assert self.spec.memory is not None
+        return self.cut.fullest / self.spec.memory
 
     def size(self, cut: CutModel) -> str:
         """`(18, 416)`, or `L=13`."""
-        args = cut.args
-        return (
-            f"({args['L']}, {args['D']})" if self.spec.model == "amoebanet-d" else f"L={args['L']}"
-        )
+        if self.model == "amoebanet-d":
+            return f"({cut.args['L']}, {cut.args['D']})"
+        return f"L={cut.args['L']}"
 
 
-def found(results: Results, **wanted: Any) -> list[Found]:
-    """The fits of Table 1's experiment whose specs have these values, in the order of the plan.
+def recorded_fits(results: Results, **wanted: Any) -> list[Fit]:
+    """The fits of this experiment whose specs have these values, in the order of the plan.
 
-    A count comes out the same everywhere, so it is there once; what was measured, once for each
+    A count is the same on every machine, so it stands once. A measurement stands once for each
     machine and scale.
     """
-    fits: dict[str, Found] = {}
-    for row in rows_of(results, experiment=NAME):
-        spec = row.spec
-        if (
-            spec.task == "fit"
-            and row.status == "done"
-            and all(getattr(spec, k) == v for k, v in wanted.items())
-        ):
-            assert row.fit is not None
-            fit = row.fit.fit
-            place = "/".join(row.place) if spec.fidelity == "measured" else ""
-            fits[f"{place}/{row.id}"] = Found(
-                row, spec, fit.largest, fit.next, fit.tried, fit.counted
-            )
+    fits: dict[tuple[str, ...], Fit] = {}
+    for run in rows_of(results, experiment=NAME, status="done"):
+        asked = all(getattr(run.spec, name) == value for name, value in wanted.items())
+        if run.fit is None or not asked:
+            continue
+        answer = run.fit.fit
+        place = run.place if run.fidelity == "measured" else ()
+        fits[*place, run.id] = Fit(run, answer.largest, answer.next, answer.tried, answer.counted)
     return list(fits.values())
 
 
-def only(fits: list[Found], test: Callable[[Found], bool]) -> Found | None:
-    """The first fit of which this is true."""
-    return next((fit for fit in fits if test(fit)), None)
+def counted_columns(fits: list[Fit], model: str) -> dict[str, Fit]:
+    """Column of Table 1 -> what was counted for it: at the paper's N, with plain attention."""
+    columns: dict[str, Fit] = {}
+    for fit in fits:
+        spec = fit.spec
+        asked = (spec.model, spec.fidelity, spec.N, spec.memory, spec.model_args)
+        if asked != (model, "counted", N_OF[model], MEMORY[model], {}):
+            continue
+        if fit.naive or spec.M == M:
+            columns.setdefault(fit.column, fit)
+    return columns
+
+
+def small_columns(fits: list[Fit], model: str) -> dict[str, Fit]:
+    """Column of Table 1 -> what was measured for it with a scaled-down model."""
+    columns: dict[str, Fit] = {}
+    for fit in fits:
+        measured = fit.model == model and fit.spec.fidelity == "measured"
+        if measured and not fit.fixed_size and fit.spec.memory != MEMORY[model]:
+            columns.setdefault(fit.column, fit)
+    return columns
+
+
+def printed_sizes(fits: list[Fit], size: Size) -> list[Fit]:
+    """The paper's own size of one column, counted with each M."""
+    arguments = {"L": size.L} if size.D is None else {"L": size.L, "D": size.D}
+    return [
+        fit
+        for fit in fits
+        if (fit.model, fit.column) == (size.model, size.name)
+        and (fit.spec.fidelity, fit.spec.model_args) == ("counted", arguments)
+        and N_OF[size.model] == fit.spec.N
+        and fit.spec.memory != ENOUGH
+    ]
 
 
 def activations(cut: CutModel) -> int:
-    """Bytes of all stages together but weights, gradients and optimizer state, as Table 1 sums accelerators."""
-    return sum(map(of_stage, cut.stages))
+    """Bytes of all stages except weights, gradients and optimizer state, as Table 1 sums them."""
+    return sum(stage_activations(stage) for stage in cut.stages)
 
 
-def of_stage(stage: Stage) -> int:
+def stage_activations(stage: Stage) -> int:
     """Activations, boundary inputs, messages and buffers of one stage."""
-    return stage.total - sum(stage.bytes_of(kind) for kind in LASTING)
+    return stage.total - sum(stage.bytes_of(kind) for kind in _PARAMETER_KINDS)
 
 
 def unit(model: str) -> tuple[str, int]:
     """The unit in which Table 1 has this model's memory, and its bytes."""
-    return _UNITS.get(model, ("GB", 10**9))
+    return _UNITS[model]
 
 
-def amount(model: str, size: float, digits: int = 2) -> str:
+def memory_text(model: str, size: float) -> str:
     """`6.26 GB`."""
     name, factor = unit(model)
-    return f"{size / factor:.{digits}f} {name}"
+    return f"{size / factor:.2f} {name}"
 
 
 def short(parameters: float) -> str:
-    """`82M`, `1.8B`."""
+    """`82.0M`, `1.80B`."""
     return f"{parameters / 1e9:.2f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
 
 
-def swapped(size: Size) -> bool:
-    """Whether what is printed as activations is 12 bytes a parameter, and what is printed as that is not."""
-    twelve = 12 * size.parameters / unit(size.model)[1]
-    return (
-        abs(size.peak_activation_gb / twelve - 1)
-        < 0.01
-        < abs(size.parameter_memory_gb / twelve - 1)
-    )
+def as_printed(size: Size | None) -> str:
+    """Parameters with the digits that the paper prints."""
+    if size is None:
+        return EMPTY
+    if size.parameters >= 1e9:
+        return f"{size.parameters / 1e9:g}B"
+    return f"{size.parameters / 1e6:g}M"
 
 
-def searched(model: str, fits: list[Found]) -> list[Found]:
-    """What was counted of Table 1's columns: at the paper's N and M=16; Naive-1 without micro-batches."""
-    mine = [
-        f for f in fits if f.spec.model == model and f.spec.fidelity == "counted" and not f.given
-    ]
-    mine = [
-        f
-        for f in mine
-        if BATCH[model] == f.spec.N and not f.spec.model_args and (f.naive or f.spec.M == M)
-    ]
-    return [f for f in mine if f.spec.memory == device_memory(model)]
-
-
-def device_memory(model: str) -> int:
-    """Bytes of each of the paper's accelerators, in the unit in which Table 1 seems to have this model's memory."""
-    return next(size.device_memory_gb for size in table1() if size.model == model) * unit(model)[1]
-
-
-def given(fits: list[Found], size: Size) -> list[Found]:
-    """The paper's own size of one column, with each M that was counted."""
-    args = {"L": size.L} | ({"D": size.D} if size.D is not None else {})
-    wanted = (size.model, size.name, "counted", args)
-    mine = [
-        f for f in fits if (f.spec.model, f.column, f.spec.fidelity, f.spec.model_args) == wanted
-    ]
-    return [fit for fit in mine if fit.spec.memory != ENOUGH and BATCH[size.model] == fit.spec.N]
-
-
-def variant(fit: Found) -> str:
-    """`N=32, M=16`, `N=32, Naive-1, fused attention`."""
-    attention = fit.spec.model_args.get("attention")
-    words = "Naive-1" if fit.naive else f"M={fit.spec.M}"
-    decimal = fit.spec.memory != device_memory(fit.spec.model)
-    return (
-        f"N={fit.spec.N}, {words}"
-        + f", {attention} attention" * bool(attention)
-        + ", decimal GB" * decimal
-    )
-
-
-def heading(fit: Found) -> dict[str, str]:
-    """The first cells of a line."""
-    return {"model": model_name(fit.spec.model), "column": fit.column}
-
-
-def found_size(fit: Found | None) -> str:
-    """The size, or what the smallest one takes where none fits."""
+def largest_size(fit: Fit | None) -> str:
+    """The largest size; if nothing fits, the share of the memory that the smallest one takes."""
     if fit is None:
         return NOT_RUN
-    if fit.best is None:
-        if fit.above is None or not fit.spec.memory:
-            return "none"
-        return f"none ({fit.size(fit.above)}: {fit.above.fullest / fit.spec.memory:.0%})"
-    return fit.size(fit.best)
+    if fit.largest:
+        return fit.size(fit.largest)
+    return f"none ({fit.size(fit.cut)}: {fit.share:.0%})"
 
 
-def times(fit: Found | None, base: Found | None) -> str:
-    """How many times the parameters of another column."""
-    if fit is None or fit.best is None or base is None or base.best is None:
+def times(fit: Fit | None, base: Fit | None) -> str:
+    """How many times the parameters of another fit's largest model."""
+    if fit is None or base is None or not fit.largest or not base.largest:
         return EMPTY
-    ratio = fit.best.parameters / base.best.parameters
+    ratio = fit.largest.parameters / base.largest.parameters
     return f"{ratio:.1f}x" if ratio >= 1 else EMPTY
 
 
-def as_printed(size: Size | None) -> str:
-    """With the digits that the paper prints."""
-    if size is None:
-        return EMPTY
-    return (
-        f"{size.parameters / 1e9:g}B" if size.parameters >= 1e9 else f"{size.parameters / 1e6:g}M"
-    )
+def swapped(size: Size) -> bool:
+    """Whether the two memory cells of a column are printed in each other's place.
+
+    Then the printed activations, and not the printed parameter memory, are 12 bytes a parameter.
+    """
+    expected = BYTES_PER_PARAMETER * size.parameters / unit(size.model)[1]
+    off_activations = abs(size.peak_activation_gb / expected - 1)
+    off_parameters = abs(size.parameter_memory_gb / expected - 1)
+    return off_activations < 0.01 < off_parameters

@@ -6,26 +6,28 @@ variable alone, and over all.
 """
 
 from dataclasses import dataclass
+from functools import cached_property, partial
 from statistics import median
-from typing import TYPE_CHECKING
 
-from experiments.table1.fits import MODELS, NAME, Found, found, of_stage
+from scipy.optimize import nnls
+
+from experiments.table1.fits import MODELS, Fit, recorded_fits, stage_activations
+from experiments.table1.runs import NAME
+from repro.harness.results import Results
 from repro.harness.spec import ENOUGH
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
+from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, percent, table_of_frames
+from repro.report.table import EMPTY, Table, percent
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
-# fixed before the results: relative errors up to which a law holds, or nearly
+# Fixed before the results: relative errors up to which a law holds, or holds roughly.
 HOLDS, ROUGHLY = 0.10, 0.30
 _AXES = ("M", "K", "N")
 
 
 @dataclass(frozen=True)
 class Point:
-    """Counted: the peak activations of the stage that has most, in bytes."""
+    """Counted bytes at K, M and N."""
 
     K: int
     M: int
@@ -33,126 +35,176 @@ class Point:
     size: int
 
 
-def points(results: "Results", model: str, checkpoint: str) -> list[Point]:
-    """The counted curves of one model, of the size that was counted most often."""
-    fits = curves(results, model, checkpoint)
-    return [Point(f.spec.K, f.spec.M, f.spec.N, max(map(of_stage, f.one.stages))) for f in fits]
-
-
-def curves(results: "Results", model: str, checkpoint: str) -> list[Found]:
-    """The fits behind them."""
-    sets: dict[str, list[Found]] = {}
-    for fit in found(
+def law_fits(results: Results, model: str, checkpoint: str) -> list[Fit]:
+    """The counts of one model over M, K and N, of the size that was counted most often."""
+    by_size: dict[str, list[Fit]] = {}
+    for fit in recorded_fits(
         results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted"
     ):
-        sets.setdefault(repr(fit.spec.model_args), []).append(fit)
-    return max(sets.values(), key=len, default=[])
+        by_size.setdefault(repr(fit.spec.model_args), []).append(fit)
+    return max(by_size.values(), key=len, default=[])
 
 
-def axis(some: list[Point], name: str) -> list[Point]:
+def activation_points(results: Results, model: str, checkpoint: str) -> list[Point]:
+    """Peak activations of the fullest stage over M, K and N."""
+    points = []
+    for fit in law_fits(results, model, checkpoint):
+        size = max(stage_activations(stage) for stage in fit.cut.stages)
+        points.append(Point(fit.spec.K, fit.spec.M, fit.spec.N, size))
+    return points
+
+
+def axis(points: list[Point], name: str) -> list[Point]:
     """The most points that differ in this variable alone."""
     others = [other for other in _AXES if other != name]
-
-    def along(base: Point) -> list[Point]:
-        return [
-            p for p in some if all(getattr(p, other) == getattr(base, other) for other in others)
-        ]
-
-    return max(map(along, some), key=len, default=[])
+    lines: dict[tuple[int, ...], list[Point]] = {}
+    for point in points:
+        lines.setdefault(tuple(getattr(point, other) for other in others), []).append(point)
+    return max(lines.values(), key=len, default=[])
 
 
-def constants(law: MemoryLaw, some: list[Point]) -> list[float]:
-    """Of the law's terms, so that relative errors are least."""
-    from scipy.optimize import nnls
-
-    rows = [[term / p.size for term in law.terms(p.K, p.M, p.N)] for p in some]
-    return list(nnls(rows, [1.0] * len(some))[0])
+def constants(law: MemoryLaw, points: list[Point]) -> list[float]:
+    """The constants of the law's terms that give the least relative errors."""
+    rows = [[term / p.size for term in law.terms(p.K, p.M, p.N)] for p in points]
+    return list(nnls(rows, [1.0] * len(points))[0])
 
 
-def said(law: MemoryLaw, fitted: list[float], K: float, M: float, N: float) -> float:
-    """Bytes by the law."""
-    return sum(c * term for c, term in zip(fitted, law.terms(K, M, N), strict=True))
+def law_bytes(law: MemoryLaw, fitted: list[float], K: float, M: float, N: float) -> float:
+    """Bytes by a law with these constants."""
+    terms = law.terms(K, M, N)
+    return sum(constant * term for constant, term in zip(fitted, terms, strict=True))
 
 
-def errors(law: MemoryLaw, some: list[Point]) -> dict[Point, float]:
-    """By how much the law, at its best, is off at each point, relative to what is counted."""
-    fitted = constants(law, some)
-    return {p: said(law, fitted, p.K, p.M, p.N) / p.size - 1 for p in some}
+def errors(law: MemoryLaw, points: list[Point]) -> dict[Point, float]:
+    """Point -> how far the law, fitted to all of them, is off, relative to the count."""
+    fitted = constants(law, points)
+    return {p: law_bytes(law, fitted, p.K, p.M, p.N) / p.size - 1 for p in points}
 
 
-def laws(results: "Results") -> Table | None:
-    """One line for each model and law: its errors over M, K, N and all, and what they say."""
-    from pandas import DataFrame
+@dataclass(frozen=True)
+class Judged:
+    """A law and the counted points of one model."""
 
-    lines = []
+    model: str
+    law: MemoryLaw
+    points: list[Point]
+
+    @property
+    def name(self) -> str:
+        """The law as it is written."""
+        return self.law.name
+
+    @property
+    def source(self) -> str:
+        """Who states it."""
+        return self.law.source
+
+    @cached_property
+    def worst(self) -> dict[str, float]:
+        """Variable -> the largest relative error over it."""
+        over = {name: errors(self.law, axis(self.points, name)) for name in _AXES}
+        return {name: max(abs(error) for error in found.values()) for name, found in over.items()}
+
+    @cached_property
+    def errors(self) -> dict[Point, float]:
+        """Point -> relative error, fitted over all points."""
+        return errors(self.law, self.points)
+
+    def worst_over(self, name: str) -> str:
+        """`15.1% (1 to 64)`."""
+        values = [getattr(point, name) for point in axis(self.points, name)]
+        return f"{percent(self.worst[name])} ({min(values)} to {max(values)})"
+
+    @property
+    def median_error(self) -> str:
+        """Over all points."""
+        return percent(median(abs(error) for error in self.errors.values()))
+
+    @property
+    def worst_point(self) -> str:
+        """`+35% at K=1, M=16, N=64`."""
+        p = max(self.errors, key=lambda point: abs(self.errors[point]))
+        return f"{100 * self.errors[p]:+.0f}% at K={p.K}, M={p.M}, N={p.N}"
+
+    @property
+    def verdict(self) -> str:
+        """`holds over M and N; holds roughly over K`."""
+        variables: dict[str, list[str]] = {"holds": [], "holds roughly": [], "does not hold": []}
+        for name, error in self.worst.items():
+            if error <= HOLDS:
+                variables["holds"].append(name)
+            elif error <= ROUGHLY:
+                variables["holds roughly"].append(name)
+            else:
+                variables["does not hold"].append(name)
+        return "; ".join(
+            f"{word} over {' and '.join(names)}" for word, names in variables.items() if names
+        )
+
+
+@dataclass(frozen=True)
+class GradientClaim:
+    """The claim that more micro-batches need more gradient memory, against the counts over M."""
+
+    model: str
+    gradients: int
+    parameters: int
+
+    name = "more micro-batches need more gradient memory"
+    source = "some summaries"
+    median_error = EMPTY
+    worst_point = EMPTY
+
+    def worst_over(self, name: str) -> str:
+        """Nothing is fitted."""
+        return EMPTY
+
+    @property
+    def verdict(self) -> str:
+        """It does not hold if gradients take no more than one for each parameter."""
+        return "does not hold" if self.gradients <= self.parameters else "holds"
+
+
+def laws(results: Results) -> Table:
+    """One line for each model and law: its errors over M, K, N and all, and a verdict."""
+    lines: list[Judged | GradientClaim] = []
     for model in MODELS:
         for law in MEMORY_LAWS:
-            some = points(results, model, "always" if law.recomputes else "never")
-            if all(len(axis(some, name)) > 2 for name in _AXES):  # more than a law has constants
-                lines.append(_judged(model, law, some))
-        lines += _gradients(model, curves(results, model, "always"))
-    if not lines:
-        return None
+            points = activation_points(results, model, "always" if law.recomputes else "never")
+            # more points than a law has constants
+            if all(len(axis(points, name)) > 2 for name in _AXES):
+                lines.append(Judged(model, law, points))
+        lines += _gradient_claim(results, model)
+    columns: list[Column[Judged | GradientClaim]] = [
+        Column("model", lambda line: plain(model_name(line.model))),
+        Column("law", lambda line: plain(line.name)),
+        Column("source", lambda line: plain(line.source)),
+        *(Column(f"worst over {name}", partial(_worst_over, name)) for name in _AXES),
+        Column("over all, median", lambda line: plain(line.median_error)),
+        Column("over all, worst", lambda line: plain(line.worst_point)),
+        Column("verdict", lambda line: plain(line.verdict)),
+    ]
     note = (
-        "Peak activations of the fullest stage (activations, boundary inputs, messages, buffers), "
-        "counted. Constants are fitted to the points that are judged, over one variable with the "
-        "others fixed, then over all. A law holds over a variable where it is nowhere off by more "
-        f"than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all together, where layers that are "
-        "no part of L count too, is shown and not judged."
+        "Counted peak activations of the fullest stage, against laws whose constants are fitted to "
+        "the same points. A law holds over a variable, the others fixed, if it is nowhere off by "
+        f"more than {HOLDS:.0%}, roughly up to {ROUGHLY:.0%}; over all is not judged."
     )
-    return table_of_frames(
-        "table1_laws",
-        "Laws of memory against counts",
-        note,
-        DataFrame(lines).fillna(EMPTY),
-        experiment=NAME,
-    )
+    return declared("table1_laws", "Laws of memory against counts", note, lines, columns, NAME)
 
 
-def _judged(model: str, law: MemoryLaw, some: list[Point]) -> dict[str, str]:
-    off = {name: errors(law, axis(some, name)) for name in _AXES}
-    whole = errors(law, some)
-    line = {"model": model_name(model), "law": law.name, "source": law.source}
-    for name in _AXES:
-        values = sorted(getattr(p, name) for p in off[name])
-        line[f"worst over {name}"] = (
-            f"{percent(max(map(abs, off[name].values())))} ({values[0]} to {values[-1]})"
-        )
-    worst = max(whole, key=lambda p: abs(whole[p]))
-    line["over all, median"] = percent(median(map(abs, whole.values())))
-    line["over all, worst"] = f"{100 * whole[worst]:+.0f}% at K={worst.K}, M={worst.M}, N={worst.N}"
-    return line | {
-        "verdict": _verdict({name: max(map(abs, found.values())) for name, found in off.items()})
-    }
+def _worst_over(name: str, line: Judged | GradientClaim) -> Cell:
+    return plain(line.worst_over(name))
 
 
-def _verdict(worst: dict[str, float]) -> str:
-    """`holds over M and N, roughly over K`."""
-    words = {"holds": [], "holds roughly": [], "does not hold": []}
-    for name, error in worst.items():
-        words[
-            "holds" if error <= HOLDS else "holds roughly" if error <= ROUGHLY else "does not hold"
-        ].append(name)
-    return "; ".join(f"{word} over {' and '.join(names)}" for word, names in words.items() if names)
-
-
-def _gradients(model: str, some: list[Found]) -> list[dict[str, str]]:
-    """Whether more micro-batches need more memory for gradients."""
-    if not some:
+def _gradient_claim(results: Results, model: str) -> list[GradientClaim]:
+    """None where nothing was counted."""
+    fits = law_fits(results, model, "always")
+    if not fits:
         return []
-    over = axis([Point(f.spec.K, f.spec.M, f.spec.N, _held(f)) for f in some], "M")
-    one = sum(stage.bytes_of("parameters") for stage in some[0].one.stages)
-    held = max(point.size for point in over)
-    words = (
-        f"with M from {min(p.M for p in over)} to {max(p.M for p in over)} at most "
-        f"{held / 2**20:,.0f} MiB are there at the peak, and one gradient for each parameter takes "
-        f"{one / 2**20:,.0f}"
-    )
-    added = ": those of every micro-batch are added to the same"
-    words = f"does not hold: {words}{added}" if held <= one else f"holds: {words}"
-    law = "more micro-batches need more gradient memory"
-    return [{"model": model_name(model), "law": law, "source": "some summaries", "verdict": words}]
-
-
-def _held(fit: Found) -> int:
-    return sum(stage.bytes_of("gradients") for stage in fit.one.stages)
+    points = []
+    for fit in fits:
+        gradients = sum(stage.bytes_of("gradients") for stage in fit.cut.stages)
+        points.append(Point(fit.spec.K, fit.spec.M, fit.spec.N, gradients))
+    parameters = sum(stage.bytes_of("parameters") for stage in fits[0].cut.stages)
+    most = max(point.size for point in axis(points, "M"))
+    return [GradientClaim(model, most, parameters)]

@@ -3,197 +3,143 @@
 The paper's memory cells are sums over all accelerators: 12 bytes a parameter, and peak activations.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-from experiments.table1.cells import checked, here, runs
+from experiments.table1.cells import allocator_check, measured_small, printed, varied
 from experiments.table1.figures import FIGURES
 from experiments.table1.fits import (
-    BATCH,
+    BYTES_PER_PARAMETER,
     MODELS,
-    NAME,
-    Found,
-    M,
+    Fit,
     activations,
-    amount,
     as_printed,
-    device_memory,
-    found,
-    found_size,
-    given,
-    only,
-    searched,
+    counted_columns,
+    largest_size,
+    memory_text,
+    printed_sizes,
+    recorded_fits,
     short,
+    small_columns,
     swapped,
     times,
+    unit,
 )
 from experiments.table1.laws import laws
-from experiments.table1.why import differences
+from experiments.table1.runs import N_OF, NAME, M
 from repro.harness.results import Results, Run
 from repro.paper import Size, table1, table1_claims
 from repro.report.compare import beside_paper, rows_of
+from repro.report.grid import Column, declared, plain
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number, table_of_frames
+from repro.report.table import EMPTY, Table, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 
 FOLDED = ("table1_check*", "table1_varied*", "table1_printed*")
 
 
 def tables(results: Results) -> list[Table]:
-    """The tables of the experiment, at scale smoke only those that do not hold it against the paper."""
+    """The tables of the experiment; at scale smoke only those without the paper's numbers."""
     if not rows_of(results, experiment=NAME):
         return []
-    if not beside_paper(results, NAME):
-        made = [here(results), checked(results)]
-        return [table for table in made if table is not None]
-    made = [main(results), memory(results), why(results), *runs(results), laws(results)]
-    return [table for table in made if table is not None]
+    made = [measured_small(results), allocator_check(results)]
+    if beside_paper(results, NAME):
+        made = [main(results), memory(results), printed(results), varied(results), *made]
+        made.append(laws(results))
+    return [table for table in made if not table.missing]
 
 
 def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
-    """What fills memory, the laws, and the largest models; none of a size that is not held against the paper."""
+    """What fills memory, the laws, and the largest models; none at scale smoke."""
     if beside_paper(results, NAME):
         for name, (make, caption) in FIGURES.items():
             yield name, make(results, rows), caption
 
 
+@dataclass(frozen=True)
+class Line:
+    """One column of Table 1, which is a line of ours.
+
+    Attributes:
+        model: name of the model.
+        name: of the column, `Pipeline-8`.
+        size: the paper's cells; None where only the small models have this column.
+        printed: the paper's size, counted with M=16 first.
+        counted: the counted columns of this model.
+        small: the columns of this model that were measured small.
+    """
+
+    model: str
+    name: str
+    size: Size | None
+    printed: list[Fit]
+    counted: dict[str, Fit]
+    small: dict[str, Fit]
+
+
+def _lines(results: Results) -> list[Line]:
+    """The columns of Table 1 and those of the small models, by model and K."""
+    fits = recorded_fits(results)
+    sizes = {(size.model, size.name): size for size in table1()}
+    lines = []
+    for model in MODELS:
+        counted, small = counted_columns(fits, model), small_columns(fits, model)
+        stages = {size.name: size.accelerators for size in table1() if size.model == model}
+        for name, fit in small.items():
+            stages.setdefault(name, fit.spec.K)
+        for name in sorted(stages, key=lambda name: (stages[name], name)):
+            size = sizes.get((model, name))
+            own = printed_sizes(fits, size) if size else []
+            own = sorted(own, key=lambda fit: fit.spec.M)
+            lines.append(Line(model, name, size, own, counted, small))
+    return lines
+
+
+HEAD: list[Column[Line]] = [
+    Column(("", "model"), lambda line: plain(model_name(line.model))),
+    Column(("", "column"), lambda line: plain(line.name)),
+]
+
+
 def main(results: Results) -> Table:
-    """Table 1, one line a column of the paper's, and those that only the small scale has."""
-    fits = found(results)
+    """Table 1: the largest model, its parameters and the scale-up, quoted, counted and measured."""
+    columns = [
+        *HEAD,
+        _text("largest", "quoted", lambda line: _size(line.size)),
+        _text("largest", "counted", _largest_counted),
+        _text("largest", "measured, small", _largest_measured),
+        _text("largest", "why", _why),
+        _text("parameters", "quoted", lambda line: as_printed(line.size)),
+        _text("parameters", "counted", _parameters_counted),
+    ]
+    for base in ("Naive-1", "Pipeline-1"):
+        group = f"times {base}'s"
+        columns += [
+            _text(group, "quoted", partial(_claim, base)),
+            _text(group, "counted", partial(_times_counted, base)),
+            _text(group, "measured, small", partial(_times_measured, base)),
+        ]
     note = (
-        "Counted: the real stages and schedule on fake tensors of float32, plain attention, N=128 "
-        f"(AmoebaNet-D) or 32, M={M} (not printed, so inferred; a table below has others), Naive-1 "
-        "without GPipe; where none fits, the part of the memory that the smallest takes. "
-        "Measured, small: scaled-down models, trained within a limit for each stage's process; "
-        "only their ratios compare. Times: parameters over those of that column; (text) is what "
-        "the paper says, other quoted ratios are of its "
-        f"cells.{''.join(_naive(model, fits) for model in MODELS)}"
+        f"Counted on fake tensors of float32 at N={N_OF['amoebanet-d']} (AmoebaNet-D) or "
+        f"{N_OF['transformer']}, M={M}; measured: scaled-down models that were trained within a "
+        "limit. Why: the share of a device's memory that the printed size is counted to take; "
+        "(text): what the paper's text says, other quoted ratios are of its cells."
     )
     title = (
         "Table 1 (v5 and NeurIPS): the largest model that fits, on 8 GB (AmoebaNet-D) and 16 GiB "
         "(Transformer) each"
     )
-    return table_of_frames(
-        "table1",
-        title,
-        note,
-        _framed([_line(place, fits) for place in _columns(fits)]),
-        experiment=NAME,
-    )
+    return declared("table1", title, note, _lines(results), columns, NAME)
 
 
-def _naive(model: str, fits: list[Found]) -> str:
-    """Why the counted factors over Naive-1 are so much larger than the paper's."""
-    most = only(searched(model, fits)[::-1], lambda fit: not fit.naive)
-    less = only(
-        [fit for fit in fits if fit.spec.model == model],
-        lambda fit: fit.naive and BATCH[model] > fit.spec.N,
-    )
-    if not (most and most.best and less and less.best) or less.spec.fidelity != "counted":
-        return ""
-    ratio = most.best.parameters / less.best.parameters
-    return (
-        f" Naive-1 of {model_name(model)} hardly fits at N={BATCH[model]} in float32; over one of "
-        f"N={less.spec.N}, {less.size(less.best)}, {most.column} has {ratio:.1f} times the "
-        "parameters."
-    )
-
-
-def memory(results: Results) -> Table:
-    """Table 1's memory cells, of the paper's own sizes."""
-    fits = found(results)
-    note = (
-        f"The paper's own sizes, M={M}; sums over accelerators. 12 bytes each: weights, gradients "
-        "and RMSProp's mean square of every parameter. Peak activations: everything else at the "
-        "peak of each stage. Activations / parameters: over 12 bytes each. Quoted, corrected: the "
-        "Transformer's two Naive-1 cells put in each other's place."
-    )
-    lines = [_memory_line(place, fits) for place in _columns(fits) if place[3] is not None]
-    title = (
-        "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB "
-        "(Transformer)"
-    )
-    return table_of_frames("table1_memory", title, note, _framed(lines), experiment=NAME)
-
-
-def _framed(lines: list[dict[tuple[str, str], Any]]) -> "DataFrame":
-    from pandas import DataFrame, MultiIndex
-
-    shown = DataFrame([list(line.values()) for line in lines])
-    shown.columns = MultiIndex.from_tuples(list(lines[0]))
-    return shown
-
-
-def _columns(fits: list[Found]) -> list[tuple[str, str, int, Size | None]]:
-    """(model, column, K, the paper's cell) of every line, in the order of K."""
-    places: dict[tuple[str, int, str], Size | None] = {
-        (size.model, size.accelerators, size.name): size for size in table1()
-    }
-    for fit in fits:
-        if fit.spec.fidelity == "measured" and not fit.given:
-            places.setdefault((fit.spec.model, fit.spec.K, fit.column), None)
-    order = sorted(places, key=lambda place: (MODELS.index(place[0]), place[1], place[2]))
-    return [(model, name, K, places[model, K, name]) for model, K, name in order]
-
-
-def _line(
-    place: tuple[str, str, int, Size | None], fits: list[Found]
-) -> dict[tuple[str, str], Any]:
-    model, name, _, size = place
-    full = searched(model, fits)
-    counted = only(full, lambda fit: fit.column == name) if size else None
-    own = [
-        fit
-        for fit in fits
-        if fit.spec.model == model and fit.spec.fidelity == "measured" and not fit.given
-    ]
-    own = [fit for fit in own if fit.spec.memory != device_memory(model)]
-    small = only(own, lambda fit: fit.column == name)
-    line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
-    line["largest", "quoted"] = _size(size)
-    line["largest", "counted"] = found_size(counted) if size else EMPTY
-    line["largest", "measured, small"] = EMPTY if own and small is None else found_size(small)
-    line["parameters", "quoted"] = as_printed(size)
-    line["parameters", "counted"] = (
-        short(counted.best.parameters) if counted and counted.best else EMPTY
-    )
-    for base in ("Naive-1", "Pipeline-1"):
-        words = f"times {base}'s"
-        line[words, "quoted"] = _claim(size, base)
-        line[words, "counted"] = times(
-            counted, only(full, lambda fit, base=base: fit.column == base)
-        )
-        line[words, "measured, small"] = times(
-            small, only(own, lambda fit, base=base: fit.column == base)
-        )
-    return line
-
-
-def _memory_line(
-    place: tuple[str, str, int, Size | None], fits: list[Found]
-) -> dict[tuple[str, str], Any]:
-    model, name, _, size = place
-    assert size is not None
-    counted = only(given(fits, size), lambda fit: fit.naive or fit.spec.M == M)
-    cut = counted.one if counted else None
-    ratio = size.peak_activation_gb / size.parameter_memory_gb
-    line: dict[tuple[str, str], Any] = {("", "model"): model_name(model), ("", "column"): name}
-    line["12 bytes each", "quoted"] = f"{size.parameter_memory_gb:g}"
-    line["12 bytes each", "counted"] = amount(model, 12 * cut.parameters) if cut else EMPTY
-    line["peak activations", "quoted"] = f"{size.peak_activation_gb:g}"
-    line["peak activations", "counted"] = amount(model, activations(cut)) if cut else EMPTY
-    line["activations / parameters", "quoted"] = number(ratio)
-    line["activations / parameters", "quoted, corrected"] = number(
-        1 / ratio if swapped(size) else ratio
-    )
-    line["activations / parameters", "counted"] = (
-        number(activations(cut) / (12 * cut.parameters)) if cut else EMPTY
-    )
-    return line
+def _text(group: str, name: str, text: Callable[[Line], str]) -> Column[Line]:
+    """A column of texts, which stand in the csv file too."""
+    return Column((group, name), lambda line: plain(text(line)))
 
 
 def _size(size: Size | None) -> str:
@@ -202,38 +148,138 @@ def _size(size: Size | None) -> str:
     return f"L={size.L}" if size.D is None else f"({size.L}, {size.D})"
 
 
-def _claim(size: Size | None, base: str) -> str:
-    """What the text says, else the ratio of the printed parameters."""
-    under = next(
-        (one for one in table1() if size and (one.model, one.name) == (size.model, base)), None
-    )
-    if size is None or under is None or size.parameters < under.parameters:
+def _largest_counted(line: Line) -> str:
+    return largest_size(line.counted.get(line.name)) if line.size else EMPTY
+
+
+def _largest_measured(line: Line) -> str:
+    if line.small and line.name not in line.small:
         return EMPTY
-    said = [
-        c
-        for c in table1_claims()
-        if (c.model, c.accelerators, c.over) == (size.model, size.accelerators, base)
+    return largest_size(line.small.get(line.name))
+
+
+def _why(line: Line) -> str:
+    """Why the counted size is another than the printed one."""
+    counted = line.counted.get(line.name)
+    if counted is None or not line.printed:
+        return EMPTY
+    printed = line.printed[0]
+    if counted.largest and counted.largest.args == printed.cut.args:
+        return "as printed"
+    if printed.share > 1:
+        return f"printed size does not fit ({printed.share:.0%})"
+    return f"printed size leaves room ({printed.share:.0%})"
+
+
+def _parameters_counted(line: Line) -> str:
+    fit = line.counted.get(line.name)
+    return short(fit.largest.parameters) if line.size and fit and fit.largest else EMPTY
+
+
+def _claim(base: str, line: Line) -> str:
+    """The scale-up that the text states, else the ratio of the printed parameters."""
+    bases = [size for size in table1() if (size.model, size.name) == (line.model, base)]
+    if line.size is None or not bases or line.size.parameters < bases[0].parameters:
+        return EMPTY
+    for claim in table1_claims():
+        claimed = (claim.model, claim.accelerators, claim.over)
+        if claimed == (line.model, line.size.accelerators, base) and line.name != base:
+            return f"{claim.times:g}x (text)"
+    return f"{line.size.parameters / bases[0].parameters:.1f}x"
+
+
+def _times_counted(base: str, line: Line) -> str:
+    return times(line.counted.get(line.name), line.counted.get(base)) if line.size else EMPTY
+
+
+def _times_measured(base: str, line: Line) -> str:
+    return times(line.small.get(line.name), line.small.get(base))
+
+
+def memory(results: Results) -> Table:
+    """Table 1's memory cells, and the same counted at the paper's own sizes."""
+    lines = [line for line in _lines(results) if line.size]
+    columns: list[Column[Line]] = [
+        *HEAD,
+        _text("12 bytes each", "quoted", lambda line: f"{_printed(line).parameter_memory_gb:g}"),
+        _text("12 bytes each", "counted", lambda line: _bytes_text(line, _parameter_bytes)),
+        _text("peak activations", "quoted", lambda line: f"{_printed(line).peak_activation_gb:g}"),
+        _text("peak activations", "counted", lambda line: _bytes_text(line, _activation_bytes)),
+        _text("activations / parameters", "quoted", lambda line: number(_ratio(line))),
+        _text("activations / parameters", "quoted, corrected", _corrected),
+        _text("activations / parameters", "counted", _counted_ratio),
+        _text("quoted activations", "are those of", _matching_setting),
+        _text("quoted bytes", "of a parameter", _bytes_per_parameter),
     ]
-    if said and size.name != base:
-        return f"{said[0].times:g}x (text)"
-    return f"{size.parameters / under.parameters:.1f}x"
-
-
-def why(results: Results) -> Table | None:
-    """Every cell that differs, each with one sentence computed from the counts."""
-    from pandas import DataFrame
-
-    lines = differences(found(results))
-    if not lines:
-        return None
     note = (
-        "One line for each printed cell that counting does not give, or that the paper itself "
-        "contradicts."
+        f"The paper's own sizes at M={M}, sums over accelerators: 12 bytes a parameter (weights, "
+        "gradients, RMSProp's mean square), and everything else at the peak of each stage. "
+        "Corrected: with the Transformer's two Naive-1 cells, which are swapped in print, in each "
+        "other's place; are those of: the M, or the N of Naive-1, at which counting gives them."
     )
-    return table_of_frames(
-        "table1_why",
-        "Table 1: where counted differs from quoted",
-        note,
-        DataFrame(lines),
-        experiment=NAME,
+    title = (
+        "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB "
+        "(Transformer)"
     )
+    return declared("table1_memory", title, note, lines, columns, NAME)
+
+
+def _printed(line: Line) -> Size:
+    assert line.size is not None
+    return line.size
+
+
+def _parameter_bytes(fit: Fit) -> int:
+    return BYTES_PER_PARAMETER * fit.cut.parameters
+
+
+def _activation_bytes(fit: Fit) -> int:
+    return activations(fit.cut)
+
+
+def _bytes_text(line: Line, bytes_of: Callable[[Fit], int]) -> str:
+    return memory_text(line.model, bytes_of(line.printed[0])) if line.printed else EMPTY
+
+
+def _ratio(line: Line) -> float:
+    size = _printed(line)
+    return size.peak_activation_gb / size.parameter_memory_gb
+
+
+def _corrected(line: Line) -> str:
+    return number(1 / _ratio(line) if swapped(_printed(line)) else _ratio(line))
+
+
+def _counted_ratio(line: Line) -> str:
+    if not line.printed:
+        return EMPTY
+    return number(_activation_bytes(line.printed[0]) / _parameter_bytes(line.printed[0]))
+
+
+def _matching_setting(line: Line) -> str:
+    """The M, or the N of Naive-1, at which the counted activations are the printed ones.
+
+    Activations grow evenly with the examples of a micro-batch, so a line through two counts gives
+    the examples. For Naive-1 the line goes through zero.
+    """
+    size = _printed(line)
+    quoted = size.parameter_memory_gb if swapped(size) else size.peak_activation_gb
+    target = quoted * unit(size.model)[1]
+    points = [(fit.spec.N / fit.spec.M, _activation_bytes(fit)) for fit in line.printed]
+    if size.name == "Naive-1":
+        points.append((0, 0))
+    if len(points) < 2:
+        return EMPTY
+    (most, high), (least, low) = max(points), min(points)
+    examples = least + (target - low) * (most - least) / (high - low)
+    if examples <= 0:
+        return EMPTY
+    if size.name == "Naive-1":
+        return f"N={examples:.0f}"
+    return f"M={N_OF[size.model] / examples:.0f}"
+
+
+def _bytes_per_parameter(line: Line) -> str:
+    size = _printed(line)
+    quoted = size.peak_activation_gb if swapped(size) else size.parameter_memory_gb
+    return number(quoted * unit(size.model)[1] / size.parameters, 1)

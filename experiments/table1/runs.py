@@ -1,4 +1,4 @@
-"""Table 1 of arXiv:1811.06965v5: the largest AmoebaNet-D and Transformer that fit, counted, and measured small."""
+"""Table 1 of arXiv:1811.06965v5: the largest AmoebaNet-D and Transformer that fit in memory."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,6 +6,7 @@ from typing import Any, Literal
 from repro.harness.sizes import AMOEBANET_SMALL, TRANSFORMER_SMALL
 from repro.harness.spec import ENOUGH, Checkpoint, Experiment, Group, RunSpec, Scale
 
+NAME = "table1"
 MB, MIB = 10**6, 2**20
 NAIVE = 0  # in place of K: one stage without re-materialization and without micro-batches
 K_OF = {"amoebanet-d": (NAIVE, 1, 2, 4, 8), "transformer": (NAIVE, 1, 8, 32, 128)}
@@ -62,7 +63,7 @@ DEVIATIONS = (
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """The largest (L, D), or L, for Naive-1 and Pipeline-k; what the paper's own sizes take; the laws of memory.
+    """The largest (L, D), or L, for Naive-1 and Pipeline-k, and the laws of memory.
 
     Paper: section 3, Table 1 (v5 and NeurIPS), AmoebaNet-D on accelerators of 8 GB, the Transformer
     on 16 G. Stated: 12 bytes a parameter, RMSProp, 224 x 224 images at N=128, sequences of 1024
@@ -84,7 +85,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         if (runs := tuple(make(model, scale)))
     )
     return Experiment(
-        name="table1",
+        name=NAME,
         title="The largest model that fits, against stages K",
         question=(
             "How large a model can be trained with the memory of K devices, and what takes that "
@@ -101,7 +102,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _counted(model: str, scale: Scale) -> list[RunSpec]:
-    """The searches of all columns, with another M and with fused attention, and the paper's own sizes."""
+    """The searches of all columns, variations of them, and the paper's own sizes."""
     if scale == "smoke":
         return [_small(model, K, "counted") for K in (1, 2) if model == "transformer"]
     memory, N, pipelines = MEMORY[model], N_OF[model], K_OF[model][1:]
@@ -169,7 +170,7 @@ def _small_args(model: str) -> dict[str, Any]:
 
 
 def _small(model: str, K: int, fidelity: Literal["counted", "measured"]) -> RunSpec:
-    """A search that two CPU cores can do by training; deeper models on more stages, as the paper's."""
+    """A search by training that two CPU cores can do; deeper models on more stages."""
     deeper = {"L": 6 if K > 2 else 3} if model == "amoebanet-d" else {}
     memory = (64 if model == "amoebanet-d" else 24) * MIB
     return _fit(

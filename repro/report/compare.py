@@ -50,14 +50,14 @@ def beside_paper(results: Results, experiment: str) -> bool:
 
 
 def without_smoke(results: Results) -> Results:
-    """The results without smoke runs of the paper's experiments that are done at another scale too."""
+    """The results without smoke runs of paper experiments that another scale has too."""
     larger = {name for name in of_paper(results) if beside_paper(results, name)}
     kept = [run for run in results.runs if run.scale != "smoke" or run.experiment not in larger]
     return replace(results, runs=kept)
 
 
 def of_paper(results: Results) -> set[str]:
-    """The recorded experiments that have a number in the paper; the others have nothing to compare with."""
+    """The recorded experiments that have a number in the paper."""
     return {name for name, about in results.listings.items() if about.paper or about.neurips}
 
 

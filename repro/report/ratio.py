@@ -1,4 +1,4 @@
-"""Ratios of throughput between recorded runs, each with its baseline and interval, and their ideals.
+"""Ratios of throughput between recorded runs, with baseline and interval, and their ideals.
 
 A baseline shares everything with the run except what is named: `over_k1` has K=1 at the same M (the
 controlled view), `over_k2m1` has K=2, M=1 (Table 2's normalisation).

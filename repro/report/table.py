@@ -1,4 +1,4 @@
-"""A table as a value: named columns and rows of cells, rendered as csv, Markdown, LaTeX and HTML."""
+"""A table as a value: columns and cells, rendered as csv, Markdown, LaTeX and HTML."""
 
 import json
 import re
@@ -230,7 +230,7 @@ def framed(
 
 
 def csv_text(frame: DataFrame) -> str:
-    """A csv file in which every cell is a number, a text or empty, so that other programs can read it.
+    """A csv file in which every cell is a number, a text or empty.
 
     A column of mappings becomes one column for each of their keys: `labels.data`. The parts of a
     list stand in one cell with semicolons between them: `4;5`.
