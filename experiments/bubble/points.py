@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 from experiments.bubble.runs import NAME
 from repro.harness.results import Results, Run
-from repro.report.compare import Ratio, rows_of, where
+from repro.report.compare import rows_of, where
 from repro.report.grid import Grid
+from repro.report.ratio import Ratio
 
 
 class Point(NamedTuple):
