@@ -1,57 +1,53 @@
-"""Table 2 predicted and held against the paper's: the gap of each cell, cause by cause; of another size no verdict.
+"""Table 2 predicted and held against the paper's: the gap of each cell, cause by cause.
 
 Ratios are over K=2, M=1; a cause is the difference that it makes to the ratio, so causes add up
-from the uniform pipeline's closed form to the prediction.
+from the uniform pipeline's closed form to the prediction. Models of another size than the paper's
+get no verdict.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
 
-from experiments.table2 import sensitivity as table2_sensitivity
-from experiments.table2 import why as table2_why
 from experiments.table2.recorded import (
+    CAUSES,
     MODELS,
-    NAME,
-    RUNGS,
     TOLERANCE,
     Protocol,
-    another_size,
     places,
     protocol,
     quoted,
-    warning,
+    sizes,
+    titled,
 )
+from experiments.table2.runs import NAME
+from repro.harness.results import Results
 from repro.paper import theory
 from repro.report.compare import rows_of
+from repro.report.grid import Cell, Column, amount, declared, plain
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number, table_of_frames
-from repro.report.texts import IDEAL
-
-if TYPE_CHECKING:
-    from repro.harness.results import Results
+from repro.report.table import EMPTY, Table, number
 
 UPDATE = "update"
-# what may explain the rest -> its protocol
-NAMED = {"batch": "by memory", "cut by parameters": "by parameters"}
+# Explanations of what is left -> their protocol.
+EXPLANATIONS = {"batch": "by memory", "cut by parameters": "by parameters"}
 _HALF = 0.5  # of the gap: what an explanation must close to be named at all
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One cell: everything a ratio over K=2, M=1.
+    """One cell; every number is a ratio over K=2, M=1.
 
     Attributes:
         quoted: the paper's.
         ideal: of equal layers, recomputing early.
         predicted: simulated, the controlled protocol.
-        causes: ideal to predicted, one after the other; their sum is the difference.
-        others: of each explanation in `NAMED`, its ratio minus the predicted; NaN where it was not
-            run or nothing fits.
+        causes: from ideal to predicted, one after the other; their sum is the difference.
+        others: of each explanation, its ratio minus the predicted; NaN where it was not run or
+            nothing fits.
         whole: explanations whose protocol could run every cell of the model; no other earns a
             verdict.
-        papers_size: whether what was simulated is of the paper's size; else its verdict is that it
-            is not.
+        papers_size: whether what was simulated is of the paper's size.
     """
 
     model: str
@@ -62,8 +58,13 @@ class Prediction:
     predicted: float
     causes: dict[str, float]
     others: dict[str, float]
-    whole: tuple[str, ...] = tuple(NAMED)
+    whole: tuple[str, ...] = tuple(EXPLANATIONS)
     papers_size: bool = True
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it is the cell that all others are divided by."""
+        return (self.K, self.M) == (2, 1)
 
     @property
     def gap(self) -> float:
@@ -72,7 +73,7 @@ class Prediction:
 
     @property
     def easy(self) -> bool:
-        """Whether 1.00, as if K and M did nothing, would be as near as what is called consistent."""
+        """Whether a prediction of 1.00, that K and M do nothing, would be consistent too."""
         return abs(1 / self.quoted - 1) <= TOLERANCE
 
     @property
@@ -84,221 +85,178 @@ class Prediction:
     @property
     def verdict(self) -> str:
         """Consistent, or what closes the gap, or that nothing does."""
-        if (self.K, self.M) == (2, 1):
+        if self.baseline:
             return "baseline"
         if not self.papers_size:
             return "another size"
         if abs(self.gap) <= TOLERANCE:
             return "consistent"
-        known = {
-            name: more
+        gap = self.quoted - self.predicted
+        left = {
+            name: abs(gap - more)
             for name, more in self.others.items()
             if name in self.whole and not isnan(more)
         }
-        left = {name: abs(self.quoted - self.predicted - more) for name, more in known.items()}
-        gap = abs(self.quoted - self.predicted)
         name = min(left, key=lambda name: left[name], default="")
-        if not name or left[name] > _HALF * gap:
+        if not name or left[name] > _HALF * abs(gap):
             return "not explained"
         if left[name] <= TOLERANCE * self.quoted:
             return name
-        beyond = abs(known[name]) > gap
-        return f"{name} overshoots" if beyond else f"{name}, {1 - left[name] / gap:.0%} of the gap"
+        if abs(self.others[name]) > abs(gap):
+            return f"{name} overshoots"
+        return f"{name}, {1 - left[name] / abs(gap):.0%} of the gap"
+
+    @property
+    def largest_cause(self) -> str:
+        """The cause that makes the most difference."""
+        return max(self.causes, key=lambda name: abs(self.causes[name]))
 
 
-def tables(results: "Results") -> list[Table]:
-    """Predictions, their causes, the row of M=32 and what they say; none before the controlled runs."""
-    found = predictions(results)
-    if not found:
-        return []
-    explained = [
-        *table2_why.tables(results),
-        causes(found, results),
-        *table2_sensitivity.tables(results),
-    ]
-    return [main(found, results), *explained]
-
-
-def predictions(results: "Results") -> list[Prediction]:
+def predictions(results: Results) -> list[Prediction]:
     """Of every cell of the paper that was simulated at one N."""
-    made = []
+    found = []
     for model in MODELS:
-        own = protocol(results, model, "controlled")
-        others = {name: protocol(results, model, group) for name, group in NAMED.items()}
-        made += [
-            _prediction(own, others, *at)
-            for at in places(model)
-            if own and not isnan(own.ratio(*at))
-        ]
-    return made
+        controlled = protocol(results, model, "controlled")
+        others = {name: protocol(results, model, other) for name, other in EXPLANATIONS.items()}
+        for K, M in places(model):
+            if not isnan(controlled.ratio(K, M)):
+                found.append(_prediction(controlled, others, K, M))
+    return found
 
 
-def _prediction(own: Protocol, others: dict[str, Protocol], K: int, M: int) -> Prediction:
-    ideal, predicted = theory.speedup_over_k2m1(K, M, "early"), own.ratio(K, M)
-    so_far, steps = ideal, dict[str, float]()
-    for rung, cause in RUNGS.items():
-        ratio = own.rung(rung, 2, 1) / own.rung(rung, K, M)
-        steps[cause] = ratio - so_far
+def _prediction(controlled: Protocol, others: dict[str, Protocol], K: int, M: int) -> Prediction:
+    model = controlled.model
+    predicted = controlled.ratio(K, M)
+    ideal = theory.speedup_over_k2m1(K, M, "early")
+    causes = {}
+    so_far = ideal
+    for cause, name in CAUSES.items():
+        ratio = controlled.cause_ratio(cause, K, M)
+        causes[name] = ratio - so_far
         so_far = ratio
-    steps[UPDATE] = predicted - so_far
-    more = {name: some.ratio(K, M) - predicted if some else nan for name, some in others.items()}
-    whole = tuple(
-        name
-        for name, some in others.items()
-        if some and all(some.N(*at) for at in places(own.model))
-    )
-    same = all(some.papers_size for some in (own, *others.values()) if some)
+    causes[UPDATE] = predicted - so_far
+    run = {name: runs for name, runs in others.items() if runs}
     return Prediction(
-        own.model, K, M, quoted(own.model, K, M), ideal, predicted, steps, more, whole, same
+        model,
+        K,
+        M,
+        quoted(model, K, M),
+        ideal,
+        predicted,
+        causes,
+        {name: run[name].ratio(K, M) - predicted if name in run else nan for name in others},
+        tuple(name for name in run if all(run[name].N(*place) for place in places(model))),
+        all(runs.papers_size for runs in (controlled, *run.values())),
     )
 
 
-def _protocols(found: list[Prediction], results: "Results") -> list[Protocol]:
-    """Those that these predictions are of."""
-    models = dict.fromkeys(one.model for one in found)
-    return [
-        some
-        for model in models
-        for name in ("controlled", *NAMED.values())
-        if (some := protocol(results, model, name))
-    ]
+def tables(results: Results) -> list[Table]:
+    """The predictions, and their causes; none before the controlled runs."""
+    found = predictions(results)
+    return [main(results, found), causes(results, found)] if found else []
 
 
-def main(found: list[Prediction], results: "Results") -> Table:
+HEAD: list[Column[Prediction]] = [
+    Column("model", lambda cell: Cell(cell.model, model_name(cell.model))),
+    Column("K", lambda cell: plain(cell.K)),
+    Column("M", lambda cell: plain(cell.M)),
+]
+QUOTED: Column[Prediction] = Column("quoted", lambda cell: Cell(cell.quoted, f"{cell.quoted:g}"))
+IDEAL: Column[Prediction] = Column("ideal", lambda cell: amount(cell.ideal))
+
+
+def main(results: Results, found: list[Prediction]) -> Table:
     """One line a cell: quoted, ideal, predicted, the gap and its verdict."""
-    from pandas import DataFrame
-
-    owns = _protocols(found, results)
-    abouts = dict.fromkeys(protocol(results, one.model, "controlled").about for one in found)
-    note = warning(owns) + (
-        "Throughput over that of K=2, M=1. Predicted: simulated at one N for all cells of a "
-        f"model, stages cut by time, {'; '.join(abouts)}. {IDEAL} Gap: predicted over quoted, "
-        f"minus 1. {_judged(found)}Recorded with the code of {_commits(results)}."
-    )
-    size = another_size(owns) or "at the paper's size"
-    title = (
-        f"Table 2 predicted{', ' if another_size(owns) else ' '}{size}: quoted against simulated"
-    )
-    return table_of_frames(
-        "table2_predictions",
-        title,
-        note,
-        DataFrame([_shown(one) for one in found]),
-        _data(found),
-        NAME,
-    )
-
-
-def _judged(found: list[Prediction]) -> str:
-    """What verdicts mean and how many cells have the best one; nothing where every cell is of another size."""
-    judged = [one for one in found if one.papers_size and one.verdict != "baseline"]
-    if not judged:
-        return ""
-    said = [one for one in judged if one.verdict == "consistent"]
-    easy = [
-        f"{model_name(one.model)} K={one.K}, M={one.M} ({one.quoted:g})" for one in said if one.easy
+    columns: list[Column[Prediction]] = [
+        *HEAD,
+        QUOTED,
+        IDEAL,
+        *(Column("", partial(_cause, name), name) for name in (*CAUSES.values(), UPDATE)),
+        Column("predicted, simulated", lambda cell: amount(cell.predicted), "predicted"),
+        Column("gap", _gap),
+        Column("most between ideal and predicted", _largest_cause, ""),
+        Column("by memory", partial(_with, "batch"), ""),
+        Column("by parameters", partial(_with, "cut by parameters"), ""),
+        *(Column("", partial(_other, name), name) for name in EXPLANATIONS),
+        Column("", lambda cell: Cell(cell.unexplained), "not explained"),
+        Column("1.00 would do", _easy, ""),
+        Column("verdict", lambda cell: plain(cell.verdict)),
     ]
-    words = (
-        f"Consistent: within {TOLERANCE:.0%}, one tolerance for all cells, since the profiles' "
-        "attained rates are known no better; a simulation earns no better word. Else: the "
-        "explanation that leaves the least (batch: the largest N that fits each cell; cut by "
-        "parameters), named where it closes half of the gap or more, and only if every cell of "
-        "the model can be run so. A name is of its cell alone: what fits one cell and not its "
-        f"neighbours explains no row, see below. {len(said)} of {len(judged)} cells are "
-        "consistent. "
+    note = (
+        "Throughput over that of K=2, M=1, simulated at one N for all cells of a model and cut by "
+        f"time: {sizes(_controlled(results))}. Consistent: within {TOLERANCE:.0%}, of which "
+        "1.00 would do as well where it says so; else the explanation that leaves the least, if it "
+        f"closes half of the gap or more. Recorded with the code of {_commits(results)}."
     )
-    if easy:
-        words += (
-            "Of these a prediction of 1.00, that nothing changes, would be so too: "
-            f"{'; '.join(easy)}. "
-        )
-    return words
+    title = titled("Table 2 predicted: quoted against simulated", _protocols(results))
+    return declared("table2_predictions", title, note, found, columns, NAME)
 
 
-def _commits(results: "Results") -> str:
-    """The commits whose code simulated Table 2."""
-    rows = rows_of(results, experiment=NAME, fidelity="simulated", status="done")
-    return ", ".join(dict.fromkeys(commit for row in rows for commit in row.commit.split(", ")))
-
-
-def _shown(one: Prediction) -> dict[str, str]:
-    cause = max(one.causes, key=lambda name: abs(one.causes[name]))
-    base = one.verdict == "baseline"
-    return {
-        "model": model_name(one.model),
-        "K": str(one.K),
-        "M": str(one.M),
-        "quoted": f"{one.quoted:g}",
-        "ideal": number(one.ideal),
-        "predicted, simulated": number(one.predicted),
-        "gap": EMPTY if base else f"{100 * one.gap:+.0f} %",
-        "most between ideal and predicted": EMPTY if base else f"{cause} {one.causes[cause]:+.2f}",
-        "by memory": _sum(one, "batch"),
-        "by parameters": _sum(one, "cut by parameters"),
-        "verdict": one.verdict,
-    }
-
-
-def _sum(one: Prediction, name: str) -> str:
-    return number(one.predicted + one.others[name])
-
-
-def _data(found: list[Prediction]) -> Any:
-    from pandas import DataFrame
-
-    lines = []
-    for one in found:
-        line: dict[str, Any] = {
-            name: getattr(one, name) for name in ("model", "K", "M", "quoted", "ideal")
-        }
-        line |= one.causes | {"predicted": one.predicted, "gap": one.gap} | one.others
-        lines.append(line | {"not explained": one.unexplained, "verdict": one.verdict})
-    return DataFrame(lines)
-
-
-def causes(found: list[Prediction], results: "Results") -> Table:
+def causes(results: Results, found: list[Prediction]) -> Table:
     """The same with every cause: ideal, each difference, predicted, batch, what is left, quoted."""
-    from pandas import DataFrame
-
-    lines = [_causes(one) for one in found]
-    owns = _protocols(found, results)
-    note = warning(owns) + (
-        f"Ratios over K=2, M=1 at one N. {IDEAL} Every cause is what it adds to the ratio when it "
-        "comes on top of those left of it, each time with the best cut for what counts then, so a "
-        "line adds up: ideal, causes, predicted, batch, not explained, quoted. A cause that slows "
-        "the base more than the cell raises the ratio. Imbalance: layers by their matrix "
-        "operations; softmax and embedding: the model's ends too; memory-bound operators: the "
-        "longer of operations and bytes; launch: a fixed time for each operator; transfer: the "
-        "link; update: the optimizer. Batch: the largest N that fits, minus one N; where nothing "
-        "fits it is not added. Cut by parameters is an alternative and not added. Causes of the "
-        "gap's size that no model here has stay in not explained."
+    columns: list[Column[Prediction]] = [
+        *HEAD,
+        IDEAL,
+        *(Column(name, partial(_cause, name)) for name in (*CAUSES.values(), UPDATE)),
+        Column("predicted", lambda cell: amount(cell.predicted)),
+        Column("batch", partial(_other, "batch")),
+        Column("not explained", lambda cell: _difference(cell.unexplained)),
+        QUOTED,
+        Column("or cut by parameters", partial(_other, "cut by parameters")),
+    ]
+    note = (
+        "Ratios over K=2, M=1 at one N; each cause is what it adds to the ratio on top of those "
+        "left of it, with the best cut for what counts then, so that a line adds up to quoted. A "
+        "cause that slows the base more than the cell raises the ratio."
     )
-    size = another_size(owns)
-    title = (
-        f"Table 2 predicted{', ' * bool(size)}{size}: from the ideal to the quoted ratio, cause by "
-        "cause (simulated)"
+    title = titled(
+        "Table 2 predicted: from the ideal to the quoted ratio, cause by cause (simulated)",
+        _protocols(results),
     )
-    return table_of_frames(
-        "table2_causes", title, note, DataFrame(lines), _data(found), NAME, folded=True
-    )
+    return declared("table2_causes", title, note, found, columns, NAME, folded=True)
 
 
-def _causes(one: Prediction) -> dict[str, str]:
-    line = {
-        "model": model_name(one.model),
-        "K": str(one.K),
-        "M": str(one.M),
-        "ideal": number(one.ideal),
-    }
-    line |= {name: f"{more:+.2f}" for name, more in one.causes.items()} | {
-        "predicted": number(one.predicted)
-    }
-    batch, other = one.others["batch"], one.others["cut by parameters"]
-    line |= {
-        "batch": EMPTY if isnan(batch) else f"{batch:+.2f}",
-        "not explained": f"{one.unexplained:+.2f}",
-    }
-    return line | {
-        "quoted": f"{one.quoted:g}",
-        "or cut by parameters": EMPTY if isnan(other) else f"{other:+.2f}",
-    }
+def _cause(name: str, cell: Prediction) -> Cell:
+    return _difference(cell.causes[name])
+
+
+def _other(name: str, cell: Prediction) -> Cell:
+    return _difference(cell.others[name])
+
+
+def _difference(value: float) -> Cell:
+    return Cell(value, EMPTY if isnan(value) else f"{value:+.2f}")
+
+
+def _gap(cell: Prediction) -> Cell:
+    return Cell(cell.gap, EMPTY if cell.baseline else f"{100 * cell.gap:+.0f} %")
+
+
+def _largest_cause(cell: Prediction) -> Cell:
+    if cell.baseline:
+        return Cell()
+    return Cell(text=f"{cell.largest_cause} {cell.causes[cell.largest_cause]:+.2f}")
+
+
+def _with(name: str, cell: Prediction) -> Cell:
+    return Cell(text=number(cell.predicted + cell.others[name]))
+
+
+def _easy(cell: Prediction) -> Cell:
+    return Cell(text="yes" if cell.easy and cell.verdict == "consistent" else EMPTY)
+
+
+def _controlled(results: Results) -> list[Protocol]:
+    return [protocol(results, model, "controlled") for model in MODELS]
+
+
+def _protocols(results: Results) -> list[Protocol]:
+    """Those that the predictions are made from."""
+    others = [protocol(results, model, name) for model in MODELS for name in EXPLANATIONS.values()]
+    return [*_controlled(results), *others]
+
+
+def _commits(results: Results) -> str:
+    """The commits whose code simulated Table 2."""
+    runs = rows_of(results, experiment=NAME, fidelity="simulated", status="done")
+    return ", ".join(dict.fromkeys(commit for run in runs for commit in run.commit.split(", ")))

@@ -1,17 +1,18 @@
-"""Table 2 (section 3 of arXiv:1811.06965v5) beside our numbers: normalised as the paper's, over one stage, at length.
+"""Table 2 (section 3 of arXiv:1811.06965v5) beside our numbers, and what modelled runs say of it.
 
 A column holds one fidelity; a cell without a number says why.
 """
 
 from collections.abc import Callable, Iterator
-from math import isnan
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from math import isnan, nan
+from typing import TYPE_CHECKING
 
-from experiments.table2 import emulated, predictions
-from experiments.table2 import protocols as by_protocol
-from experiments.table2.falls import falls
-from experiments.table2.figures import about_bars, about_protocols, bars, protocols
-from experiments.table2.recorded import NAME, Protocol, fixed, protocol, quoted, warning
+from experiments.table2 import emulated, predictions, protocols, row32, sensitivity
+from experiments.table2.figures import bars, bars_caption, protocol_dots, protocols_caption
+from experiments.table2.recorded import Protocol, fixed, protocol, quoted, sizes
+from experiments.table2.runs import NAME
 from repro.harness.results import Results, Run
 from repro.paper import table2 as paper_table2
 from repro.paper import theory
@@ -25,18 +26,22 @@ from repro.report.compare import (
     settings,
     settled,
 )
-from repro.report.ratio import MARKS, Ratio, ideal_over_k1, ideal_over_k2m1, over_k1, over_k2m1
+from repro.report.grid import Cell, Column, amount, declared, plain, quotient
+from repro.report.ratio import (
+    MARKS,
+    Ratio,
+    ideal_over_k1,
+    ideal_over_k2m1,
+    over_k1,
+    over_k2m1,
+)
 from repro.report.style import model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, memory, number, table_of_frames
-from repro.report.texts import IDEAL, PLAIN
+from repro.report.table import EMPTY, NOT_RUN, Table, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Ours = Callable[[Results, Run], Ratio]
-Ideal = Callable[[int, int, str, str], float]
-Line = dict[tuple[str, str], Any]
 FOLDED = ("table2_long*", "table2_points*", "table2_cells", "table2_figure2*_emulated")
 # Of three fidelities those that a generic figure would be too long with.
 HIDDEN = {
@@ -44,7 +49,7 @@ HIDDEN = {
     "breakdown": ("emulated",),
     "timelines": ("simulated",),
 }
-_KEPT = "simulated, over K=1 without recompute"
+_OVER_KEPT = "simulated, over K=1 without recompute"
 
 
 def tables(results: Results) -> list[Table]:
@@ -53,240 +58,262 @@ def tables(results: Results) -> list[Table]:
         return []
     made = [table2(results), table2_speedup(results)]
     if beside_paper(results, NAME):
-        made += [*predictions.tables(results), *by_protocol.tables(results)]
+        made += predictions.tables(results)
+        made += row32.tables(results)
+        made += sensitivity.tables(results)
+        made += protocols.tables(results)
     return [*made, *emulated.tables(results), table2_long(results)]
 
 
 def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
-    """Table 2 as bars and under other protocols; then the generic figures of its controlled runs."""
+    """Table 2 as bars and under other protocols; the generic figures of its controlled runs."""
     if beside_paper(results, NAME):
-        for name, make, about in (
-            ("bars", bars, about_bars),
-            ("protocols", protocols, about_protocols),
-        ):
-            yield (
-                name,
-                make(results, rows),
-                " ".join(filter(None, (about(results), optimizers(results, rows)))),
-            )
+        yield "bars", bars(results, rows), bars_caption(results)
+        yield "protocols", protocol_dots(results, rows), protocols_caption(results)
     yield from generic.figures(results, fixed(rows), HIDDEN)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of Table 2: a model in one measured setting, at one M.
+
+    Attributes:
+        title: the model, with its setting where there are several.
+        setting: the measured runs; empty where none was measured.
+        M: micro-batches.
+        modelled: the controlled protocol by fidelity.
+    """
+
+    title: str
+    setting: Setting
+    M: int
+    modelled: dict[str, Protocol]
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return self.setting.model
 
 
 def table2(results: Results) -> Table:
     """Table 2, rows (model, M), for each K: quoted, our fidelities, ideal; all over K=2, M=1."""
+    lines = _lines(results)
+    columns = [*_HEAD]
     quoting = beside_paper(results, NAME)
+    for K in _Ks(results):
+        if quoting:
+            columns.append(Column((f"K={K}", "quoted"), partial(_quoted, K)))
+        columns += _ratios(results, lines, K, over_k2m1)
+        columns.append(Column((f"K={K}", "ideal"), partial(_ideal, ideal_over_k2m1, K)))
     theirs = "The paper's batch changed from cell to cell and is not printed. " if quoting else ""
     note = (
-        "Throughput over that of K=2, M=1 of the same model and column. Ours: the same N and "
-        f"re-materialization for both. {theirs}{IDEAL} {MARKS}"
+        "Throughput over that of K=2, M=1 of the same model and column, at the same N and "
+        f"re-materialization. {theirs}{MARKS} {_what_was_run(results, lines)}"
     )
     title = "Table 2 (v5 and NeurIPS): throughput" if quoting else "Throughput"
-    title += " normalised to K=2, M=1"
-    return _wide("table2", title, note, results, over_k2m1, ideal_over_k2m1)
+    return declared("table2", f"{title} normalised to K=2, M=1", note, lines, columns, NAME)
 
 
 def table2_speedup(results: Results) -> Table:
-    """The controlled view of Table 2: speedup over K=1 at the same M and N; the paper has no K=1."""
+    """The controlled view: speedup over K=1 at the same M and N, which the paper does not print."""
+    lines = _lines(results)
+    columns = [*_HEAD]
+    for K in _Ks(results):
+        columns += _ratios(results, lines, K, over_k1)
+        if any(line.modelled["simulated"] for line in lines):
+            columns.append(Column((f"K={K}", _OVER_KEPT), partial(_over_kept, K)))
+        columns.append(Column((f"K={K}", "ideal"), partial(_ideal, ideal_over_k1, K)))
     note = (
         "Speedup over K=1 at the same M, N and re-materialization; the paper prints no K=1 "
-        f"column, so nothing is quoted, and nothing was emulated there. {IDEAL} {MARKS}"
+        f"column, so nothing is quoted. {MARKS} {_what_was_run(results, lines)}"
     )
     title = "Table 2's runs: speedup over K=1 at the same M"
-    return _wide("table2_speedup", title, note, results, over_k1, ideal_over_k1)
+    return declared("table2_speedup", title, note, lines, columns, NAME)
 
 
-def _wide(name: str, title: str, note: str, results: Results, ours: Ours, theirs: Ideal) -> Table:
-    """Rows (model, M), for each K a column of each kind; one model measured in several settings has lines of each."""
-    from pandas import DataFrame, MultiIndex
-
-    measured = [row for row in rows_of(results, experiment=NAME, fidelity="measured") if row.K > 1]
-    found = _settings(results, measured)
-    quoting = ours is over_k2m1 and beside_paper(results, NAME)
-    modelled = {setting.model: _modelled(results, setting.model, ours) for setting in found}
-    kinds = [
-        kind for kind in ("emulated", "simulated") if any(some[kind] for some in modelled.values())
-    ]
-    Ks = sorted({cell.K for cell in paper_table2()} | {row.K for row in measured})
-    lines = []
-    for setting in found:
-        for M in _Ms(setting):
-            line: Line = {("", "model"): _short_title(setting, found), ("", "M"): M}
-            for K in Ks:
-                if quoting:
-                    line[f"K={K}", "quoted"] = _printed(quoted(setting.model, K, M))
-                line[f"K={K}", "measured"] = _cell(results, matching(setting.rows, K=K, M=M), ours)
-                line |= _beside(results, modelled[setting.model], kinds, (K, M), ours)
-                line[f"K={K}", "ideal"] = number(theirs(K, M, *setting.plan))
-            lines.append(line)
-    if not lines:  # nothing with K > 1 of any model
-        return table_of_frames(name, title, note, DataFrame(), experiment=NAME, missing=True)
-    shown = DataFrame([list(line.values()) for line in lines])
-    shown.columns = MultiIndex.from_tuples(list(lines[0]))
-    details = [optimizers(results, fixed(rows_of(results, experiment=NAME)))]
-    details += [
-        f"{model_name(setting.model)}, measured: {setting.details}."
-        for setting in found
-        if setting.details
-    ]
-    details += [f"{kind.capitalize()}: {_sizes(modelled, kind)}." for kind in kinds]
-    if "emulated" in kinds:
-        details.append(emulated.sentence(results))
-    details += [words for some in modelled.values() if (words := _base(results, some["simulated"]))]
-    if ours is over_k2m1:
-        whole = settings(results, rows_of(results, experiment=NAME, fidelity="measured"))
-        details += filter(
-            None, (falls(results, setting, _short_title(setting, whole)) for setting in whole)
-        )
-    note = warning(some[kind] for some in modelled.values() for kind in kinds) + note
-    return table_of_frames(
-        name, title, " ".join(filter(None, [note, *details])), shown, experiment=NAME
-    )
+_HEAD: list[Column[Line]] = [
+    Column(("", "model"), lambda line: plain(line.title)),
+    Column(("", "M"), lambda line: plain(line.M)),
+]
 
 
-def _sizes(modelled: dict[str, dict[str, Protocol]], kind: str) -> str:
-    """What the runs of one kind model, once for each model."""
-    return "; ".join(dict.fromkeys(some[kind].about for some in modelled.values() if some[kind]))
+def _Ks(results: Results) -> list[int]:
+    """The K of the paper and of measured pipelines."""
+    measured = rows_of(results, experiment=NAME, fidelity="measured")
+    printed = {cell.K for cell in paper_table2()}
+    return sorted(printed | {run.K for run in measured if run.K > 1})
 
 
-def _base(results: Results, own: Protocol) -> str:
-    """What the base of the modelled cells takes, which the paper's devices may not have had."""
-    row = own.rows.get((2, 1)) if own else None
-    if row is None or row.peak_gib_max != row.peak_gib_max:
-        return ""
-    optimizer = row.spec.optimizer
-    return (
-        f"{model_name(row.model)}, simulated: one N is a comparison, its K=2, M=1 is counted to "
-        f"take {memory(row.peak_gib_max)} a stage, whatever the device has (optimizer "
-        f"{optimizer})."
-    )
-
-
-def _modelled(results: Results, model: str, ours: Ours) -> dict[str, Protocol]:
-    """Runs of the controlled protocol that were emulated, where they have the baseline, and simulated."""
-    found = {
-        "emulated": protocol(results, model, "emulated"),
-        "simulated": protocol(results, model, "controlled"),
-    }
-    if ours is over_k1 and not any(K == 1 for K, _ in found["emulated"].rows):
-        found["emulated"] = Protocol(results, model, {}, {})
-    return found
-
-
-def _beside(
-    results: Results,
-    modelled: dict[str, Protocol],
-    kinds: list[str],
-    at: tuple[int, int],
-    ours: Ours,
-) -> Line:
-    """The emulated and the simulated cell; over one stage also against the one that keeps its activations."""
-    line: Line = {}
-    head = f"K={at[0]}"
-    for kind in kinds:
-        row = modelled[kind].rows.get(at)
-        line[head, kind] = _cell(results, [row] if row else [], ours)
-    if ours is over_k1 and "simulated" in kinds:
-        kept = modelled["simulated"].kept.get(at[1])
-        line[head, _KEPT] = (
-            number(modelled["simulated"].throughput(*at) / kept.throughput) if kept else EMPTY
-        )
-    return line
-
-
-def _Ms(setting: Setting) -> list[int]:
-    printed = {cell.M for cell in paper_table2() if cell.model == setting.model}
-    return sorted(printed | {row.M for row in setting.rows})
-
-
-def _settings(results: Results, rows: list[Run]) -> list[Setting]:
-    """The settings that were measured, and a bare one for each of the paper's models that was not.
+def _lines(results: Results) -> list[Line]:
+    """A line for each measured setting and M, and for each model of the paper that has none.
 
     Without the paper's numbers beside them, only models that are recorded have lines.
     """
-    found = settings(results, rows)
-    quoting = beside_paper(results, NAME)
-    recorded = {row.model for row in rows_of(results, experiment=NAME)}
+    runs = rows_of(results, experiment=NAME)
+    measured = [run for run in matching(runs, fidelity="measured") if run.K > 1]
+    found = settings(results, measured)
+    with_lines = {setting.model for setting in found}
     for model in dict.fromkeys(cell.model for cell in paper_table2()):
-        if model not in {setting.model for setting in found} and (quoting or model in recorded):
+        wanted = beside_paper(results, NAME) or matching(runs, model=model)
+        if wanted and model not in with_lines:
             found.append(Setting(model, ("gpipe", "always"), "", []))
-    return sorted(found, key=lambda setting: setting.model)
+    models = [setting.model for setting in found]
+    lines = []
+    for setting in sorted(found, key=lambda setting: setting.model):
+        model = setting.model
+        title = setting.title if models.count(model) > 1 else model_name(model)
+        modelled = {
+            "emulated": protocol(results, model, "emulated"),
+            "simulated": protocol(results, model, "controlled"),
+        }
+        printed = {cell.M for cell in paper_table2() if cell.model == model}
+        Ms = sorted(printed | {run.M for run in setting.rows})
+        lines += [Line(title, setting, M, modelled) for M in Ms]
+    return lines
 
 
-def _short_title(setting: Setting, others: list[Setting]) -> str:
-    """The model alone where the note can say the rest, the full title where a model has several settings."""
-    twins = [other for other in others if other.model == setting.model]
-    return setting.title if len(twins) > 1 else model_name(setting.model)
+def _ratios(
+    results: Results, lines: list[Line], K: int, over: Callable[[Results, Run], Ratio]
+) -> list[Column[Line]]:
+    """A column for each fidelity that has runs; emulated ones only where they have the baseline."""
+
+    def measured(line: Line) -> Cell:
+        runs = matching(line.setting.rows, K=K, M=line.M)
+        return _ratio(results, runs[0] if runs else None, over)
+
+    def modelled(fidelity: str, line: Line) -> Cell:
+        return _ratio(results, line.modelled[fidelity].run(K, line.M), over)
+
+    columns: list[Column[Line]] = [Column((f"K={K}", "measured"), measured)]
+    for fidelity in ("emulated", "simulated"):
+        present = [line.modelled[fidelity] for line in lines if line.modelled[fidelity]]
+        if over is over_k1:
+            present = [found for found in present if any(run.K == 1 for run in found.runs)]
+        if present:
+            columns.append(Column((f"K={K}", fidelity), partial(modelled, fidelity)))
+    return columns
 
 
-def _printed(value: float) -> str:
-    """A quoted number with the digits that the paper prints."""
-    return EMPTY if isnan(value) else f"{value:g}"
+def _ratio(results: Results, run: Run | None, over: Callable[[Results, Run], Ratio]) -> Cell:
+    """The ratio, or why there is none: a status, or that its baseline was not measured."""
+    if run is None:
+        return plain(NOT_RUN)
+    if not run.done:
+        return plain(run.status)
+    text = str(over(results, run))
+    return plain("baseline not measured" if text == EMPTY else text)
 
 
-def _cell(results: Results, found: list[Run], ours: Ours) -> str:
-    """Our ratio, or why there is none: the status word, that it was not run, or that its baseline was not."""
-    if not found:
-        return NOT_RUN
-    if found[0].status != "done":
-        return found[0].status
-    text = str(ours(results, found[0]))
-    return text if text != EMPTY else "baseline not measured"
+def _quoted(K: int, line: Line) -> Cell:
+    value = quoted(line.model, K, line.M)
+    return plain(EMPTY if isnan(value) else f"{value:g}")
+
+
+def _ideal(over: Callable[[int, int, str, str], float], K: int, line: Line) -> Cell:
+    return plain(number(over(K, line.M, *line.setting.plan)))
+
+
+def _over_kept(K: int, line: Line) -> Cell:
+    """Simulated, over the stage that keeps all activations and so computes less."""
+    simulated = line.modelled["simulated"]
+    kept = simulated.run(1, line.M, "never")
+    return plain(number(simulated.throughput(K, line.M) / kept.throughput if kept else nan))
+
+
+def _what_was_run(results: Results, lines: list[Line]) -> str:
+    """The sizes behind each fidelity: `Measured: ...; Simulated: ...`."""
+    settings_of = {line.setting.title: line.setting for line in lines}
+    measured = [setting.title for setting in settings_of.values() if setting.details]
+    parts = [f"Measured: {'; '.join(measured)}."] if measured else []
+    for fidelity in ("emulated", "simulated"):
+        present = sizes(line.modelled[fidelity] for line in lines)
+        if present:
+            parts.append(f"{fidelity.capitalize()}: {present}.")
+    parts.append(optimizers(results, fixed(rows_of(results, experiment=NAME))))
+    return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class LongLine:
+    """One run at a fixed N, its setting, and its ratios by baseline."""
+
+    setting: Setting
+    run: Run
+    ratios: dict[str, Ratio]
+
+    @property
+    def quoted(self) -> float:
+        """The paper's cell; NaN where it has none."""
+        return quoted(self.run.model, self.run.K, self.run.M)
+
+
+_FORMULAS = {"K=2, M=1": theory.speedup_over_k2m1, "K=1": theory.speedup_over_k1}
 
 
 def table2_long(results: Results) -> Table:
-    """Every run at a fixed N in one line: quoted, ours both ways with baselines, and both closed forms."""
-    from pandas import DataFrame
-
+    """Every run at a fixed N in one line: quoted, both ratios with baselines, both ideals."""
+    runs = fixed(rows_of(results, experiment=NAME))
+    lines = [
+        LongLine(setting, run, {"K=2, M=1": over_k2m1(results, run), "K=1": over_k1(results, run)})
+        for setting, run in settled(results, runs)
+    ]
     quoting = beside_paper(results, NAME)
-    pairs = settled(results, fixed(rows_of(results, experiment=NAME)))
-    lines = [_long(results, *pair, quoting) for pair in pairs]
-    theirs = " The paper's cell is over K=2, M=1." if quoting else ""
-    note = (
-        f"One line a run; each ratio is of throughput and its baseline stands beside it. {IDEAL} "
-        f"That is the early one, 4KM/(4M+3(K-1)) over K=1. {PLAIN} Both over the same baseline as "
-        f"ours.{theirs} Runs at a fixed N. "
-        f"{optimizers(results, fixed(rows_of(results, experiment=NAME)))} {MARKS}"
-    )
-    shown, data = (DataFrame([line[n] for line in lines]) for n in (0, 1))
-    return table_of_frames(
-        "table2_long",
-        "Table 2, one line a run",
-        note,
-        shown.fillna(EMPTY),
-        data,
-        NAME,
-        missing=not lines,
-    )
-
-
-def _long(
-    results: Results, setting: Setting, row: Run, quoting: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One run as shown and as plain numbers; columns of ours carry their fidelity in their name."""
-    K, M, fidelity = row.K, row.M, row.fidelity
-    printed = quoted(row.model, K, M)
-    keys = ("scale", "model", "K", "M", "N", "D", "schedule", "remat", "status")
-    shown = {key: str(getattr(row, key)) for key in keys}
-    data = {key: getattr(row, key) for key in ("machine", *keys)}
+    columns: list[Column[LongLine]] = [Column("", lambda line: Cell(line.run.machine), "machine")]
+    columns += [Column(name, partial(_attribute, name)) for name in _LONG_KEYS]
     if quoting:
-        shown["quoted"] = _printed(printed)
-        data["quoted"] = printed
-    for name, ratio, formula in (
-        ("K=2, M=1", over_k2m1(results, row), theory.speedup_over_k2m1),
-        ("K=1", over_k1(results, row), theory.speedup_over_k1),
-    ):
-        column = f"{fidelity} over {name}"
-        shown |= {
-            column: str(ratio),
-            f"{column}: baseline": ratio.baseline,
-            f"{column}: verdict": ratio.verdict,
-        }
-        data |= {column: ratio.value, f"{column}: low": ratio.low, f"{column}: high": ratio.high}
-        data |= {f"{column}: rounds": ratio.rounds, f"{column}: baseline": ratio.baseline}
-        if quoting and name != "K=1":
-            shown[f"{fidelity} / quoted"] = number(ratio.value / printed)
-            data[f"{fidelity} / quoted"] = ratio.value / printed
-        ideals = {f"over {name}: {form} ideal": formula(K, M, form) for form in ("plain", "early")}
-        shown |= {key: number(value) for key, value in ideals.items()}
-        data |= ideals
-    return shown | {"setting": setting.details}, data | {"setting": setting.details}
+        columns.append(Column("quoted", _quoted_or_not))
+    setting: Column[LongLine] = Column("setting", lambda line: plain(line.setting.details))
+    for i, fidelity in enumerate(dict.fromkeys(line.run.fidelity for line in lines)):
+        for base in _FORMULAS:
+            columns += _ratio_columns(fidelity, base, quoting and base == "K=2, M=1")
+            if i == 0:
+                columns += [
+                    Column(f"over {base}: {form} ideal", partial(_closed_form, base, form))
+                    for form in ("plain", "early")
+                ]
+        if i == 0:
+            columns.append(setting)
+    note = (
+        "One line a run at a fixed N; each ratio is of throughput, its baseline stands beside it, "
+        "and the ideals are the closed forms over the same baseline (early: recomputed while a "
+        f"stage waits for the gradient). {MARKS}"
+    )
+    return declared("table2_long", "Table 2, one line a run", note, lines, columns, NAME)
+
+
+_LONG_KEYS = ("scale", "model", "K", "M", "N", "D", "schedule", "remat", "status")
+
+
+def _attribute(name: str, line: LongLine) -> Cell:
+    return plain(getattr(line.run, name))
+
+
+def _quoted_or_not(line: LongLine) -> Cell:
+    return Cell(line.quoted, EMPTY if isnan(line.quoted) else f"{line.quoted:g}")
+
+
+def _closed_form(base: str, form: theory.Form, line: LongLine) -> Cell:
+    return amount(_FORMULAS[base](line.run.K, line.run.M, form))
+
+
+def _ratio_columns(fidelity: str, base: str, over_quoted: bool) -> list[Column[LongLine]]:
+    """The ratio of one fidelity over one baseline; empty cells for runs of another fidelity."""
+    key = f"{fidelity} over {base}"
+
+    def of(cell: Callable[[LongLine, Ratio], Cell], line: LongLine) -> Cell:
+        return cell(line, line.ratios[base]) if line.run.fidelity == fidelity else Cell()
+
+    columns: list[Column[LongLine]] = [
+        Column(
+            key,
+            partial(of, lambda _, ratio: quotient(ratio)),
+            ends=(f"{key}: low", f"{key}: high"),
+        ),
+        Column("", partial(of, lambda _, ratio: Cell(ratio.rounds)), f"{key}: rounds"),
+        Column(f"{key}: baseline", partial(of, lambda _, ratio: plain(ratio.baseline))),
+        Column(f"{key}: verdict", partial(of, lambda _, ratio: Cell(text=ratio.verdict)), ""),
+    ]
+    if over_quoted:
+        over = partial(of, lambda line, ratio: amount(ratio.value / line.quoted))
+        columns.append(Column(f"{fidelity} / quoted", over))
+    return columns

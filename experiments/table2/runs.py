@@ -1,4 +1,4 @@
-"""Table 2 of arXiv:1811.06965v5: normalised training throughput of AmoebaNet-D and Transformer against K and M."""
+"""Table 2 of arXiv:1811.06965v5: normalised training throughput against K and M."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ from repro.harness.sizes import (
 )
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
+NAME = "table2"
 # Mini-batch N of each model per scale; their sizes are in repro.harness.sizes.
 AMOEBANET_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 128, "paper": 128}
 TRANSFORMER_N: dict[Scale, int] = {"smoke": 32, "laptop": 128, "node": 32, "paper": 32}
@@ -71,7 +72,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         _by_memory("transformer-narrow-by-memory", "transformer", NARROW[scale], largest),
     ]
     return Experiment(
-        name="table2",
+        name=NAME,
         title="Training throughput against stages K and micro-batches M",
         question=(
             "How does throughput grow with K and M at a fixed mini-batch, and how near is it to "
@@ -125,7 +126,7 @@ def _modelled(name: str, model: str, args: dict[str, Any], **changed: Any) -> Gr
 
 
 def _emulated(scale: Scale, *models: tuple[str, dict[str, Any]]) -> list[Group]:
-    """The controlled protocol with waiting stages; at smoke, where models are tiny, one of them on a slow clock."""
+    """The controlled protocol with waiting stages; at smoke one tiny model on a slow clock."""
     if scale == "smoke":
         model, args = models[-1]
         runs = tuple(

@@ -1,32 +1,25 @@
-"""How much Table 2's predictions depend on each figure of the device: every one halved, then doubled.
+"""How much Table 2's predictions depend on each figure of the device: halved, then doubled.
 
 A ratio is over K=2, M=1 with the same figure changed alike, as a device that is slower or faster
 than its profile says would give it. The seconds were recorded with the runs, each with its own best
 cut.
 """
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from math import nan
 
-from experiments.table2.recorded import (
-    MODELS,
-    NAME,
-    Protocol,
-    another_size,
-    protocol,
-    quoted,
-    warning,
-)
+from experiments.table2.recorded import MODELS, Protocol, protocol, sizes, titled
+from experiments.table2.runs import NAME
+from repro.harness.results import Results
 from repro.harness.schema import Dependence
+from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, framed, number
+from repro.report.table import EMPTY, Table, number
 
-if TYPE_CHECKING:
-    from repro.harness.results import Results
-
-CELLS = ((8, 32), (8, 4), (2, 32))
+CELLS = ((8, 32), (8, 4), (2, 32))  # K, M
 BASE = (2, 1)
-FACTORS = ("halved", "doubled")
-# A device's figure -> the report's words.
+# A device's figure -> its name in the table.
 FIGURES = {
     "matmul_flops": "rate of matrix multiplication",
     "other_flops": "rate of other operators",
@@ -35,115 +28,128 @@ FIGURES = {
     "link_bytes_per_second": "link bandwidth",
     "link_latency_s": "link latency",
 }
-Cell = tuple[int, int]  # K, M
-Line = dict[tuple[str, str], Any]
-Ratios = dict[Cell, dict[str, float]]  # cell -> word, such as those of `FACTORS` -> its ratio
+_NAMES = {f"K={K}, M={M}": (K, M) for K, M in CELLS}
+# Kind of a line -> the names of its numbers in the csv file.
+_NUMBERS = {
+    "as it is": ("as it is",),
+    "changed": ("halved", "doubled"),
+    "range": ("lowest", "highest"),
+}
+Place = tuple[int, int]
+Pair = tuple[float, float]  # with a figure halved, and doubled
 
 
-def tables(results: "Results") -> list[Table]:
-    """One line a model and figure; nothing before runs that recorded it."""
-    owns = [protocol(results, model, "controlled") for model in MODELS]
-    found = [(own, changed) for own in owns if own and (changed := ratios(own))]
-    if not found:
+@dataclass(frozen=True)
+class Line:
+    """The prediction as it is, one figure changed, or the widest range.
+
+    Attributes:
+        model: name of the model.
+        figure: that is changed, or what the line is.
+        basis: what the figure's value rests on.
+        kind: "as it is", "changed" or "range".
+        ratios: of each cell; the second is NaN of a single one.
+        movers: of a range, the figure that moves each cell most.
+    """
+
+    model: str
+    figure: str
+    basis: str
+    kind: str
+    ratios: dict[Place, Pair]
+    movers: dict[Place, str]
+
+    def text(self, place: Place) -> str:
+        """`4.38`, `4.28 / 4.17`, or `4.11 to 4.51: launch of an operator`."""
+        first, second = self.ratios[place]
+        if self.kind == "as it is":
+            return number(first)
+        if self.kind == "changed":
+            return f"{number(first)} / {number(second)}"
+        return f"{number(first)} to {number(second)}: {FIGURES[self.movers[place]]}"
+
+
+def tables(results: Results) -> list[Table]:
+    """One line a model and figure; none before runs that recorded it."""
+    protocols = [protocol(results, model, "controlled") for model in MODELS]
+    changed = [(runs, ratios(runs)) for runs in protocols if runs]
+    lines = [line for runs, by_figure in changed if by_figure for line in _lines(runs, by_figure)]
+    if not lines:
         return []
-    pairs = [pair for own, changed in found for pair in _lines(own, changed)]
-    owns = [own for own, _ in found]
-    inside = [
-        _inside(own, changed, cell) for own, changed in found if own.papers_size for cell in CELLS
+    columns: list[Column[Line]] = [
+        Column(("", "model"), lambda line: plain(model_name(line.model))),
+        Column(("", "figure"), lambda line: plain(line.figure)),
+        Column(("", "rests on"), lambda line: plain(line.basis)),
     ]
-    lie = (
-        f"{sum(inside)} of {len(inside)} quoted cells lie within the widest range. "
-        if inside
-        else ""
+    columns += [Column(("", name), partial(_text, place), "") for name, place in _NAMES.items()]
+    for kind, ends in _NUMBERS.items():
+        for name, place in _NAMES.items():
+            columns += [
+                Column("", partial(_value, kind, index, place), (name, end))
+                for index, end in enumerate(ends)
+            ]
+    note = (
+        "Simulated throughput over that of K=2, M=1 with a figure of the device halved / doubled, "
+        "in the base too, every stage cut anew; the widest range is of single figures. A factor of "
+        f"two is no error estimate, and nothing is fitted. Models: {sizes(protocols)}."
     )
-    note = warning(owns) + (
-        "Throughput over that of K=2, M=1, all simulated at one N. Halved / doubled: the same "
-        "with that figure of the device, in the base too, every stage cut anew; of launch and "
-        "latency half is the faster, of rates double. Rests on: by the profile's own source "
-        "texts; fraction assumed: what the maker promises is sourced, the fraction of it that "
-        "programs attain is not. Widest range: of single figures; two that are wrong together "
-        f"could move more. A factor of two is no error estimate. Nothing is fitted. {lie}About: "
-        f"{'; '.join(own.about for own in owns)}."
+    title = titled(
+        "How far Table 2's predictions depend on each figure of the device",
+        [runs for runs in protocols if runs],
     )
-    size = another_size(owns)
-    title = (
-        f"How far Table 2's predictions{', ' * bool(size)}{size}{',' * bool(size)} depend on each "
-        "figure of the device"
-    )
-    return [framed("table2_sensitivity", title, note, pairs, NAME)]
+    return [declared("table2_sensitivity", title, note, lines, columns, NAME)]
 
 
-def ratios(own: Protocol) -> dict[str, Ratios]:
-    """Figure -> ratios over the base with the same change; without those that a run did not record."""
-    steps = {cell: _recorded(own, cell) for cell in (*CELLS, BASE)}
-    names = [name for name in FIGURES if all(name in found for found in steps.values())]
-    return {
-        name: {
-            cell: {
-                word: getattr(steps[BASE][name], word) / getattr(steps[cell][name], word)
-                for word in FACTORS
+def ratios(runs: Protocol) -> dict[str, dict[Place, Pair]]:
+    """Figure -> cell -> ratios over the base; without figures that a run did not record."""
+    steps = {place: _recorded(runs, place) for place in (*CELLS, BASE)}
+    found = {}
+    for name in FIGURES:
+        if all(name in recorded for recorded in steps.values()):
+            base = steps[BASE][name]
+            found[name] = {
+                place: (
+                    base.halved / steps[place][name].halved,
+                    base.doubled / steps[place][name].doubled,
+                )
+                for place in CELLS
             }
-            for cell in CELLS
-        }
-        for name in names
-    }
+    return found
 
 
-def widest(own: Protocol, changed: dict[str, Ratios], cell: Cell) -> tuple[float, float, str]:
-    """The lowest and the highest ratio that one figure alone can give, and the figure that moves it most."""
-    spans = {name: [own.ratio(*cell), *some[cell].values()] for name, some in changed.items()}
-    values = [value for some in spans.values() for value in some]
-    return (
-        min(values),
-        max(values),
-        max(spans, key=lambda name: max(spans[name]) - min(spans[name])),
-    )
+def widest(
+    runs: Protocol, by_figure: dict[str, dict[Place, Pair]], place: Place
+) -> tuple[float, float, str]:
+    """The lowest and highest ratio that one figure gives, and the figure that moves it most."""
+    as_it_is = runs.ratio(*place)
+    spans = {name: (as_it_is, *changed[place]) for name, changed in by_figure.items()}
+    lowest = min(min(span) for span in spans.values())
+    highest = max(max(span) for span in spans.values())
+    widths = {name: max(span) - min(span) for name, span in spans.items()}
+    return lowest, highest, max(widths, key=lambda name: widths[name])
 
 
-def _recorded(own: Protocol, cell: Cell) -> dict[str, Dependence]:
-    modelled = own.modelled(*cell)
+def _recorded(runs: Protocol, place: Place) -> dict[str, Dependence]:
+    modelled = runs.modelled(*place)
     return modelled.sensitivity if modelled else {}
 
 
-def _inside(own: Protocol, changed: dict[str, Ratios], cell: Cell) -> bool:
-    low, high, _ = widest(own, changed, cell)
-    return low <= quoted(own.model, *cell) <= high
+def _lines(runs: Protocol, by_figure: dict[str, dict[Place, Pair]]) -> list[Line]:
+    """The prediction as it is, a line for each figure, and the widest range."""
+    model, base = runs.model, _recorded(runs, BASE)
+    single = {place: (runs.ratio(*place), nan) for place in CELLS}
+    lines = [Line(model, "as it is", EMPTY, "as it is", single, {})]
+    for name, changed in by_figure.items():
+        lines.append(Line(model, FIGURES[name], base[name].basis, "changed", changed, {}))
+    ranges = {place: widest(runs, by_figure, place) for place in CELLS}
+    ends = {place: (low, high) for place, (low, high, _) in ranges.items()}
+    movers = {place: name for place, (_, _, name) in ranges.items()}
+    return [*lines, Line(model, "widest range", EMPTY, "range", ends, movers)]
 
 
-def _lines(own: Protocol, changed: dict[str, Ratios]) -> list[tuple[Line, Line]]:
-    """The prediction as it is, one line a figure, and the widest range, each as shown and as numbers."""
-    bases = _recorded(own, BASE)
-    lines = [
-        _line(own, "as it is", EMPTY, {cell: {"as it is": own.ratio(*cell)} for cell in CELLS})
-    ]
-    lines += [_line(own, FIGURES[name], bases[name].basis, some) for name, some in changed.items()]
-    ranges = {cell: widest(own, changed, cell) for cell in CELLS}
-    ends: Ratios = {
-        cell: {"lowest": low, "highest": high} for cell, (low, high, _) in ranges.items()
-    }
-    shown, data = _line(own, "widest range", EMPTY, ends)
-    words = {
-        cell: f"{number(low)} to {number(high)}: {FIGURES[name]}"
-        for cell, (low, high, name) in ranges.items()
-    }
-    shown |= {("", _name(cell)): text for cell, text in words.items()}
-    return [*lines, (shown, data)]
+def _text(place: Place, line: Line) -> Cell:
+    return Cell(text=line.text(place))
 
 
-def _line(own: Protocol, figure: str, basis: str, values: Ratios) -> tuple[Line, Line]:
-    head: Line = {
-        ("", "model"): model_name(own.model),
-        ("", "figure"): figure,
-        ("", "rests on"): basis,
-    }
-    shown = {
-        ("", _name(cell)): " / ".join(map(number, some.values())) for cell, some in values.items()
-    }
-    data = {
-        (_name(cell), word): value for cell, some in values.items() for word, value in some.items()
-    }
-    return head | shown, head | data
-
-
-def _name(cell: Cell) -> str:
-    return f"K={cell[0]}, M={cell[1]}"
+def _value(kind: str, index: int, place: Place, line: Line) -> Cell:
+    return Cell(line.ratios[place][index] if line.kind == kind else nan)

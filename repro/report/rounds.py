@@ -1,4 +1,4 @@
-"""What the rounds of one run say beside its step: parts of the step, what a cost model said, steps over another's."""
+"""Of the rounds of a run: parts of the step, modelled stage costs, its step over another's."""
 
 from math import nan
 from typing import Any

@@ -1,4 +1,4 @@
-"""How figures look and how they are saved: one style file, fixed colours for K, M and kinds, stable bytes."""
+"""How figures look and how they are saved: a style file, fixed colours, stable bytes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -110,7 +110,7 @@ def legend(
     *theory: tuple[str, Literal["-", "--", ":"]],
     coloured: bool = False,
 ) -> None:
-    """One legend under the figure: a marker for each fidelity, a line style for each form of theory.
+    """One legend under the figure: a marker for each fidelity, a line style for each theory.
 
     Markers are grey where a colour tells K or M, and `coloured` where it tells the fidelity.
     """
@@ -146,7 +146,7 @@ def styled() -> Iterator[None]:
 
 
 def save(figure: "Figure", stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg without date and version: the same figure gives the same bytes."""
+    """Write `stem`.png and `stem`.svg without date and version, so that bytes are stable."""
     import matplotlib.pyplot as plt
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG

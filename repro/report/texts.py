@@ -1,4 +1,4 @@
-"""The report's fixed words: fidelities, what each metric means, where we deviate from the paper and why."""
+"""The report's fixed texts: fidelities, metrics, scales, and deviations from the paper."""
 
 from collections.abc import Collection
 
@@ -84,7 +84,7 @@ DEVIATIONS = [
 
 
 def clock(stretches: Collection[float]) -> str:
-    """What seconds of emulated runs are, whose stages waited so many times as long as a device would compute."""
+    """What the seconds of emulated runs are, from how many times as long their stages waited."""
     low, high = f"{min(stretches):.3g}", f"{max(stretches):.3g}"
     times = (
         f"{low} to {high} times as long, each run on its own clock"

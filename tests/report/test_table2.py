@@ -14,8 +14,16 @@ from experiments.table2 import emulated as table2_emulated
 from experiments.table2 import predictions as table2_predictions
 from experiments.table2 import protocols as table2_protocols
 from experiments.table2 import report as table2
-from experiments.table2 import why as table2_why
-from experiments.table2.figures import about_bars, about_protocols, bars, best, protocols, smaller
+from experiments.table2 import row32
+from experiments.table2.figures import (
+    Evidence,
+    bars,
+    bars_caption,
+    best_evidence,
+    protocol_dots,
+    protocols_caption,
+    smaller_models,
+)
 from experiments.table2.recorded import SIZES, fixed, protocol
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory
@@ -49,10 +57,7 @@ def test_one_line_a_model_and_m_with_each_fidelity_in_its_column(made):
     )
     assert cell(made["table2"], "AmoebaNet-D", 4, "K=4", "measured") == "not run"
     note = made["table2"].note
-    assert "Simulated: AmoebaNet-D (L=18, D=256, image=224), N=32 on tpu-v2" in note
-    assert "stages really waited 2 times as long." in note
-    assert "minus 1: from +5.0 % (" in note
-    assert "K=2, M=1 is counted to take 1.0 GiB a stage" in note
+    assert "Simulated: AmoebaNet-D (L=18, D=256, image=224, N=32 on tpu-v2)" in note
 
 
 def test_two_measured_settings_of_a_model_keep_their_lines(modelled):
@@ -115,15 +120,10 @@ def test_the_seven_cells_are_found_by_arithmetic(made):
     shown = made["table2_beyond"].shown.set_index("cell")
     assert len(shown) == 7
     assert shown.loc["Transformer, K=2, M=4", "by memory"] == "nothing fits"
-    assert "not even one example" in shown.loc["Transformer, K=2, M=4", "what it explains"]
     assert shown.loc["Transformer, K=8, M=4", "by memory"].endswith("N=16: reached")
-    said = shown.loc["Transformer, K=8, M=4", "what it explains"]
-    assert said.startswith("a batch would explain it: N grows from 1 to")
-    assert "other cells that the paper prints do not fit" in said
-    assert shown.loc["AmoebaNet-D, K=4, M=1", "what it explains"].startswith(
-        f"no batch is needed: one N gives 1.08, {(step(2, 1) / step(4, 1) - 1) / (1.13 - 1):.0%} "
-        "of what"
-    )
+    reaches = shown["what reaches it"]
+    assert reaches["Transformer, K=8, M=4"] == "a batch by memory"
+    assert reaches["AmoebaNet-D, K=4, M=1"] == "one N"
 
 
 def test_a_cell_that_no_batch_reaches_says_how_far_it_is(modelled):
@@ -137,7 +137,7 @@ def test_a_cell_that_no_batch_reaches_says_how_far_it_is(modelled):
     found = changed_runs(modelled, one_example_a_second)
     table = table2_protocols.tables(found)[1].shown.set_index("cell")
     assert table.loc["AmoebaNet-D, K=8, M=1", "by memory"] == "1.00, N=4: 72% of it"
-    assert "1.38 times slower" in table.loc["AmoebaNet-D, K=8, M=1", "what it explains"]
+    assert table.loc["AmoebaNet-D, K=8, M=1", "what reaches it"] == "not explained: 1.38x"
 
 
 def test_causes_add_up_from_the_ideal_to_the_quoted(modelled):
@@ -178,7 +178,7 @@ def test_predictions_name_their_commit_and_the_tolerance(modelled, made):
     assert "within 10%" in made["table2_predictions"].note
     verdicts = list(made["table2_predictions"].shown["verdict"])
     assert verdicts.count("baseline") == 2
-    assert f"{verdicts.count('consistent')} of 16 cells" in made["table2_predictions"].note
+    assert len(verdicts) == 18
     assert made["table2_causes"].folded
 
 
@@ -186,10 +186,11 @@ def test_cells_that_doing_nothing_would_pass_too_are_named(modelled, made):
     found = table2_predictions.predictions(modelled)
     easy = [one for one in found if one.verdict == "consistent" and abs(1 / one.quoted - 1) <= 0.1]
     assert easy
-    note = made["table2_predictions"].note
-    named = note.split("would be so too: ")[1].split(". Recorded")[0].split("; ")
-    assert [name.split()[1] for name in named] == [f"K={one.K}," for one in easy]
-    assert all(name.endswith(f"({one.quoted:g})") for name, one in zip(named, easy, strict=True))
+    shown = made["table2_predictions"].shown
+    marked = shown[shown["1.00 would do"] == "yes"]
+    assert list(zip(marked["K"], marked["M"], strict=True)) == [
+        (str(one.K), str(one.M)) for one in easy
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -210,25 +211,15 @@ def _with_kibibytes(record):
     return record.model_copy(update={"peak_bytes": [peak / 1024 for peak in record.peak_bytes]})
 
 
-def test_another_size_is_said_first_and_nothing_is_argued_from_it(small):
+def test_another_size_is_in_the_title_and_nothing_is_argued_from_it(small):
     tables = {table.name: table for table in table2.tables(small)}
-    assert (
-        tables["table2_predictions"].title
-        == "Table 2 predicted, smoke size: quoted against simulated"
-    )
     assert set(tables["table2_predictions"].shown["verdict"]) == {"baseline", "another size"}
-    assert "onsistent" not in tables["table2_predictions"].note
-    assert not {"table2_beyond", "table2_explained"} & set(tables)
+    assert set(tables["table2_predictions"].shown["1.00 would do"]) == {"-"}
+    assert "table2_beyond" not in tables
     for name in ("predictions", "causes", "m32", "protocols", "sensitivity", "emulated"):
-        table = tables[f"table2_{name}"]
-        assert "smoke size" in table.title, name
-        assert table.note.split(". ")[0].endswith("show nothing about the paper"), name
-        assert "paper's size" not in table.title, name
-    assert tables["table2"].note.startswith(
-        "AmoebaNet-D and Transformer: modelled runs are of smoke size"
-    )
-    assert "counted to take 1.0 MiB a stage" in tables["table2"].note
-    assert "quoted cells lie within" not in tables["table2_sensitivity"].note
+        title = tables[f"table2_{name}"].title
+        assert title.endswith("(smoke size, which shows nothing about the paper)"), name
+    assert "Simulated: AmoebaNet-D (L=3, N=32 on tpu-v2); " in tables["table2"].note
 
 
 def test_pictures_of_another_size_say_so(small):
@@ -238,12 +229,12 @@ def test_pictures_of_another_size_say_so(small):
         words = [text.get_text() for text in figure.legends[0].get_texts()]
         assert words[1] == "emulated, smoke size"
         assert "emulated, smoke size: L=3" in figure.axes[0].get_title(loc="left")
-    for caption in (about_bars, about_protocols):
+    for caption in (bars_caption, protocols_caption):
         assert "at smoke size, which shows nothing about the paper" in caption(small)
 
 
 def test_captions_of_the_papers_size(modelled):
-    for caption in (about_bars, about_protocols):
+    for caption in (bars_caption, protocols_caption):
         assert "at the paper's size" in caption(modelled)
         assert "shows nothing" not in caption(modelled)
 
@@ -266,7 +257,7 @@ def test_long_titles_are_wrapped(small):
 
     found = changed_runs(small, with_many_arguments)
     with styled():
-        drawn: list[Any] = [bars(found, []), protocols(found, [])]
+        drawn: list[Any] = [bars(found, []), protocol_dots(found, [])]
         for figure in drawn:
             figure.draw_without_rendering()
             for axes in figure.axes:
@@ -275,17 +266,19 @@ def test_long_titles_are_wrapped(small):
 
 
 def test_the_row_of_m32_stands_over_both_bases(modelled, made):
-    row = table2_why.row(modelled, "amoebanet-d")
+    row = row32.row(modelled, "amoebanet-d")
     assert row["quoted"] == {2: 1.21, 4: 1.84, 8: 3.48}
-    assert table2_why.renormalised(row["quoted"])[8] == pytest.approx(3.48 / 1.21)
-    assert row[table2_why.PEER] == {2: 1.773, 4: 2.709, 8: 4.953}
+    assert row32.renormalised(row["quoted"])[8] == pytest.approx(3.48 / 1.21)
+    assert row[row32.PEER] == {2: 1.773, 4: 2.709, 8: 4.953}
     kept, predicted = row["predicted, base without recompute"], row["and update: predicted"]
     # F and B of two stages instead of F, F, R while waiting, B
     assert kept[2] / predicted[2] == pytest.approx(6 / 7)
-    lines = made["table2_explained"].shown.set_index("of")["what the evidence says"]
-    assert "off by up to 5% and 24%" in lines["Transformer, M=32: the softmax"]
-    assert "nothing fits at K=2, M=4" in lines["Transformer, M=32: the batch"]
-    assert "0.68 to 0.70 of torchgpipe's" in lines["AmoebaNet-D, M=32: other people's"]
+    shown = made["table2_m32"].shown
+    softmax = shown[
+        (shown["", "model"] == "Transformer")
+        & (shown["", "explanation"] == "and softmax and embedding")
+    ]
+    assert list(softmax["over K=2, M=1", "off by up to"]) == ["24%"]
 
 
 def test_emulated_is_held_against_its_own_stages(made):
@@ -300,15 +293,17 @@ def test_emulated_is_held_against_its_own_stages(made):
 
 def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):
     # measured too, but of a smaller model
-    assert best(modelled, "transformer", 2, 4)[0] == "emulated"
-    assert best(modelled, "transformer", 8, 4)[0] == "emulated"
-    scale, ratio = smaller(modelled, "transformer", 2, 4) or ("", None)
-    assert (scale, ratio and ratio.value) == ("laptop", pytest.approx(1.6, abs=0.005))
-    assert smaller(modelled, "transformer", 8, 4) is None
+    assert best_evidence(modelled, "transformer", 2, 4).fidelity == "emulated"
+    assert best_evidence(modelled, "transformer", 8, 4).fidelity == "emulated"
+    smaller = smaller_models(modelled, "transformer")
+    scale, ratio = smaller[2, 4]
+    assert (scale, ratio.value) == ("laptop", pytest.approx(1.6, abs=0.005))
+    assert (8, 4) not in smaller
     runs = [run for run in modelled.runs if run.fidelity != "emulated"]
     found = replace(modelled, runs=runs)
-    assert best(found, "transformer", 8, 4) == ("simulated", pytest.approx(step(2, 1) / step(8, 4)))
-    assert best(found, "transformer", 3, 4)[0] == ""
+    eight = best_evidence(found, "transformer", 8, 4)
+    assert (eight.fidelity, eight.ratio) == ("simulated", pytest.approx(step(2, 1) / step(8, 4)))
+    assert best_evidence(found, "transformer", 3, 4).fidelity == Evidence().fidelity
     with styled():
         figure = bars(found, [])
         assert figure is not None
@@ -332,14 +327,15 @@ def test_measured_at_the_papers_size_is_the_best_evidence(modelled):
         return replace(run, spec=run.spec.model_copy(update={"model_args": SIZES["transformer"]}))
 
     found = changed_runs(modelled, of_papers_size)
-    assert best(found, "transformer", 2, 4) == ("measured", pytest.approx(1.6, abs=0.005))
-    assert smaller(found, "transformer", 2, 4) is None
+    best = best_evidence(found, "transformer", 2, 4)
+    assert (best.fidelity, best.ratio) == ("measured", pytest.approx(1.6, abs=0.005))
+    assert smaller_models(found, "transformer") == {}
 
 
 def test_protocols_ring_the_cells_above_the_ideal(modelled, results):
-    assert protocols(results, []) is None
+    assert protocol_dots(results, []) is None
     with styled():
-        figure: Any = protocols(modelled, [])
+        figure: Any = protocol_dots(modelled, [])
         assert figure is not None
         rings = [line for axes in figure.axes for line in axes.lines if line.get_markersize() == 12]
         assert [len(line.get_xdata()) for line in rings] == [2, 5]

@@ -53,14 +53,13 @@ def test_the_base_is_changed_too(modelled, shown):
     )
     own = protocol(modelled, "transformer", "controlled")
     found = table2_sensitivity.ratios(own)
-    assert found["link_latency_s"][8, 32]["doubled"] == pytest.approx(expected[1])
+    assert found["link_latency_s"][8, 32][1] == pytest.approx(expected[1])
     assert table2_sensitivity.widest(own, found, (8, 32))[2] == "link_latency_s"
 
 
 def test_it_is_among_the_tables_with_its_numbers(modelled):
     (table,) = [one for one in table2.tables(modelled) if one.name == "table2_sensitivity"]
-    assert "Nothing is fitted" in table.note
-    assert "of 6 quoted cells lie within" in table.note
+    assert "nothing is fitted" in table.note
     assert table.data is not None
     numbers = [
         [*table.data["K=8, M=32", word].dropna()] for word in ("as it is", "doubled", "lowest")

@@ -159,33 +159,6 @@ def test_what_differs_between_settings_is_named(results):
     }
 
 
-def test_a_fall_with_more_micro_batches_is_explained_by_one_stage_alone(results):
-    def note(alone, pair):
-        """Table 2's note when M=4 takes so many times as long as M=1, on one stage and on two."""
-        factors = {1: alone, 2: pair}
-
-        def change(run: Run) -> Run:
-            if run.M != 4 or run.K not in factors:
-                return run
-            rounds = []
-            for round_, few in zip(run.rounds, row(results, run.K, 1).rounds, strict=True):
-                seconds = [factors[run.K] * few.step_s]
-                record = round_.record.model_copy(update={"step_s": seconds})
-                rounds.append(replace(round_, record=record))
-            return replace(run, rounds=tuple(rounds))
-
-        return table2.table2(changed_runs(results, change)).note
-
-    why = (
-        "; one stage alone (K=1) already loses 50 % from M=1 to M=4 at this size: micro-batches "
-        "of N/M = 8 are too"
-    )
-    assert f"Transformer at K=2: M=4 has 20 % less throughput than M=1{why} small." in note(2, 1.25)
-    assert note(0.9, 1.25).endswith("Transformer at K=2: M=4 has 20 % less throughput than M=1.")
-    assert "less throughput" not in note(2, 0.9)
-    assert "less throughput" not in table2.table2(results).note
-
-
 def test_points_hold_bubble_beside_theory_under_its_name(results):
     shown = tables.points(results, "table2").shown
     line = shown[(shown["K"] == 2) & (shown["M"] == 4)].iloc[0]
