@@ -6,7 +6,8 @@ The paper's memory cells are sums over all accelerators: 12 bytes a parameter, a
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from experiments.table1.cells import allocator_check, measured_small, printed, varied
 from experiments.table1.figures import FIGURES
@@ -36,10 +37,6 @@ from repro.report.grid import Column, declared, plain
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 FOLDED = ("table1_check*", "table1_varied*", "table1_printed*")
 
 
@@ -54,7 +51,7 @@ def tables(results: Results) -> list[Table]:
     return [table for table in made if not table.missing]
 
 
-def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     """What fills memory, the laws, and the largest models; none at scale smoke."""
     if beside_paper(results, NAME):
         for name, (make, caption) in FIGURES.items():

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from experiments.table2 import emulated, predictions, protocols, row32, sensitivity
 from experiments.table2.figures import bars, bars_caption, protocol_dots, protocols_caption
@@ -38,10 +39,6 @@ from repro.report.ratio import (
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 FOLDED = ("table2_long*", "table2_points*", "table2_cells", "table2_figure2*_emulated")
 # Of three fidelities those that a generic figure would be too long with.
 HIDDEN = {
@@ -65,7 +62,7 @@ def tables(results: Results) -> list[Table]:
     return [*made, *emulated.tables(results), table2_long(results)]
 
 
-def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     """Table 2 as bars and under other protocols; the generic figures of its controlled runs."""
     if beside_paper(results, NAME):
         yield "bars", bars(results, rows), bars_caption(results)

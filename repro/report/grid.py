@@ -48,20 +48,23 @@ class Column(Generic[Line]):
 
 @dataclass(frozen=True)
 class Grid:
-    """Recorded runs by where they stand in a table: their fidelity and the keys of row and column.
+    """Recorded runs by fidelity and the keys of a row and column.
 
-    Such as a run of Table 2 by ("simulated", 4, 32), where the keys are K and M.
+    A run of Table 2 has the keys ("simulated", 4, 32): fidelity, K and M.
+
+    Attributes:
+        runs: by their keys, in the order of the plan.
     """
 
     runs: Mapping[tuple[Hashable, ...], Run]
 
     @classmethod
     def of(cls, runs: Iterable[Run], key: Callable[[Run], tuple[Hashable, ...]]) -> "Grid":
-        """These runs by their fidelity and key; of several alike the first.
+        """The grid of these runs; of several with the same keys it holds the first.
 
         Args:
             runs: recorded runs, in the order of the plan.
-            key: of a run: what stands for its row and column.
+            key: gives the keys of a run's row and column.
         """
         by_key: dict[tuple[Hashable, ...], Run] = {}
         for run in runs:
@@ -69,11 +72,11 @@ class Grid:
         return cls(by_key)
 
     def run(self, fidelity: str, *key: Hashable) -> Run | None:
-        """The run that stands there; None where none was planned."""
+        """The run with these keys; None where none was planned."""
         return self.runs.get((fidelity, *key))
 
     def cell(self, of: Callable[[Run], Cell], fidelity: str, *key: Hashable) -> Cell:
-        """What is said of the run that stands there; without a finished one, why there is none."""
+        """The cell of the run with these keys; its status if it is not finished."""
         run = self.run(fidelity, *key)
         if run is None:
             return Cell()
@@ -83,17 +86,17 @@ class Grid:
 
     @property
     def keys(self) -> list[tuple[Hashable, ...]]:
-        """The keys that any fidelity has, in the order of the plan."""
-        return list(dict.fromkeys(place[1:] for place in self.runs))
+        """The keys without the fidelity, in the order of the plan."""
+        return list(dict.fromkeys(keys[1:] for keys in self.runs))
 
     @property
     def fidelities(self) -> list[str]:
-        """The fidelities that there are, in the order in which they are shown."""
+        """The fidelities of its runs, in the order in which they are shown."""
         return fidelities(self.runs.values())
 
 
 def plain(value: Any) -> Cell:
-    """A text or a whole number, which is shown as it is."""
+    """A text or whole number, shown as it is."""
     return Cell(value, str(value))
 
 
@@ -117,11 +120,13 @@ def quotient(ratio: Ratio) -> Cell:
     return Cell(ratio.value, str(ratio), ratio.low, ratio.high)
 
 
-def estimate(found: tuple[float, float, float], form: str = ".2f") -> Cell:
-    """A median and its interval."""
-    middle, low, high = found
-    text = EMPTY if isnan(middle) else format(middle, form)
-    return Cell(middle, text if isnan(low) else f"{text} [{low:{form}}, {high:{form}}]", low, high)
+def estimate(median_and_ends: tuple[float, float, float], form: str = ".2f") -> Cell:
+    """A median and the ends of its interval, which are NaN for few rounds."""
+    median, low, high = median_and_ends
+    text = EMPTY if isnan(median) else format(median, form)
+    if not isnan(low):
+        text += f" [{low:{form}}, {high:{form}}]"
+    return Cell(median, text, low, high)
 
 
 def spread(key: tuple[str, str], cell: Callable[[Line], Cell]) -> Column[Line]:
@@ -131,7 +136,7 @@ def spread(key: tuple[str, str], cell: Callable[[Line], Cell]) -> Column[Line]:
 
 
 def settings(row_of: Callable[[Line], Run], *names: str) -> list[Column[Line]]:
-    """Columns of what a run is told by: K, M, its scale."""
+    """Columns of attributes of a run: K, M, its scale."""
     return [Column(name, partial(_setting, row_of, name)) for name in names]
 
 

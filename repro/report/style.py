@@ -4,11 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib.pyplot as plt
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours: distinguishable with every common kind of colour blindness.
 KINDS = {"F": "#56B4E9", "R": "#F0C04A", "B": "#009E73", "U": "#6E6E6E", "setup": "#CFCFCF"}
@@ -68,9 +73,6 @@ def model_colour(model: str) -> str:
 
 def m_colour(M: int) -> str:
     """The colour of M micro-batches in every figure, dark for few and light for many."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
     return to_hex(colormaps["plasma"](min(0.8, 0.04 + log2(M) / 7)))
 
 
@@ -79,17 +81,15 @@ def model_name(model: str) -> str:
     return MODELS.get(model, model)
 
 
-def grid(rows: int, columns: int, height: float | list[float]) -> "tuple[Figure, list[list[Axes]]]":
+def grid(rows: int, columns: int, height: float | list[float]) -> tuple[Figure, list[list[Axes]]]:
     """A figure of README width and its panels; `height` in inches of every row, or of each."""
-    import matplotlib.pyplot as plt
-
     heights = height if isinstance(height, list) else [height] * rows
     size = (9, sum(heights) + 0.4)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, height_ratios=heights)
     return figure, [list(line) for line in axes]
 
 
-def in_pairs(count: int, height: float) -> "tuple[Figure, list[Axes]]":
+def in_pairs(count: int, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of README width and as many panels, two in a row of that height in inches."""
     figure, axes = grid((count + 1) // 2, 2, height)
     panels = [panel for line in axes for panel in line]
@@ -98,14 +98,14 @@ def in_pairs(count: int, height: float) -> "tuple[Figure, list[Axes]]":
     return figure, panels[:count]
 
 
-def ticks(axes: "Axes", at: Sequence[float], labels: Sequence[str] | None = None) -> None:
+def ticks(axes: Axes, at: Sequence[float], labels: Sequence[str] | None = None) -> None:
     """Ticks on x at these values and no others, as plain numbers."""
     axes.set_xticks(at, [f"{value:g}" for value in at] if labels is None else labels)
     axes.minorticks_off()
 
 
 def legend(
-    figure: "Figure",
+    figure: Figure,
     fidelities: Iterable[str],
     *theory: tuple[str, Literal["-", "--", ":"]],
     coloured: bool = False,
@@ -114,8 +114,6 @@ def legend(
 
     Markers are grey where a colour tells K or M, and `coloured` where it tells the fidelity.
     """
-    from matplotlib.lines import Line2D
-
     grey = "#444444"
     handles = []
     for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
@@ -131,11 +129,7 @@ def legend(
 @contextmanager
 def styled() -> Iterator[None]:
     """Matplotlib with our style and no display; figures made inside are closed at the end."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
+    plt.switch_backend("agg")
     with plt.rc_context():
         plt.rcdefaults()
         plt.style.use(Path(__file__).with_name("gpipe.mplstyle"))
@@ -145,12 +139,8 @@ def styled() -> Iterator[None]:
             plt.close("all")
 
 
-def save(figure: "Figure", stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.svg without date and version, so that bytes are stable."""
-    import matplotlib.pyplot as plt
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.parent / f"{stem.name}.{kind}" for kind in FORMATS]
     figure.draw_without_rendering()
