@@ -186,12 +186,13 @@ def largest(results: Results, _rows: list[Run]) -> Figure | None:
         return None
     figure, axes = grid(len(models), 2, 3.2)
     for (left, right), model in zip(axes, models, strict=True):
+        large = [curve for curve in curves[model] if not curve.small]
+        for curve in large:
+            _plot(left, curve, 1e9)
         for curve in curves[model]:
-            if not curve.small:
-                _plot(left, curve, 1e9)
             _plot(right, curve, curve.parameters[1])
-        Ks = sorted({K for curve in curves[model] for K in curve.parameters})
-        for panel in (left, right):
+        for panel, shown in ((left, large), (right, curves[model])):
+            Ks = sorted({K for curve in shown for K in curve.parameters})
             panel.set(xscale="log", xlabel="K accelerators")
             _plain_log(panel)
             ticks(panel, Ks)
