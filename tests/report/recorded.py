@@ -110,7 +110,7 @@ def at_scale(run: Run, scale: str) -> Run:
 
 def cell(table: Table, model: str, M: int, *column: str) -> str:
     """The text of a cell of a table with a line for each model and M."""
-    found = table.shown[(table.shown["", "model"] == model) & (table.shown["", "M"] == M)]
+    found = table.shown[(table.shown["", "model"] == model) & (table.shown["", "M"] == str(M))]
     assert len(found) == 1
     (text,) = found[column]
     return text

@@ -104,11 +104,11 @@ def test_by_memory_is_a_ratio_of_throughput_with_its_n(modelled, made):
     assert modelled.row(run)["speedup_vs_k2m1"] == pytest.approx(expected)
     shown = made["table2_protocols"].shown
     line = shown[
-        (shown["", "model"] == "Transformer") & (shown["", "K"] == 2) & (shown["", "M"] == 4)
+        (shown["", "model"] == "Transformer") & (shown["", "K"] == "2") & (shown["", "M"] == "4")
     ].iloc[0]
     assert line["simulated", "by memory"] == "nothing fits"
     assert line["simulated", "N by memory"] == "-"
-    assert line["simulated", "its N"] == "4"
+    assert line["simulated", "N half widths, by memory"] == "4"
 
 
 def test_the_seven_cells_are_found_by_arithmetic(made):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from recorded import changed_runs, fill_with, record, timeline
+from recorded import cell, changed_runs, fill_with, record, timeline
 
 from experiments.table2 import report as table2
 from repro.gpipe.schedule.kinds import make_schedule
@@ -26,13 +26,6 @@ PAPER = {"table1", "table2", "table3", "breakdown", "bubble"}
 
 def row(results, K, M):
     return next(row for row in rows_of(results) if (row.K, row.M) == (K, M))
-
-
-def cell(table, model, M, *column):
-    """One cell of a wide table."""
-    found = table.shown[(table.shown["", "model"] == model) & (table.shown["", "M"] == M)]
-    assert len(found) == 1
-    return found[column].iloc[0]
 
 
 def test_ratios_are_taken_inside_rounds(results):
@@ -161,7 +154,7 @@ def test_what_differs_between_settings_is_named(results):
 
 def test_points_hold_bubble_beside_theory_under_its_name(results):
     shown = tables.points(results, "table2").shown
-    line = shown[(shown["K"] == 2) & (shown["M"] == 4)].iloc[0]
+    line = shown[(shown["K"] == "2") & (shown["M"] == "4")].iloc[0]
     assert line["theory, idle/total"] == "20.0%"
     assert line["theory, idle/work"] == "25.0%"
     assert line["ideal, idle/total"] == "15.8%"
