@@ -51,6 +51,9 @@ def one_of(field: str, value: object, allowed: Iterable[str]) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known word that is closest; empty where none is close."""
-    matches = get_close_matches(word[:80], list(known), n=1)
+    """`; did you mean 'x'?` for the closest known word, or an empty text where none is close."""
+    words = list(known)
+    matches = [other for other in words if other.lower() == word.lower()]
+    if not matches:
+        matches = get_close_matches(word[:80], words, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
-from repro.harness.mistakes import near
+from repro.gpipe.errors import did_you_mean
 from repro.harness.outside import SMALL, consent, from_json, read
 from repro.harness.pack import RECORDS, unpack
 from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
@@ -115,7 +115,7 @@ def find(name: str) -> Source:
     if name not in known:
         raise ValueError(
             f"experiment = '{name}': allowed are {', '.join(known)}, or a path to a .py "
-            f"file{near(name, known)}; `repro list` describes them"
+            f"file{did_you_mean(name, known)}; `repro list` describes them"
         )
     return _load(known[name], name)
 

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from repro.gpipe.errors import did_you_mean
 from repro.harness.machine import Machine
-from repro.harness.mistakes import near
 from repro.harness.pace import Kind, of_kinds
 from repro.harness.record import Folder
 from repro.harness.spec import (
@@ -275,7 +275,7 @@ def select(experiment: Experiment, only: Sequence[str]) -> list[RunSpec]:
                 if value not in present:
                     raise ValueError(
                         f"--only {field}={value} matches no run of {experiment.name}: "
-                        f"{field} is {', '.join(present)} there{near(value, present)}"
+                        f"{field} is {', '.join(present)} there{did_you_mean(value, present)}"
                     )
         matching = [
             run
@@ -378,7 +378,7 @@ def _parse(text: str) -> dict[str, list[str]]:
         if field not in _FILTERS:
             raise ValueError(
                 f"--only {part}: no field '{field}', only "
-                f"{', '.join(_FILTERS)}{near(field, _FILTERS)}"
+                f"{', '.join(_FILTERS)}{did_you_mean(field, _FILTERS)}"
             )
         wanted.setdefault(field, []).append(value)
     return wanted

@@ -9,7 +9,6 @@ its own layers. The state-dict keys are timm's: together the layers have the who
 import copy
 import re
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import images
+from repro.gpipe.errors import did_you_mean
 from repro.models.model import Model, require
 
 SUPPORTED = (
@@ -85,8 +85,7 @@ def _on_meta(variant: str, image: int | None, num_classes: int) -> Any:
     from timm.models.vision_transformer import VisionTransformer
 
     if not is_timm_model(variant):
-        near = get_close_matches(variant, timm.list_models(), n=1)
-        hint = f"; did you mean 'timm:{near[0]}'?" if near else ""
+        hint = did_you_mean(f"timm:{variant}", [f"timm:{name}" for name in timm.list_models()])
         raise ValueError(
             f"model='timm:{variant}': timm has no such model; supported are {SUPPORTED}{hint}"
         )

@@ -92,7 +92,7 @@ def test_a_model_is_taken_as_it_is(user_module):
         (".users_models:f", "the module's name in full"),
         ("no_such_module:f", "no module no_such_module in"),
         ("users_models.deeper:f", "no module users_models.deeper in"),
-        ("users_models:sequentail", "has no sequentail; did you mean sequential"),
+        ("users_models:sequentail", "has no sequentail; did you mean 'sequential'"),
         ("users_models:not_a_function", "not_a_function is an int, not a function"),
         ("users_models:one_module", "returned a Linear; .* nn.Sequential"),
         ("users_models:with_a_number", "returned an int as layer 1"),
