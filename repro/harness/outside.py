@@ -8,11 +8,12 @@ it costs memory or time.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from repro.io.untrusted import (
@@ -92,28 +93,73 @@ def consent(source: str, model: str, *, trusted: bool) -> str:
 
 
 def from_yaml(text: str) -> Any:
-    """The value of a YAML text, of the part of YAML that JSON can say; raises ValueError.
+    """The value of a YAML text, limited to what JSON can express.
 
-    A word without quotes is what JSON takes it for (2, 1e-3, true, null), else text: `no` is a
-    text.
+    A word without quotes means what it means in JSON (2, 1e-3, true, null); any other word is a
+    text, also `no`.
+
+    Raises:
+        ValueError: one line.
     """
-    import yaml
-
     try:
-        value = _built(yaml.parse(text, Loader=yaml.SafeLoader))
+        loader = _PlainLoader(text)
+        value = loader.get_data() if loader.check_data() else None
+        if loader.check_data():
+            raise ValueError("holds more than one YAML document, allowed is one")
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(
             f"not readable as YAML (line {line}: {short(error.problem, quote=False)}); correct it"
         ) from None
-    except (
-        yaml.YAMLError,
-        ValueError,
-        OverflowError,
-    ) as error:  # of a number or a character that does not exist, too
+    # Also of a number or a character that does not exist.
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ValueError(f"not readable as YAML ({short(error, 160, quote=False)})") from None
     check_plain(value)
     return value
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, anchors and tags, whose words without quotes are those of JSON."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # else `no` would be false
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next value, unless it is nested too deep or more than plain data."""
+        event = self.peek_event()
+        if event.anchor or getattr(event, "tag", None):  # an alias has an anchor, but no tag
+            raise ValueError(
+                f"line {event.start_mark.line + 1} has an alias (*), an anchor (&) or a tag (!): "
+                "write the value itself"
+            )
+        self._depth += 1
+        if self._depth > DEPTH + 1:
+            raise ValueError(
+                f"holds more than {DEPTH} lists and objects in each other; make it flatter"
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        """An object, whose keys must be different texts."""
+        return unique(
+            (self.construct_object(key, deep=True), self.construct_object(value, deep=True))
+            for key, value in node.value
+        )
+
+    def construct_word(self, node: yaml.ScalarNode) -> Any:
+        """A text in quotes as it is, a word without quotes as JSON reads it."""
+        if node.style is None:
+            with suppress(ValueError):
+                return json.loads(node.value or "null")
+        return node.value
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:str", _PlainLoader.construct_word)
 
 
 def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
@@ -154,47 +200,6 @@ def in_words(error: ValidationError) -> str:
         f"{short('.'.join(str(part) for part in first['loc']), quote=False)}: "
         f"{first['msg'].lower()}"
     )
-
-
-def _built(events: Iterable[Any]) -> Any:
-    """The one document of YAML events as plain data; null of none."""
-    import yaml
-
-    open_ = [[]]
-    for event in events:
-        if (
-            isinstance(event, yaml.AliasEvent)
-            or getattr(event, "anchor", None)
-            or getattr(event, "tag", None)
-        ):
-            line = event.start_mark.line + 1
-            raise ValueError(
-                f"line {line} has an alias (*), an anchor (&) or a tag (!): write the value itself"
-            )
-        if isinstance(event, yaml.ScalarEvent):
-            open_[-1].append(_word(event.value) if event.implicit[0] else event.value)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            open_.append([])
-            if len(open_) > DEPTH + 1:
-                raise ValueError(
-                    f"holds more than {DEPTH} lists and objects in each other; make it flatter"
-                )
-        elif isinstance(event, yaml.CollectionEndEvent):
-            parts = open_.pop()
-            is_list = isinstance(event, yaml.SequenceEndEvent)
-            open_[-1].append(
-                parts if is_list else unique(zip(parts[::2], parts[1::2], strict=True))
-            )
-    if len(open_[0]) > 1:
-        raise ValueError(f"holds {len(open_[0])} YAML documents, allowed is one")
-    return open_[0][0] if open_[0] else None
-
-
-def _word(text: str) -> Any:
-    """A word of YAML without quotes."""
-    with suppress(ValueError):
-        return json.loads(text or "null")
-    return text
 
 
 def _check_table(file: Any, columns: Mapping[str, type]) -> None:
