@@ -1,4 +1,4 @@
-"""What `repro plan` and `repro run` share: options, the experiments that are named, and their plans here."""
+"""What `repro plan` and `repro run` share: their options, the chosen experiments and their plans."""
 
 import dataclasses
 import shlex
@@ -27,14 +27,14 @@ _NAMES = (
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """What would be measured here, what is done already and what this machine cannot do."""
+    """Show which runs would be measured, are recorded, or cannot run on this machine."""
 
     scale: Scale | None = None
-    """sizes of everything; by default node where two GPUs are usable, else laptop"""
+    """how large everything is; by default node where two GPUs are usable, else laptop"""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """only the runs with these fields, e.g. K=2,M=4 (all of them); again for other runs. Baselines are added"""
+    """only the runs with all of these fields, such as K=2,M=4, and their baselines; may be repeated"""
     rounds: int | None = None
-    """how often each group is measured, instead of the experiment's own number"""
+    """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")
     """where measurements are recorded"""
     reference: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -42,9 +42,9 @@ class PlanOptions:
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: Path | None = None
-    """measure a recorded run again, with its baselines: the path of its spec.json, or of the same as .yaml"""
+    """measure a recorded run again, with its baselines: its spec.json, or the same as .yaml"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run the code that --spec names: needed where its model is import:package.module:function"""
+    """allow --spec to name code: its model is import:package.module:function"""
 
     @property
     def folder(self) -> Path:
@@ -56,7 +56,13 @@ class PlanOptions:
 
 
 class Chosen(NamedTuple):
-    """An experiment to build at a scale, whether its results accumulate, and what a user types to get it."""
+    """An experiment to build at a scale.
+
+    Attributes:
+        build: scale -> Experiment.
+        accumulate: whether its results add up over commands with different parameters.
+        command: what a user types after `repro run` to get it.
+    """
 
     build: Callable[[Scale], Experiment]
     accumulate: bool
@@ -64,60 +70,68 @@ class Chosen(NamedTuple):
 
 
 def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chosen]]:
-    """The options and the experiments named before them; a single one brings its own parameters as flags."""
+    """The options, and the experiments that are named before them.
+
+    A single experiment brings its own parameters as options.
+    """
     count = next((n for n, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     names, rest = arguments[:count], arguments[count:]
-    prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
     sources = [catalog.find(name) for name in names]
-    extra = sources[0].flags() if len(sources) == 1 else []
-    about = (
-        f"{kind.__doc__}\n\n{sources[0].about}"
-        if len(sources) == 1
-        else f"{kind.__doc__}\n\n{_NAMES}"
-    )
-    options, own = parse_with(kind, extra, rest, prog, about)
+    single = sources[0] if len(sources) == 1 else None
+    description = f"{kind.__doc__}\n\n{single.about if single else _NAMES}"
+    extra = single.flags() if single else []
+    prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
+    options, parameters = parse_with(kind, extra, rest, prog, description)
     if options.spec is not None:
         if names:
             raise ValueError(
                 f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; "
                 "drop one"
             )
-        command = shlex.join(["--spec", str(_place(options.spec))])
-        source = catalog.replay(options.spec, trusted=options.trust)
-        if source.notice:
-            print(source.notice)
-        return options, [Chosen(source.build, accumulate=True, command=command)]
-    if len(sources) == 1:
-        values = sources[0].values(own)
-        build = partial(sources[0].build, **values)
-        return options, [Chosen(build, bool(sources[0].parameters), sources[0].command(values))]
-    everything = not names
-    sources = sources or [catalog.find(name) for name in catalog.names()]
-    scale = scale_of(options)[0]
+        return options, [_replayed(options.spec, trusted=options.trust)]
+    if single:
+        values = single.values(parameters)
+        build = partial(single.build, **values)
+        return options, [Chosen(build, bool(single.parameters), single.command(values))]
+    if not sources:
+        # Of all experiments, only those that have minutes at this scale: a sweep has none.
+        scale = scale_of(options)[0]
+        known = [catalog.find(name) for name in catalog.names()]
+        sources = [source for source in known if source.build(scale).minutes.get(scale)]
     return options, [
-        Chosen(s.build, bool(s.parameters), s.command({}))
-        for s in sources
-        if not everything or s.build(scale).minutes.get(scale)
+        Chosen(source.build, bool(source.parameters), source.command({})) for source in sources
     ]
 
 
-def _place(spec: Path) -> Path:
-    """A recorded spec's path as others may read it: what is above the results folder is left out."""
-    if not spec.is_absolute():
-        return spec
-    return Path(*spec.parts[-6:]) if len(spec.parts) > 7 else Path(spec.name)
+def _replayed(spec: Path, *, trusted: bool) -> Chosen:
+    """The experiment that measures a recorded run again; prints a notice if its model is code."""
+    source = catalog.replay(spec, trusted=trusted)
+    if source.notice:
+        print(source.notice)
+    # The command is recorded, so an absolute path loses the folders above the results.
+    shown = spec
+    if spec.is_absolute():
+        shown = Path(*spec.parts[-6:]) if len(spec.parts) > 7 else Path(spec.name)
+    return Chosen(source.build, accumulate=True, command=shlex.join(["--spec", str(shown)]))
 
 
 def plans_of(options: PlanOptions, chosen: list[Chosen]) -> list[Plan]:
-    """What each chosen experiment leaves to be measured on this machine."""
+    """What is left to measure of each chosen experiment on this machine."""
     scale = scale_of(options)[0]
-    here = machine.detect(scale)
-    asked = (scale, here, options.folder, options.only, options.rounds)
+    devices = machine.detect(scale)
     return [
         make(
-            c.build(scale), *asked, force=options.force, accumulate=c.accumulate, command=c.command
+            each.build(scale),
+            scale,
+            devices,
+            options.folder,
+            options.only,
+            options.rounds,
+            force=options.force,
+            accumulate=each.accumulate,
+            command=each.command,
         )
-        for c in chosen
+        for each in chosen
     ]
 
 
@@ -125,20 +139,22 @@ def scale_of(options: PlanOptions) -> tuple[Scale, str]:
     """The scale, and a line that says which and why."""
     if options.scale is not None:
         return options.scale, f"scale: {options.scale}, as asked for"
-    if (
-        options.spec is not None
-        and (recorded := options.spec.resolve().parts[-4:-3])
-        and recorded[0] in SCALES
-    ):
-        return recorded[
-            0
-        ], f"scale: {recorded[0]}, that of the recorded run (--scale chooses another)"
+    if options.spec is not None:
+        # results/MACHINE/SCALE/EXPERIMENT/RUN/spec.json
+        recorded = options.spec.resolve().parts[-4:-3]
+        if recorded and recorded[0] in SCALES:
+            scale = recorded[0]
+            return scale, f"scale: {scale}, that of the recorded run (--scale chooses another)"
     scale, why = machine.default_scale()
     return scale, f"scale: {scale}, because {why} (--scale chooses another)"
 
 
 def say_scale(options: PlanOptions) -> None:
-    """Which scale and why; a GPU that torch cannot use is loud, since stages would silently compute on the CPU."""
+    """Print the scale and why; warn of a GPU that torch cannot use.
+
+    Without the warning, stages would compute on the CPU and nobody would know why.
+    """
     print(scale_of(options)[1])
-    if trouble := doctor.trouble_here():
+    trouble = doctor.trouble_here()
+    if trouble:
         print(f"WARNING: {trouble}", file=sys.stderr)

@@ -13,7 +13,7 @@ from repro.harness.terminal import console_for
 
 @dataclasses.dataclass(frozen=True)
 class ListOptions:
-    """Each experiment with the paper's numbering (v5 and NeurIPS), what it needs and how long it takes."""
+    """List the experiments: what each reproduces, what it needs, how long it takes."""
 
 
 def main(arguments: list[str]) -> int:
@@ -27,11 +27,11 @@ def main(arguments: list[str]) -> int:
     for name in catalog.names():
         built = [catalog.find(name).build(scale) for scale in SCALES]
         minutes = [
-            f"{e.minutes.get(s, 0):g}'" if s in e.minutes else "-"
-            for s, e in zip(SCALES, built, strict=True)
+            f"{experiment.minutes[scale]:g}'" if scale in experiment.minutes else "-"
+            for scale, experiment in zip(SCALES, built, strict=True)
         ]
-        about = built[0]
-        table.add_row(name, about.paper or "-", about.neurips or "-", *minutes, about.needs)
+        first = built[0]
+        table.add_row(name, first.paper or "-", first.neurips or "-", *minutes, first.needs)
     console_for().print(table)
     print(
         "\n9' are 9 minutes. `repro plan NAME` shows an experiment's runs, `repro run NAME` "

@@ -1,7 +1,7 @@
-"""The `repro` command: finds the verb and imports nothing before it knows which one is asked for.
+"""The `repro` command: finds the verb and imports only what that verb needs.
 
-A user's mistake is one line on stderr and exit status 2; a run that failed gives 1; 130 is Ctrl-C,
-143 SIGTERM; 0 says that all that was asked for is done or skipped.
+Exit status: 0 when everything asked for is done or skipped, 1 when a run failed, 2 for a mistake of
+the user (one line on stderr), 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 import shlex
@@ -13,29 +13,17 @@ from importlib import import_module
 from repro.harness.warned import Warned
 from repro.io import signals
 
-# Each verb and what it is for; `repro.cli.<verb>` has its options and its `main`.
+# Each verb with its help line, which also begins its options' docstring in `repro.cli.<verb>`.
 VERBS = {
-    "list": (
-        "Each experiment with the paper's numbering (v5 and NeurIPS), what it needs and how long "
-        "it takes."
-    ),
-    "plan": "What would be measured here, what is done already and what this machine cannot do.",
-    "run": (
-        "Measure what is not done yet, record it, mirror it to W&B. Started again, it goes on "
-        "where it stopped."
-    ),
-    "report": "Write tables, figures and report.html from the results alone.",
-    "why": (
-        "Why a recorded run is slow, and what a better balance, a larger M or a free link would "
-        "give."
-    ),
-    "fit": "The largest model that fits into a given memory per stage, as in Table 1.",
-    "simulate": "Steps of a model on K devices that are not here, for several K and M.",
-    "calibrate": (
-        "What this machine attains, or what a model's layers take on it, measured for `repro "
-        "simulate`."
-    ),
-    "doctor": "What this machine has and what can be measured on it.",
+    "list": "List the experiments: what each reproduces, what it needs, how long it takes.",
+    "plan": "Show which runs would be measured, are recorded, or cannot run on this machine.",
+    "run": "Measure and record the missing runs. After a stop, the same command goes on.",
+    "report": "Write tables, figures and report.html from the recorded results.",
+    "why": "Explain why a recorded run is slow and which changes would make it faster.",
+    "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
+    "simulate": "Simulate a training step on K devices, for several K and M.",
+    "calibrate": "Measure this machine's rates, or a model's layer times, for `repro simulate`.",
+    "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }
 
 
@@ -43,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     signals.install_handlers()
-    warned, kept = Warned(), ""
+    warned = Warned()
     warnings.showwarning = warned.show
     try:
         try:
@@ -53,34 +41,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         kept = str(stop)
     except Exception as error:
-        if not signals.was_signalled():  # else this may be what an import made of it
+        # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
+        if not signals.was_signalled():
             from repro.cli.options import mistake
 
-            if not (isinstance(error, ValueError | OSError) and (told := mistake(error))):
+            text = mistake(error) if isinstance(error, ValueError | OSError) else ""
+            if not text:
                 raise
-            print(f"error: {told}", file=sys.stderr)
+            print(f"error: {text}", file=sys.stderr)
             return 2
+        kept = ""
     command = shlex.join(["repro", *given])
-    print(
-        f"interrupted: {kept or 'nothing was recorded'}; `{command}` starts again", file=sys.stderr
-    )
+    kept = kept or "nothing was recorded"
+    print(f"interrupted: {kept}; `{command}` goes on", file=sys.stderr)
     return signals.exit_status()
 
 
 def _dispatch(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help"):
         print("usage: repro VERB ...\n\nGPipe (arXiv:1811.06965), reproduced.\n")
-        for verb, about in VERBS.items():
-            print(f"  repro {verb:10}{about}")
+        for verb, summary in VERBS.items():
+            print(f"  repro {verb:10}{summary}")
         print(
             "\n`repro VERB --help` shows a verb's options, `repro run NAME --help` an "
             "experiment's as well."
         )
         return 0 if given else 2
-    if given[0] not in VERBS:
-        from repro.harness.mistakes import near
+    verb = given[0]
+    if verb not in VERBS:
+        from repro.gpipe.errors import did_you_mean
 
-        raise ValueError(
-            f"verb = '{given[0]}': allowed are {', '.join(VERBS)}{near(given[0], VERBS)}"
-        )
-    return import_module(f"repro.cli.{given[0]}").main(given[1:])
+        allowed = ", ".join(VERBS)
+        raise ValueError(f"verb = '{verb}': allowed are {allowed}{did_you_mean(verb, VERBS)}")
+    return import_module(f"repro.cli.{verb}").main(given[1:])

@@ -2,72 +2,110 @@
 
 import dataclasses
 import errno
-import io
 import re
-from contextlib import redirect_stderr
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import tyro
 
-from repro.harness.mistakes import near
+# tyro's errors as data: not stable yet, so pyproject.toml limits its version.
+from tyro import _errors as events
+
+from repro.gpipe.errors import did_you_mean
 from repro.io.untrusted import message, printable
 
 T = TypeVar("T")
 
 
 def parse(kind: type[T], arguments: list[str], prog: str, description: str | None = None) -> T:
-    """Parse with tyro, but report a mistake as a ValueError of one line.
+    """Parse the fields of a dataclass with tyro.
 
-    tyro prints a framed message and exits; the frame's first part is the mistake itself.
+    Args:
+        kind: the dataclass; its field docstrings are the help texts.
+        arguments: of the command line.
+        prog: the command, for `--help` and errors.
+        description: shown above the options; by default the docstring of `kind`.
+
+    Raises:
+        ValueError: one line, for the first mistake.
     """
-    heard = io.StringIO()
-    try:
-        with redirect_stderr(heard):
-            return tyro.cli(
-                kind, args=arguments, prog=prog, description=description or kind.__doc__
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-    lines = [line.strip("│ ").strip() for line in heard.getvalue().splitlines()[1:]]
-    said = " ".join(
-        line
-        for line in lines[: next((n for n, s in enumerate(lines) if s[:1] in "─╰"), None)]
-        if line
-    )
-    said = _of_another_kind(kind, said)
-    if said.startswith("Unrecognized options:") and "--" not in said:
-        said = (
-            f"{said.rstrip('.')}; names come before options, as in `repro run table2 --scale smoke`"
-        )
     flags = [f"--{name.replace('_', '-')}" for name in _fields(kind)]
-    hints = [
-        hint
-        for word in re.findall(r"--[\w-]+", said)
-        if word not in flags and (hint := near(word, flags))
-    ]
-    raise ValueError(
-        f"{said.rstrip('.')}{hints[0] if hints else ''}; `{prog} --help` lists what is allowed"
-    )
+
+    def refuse(event: events.ParseErrorEvent) -> NoReturn:
+        raise ValueError(f"{_explain(event, flags)}; `{prog} --help` lists what is allowed")
+
+    with events.on_parse_error(refuse):
+        return tyro.cli(kind, args=arguments, prog=prog, description=description or kind.__doc__)
+
+
+def _explain(event: events.ParseErrorEvent, flags: list[str]) -> str:
+    """What is wrong, the value, what is allowed and what was probably meant."""
+    if isinstance(event, events.UnrecognizedArgs):
+        text = f"unrecognized: {' '.join(event.tokens)}"
+        unknown = [token for token in event.tokens if token.startswith("--")]
+        if not unknown:
+            return f"{text}; names come before options, as in `repro run table2 --scale smoke`"
+        hints = [did_you_mean(flag.partition("=")[0], flags) for flag in unknown]
+        return text + next((hint for hint in hints if hint), "")
+    if isinstance(event, events.MissingArgs):
+        missing = ", ".join(_flag(each.arg) for each in event.missing_arguments)
+        return f"{missing}: needed, and not given"
+    if isinstance(event, events.BadValue):
+        if event.offending_value is None:
+            return f"{_flag(event.argument)}: needs a value"
+        return f"{_flag(event.argument)} {event.offending_value}: takes no value"
+    if isinstance(event, events.InvalidChoice):
+        words = _choices(event.argument.field.type_stripped)
+        hint = did_you_mean(event.value, words)
+        return f"{_flag(event.argument)} {event.value}: allowed are {', '.join(words)}{hint}"
+    if isinstance(event, events.InstantiationFailure) and event.argument is not None:
+        # Every parser names the text that it cannot read last, in quotes.
+        value = re.findall(r"'([^']*)'", event.message)[-1:]
+        numbers = re.findall(r"\b(int|float)\b", str(event.argument.field.type_stripped))
+        allowed = [{"int": "a whole number", "float": "a number"}[name] for name in numbers]
+        if value and allowed:
+            return f"{_flag(event.argument)} {value[0]}: allowed is {allowed[0]}"
+        return f"{_flag(event.argument)}: {printable(event.message)}"
+    return f"{type(event).__name__}: this combination of options is not allowed"
+
+
+def _flag(argument: Any) -> str:
+    """An argument of tyro as a user types it: `--model-args`."""
+    return argument.lowered.name_or_flags[0]
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The words of all Literals in a type, in the order of their definition."""
+    if get_origin(annotation) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    return [word for part in get_args(annotation) for word in _choices(part)]
 
 
 def parse_named(
     kind: type[T], arguments: list[str], verb: str, field: str, hint: str, *, needed: bool = True
 ) -> T:
-    """Parse the options of a verb of which one, `field`, may also stand first, without its flag.
+    """Parse the options of a verb, one of which may also stand first, without its flag.
 
-    Raises a ValueError of one line, which ends with `hint`, where it is there twice, or is needed
-    and not there.
+    Args:
+        kind: the dataclass of the options.
+        arguments: of the command line, after the verb.
+        verb: its name.
+        field: the option that may stand first.
+        hint: the end of the error where it is given twice, or needed and not given.
+        needed: whether that option must be given.
+
+    Raises:
+        ValueError: one line.
     """
-    first = arguments[:1] if arguments and not arguments[0].startswith("-") else []
-    options: Any = parse(
-        kind, arguments[len(first) :], " ".join(["repro", verb, *(first or [f"[{field.upper()}]"])])
-    )
-    given = getattr(options, field)
-    if (first and given) or (needed and not first and not given):
+    first, rest = "", arguments
+    if arguments and not arguments[0].startswith("-"):
+        first, rest = arguments[0], arguments[1:]
+    options: Any = parse(kind, rest, f"repro {verb} {first or f'[{field.upper()}]'}")
+    flag_value = getattr(options, field)
+    if (first and flag_value) or (needed and not first and not flag_value):
         raise ValueError(f"{field}: name it once, first or with --{field}; {hint}")
-    return dataclasses.replace(options, **{field: first[0]}) if first else options
+    if first:
+        return dataclasses.replace(options, **{field: first})
+    return options
 
 
 def parse_with(
@@ -77,29 +115,41 @@ def parse_with(
     prog: str,
     description: str,
 ) -> tuple[T, dict[str, Any]]:
-    """Parse the fields of `kind` and further (name, type, default) ones; returns the options and the further values."""
-    taken = set(_fields(kind))
+    """Parse the fields of a dataclass together with an experiment's parameters.
+
+    Args:
+        kind: the dataclass.
+        extra: name, type and default of each parameter.
+        arguments: of the command line.
+        prog: the command, for `--help` and errors.
+        description: shown above the options.
+
+    Returns:
+        The dataclass, and the parameters' values by name.
+
+    Raises:
+        ValueError: one line.
+    """
+    own_fields = set(_fields(kind))
     for name, _, _ in extra:
-        if name in taken:
+        if name in own_fields:
             raise ValueError(
                 f"experiment() has a parameter '{name}', which is an option of {prog}; give it "
                 "another name"
             )
-    # tyro reads help texts from the source of `kind`, so the merged class derives from it
-    merged = dataclasses.make_dataclass(
-        "Merged",
-        [(n, t, dataclasses.field(default=d)) for n, t, d in extra],
-        bases=(kind,),
-        frozen=True,
-    )
+    fields = [(name, hint, dataclasses.field(default=value)) for name, hint, value in extra]
+    # tyro reads help texts from the source of `kind`, so the merged class derives from it.
+    merged = dataclasses.make_dataclass("Merged", fields, bases=(kind,), frozen=True)
     parsed = parse(merged, arguments, prog, description)
-    return kind(**{n: getattr(parsed, n) for n in taken}), {
-        n: getattr(parsed, n) for n, _, _ in extra
-    }
+    options = kind(**{name: getattr(parsed, name) for name in own_fields})
+    return options, {name: getattr(parsed, name) for name, _, _ in extra}
 
 
 def mistake(error: ValueError | OSError) -> str:
-    """The error as one line for the user; empty for an OSError that names no file and is no full disk."""
+    """The error as one line for the user.
+
+    Empty for an OSError that names no file and is no full disk: such an error is ours.
+    """
     if not isinstance(error, OSError):
         return message(error)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -107,35 +157,11 @@ def mistake(error: ValueError | OSError) -> str:
         return ""
     remedy = "free some space, or" if full else "check that path, or"
     where = "the disk" if error.filename is None else error.filename
-    said = error.strerror or type(error).__name__
+    reason = error.strerror or type(error).__name__
     return printable(
-        f"{where}: {said}; {remedy} choose another folder with --results (for `repro report` also "
-        "--plots)"
+        f"{where}: {reason}; {remedy} choose another folder with --results (for `repro report` "
+        "also --plots)"
     )
-
-
-def _of_another_kind(kind: type, said: str) -> str:
-    """Our words for a text where a number is due, instead of tyro's; any others as they are."""
-    if choice := re.match(r"invalid choice '([^']*)' for argument '(--[\w-]+)'", said):
-        if words := _choices(kind, choice[2]):
-            return (
-                f"{choice[2]} {choice[1]}: allowed are {', '.join(words)}{near(choice[1], words)}"
-            )
-        return said
-    wrong = re.match(r"Error parsing (--[\w-]+): .*'([^']*)'[]]?\.?$", said)
-    types = {
-        f"--{field.name.replace('_', '-')}": str(field.type) for field in dataclasses.fields(kind)
-    }
-    due = types.get(wrong[1], "") if wrong else ""
-    allowed = "a whole number" if "int" in due else "a number" if "float" in due else ""
-    return f"{wrong[1]} {wrong[2]}: allowed is {allowed}" if wrong and allowed else said
-
-
-def _choices(kind: type, flag: str) -> list[str]:
-    """The words that a flag takes, in the order of their definition; none where it takes others as well."""
-    hint = get_type_hints(kind).get(flag.removeprefix("--").replace("-", "_"))
-    kinds = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
-    return [str(word) for one in kinds if get_origin(one) is Literal for word in get_args(one)]
 
 
 def _fields(kind: type) -> list[str]:

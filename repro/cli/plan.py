@@ -12,13 +12,14 @@ def main(arguments: list[str]) -> int:
     console = console_for(markup=False)
     say_scale(options)
     plans = plans_of(options, chosen)
-    # Experiments that come with the project, without parameters of the user's, need no torch to be
-    # planned.
+    # Models that a user chose are checked. An experiment of the project with its own parameters is
+    # planned without importing torch.
     known = catalog.names()
-    if unknown := [plan for plan in plans if plan.command not in known or plan.accumulate]:
+    unchecked = [plan for plan in plans if plan.command not in known or plan.accumulate]
+    if unchecked:
         from repro.harness.rehearsal import check_plans
 
-        check_plans(unknown)
+        check_plans(unchecked)
     for plan in plans:
         console.print(
             f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n",

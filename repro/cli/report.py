@@ -13,7 +13,7 @@ from repro.report import page, stamp
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions:
-    """Write tables, figures and report.html from the results alone."""
+    """Write tables, figures and report.html from the recorded results."""
 
     results: Path = Path("results")
     """where measurements were recorded"""

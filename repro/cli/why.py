@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from repro.cli.options import parse_named
+from repro.gpipe.errors import did_you_mean
 from repro.harness import catalog
-from repro.harness.mistakes import near
 from repro.harness.outside import read, read_table, short
 from repro.harness.pack import unpack
 from repro.harness.record import Folder
@@ -99,7 +99,7 @@ def _unknown(run: str, results: Path, known: list[Path]) -> str:
             "is a folder without a spec.json, give that of a "
             f"run{f'; inside it are {inside}' * bool(inside)}"
         )
-    hint = near(run, ids) or (
+    hint = did_you_mean(run, ids) or (
         f"; there is {_some(ids)}" if ids else "; `repro run NAME` records some"
     )
     return f"no run below {results} has an id that begins so, and no such path{hint}"

@@ -1,4 +1,4 @@
-"""Signals that end a program in order, as Ctrl-C does, with finished work kept."""
+"""Signals that end a program as Ctrl-C does: in order, with what is finished kept."""
 
 import signal
 from contextlib import suppress
@@ -15,23 +15,24 @@ def install_handlers() -> None:
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A signal that nohup ignores stays ignored.
+        # what nohup ignores stays ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            with suppress(ValueError):  # only the main thread may set handlers
+            with suppress(ValueError):  # only the main thread may
                 signal.signal(number, stop)
 
 
 def was_signalled() -> bool:
-    """Whether a signal came."""
+    """True once a signal came."""
     return bool(_received)
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal came, since an import may swallow the first one."""
+    """Raise KeyboardInterrupt if a signal came; a library's import may have swallowed the first."""
     if was_signalled():
         raise KeyboardInterrupt
 
 
 def exit_status() -> int:
-    """Exit status of a program that the first signal has ended."""
-    return 128 + (_received or [signal.SIGINT])[0]
+    """Exit status of a program that was ended by the first signal: 128 + its number."""
+    number = _received[0] if _received else signal.SIGINT
+    return 128 + number
