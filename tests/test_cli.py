@@ -4,12 +4,13 @@ import errno
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from repro.cli import doctor
-from repro.cli.main import main
+from repro.cli.main import VERBS, main
 from repro.harness import machine, runner
 from repro.harness.results import load
 from repro.harness.workers import Outcome
@@ -312,6 +313,13 @@ def test_everything_leaves_out_what_has_no_time_of_its_own(
     told = capfd.readouterr().out
     assert "table2: " in told
     assert "sweep: " not in told
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_s_help_line_begins_the_help_of_its_options(verb: str):
+    options = getattr(import_module(f"repro.cli.{verb}"), f"{verb.capitalize()}Options")
+    assert options.__doc__.partition("\n")[0] == VERBS[verb]
+    assert len(VERBS[verb]) <= 95
 
 
 def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):

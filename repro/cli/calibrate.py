@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class CalibrateOptions:
-    """What this machine attains, or what a model's layers take on it, measured for `repro simulate`.
+    """Measure this machine's rates, or a model's layer times, for `repro simulate`.
 
     Without a [MODEL] micro-benchmarks, about ten seconds, make a device profile. With one its
     layers are timed, on K processes at once and in turn, in micro-batches of several sizes:

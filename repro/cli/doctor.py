@@ -29,7 +29,7 @@ _REINSTALL = "`.venv/bin/uv pip install --torch-backend=auto --reinstall torch t
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What this machine has and what can be measured on it."""
+    """Show this machine's hardware and software, and what can be measured on it."""
 
     results: Path = Path("results")
     """where measurements would be recorded"""

@@ -20,7 +20,7 @@ BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """The largest model that fits into a given memory per stage, as Table 1: counted, so any size on any machine.
+    """Find the largest model that fits into a given memory per stage, as in Table 1.
 
     [MODEL] is transformer (grown in L), amoebanet-d (in D, for L = 18, 36, 72), timm:NAME, or a
     function of your own, import:package.module:function, which is code and is run (grown in the

@@ -20,7 +20,7 @@ from repro.report.gantt import picture
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(PlanOptions):
-    """Measure what is not done yet, record it, mirror it to W&B. Started again, it goes on where it stopped."""
+    """Measure and record the missing runs. After a stop, the same command goes on."""
 
     wandb: Literal["offline", "online", "disabled"] = "offline"
     """Weights & Biases; results never depend on it"""

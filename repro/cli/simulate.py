@@ -35,7 +35,7 @@ _SMALL = 5e-4  # a share of the step that would be printed as 0.0 %
 
 @dataclasses.dataclass(frozen=True)
 class SimulateOptions:
-    """Steps of a model on K devices that are not here: no processes, a schedule and a cost model on a virtual clock.
+    """Simulate a training step on K devices, for several K and M.
 
     [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
     import:package.module:function, which is code and is run. What layers take comes from a device's

@@ -32,7 +32,7 @@ _NAMED = 5  # runs that a message lists at most
 
 @dataclasses.dataclass(frozen=True)
 class WhyOptions:
-    """Why a recorded run is slow: its critical path, and what a better balance, a larger M or a free link would give.
+    """Explain why a recorded run is slow and which changes would make it faster.
 
     [RUN] is a run's id, the beginning of one, its folder, or its spec.json.
     """

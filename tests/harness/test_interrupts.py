@@ -66,7 +66,7 @@ def test_one_signal_stops_in_order(tmp_path: Path, number: signal.Signals):
     assert harness.returncode == 128 + number
     assert error.splitlines() == [error.strip()]
     assert re.match(
-        r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` starts again$",
+        r"interrupted: \d+ finished rounds are kept; `repro run sweep .*` goes on$",
         error.strip(),
     )
     (path,) = tmp_path.glob("*/smoke/sweep/*/status.json")
