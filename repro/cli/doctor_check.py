@@ -1,39 +1,39 @@
-"""`repro doctor --check`: half a minute of small pipelines on this machine's own devices; says what works.
+"""`repro doctor --check`: half a minute of small pipelines on this machine's own devices.
 
-The stage processes are those of `launch`. They are started twice, since starting costs most: once
-for all that should work and once for the failure. Each check has a deadline: a hang is a result,
-its processes are ended, and fresh ones go on with the next check.
+Each check is one run or a few, measured by the harness's own worker processes. A run that hangs
+reaches its deadline, and the next check gets fresh processes.
 """
 
-import logging
-import multiprocessing
 import os
-import pickle
-import queue
 import re
-import threading
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from rich.console import Console
 
-from repro.cli import doctor_probes
-from repro.gpipe.runtime.launch import launch
+from repro.cli import doctor_models
+from repro.cli.doctor_models import M
+from repro.gpipe import Timeline, make_schedule
 from repro.harness import machine
+from repro.harness.job import Job, Measured, Measurer, Outcome
+from repro.harness.pools import Local
+from repro.harness.schema import CheckRound, TrainRound
+from repro.harness.spec import RunSpec
+from repro.harness.workers import Workers
 
-DEADLINE = 20.0  # seconds of one check
-STARTED_WITHIN = 60.0  # seconds; a cold disk takes long to read torch
-MOST = 8  # stages
-_TOLD_WITHIN = 5.0  # seconds from a stage's failure to its report
-_RELATIVE = 1e-5  # of gradients on GPUs, whose sums may be taken in another order
-_GIB = 2**30
-_END = "end"  # of all stage processes
-_TRY = {
+DEADLINE = 20.0  # seconds of one run
+_FIRST_DEADLINE = 60.0  # seconds of the first run; a cold disk takes long to read torch
+_MOST_STAGES = 8
+_REPORTED_WITHIN = 5.0  # seconds from a stage's failure to its report
+_LOSS_TOLERANCE = 1e-5  # on GPUs; losses of the model `blocks` are about 1
+_RATE_BYTES = 8 * 2**20  # of the message whose rate is measured
+_HINTS = {
     "cpu": "try GLOO_SOCKET_IFNAME=lo, and fewer other programs",
     "cuda": "try NCCL_P2P_DISABLE=1 or NCCL_DEBUG=WARN, or CUDA_VISIBLE_DEVICES= for the CPU",
 }
@@ -41,283 +41,251 @@ _TRY = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where the checks run: K stages on "cpu" or "cuda", in words for a person."""
+    """Where the checks run: K stages on "cpu" or "cuda", and the same as a text for the user."""
 
-    stages: int
+    K: int
     device: str
-    words: str
+    text: str
 
 
 @dataclass(frozen=True)
-class Check:
-    """What became of a check: "ok", "failed" or "skipped", what it found or why, and how many seconds it took."""
+class Result:
+    """What became of a check.
+
+    Attributes:
+        name: of the check.
+        status: "ok", "failed" or "skipped".
+        text: what was found, or why it failed or was skipped.
+        seconds: how long it took.
+    """
 
     name: str
     status: str
-    said: str
-    seconds: float
+    text: str
+    seconds: float = 0.0
 
     def __str__(self) -> str:
-        label = {"ok": f"ok: {self.said}", "failed": f"FAILED: {self.said}"}.get(
-            self.status, f"skipped({self.said})"
-        )
-        return f"{self.name}: {label} [{self.seconds:.1f} s]"
+        labels = {
+            "ok": f"ok: {self.text}",
+            "failed": f"FAILED: {self.text}",
+            "skipped": f"skipped({self.text})",
+        }
+        return f"{self.name}: {labels[self.status]} [{self.seconds:.1f} s]"
 
 
 class Broken(Exception):
-    """A check found that something does not work; the message says what, and what to try."""
+    """Something does not work; the message says what, and what to try."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Worker processes for the checks, where they compute, and how long each run may take."""
+
+    crew: Measurer
+    place: Place
+    deadline: float = DEADLINE
+
+    def outcome(
+        self, model: str, model_args: dict[str, Any] | None = None, **fields: Any
+    ) -> Outcome:
+        """Train one step of K stages, one layer each, unless the fields of RunSpec say otherwise.
+
+        Args:
+            model: a name, or a function of `repro.cli.doctor_models`.
+            model_args: its arguments; by default K.
+            fields: of the RunSpec.
+        """
+        if hasattr(doctor_models, model):
+            model = f"import:{doctor_models.__name__}:{model}"
+        defaults: dict[str, Any] = {"K": self.place.K, "M": M, "N": M, "warmup": 0, "steps": 1}
+        spec = RunSpec(
+            model=model,
+            model_args={"K": self.place.K} if model_args is None else model_args,
+            balance="uniform",
+            **(defaults | fields),
+        )
+        return self.crew.measure(Job(spec, device=self.place.device), self.deadline)
+
+    def measure(
+        self, model: str, model_args: dict[str, Any] | None = None, **fields: Any
+    ) -> Measured:
+        """The same for a run that must work; raises Broken if it does not."""
+        outcome = self.outcome(model, model_args, **fields)
+        if outcome.measured is None:
+            raise Broken(f"{outcome.reason} ({_HINTS[self.place.device]})")
+        return outcome.measured
+
+    def train(
+        self, model: str, model_args: dict[str, Any] | None = None, **fields: Any
+    ) -> TrainRound:
+        """The record of such a run."""
+        record = self.measure(model, model_args, **fields).record
+        assert isinstance(record, TrainRound)
+        return record
 
 
 def place() -> Place:
-    """As many stages as devices can compute at once, 2 to 8: GPUs where torch can use them, else CPU cores."""
+    """As many stages as devices can compute at once, 2 to 8: GPUs if torch can use them, else cores."""
     gpus = machine.gpus()
     count = len(gpus) or machine.cores()
-    stages = min(max(count, 2), MOST)
-    kind = gpus[0] if gpus else f"CPU core{'s' * (count > 1)}"
-    shared = ", which they share" if count < stages else ""
-    return Place(
-        stages,
-        "cuda" if gpus else "cpu",
-        f"{stages} stages on {min(count, stages)} x {kind}{shared}",
-    )
+    K = min(max(count, 2), _MOST_STAGES)
+    kind = gpus[0] if gpus else f"CPU core{'s' if count > 1 else ''}"
+    shared = ", which they share" if count < K else ""
+    text = f"{K} stages on {min(count, K)} x {kind}{shared}"
+    return Place(K, "cuda" if gpus else "cpu", text)
 
 
-class Stages:
-    """Stage processes whose `launch` runs in a thread of this one, so that a hang can be ended.
-
-    Args:
-        where: how many, and where.
-        fn: of `probes`: (queue, stages, ...) -> None; it puts (name, stage, pickled result) into
-            the queue.
-        args: further arguments.
-    """
-
-    def __init__(self, where: Place, fn: Callable[..., None], *args: Any) -> None:
-        self._where = where
-        self._before = set(multiprocessing.active_children())
-        self._queue = multiprocessing.get_context("spawn").Queue()
-        self._queue.cancel_join_thread()  # one that was ended may hold its lock for ever
-        self._found: dict[str, dict[int, Any]] = defaultdict(dict)
-        self._thread = threading.Thread(
-            target=self._launch, args=(fn, args), name="checked stages", daemon=True
-        )
-        self._thread.start()
-
-    def started(self) -> str:
-        """Wait until every process runs and they know each other."""
-        self.answers(doctor_probes.READY, STARTED_WITHIN)
-        return f"{self._where.stages} stage processes"
-
-    def answers(self, name: str, deadline: float) -> list[Any]:
-        """What each stage found, in their order; raises Broken where a stage failed or did not answer in time."""
-        end = time.monotonic() + deadline
-        while len(self._found[name]) < self._where.stages:
-            try:
-                kind, stage, data = self._queue.get(timeout=max(0.001, end - time.monotonic()))
-            except queue.Empty:
-                raise Broken(
-                    f"no answer within {deadline:g} s ({_TRY[self._where.device]})"
-                ) from None
-            if kind == _END:
-                raise Broken(f"{_first_and_last(data)} ({_TRY[self._where.device]})")
-            self._found[kind][stage] = pickle.loads(data)
-        return [self._found[name][stage] for stage in range(self._where.stages)]
-
-    def ending(self, deadline: float) -> str:
-        """Wait for the end of all processes; the report of the stage that failed, empty where none did."""
-        try:
-            while (answer := self._queue.get(timeout=deadline))[0] != _END:
-                pass
-        except queue.Empty:
-            raise Broken(f"no end within {deadline:g} s ({_TRY[self._where.device]})") from None
-        return answer[2]
-
-    @property
-    def alive(self) -> list[BaseProcess]:
-        """The processes that have not ended."""
-        return [one for one in multiprocessing.active_children() if one not in self._before]
-
-    def stop(self) -> None:
-        """End what still runs."""
-        for process in self.alive:
-            process.kill()
-            process.join()
-        self._thread.join(5)  # without its processes launch comes back
-        self._queue.close()
-
-    def _launch(self, fn: Callable[..., None], args: tuple[Any, ...]) -> None:
-        try:
-            launch(fn, self._queue, self._where.stages, *args, stages=self._where.stages)
-            said = ""
-        except Exception as error:
-            said = str(error)
-        self._queue.put((_END, 0, said))
+def start(bench: Bench) -> str:
+    """The worker processes start and train one step."""
+    bench.crew.ready()
+    patient = replace(bench, deadline=max(_FIRST_DEADLINE, bench.deadline))
+    patient.measure("timed", {"L": bench.place.K})
+    return f"{bench.place.K} stage processes"
 
 
-def tensors(found: list[dict[str, Any]], where: Place) -> str:
-    """Tensors arrive bit-equal at every boundary, both ways."""
-    wrong = [
-        f"{', '.join(one['wrong'])} at stage {j}" for j, one in enumerate(found) if one["wrong"]
-    ]
-    if wrong:
-        raise Broken(f"arrived changed: {'; '.join(wrong)} ({_TRY[where.device]})")
-    rate = min(one["bytes_per_s"] for one in found) / _GIB
-    kinds = len(doctor_probes.patterns())
+def tensors(bench: Bench) -> str:
+    """Every kind of tensor crosses every boundary unchanged, and so does its gradient."""
+    # The first step learns the shapes of messages, the others know them.
+    bench.measure("patterns", steps=3)
+    waits = {"L": bench.place.K, "forward_s": 0.0, "backward_s": 0.0, "elements": _RATE_BYTES // 4}
+    timeline = bench.measure("timed", waits, M=1, N=1, steps=4).timeline
+    assert timeline is not None
+    rate = _RATE_BYTES / max(_shortest_message(timeline), 1e-9) / 2**30
     return (
-        f"{kinds} kinds of tensors and their gradients arrive bit-equal; 8 MiB at about {rate:.1f} "
-        "GiB/s"
+        f"{doctor_models.KINDS} kinds and their gradients arrive bit-equal; 8 MiB at about "
+        f"{rate:.1f} GiB/s"
     )
 
 
-def gradients(
-    found: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]], where: Place
-) -> str:
-    """Gradients and running statistics of K stages are those of one: to the bit on the CPU, nearly on GPUs."""
-    alone = found[0][1]
-    split = {name: tensor for stage, _ in found for name, tensor in stage.items()}
-    assert split.keys() == alone.keys()
-    off = {
-        name: _off(split[name], alone[name])
-        for name in alone
-        if not torch.equal(split[name], alone[name])
-    }
-    against = f"K={where.stages} against K=1, dropout and batch norm included"
-    if not off:
-        return f"bit-equal, {against}"
-    worst = max(off, key=lambda name: off[name])
-    allowed = 0.0 if where.device == "cpu" else _RELATIVE
-    if not off[worst] <= allowed:
+def unsplit(bench: Bench) -> str:
+    """K stages train and evaluate as the unsplit model does, up to the order of sums."""
+    record = bench.measure("blocks", N=32, task="check").record
+    assert isinstance(record, CheckRound)
+    for name, check in record.checks.items():
+        if check.verdict != "ok":
+            raise Broken(f"{name}: {check.evidence} (try another build of torch)")
+    return ", ".join(record.checks)
+
+
+def same_losses(bench: Bench) -> str:
+    """K stages give the losses of one stage: to the bit on the CPU, nearly on GPUs."""
+    split = bench.train("blocks", N=32, steps=3).loss
+    alone = bench.train("blocks", N=32, steps=3, K=1).loss
+    if split == alone:
+        return f"losses of 3 steps are bit-equal, K={bench.place.K} against K=1"
+    difference = max(abs((a or 0.0) - (b or 0.0)) for a, b in zip(split, alone, strict=True))
+    # Kernels of a GPU may add in another order.
+    allowed = 0.0 if bench.place.device == "cpu" else _LOSS_TOLERANCE
+    if not difference <= allowed:
         raise Broken(
-            f"{worst}: {off[worst]:.0e} off, {against}; allowed is {allowed:g} (try another build "
-            "of torch)"
+            f"losses differ by {difference:.0e}, K={bench.place.K} against K=1; allowed is "
+            f"{allowed:g} (try another build of torch)"
         )
-    return f"within {off[worst]:.0e}, not bit-equal, {against}"
+    return f"losses of 3 steps differ by {difference:.0e}, K={bench.place.K} against K=1"
 
 
-def _off(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest number."""
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
-
-
-def memory(found: list[list[int]], where: Place) -> str:
+def memory(bench: Bench) -> str:
     """Peak memory of every stage can be read."""
-    peaks = found[0]
+    peaks = bench.train("blocks", N=32).peak_bytes or [0]
     if min(peaks) <= 0:
         raise Broken(f"the meter shows {peaks} bytes (try another build of torch)")
     return f"peak of each stage in KiB: {', '.join(f'{peak / 1024:.0f}' for peak in peaks)}"
 
 
-def overhead(found: list[tuple[float, float, float]], where: Place) -> str:
-    """What the engine costs when layers do nothing (K=1)."""
-    traced, bare, span = found[0]
+def overhead(bench: Bench) -> str:
+    """Time of one action when the layer does nothing."""
+    micro_batches = 32
+    actions = len(make_schedule("gpipe", 1, micro_batches).work(0))
+    idle_layer = {"L": 1, "forward_s": 0.0, "backward_s": 0.0, "elements": 1}
+    microseconds = {}
+    for trace in (False, True):
+        run = {"K": 1, "M": micro_batches, "N": micro_batches, "warmup": 1, "steps": 30}
+        record = bench.train("timed", idle_layer, trace=trace, **run)
+        microseconds[trace] = 1e6 * min(record.step_s) / actions
     return (
-        f"{bare:.0f} microseconds an action, {traced:.0f} traced, {span:.1f} a span (K=1, layers "
-        "that do nothing)"
+        f"{microseconds[False]:.0f} microseconds an action, {microseconds[True]:.0f} traced (K=1, "
+        "layers that do nothing)"
     )
 
 
-def failure(where: Place, deadline: float = DEADLINE) -> str:
-    """A stage that fails is reported with its name and error within seconds, and every process ends."""
-    stages = Stages(where, doctor_probes.fail)
-    try:
-        stages.started()
-        said = stages.ending(deadline)
-        told, left = time.time(), stages.alive
-    finally:
-        stages.stop()
-    injected = re.search(r"injected failure at ([\d.]+)", said)
-    if injected is None or f"stage {where.stages - 1}" not in said:
-        raise Broken(f"told was only: {_first_and_last(said) or 'nothing'} ({_TRY[where.device]})")
-    if left:
+def failure(bench: Bench) -> str:
+    """A stage that fails is reported within seconds, with its name and its error."""
+    hint = _HINTS[bench.place.device]
+    outcome = bench.outcome("fails")
+    reported = time.time()
+    injected = re.search(r"injected failure at ([\d.]+)", outcome.reason)
+    if injected is None or f"stage {bench.place.K - 1}" not in outcome.reason:
+        raise Broken(f"reported was only: {outcome.reason or outcome.status} ({hint})")
+    seconds = reported - float(injected[1])
+    if seconds > _REPORTED_WITHIN:
         raise Broken(
-            f"{len(left)} processes lived on after a stage had failed ({_TRY[where.device]})"
+            f"reported after {seconds:.1f} s, allowed are {_REPORTED_WITHIN:g} s (end other "
+            "programs)"
         )
-    if (seconds := told - float(injected[1])) > _TOLD_WITHIN:
-        raise Broken(
-            f"told after {seconds:.1f} s, allowed are {_TOLD_WITHIN:g} s (end other programs)"
-        )
-    return f"told {seconds:.1f} s later with the stage's name and its error; all processes ended"
+    return f"reported after {seconds:.1f} s with the stage's name and its error"
 
 
-# What each stage runs, and what its answers are judged by.
-WORKING: dict[str, tuple[Callable[[int], Any], Callable[[list[Any], Place], str]]] = {
-    "tensors between neighbours": (doctor_probes.exchange, tensors),
-    "gradients": (doctor_probes.gradients, gradients),
-    "memory meter": (doctor_probes.peaks, memory),
-    "engine overhead": (doctor_probes.overhead, overhead),
+CHECKS: dict[str, Callable[[Bench], str]] = {
+    "start": start,
+    "tensors between neighbours": tensors,
+    "training as the unsplit model": unsplit,
+    "training as one stage": same_losses,
+    "memory meter": memory,
+    "engine overhead": overhead,
+    "a stage that fails": failure,
 }
-STARTING, FAILING = "start", "a stage that fails"
 
 
-def run_all(where: Place, deadline: float = DEADLINE) -> Iterator[Check]:
-    """Every check as it ends; skipped where torch has no backend to carry messages."""
+def run_all(where: Place, deadline: float = DEADLINE) -> Iterator[Result]:
+    """The result of each check as it ends; the rest is skipped when processes do not start."""
+    skipped = ""
     if not (dist.is_available() and dist.is_gloo_available()):
-        yield from _skipped(
-            (STARTING, *WORKING, FAILING), "this torch has no gloo to carry messages"
-        )
-        return
-    # it tells every process that it ends
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
-    todo = list(WORKING)
-    while todo:
-        stages = Stages(where, doctor_probes.serve, [(name, WORKING[name][0]) for name in todo])
-        try:
-            check = _timed(STARTING, stages.started)
-            if len(todo) == len(WORKING) or check.status != "ok":
-                yield check
-            if check.status != "ok":
-                yield from _skipped((*todo, FAILING), "its stage processes did not start")
-                return
-            while todo and check.status == "ok":
-                check = _timed(todo[0], _judged, stages, todo.pop(0), where, deadline)
-                yield check
-        finally:
-            stages.stop()
-    yield _timed(FAILING, failure, where, deadline)
-
-
-def _skipped(names: Iterable[str], reason: str) -> Iterator[Check]:
-    return (Check(name, "skipped", reason, 0.0) for name in names)
-
-
-def _judged(stages: Stages, name: str, where: Place, deadline: float) -> str:
-    return WORKING[name][1](stages.answers(name, deadline), where)
-
-
-def _timed(name: str, body: Callable[..., str], *args: Any) -> Check:
-    began = time.perf_counter()
-    try:
-        status, said = "ok", body(*args)
-    except Broken as error:
-        status, said = "failed", str(error)
-    return Check(name, status, said, time.perf_counter() - began)
-
-
-def _first_and_last(text: str) -> str:
-    """Of a traceback: which stage, and why."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
+        skipped = "this torch has no gloo to carry messages"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Workers(Local(where.K, Path(folder) / "logs")) as crew,
+    ):
+        bench = Bench(crew, where, deadline)
+        for name, check in CHECKS.items():
+            if skipped:
+                yield Result(name, "skipped", skipped)
+                continue
+            began = time.perf_counter()
+            try:
+                status, text = "ok", check(bench)
+            except Broken as error:
+                status, text = "failed", str(error)
+                if check is start:
+                    skipped = "its stage processes did not start"
+            yield Result(name, status, text, time.perf_counter() - began)
 
 
 def print_checks() -> int:
-    """Print every check as it ends; returns the exit status: 0, or 1 when something does not work.
+    """Print the result of each check; returns the exit status, 1 when something does not work.
 
     Raises:
-        ValueError: under torchrun, whose processes are not the checks' own.
+        ValueError: under torchrun, since the checks start processes of their own.
     """
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if machine.torchrun_rank() is not None:
         raise ValueError(
             f"--check with RANK={os.environ['RANK']}: the checks start processes of their own; run "
             "it without torchrun"
         )
-    from rich.console import Console
-
     console = Console(highlight=False, markup=False)
     where = place()
-    console.print(f"\nchecking {where.words}", style="bold")
-    worst = 0
-    for check in run_all(where):
-        style = {"ok": "green", "failed": "bold red"}.get(check.status)
-        console.print(str(check), style=style, soft_wrap=True)
-        worst = max(worst, check.status == "failed")
-    return int(worst)
+    console.print(f"\nchecking {where.text}", style="bold")
+    styles = {"ok": "green", "failed": "bold red"}
+    works = True
+    for result in run_all(where):
+        console.print(str(result), style=styles.get(result.status), soft_wrap=True)
+        works = works and result.status != "failed"
+    return 0 if works else 1
+
+
+def _shortest_message(timeline: Timeline) -> float:
+    """Seconds of the fastest message, from one stage's end of F (or B) to the next one's start."""
+    gaps = []
+    for kind in "FB":
+        spans = sorted((s for s in timeline.spans if s.kind == kind), key=lambda s: s.start)
+        gaps += [after.start - before.end for before, after in pairwise(spans)]
+    return min(gaps)

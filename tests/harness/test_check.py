@@ -1,44 +1,68 @@
-"""The doctor's checks: what works is ok, a hang and a wrong answer are results, and no process
-stays."""
+"""The doctor's checks: what works is ok, a hang and a wrong answer are results, no process stays."""
 
 import multiprocessing
+import time
 from typing import Any
 
 import pytest
-import stuck
 import torch
+from crew import metrics
 from torch import nn
 
-from repro.cli import doctor_check, doctor_probes
-from repro.cli.doctor_check import Broken, Check, Place
+from repro.cli import doctor_check, doctor_models
+from repro.cli.doctor_check import Bench, Broken, Place, Result
 from repro.gpipe import Pipeline
 from repro.harness import machine
+from repro.harness.job import Job, Measured, Outcome
+from repro.harness.schema import CheckRound, Finding, RoundRecord
 
 CPU, GPU = Place(2, "cpu", "2 stages"), Place(2, "cuda", "2 stages")
 
 
+class Answers:
+    """Gives these outcomes, one for each run that is asked for."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes = list(outcomes)
+
+    def ready(self) -> None:
+        return None
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        return self.outcomes.pop(0)
+
+
+def bench(*answers: Outcome | RoundRecord, where: Place = CPU) -> Bench:
+    outcomes = [
+        answer if isinstance(answer, Outcome) else Outcome("done", measured=Measured(answer))
+        for answer in answers
+    ]
+    return Bench(Answers(*outcomes), where)
+
+
 def all_work(where: Place) -> dict[str, str]:
-    """Run every check, with time for a loaded machine; what each one said."""
+    """Run every check, with time for a loaded machine; the text of each."""
     before = set(multiprocessing.active_children())
-    found = list(doctor_check.run_all(where, deadline=100))
-    assert [one.status for one in found] == ["ok"] * 6, "\n".join(map(str, found))
+    results = list(doctor_check.run_all(where, deadline=100))
+    assert [result.status for result in results] == ["ok"] * 7, "\n".join(map(str, results))
     assert set(multiprocessing.active_children()) == before
-    return {one.name: one.said for one in found}
+    return {result.name: result.text for result in results}
 
 
 @pytest.mark.slow
 def test_everything_works_here():
-    said = all_work(CPU)
-    assert "10 kinds" in said["tensors between neighbours"]
-    assert "bit-equal, K=2 against K=1" in said["gradients"]
-    assert "all processes ended" in said[doctor_check.FAILING]
+    texts = all_work(CPU)
+    assert f"{len(doctor_models.expected_tensors())} kinds" in texts["tensors between neighbours"]
+    assert "batch norm" in texts["training as the unsplit model"]
+    assert "bit-equal, K=2 against K=1" in texts["training as one stage"]
+    assert "stage's name" in texts["a stage that fails"]
 
 
 @pytest.mark.gpu
 def test_everything_works_on_gpus():
     where = doctor_check.place()
     assert where.device == "cuda"
-    assert ("share" in where.words) is (torch.cuda.device_count() == 1)
+    assert ("share" in where.text) is (torch.cuda.device_count() == 1)
     all_work(where)
 
 
@@ -48,56 +72,102 @@ def test_two_stages_have_a_gpu_each():
 
 
 def test_a_hang_is_a_result_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        doctor_check, "WORKING", {"never": (stuck.sleep, lambda found, where: "answered")}
-    )
-    monkeypatch.setattr(doctor_check, "failure", lambda where, deadline: "told")
+    checks = {
+        "never": lambda bench: str(bench.measure("import:faulty:hangs", {})),
+        "next": lambda bench: "went on",
+    }
+    monkeypatch.setattr(doctor_check, "CHECKS", checks)
     before = set(multiprocessing.active_children())
-    start, never, failing = doctor_check.run_all(CPU, deadline=0.5)
-    assert (start.status, never.status, failing.status) == ("ok", "failed", "ok")
-    assert "no answer within 0.5 s (try " in never.said
+    never, following = doctor_check.run_all(CPU, deadline=1)
+    assert (never.status, following.status) == ("failed", "ok")
+    assert "no result within 1 s" in never.text
+    assert "(try " in never.text
     assert set(multiprocessing.active_children()) == before
 
 
+def test_without_processes_the_rest_is_skipped(monkeypatch: pytest.MonkeyPatch):
+    broken = Bench(Answers(*[Outcome("failed", "no memory")] * 7), CPU)
+    monkeypatch.setattr(doctor_check, "Bench", lambda *_: broken)
+    first, *rest = doctor_check.run_all(CPU)
+    assert str(first).startswith("start: FAILED: no memory (try ")
+    assert {result.status for result in rest} == {"skipped"}
+
+
 class Spoil(nn.Module):
-    """Changes one tensor and one gradient a little."""
+    """Changes one tensor, or one gradient, a little."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
 
     def forward(self, value: dict[str, Any]) -> dict[str, Any]:
-        changed = {"bool": ~value["bool"], "float16": value["float16"] * 1.0}
-        if changed["float16"].requires_grad:
-            changed["float16"].register_hook(lambda gradient: gradient + 1)
-        return value | changed
+        if self.kind == "bool":
+            return value | {"bool": ~value["bool"]}
+        changed = value[self.kind] * 1.0
+        if changed.requires_grad:
+            changed.register_hook(lambda gradient: gradient + 1)
+        return value | {self.kind: changed}
 
 
-def test_a_changed_tensor_or_gradient_is_noticed():
-    first, last = doctor_probes.Watch(emit=True), doctor_probes.Watch()
-    Pipeline([first, Spoil(), last], 1, doctor_probes.M, balance="uniform").train_step(
-        torch.zeros(doctor_probes.M, 1), None, doctor_probes.weighed
-    )
-    assert set(last.wrong) == {"bool"}
-    assert set(first.wrong) == {"gradient of float16"}
-    with pytest.raises(Broken, match=r"arrived changed: bool at stage 1 \(try "):
-        doctor_check.tensors(
-            [{"wrong": [], "bytes_per_s": 1.0}, {"wrong": ["bool"], "bytes_per_s": 1.0}], CPU
-        )
+@pytest.mark.parametrize(
+    ("kind", "noticed"), [("bool", "bool"), ("float16", "gradient of float16")]
+)
+def test_a_changed_tensor_or_gradient_is_noticed(kind: str, noticed: str):
+    model = doctor_models.patterns(2)
+    first, last = model.layers
+    pipeline = Pipeline([first, Spoil(kind), last], 1, doctor_models.M, balance="uniform")
+    inputs, targets = model.batch(doctor_models.M, 0)
+    with pytest.raises(Exception, match=rf"arrived changed: {noticed}$"):
+        pipeline.train_step(inputs, targets, model.loss)
 
 
-def test_gradients_are_equal_to_the_bit_on_the_cpu_and_nearly_on_gpus():
+def test_unchanged_tensors_leave_the_parameters_as_they_were():
+    model = doctor_models.patterns(2)
+    pipeline = Pipeline(model.layers, 1, doctor_models.M, balance="uniform")
+    pipeline.train_step(*model.batch(doctor_models.M, 0), model.loss)
+    assert [p.grad for p in pipeline.module.parameters()] == [torch.zeros(1)] * 2
+
+
+def test_training_must_be_that_of_the_unsplit_model():
+    def record(verdict: str) -> CheckRound:
+        found = {"gradients": Finding(verdict=verdict, value=1.0, evidence="off by 1")}
+        return CheckRound(checks=found, balance=[1, 1], setup_s=0.1, unit="examples/s", labels={})
+
+    assert doctor_check.unsplit(bench(record("ok"))) == "gradients"
+    with pytest.raises(Broken, match=r"gradients: off by 1 \(try another"):
+        doctor_check.unsplit(bench(record("wrong")))
+
+
+def test_losses_are_equal_to_the_bit_on_the_cpu_and_nearly_on_gpus():
     def judged(off: float, where: Place) -> str:
-        one, alone = {"a": torch.ones(2)}, {"a": torch.ones(2), "b": torch.full((2,), 4.0)}
-        return doctor_check.gradients([(one, alone), ({"b": alone["b"] * (1 + off)}, {})], where)
+        split, alone = metrics(1, 2, loss=[1.0, 1.0 + off]), metrics(1, 1, loss=[1.0, 1.0])
+        return doctor_check.same_losses(bench(split, alone, where=where))
 
-    assert judged(0, CPU).startswith("bit-equal, K=2 against K=1")
-    assert judged(4e-6, GPU).startswith("within 4e-06, not bit-equal")
-    for off, where in ((4e-6, CPU), (1e-4, GPU), (float("nan"), GPU)):
-        with pytest.raises(Broken, match=r"b: .* off"):
+    assert "bit-equal, K=2 against K=1" in judged(0, CPU)
+    assert "differ by 4e-06" in judged(4e-6, GPU)
+    for off, where in ((4e-6, CPU), (1e-4, GPU)):
+        with pytest.raises(Broken, match="losses differ by"):
             judged(off, where)
 
 
 def test_a_meter_that_shows_nothing_is_broken():
-    assert doctor_check.memory([[2048, 1024]] * 2, CPU).endswith("2, 1")
+    assert doctor_check.memory(bench(metrics(1, 2, peak_bytes=[2048, 1024]))).endswith("2, 1")
     with pytest.raises(Broken, match=r"\[2048, 0\] bytes"):
-        doctor_check.memory([[2048, 0]] * 2, CPU)
+        doctor_check.memory(bench(metrics(1, 2, peak_bytes=[2048, 0])))
+
+
+def test_a_failure_is_reported_soon_and_by_its_stage():
+    def reported(stage: int, ago: float) -> str:
+        reason = f"stage {stage}: RuntimeError: injected failure at {time.time() - ago:.3f}"
+        return doctor_check.failure(bench(Outcome("failed", reason)))
+
+    assert "stage's name" in reported(1, 0)
+    with pytest.raises(Broken, match="reported after 9"):
+        reported(1, 9)
+    with pytest.raises(Broken, match="reported was only: stage 0"):
+        reported(0, 0)
+    with pytest.raises(Broken, match="reported was only: timeout"):
+        doctor_check.failure(bench(Outcome("timeout")))
 
 
 @pytest.mark.parametrize(
@@ -122,14 +192,11 @@ def test_as_many_stages_as_devices(
 def test_the_exit_status_says_whether_all_works(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: str, code: int
 ):
-    monkeypatch.setattr(
-        doctor_check,
-        "run_all",
-        lambda where: [Check("a", "ok", "yes", 1.0), Check("b", status, "so", 0.5)],
-    )
+    results = [Result("a", "ok", "yes", 1.0), Result("b", status, "so", 0.5)]
+    monkeypatch.setattr(doctor_check, "run_all", lambda where: results)
     assert doctor_check.print_checks() == code
-    words = {"ok": "b: ok: so", "skipped": "b: skipped(so)", "failed": "b: FAILED: so"}
-    assert f"{words[status]} [0.5 s]" in capsys.readouterr().out
+    texts = {"ok": "b: ok: so", "skipped": "b: skipped(so)", "failed": "b: FAILED: so"}
+    assert f"{texts[status]} [0.5 s]" in capsys.readouterr().out
 
 
 def test_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch):
