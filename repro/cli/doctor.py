@@ -301,7 +301,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
     )
     return [
         ("processor", f"{facts.cpu}: {facts.cores} usable cores of {facts.cores_installed}"),
-        ("load", "not known here" if facts.load is None else contention.in_words(facts.load)),
+        ("load", "not known here" if facts.load is None else contention.describe(facts.load)),
         ("memory", f"{facts.memory_free:.1f} GiB free of {facts.memory:.1f} GiB"),
         ("disk", f"{facts.disk_free:.1f} GiB free at {facts.results}"),
         ("python", f"{facts.python}; {packages}"),

@@ -12,7 +12,7 @@ from repro.cli.choice import REFERENCE_PLOTS, PlanOptions, choose, plans_of, say
 from repro.harness import pools, workers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import price
-from repro.harness.progress import Story
+from repro.harness.progress import ProgressReporter
 from repro.harness.runner import Session
 from repro.report import page, stamp
 from repro.report.gantt import picture
@@ -54,7 +54,7 @@ def _measure(arguments: list[str]) -> int:
     if scale_of(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans_of(options, chosen)))
     command = shlex.join(["repro", "run", *arguments])
-    story = Story(verbose=options.verbose)
+    story = ProgressReporter(verbose=options.verbose)
     session = Session(
         options.folder,
         options.wandb,

@@ -1,4 +1,4 @@
-"""`repro why`: why a recorded run is as slow as it is, and what would make it faster."""
+"""`repro why`: why a recorded run is slow, and what would make it faster."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from repro.gpipe.schedule.what_if import Why
     from repro.harness.neighbours import Neighbour
 
-_NAMED = 5  # runs that a message lists at most
+_MOST_LISTED = 5  # runs in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class WhyOptions:
     run: str = ""
     """the run, where it is not named first"""
     results: Path = Path("results")
-    """where an id is looked for; among the committed results inside it only if it is nowhere else"""
+    """the folder with the run; the committed results in it are searched last"""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """print everything as one JSON object, in seconds"""
 
@@ -55,16 +55,20 @@ def main(arguments: list[str]) -> int:
     why = explain(path, spec)
     from repro.harness.neighbours import neighbours
 
-    found = neighbours(path, why)
+    tried = neighbours(path, why)
     if options.json:
-        print(json.dumps(_plain(path, spec, why, found)))
+        print(json.dumps(_plain(path, spec, why, tried)))
     else:
-        show(_story(path, spec, why, found))
+        show(_answer(path, spec, why, tried))
     return 0
 
 
 def find(run: str, results: Path) -> Path:
-    """The spec.json of a run that is named by it, by its folder, by its id or by the beginning of one.
+    """The spec.json of a run.
+
+    Args:
+        run: the path of the spec.json or of its folder, or the run's id or the beginning of it.
+        results: where ids are looked up, in the committed results inside it last.
 
     Raises:
         ValueError: if it names no run, or several.
@@ -75,49 +79,76 @@ def find(run: str, results: Path) -> Path:
     if (given / "spec.json").is_file():
         return given / "spec.json"
     unpack(results)
-    own, committed = (
-        sorted(results.glob(f"{inside}*/*/*/*/spec.json")) for inside in ("", "reference/")
-    )
-    for paths in (own, committed):
-        if found := _named(run, paths):
-            return found
-    raise ValueError(f"run = {short(run)}: {_unknown(run, results, [*own, *committed])}")
+    own = sorted(results.glob("*/*/*/*/spec.json"))
+    committed = sorted(results.glob("reference/*/*/*/*/spec.json"))
+    path = _with_id(run, own) or _with_id(run, committed)
+    if path is None:
+        raise ValueError(f"run = {short(run)}: {_unknown(run, results, [*own, *committed])}")
+    return path
+
+
+def _with_id(run: str, paths: list[Path]) -> Path | None:
+    """The path whose run has this id, or an id that begins so; None if there is none."""
+    matches = [path for path in paths if path.parent.name == run]
+    if not matches:
+        matches = [path for path in paths if path.parent.name.startswith(run)]
+    ids = {path.parent.name for path in matches}
+    if len(ids) > 1:
+        raise ValueError(
+            f"run = {short(run)}: {len(ids)} ids begin so: {_listed(_labels(matches))}; give more "
+            "of one"
+        )
+    if len(matches) > 1:
+        folders = _listed([str(path.parent) for path in matches])
+        raise ValueError(
+            f"run = {short(run)}: recorded {len(matches)} times, as {folders}; name one of these "
+            "folders"
+        )
+    return matches[0] if matches else None
 
 
 def _unknown(run: str, results: Path, known: list[Path]) -> str:
-    """What is wrong with a word that names no run, and what to try."""
-    below = [path for path in known if run in (path.parent.parent.name, str(path.parent.parent))]
-    if below or run in catalog.names():
-        there = f"runs of it: {_some(_told(below))}" if below else f"`repro run {run}` records some"
-        return f"is an experiment, give the id of one of its runs; {there}"
+    """Why a text names no run, and what to try."""
+    of_experiment = [
+        path for path in known if run in (path.parent.parent.name, str(path.parent.parent))
+    ]
+    if of_experiment or run in catalog.names():
+        hint = f"`repro run {run}` records some"
+        if of_experiment:
+            hint = f"runs of it: {_listed(_labels(of_experiment))}"
+        return f"is an experiment, give the id of one of its runs; {hint}"
+    folder = Path(expanded(run))
+    if folder.is_dir():
+        inside = [path for path in known if folder.absolute() in path.absolute().parents]
+        hint = f"; inside it are {_listed(_labels(inside))}" if inside else ""
+        return f"is a folder without a spec.json, give that of a run{hint}"
     ids = sorted({path.parent.name for path in known})
-    if (folder := Path(expanded(run))).is_dir():
-        inside = _some(
-            sorted(_told([path for path in known if folder.absolute() in path.absolute().parents]))
-        )
-        return (
-            "is a folder without a spec.json, give that of a "
-            f"run{f'; inside it are {inside}' * bool(inside)}"
-        )
-    hint = did_you_mean(run, ids) or (
-        f"; there is {_some(ids)}" if ids else "; `repro run NAME` records some"
-    )
+    hint = did_you_mean(run, ids)
+    if not hint:
+        hint = f"; there is {_listed(ids)}" if ids else "; `repro run NAME` records some"
     return f"no run below {results} has an id that begins so, and no such path{hint}"
 
 
-def _told(paths: list[Path]) -> list[str]:
-    """Ids for people, in order: with the fidelity where it is not "measured", since ids alone do not tell it."""
-    found = {}
+def _labels(paths: list[Path]) -> list[str]:
+    """Sorted ids, with the fidelity in brackets unless it is "measured"."""
+    labels = {}
     for path in sorted(paths, key=lambda path: path.parent.name):
+        run = path.parent.name
         with suppress(ValueError):
-            found[path.parent.name] = read(path, RunSpec).fidelity
-    return [
-        run if fidelity == "measured" else f"{run} ({fidelity})" for run, fidelity in found.items()
-    ]
+            fidelity = read(path, RunSpec).fidelity
+            labels[run] = run if fidelity == "measured" else f"{run} ({fidelity})"
+    return list(labels.values())
+
+
+def _listed(texts: list[str]) -> str:
+    """`a, b and 3 others`."""
+    more = len(texts) - _MOST_LISTED
+    others = f" and {more} others" if more > 0 else ""
+    return ", ".join(texts[:_MOST_LISTED]) + others
 
 
 def _spec(path: Path) -> RunSpec:
-    """The spec that a file holds; a ValueError of one line that says what to give instead where it holds none."""
+    """The spec in a file; a one-line ValueError that says what to give instead if it is none."""
     try:
         return read(path, RunSpec)
     except ValueError:
@@ -147,40 +178,16 @@ def explain(path: Path, spec: RunSpec) -> "Why":
         raise ValueError(f"{path.parent}: {error}") from None
 
 
-def _named(run: str, paths: list[Path]) -> Path | None:
-    """The one among these of which `run` is the id or begins it."""
-    found = [path for path in paths if path.parent.name == run]
-    found = found or [path for path in paths if path.parent.name.startswith(run)]
-    ids = {path.parent.name for path in found}
-    if len(ids) > 1:
-        raise ValueError(
-            f"run = {short(run)}: {len(ids)} ids begin so: {_some(_told(found))}; give more of one"
-        )
-    if len(found) > 1:
-        places = _some([str(path.parent) for path in found])
-        raise ValueError(
-            f"run = {short(run)}: recorded {len(found)} times, as {places}; name one of these "
-            "folders"
-        )
-    return found[0] if found else None
-
-
-def _some(words: list[str]) -> str:
-    """`a, b and 3 others`."""
-    more = len(words) - _NAMED
-    return ", ".join(words[:_NAMED]) + (f" and {more} others" if more > 0 else "")
-
-
 def _timeline(path: Path, spec: RunSpec) -> "Timeline":
     from repro.gpipe.schedule.timeline import COLUMNS, Timeline
 
-    place = path.parent / "timeline.parquet"
+    table = path.parent / "timeline.parquet"
     try:
-        spans = read_table(place, COLUMNS) if place.exists() else []
+        spans = read_table(table, COLUMNS) if table.exists() else []
         if spans:
             return Timeline.from_rows(spans, spec.K)
     except ValueError as error:
-        raise ValueError(f"{place}: {error}; measure it again with --force") from None
+        raise ValueError(f"{table}: {error}; measure it again with --force") from None
     status = Folder(path.parent.parent).status(path.parent.name)
     if spec.task != "train":
         reason = f"its task is '{spec.task}', which times no step"
@@ -190,11 +197,9 @@ def _timeline(path: Path, spec: RunSpec) -> "Timeline":
         reason = f"its status is {status.status}" + (f" ({status.reason})" if status.reason else "")
     others = sorted(path.parent.parent.glob("*/timeline.parquet"))
     other = next((other.parent.name for other in others if _holds_spans(other)), None)
-    hint = (
-        f"choose one that has, such as {other}"
-        if other
-        else "`repro run sweep` records runs that have one"
-    )
+    hint = "`repro run sweep` records runs that have one"
+    if other:
+        hint = f"choose one that has, such as {other}"
     raise ValueError(f"run = {path.parent.name} has no timeline: {reason}; {hint}")
 
 
@@ -207,8 +212,8 @@ def _holds_spans(path: Path) -> bool:
         return False
 
 
-def _head(path: Path, spec: RunSpec, why: "Why") -> str:
-    """Which run, what it took."""
+def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
+    """Which run it is, and the time of its step."""
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
     rounds = len(Folder(path.parent.parent).records(path.parent.name))
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
@@ -222,8 +227,8 @@ def _head(path: Path, spec: RunSpec, why: "Why") -> str:
     )
 
 
-def _story(
-    path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]
+def _answer(
+    path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]
 ) -> list["RenderableType"]:
     """The answer for people."""
     from rich.text import Text
@@ -237,11 +242,11 @@ def _story(
     kinds = [kind for kind, seconds in by_kind(why.path).items() if seconds]
     whole = why.timeline.step_time
 
-    def cells(name: str, seconds: dict[str, float]) -> list[str]:
-        shown = [f"{seconds[kind] / whole:.1%}" if seconds[kind] else "" for kind in kinds]
-        return [name, *shown, f"{sum(seconds.values()) / whole:.1%}"]
+    def row(name: str, seconds: dict[str, float]) -> list[str]:
+        shares = [f"{seconds[kind] / whole:.1%}" if seconds[kind] else "" for kind in kinds]
+        return [name, *shares, f"{sum(seconds.values()) / whole:.1%}"]
 
-    stages = [cells(f"stage {j}", seconds) for j, seconds in enumerate(by_stage(why.path, spec.K))]
+    stages = [row(f"stage {j}", seconds) for j, seconds in enumerate(by_stage(why.path, spec.K))]
     changes = [[c.name, _ms(c.step_s), f"{c.factor:.2f}x", CHANGES[c.name]] for c in why.changes]
     base = [
         "unchanged",
@@ -250,16 +255,16 @@ def _story(
         f"replayed: {why.error:+.1%} of the recorded step",
     ]
     return [
-        Text(_head(path, spec, why)),
+        Text(_heading(path, spec, why)),
         Text("K x step: " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items())),
         Text(
-            "bubble: the part of idle for which equal stages with free messages would wait as "
-            "well; transfer: the waiting that is left, for messages and for the runtime\n"
+            "bubble: idle time that equal stages with free messages would have as well; transfer: "
+            "the other idle time, for messages and for the runtime\n"
         ),
         Text("Critical path: what the end of the step waited for, as shares of the step"),
         table_of(
             ["", *("message" if kind == "transfer" else kind for kind in kinds), "all"],
-            [*stages, cells("all", by_kind(why.path))],
+            [*stages, row("all", by_kind(why.path))],
             left=("",),
         ),
         Text(f"\nWhat would change it: simulated with the {spec.fidelity} costs"),
@@ -269,24 +274,24 @@ def _story(
             left=("change", "what it assumes"),
             wrapped=("what it assumes",),
         ),
-        *_tried(found),
-        Text(f"\n{verdict(why, found)}", style="bold"),
+        *_neighbour_table(tried),
+        Text(f"\n{verdict(why, tried)}", style="bold"),
     ]
 
 
-def _tried(found: Sequence["Neighbour"]) -> list["RenderableType"]:
-    """What recorded runs with one change gave, beside what is predicted for them."""
-    if not found:
+def _neighbour_table(tried: Sequence["Neighbour"]) -> list["RenderableType"]:
+    """The gains of recorded runs with one change, beside the predicted ones."""
+    if not tried:
         return []
-    fidelity = found[0].fidelity
-    rows = [
-        (one.name, "-" if one.predicted is None else f"{one.predicted:.2f}x", one.told, one.run)
-        for one in found
-    ]
+    fidelity = tried[0].fidelity
+    rows = []
+    for neighbour in tried:
+        predicted = "-" if neighbour.predicted is None else f"{neighbour.predicted:.2f}x"
+        rows.append((neighbour.name, predicted, neighbour.gain_text, neighbour.run))
     return [
-        "\nRecorded runs of the same experiment that differ in one thing: their throughput over "
-        f"this one's, {fidelity}\nin the same rounds; [95 % interval] from five rounds on, ~ "
-        "where it shows no difference",
+        "\nRecorded runs of the same experiment that differ in one field: their throughput over "
+        f"this one's, {fidelity}\nin the same rounds; [95 % interval] from five rounds on, ~ if "
+        "it shows no difference",
         table_of(("change", "predicted", fidelity, "run"), rows, left=("change", "run")),
     ]
 
@@ -295,7 +300,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f}"
 
 
-def _plain(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) -> dict[str, Any]:
+def _plain(path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]) -> dict[str, Any]:
     """The answer for programs."""
     from repro.gpipe.schedule.breakdown import breakdown
     from repro.gpipe.schedule.critical import by_stage
@@ -310,6 +315,6 @@ def _plain(path: Path, spec: RunSpec, why: "Why", found: Sequence["Neighbour"]) 
         "critical_path": by_stage(why.path, spec.K),
         "replayed_s": why.base_s,
         "changes": [dataclasses.asdict(change) for change in why.changes],
-        "neighbours": [finite(dataclasses.asdict(one)) for one in found],
-        "verdict": verdict(why, found),
+        "neighbours": [finite(dataclasses.asdict(neighbour)) for neighbour in tried],
+        "verdict": verdict(why, tried),
     }

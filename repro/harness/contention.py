@@ -1,8 +1,7 @@
-"""How much of this machine's CPU time processes of others take while runs are measured.
+"""The share of CPU time that other processes take while runs are measured.
 
-The load average would not do: it counts our own workers, and it lags behind by a minute. So CPU
-seconds are counted: those of the whole machine, minus those of this process and of all processes
-that it started.
+It is the CPU seconds of the machine minus those of this process and of all processes that it
+started. The load average would not do: it includes our own workers, and it lags by a minute.
 """
 
 import os
@@ -12,12 +11,12 @@ from pathlib import Path
 
 from repro.harness import machine
 
-BUSY = 0.1  # share of the usable cores from which on a measurement counts as disturbed
-SHORTEST = 0.5  # seconds; CPU time is counted in ticks of 10 ms, so a shorter interval says little
+BUSY = 0.1  # a larger share of the usable cores disturbs a measurement
+SHORTEST = 0.5  # seconds; CPU time is counted in ticks of 10 ms, too coarse for less
 
 
 class Watch:
-    """Counts from the moment when it is made."""
+    """Counts CPU time from its creation on."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -26,40 +25,39 @@ class Watch:
         self._own = _own_seconds()
 
     def share(self) -> float | None:
-        """Share of the usable cores, 0 to 1, that other processes took since then, on average.
+        """Average share of the usable cores, 0 to 1, that other processes took so far.
 
-        None if less than `SHORTEST` seconds have passed, or where the system does not count CPU
-        time.
+        None if less than `SHORTEST` seconds have passed, or if the system does not count CPU time.
         """
         seconds = time.monotonic() - self._began
         if seconds < SHORTEST or not self._machine:
             return None
         own = max(0.0, _own_seconds() - self._own)
         usable = machine.cores()
-        # Where a quota leaves us fewer cores than there are, others may use the rest without
-        # disturbing us.
+        # With a quota below the number of cores, others may use the rest without disturbing us.
         spare = max(0, len(_cpus()) - usable)
         taken = (_machine_seconds() - self._machine - own) / seconds - spare
-        if self._container is not None and (now := _container_seconds()) is not None:
-            # The quota itself is shared with whatever else runs in the same container.
+        now = _container_seconds()
+        if self._container is not None and now is not None:
+            # The quota is shared with everything in the same container.
             taken = max(taken, (now - self._container - own) / seconds)
         return min(1.0, max(0.0, taken / usable))
 
     def share_soon(self) -> float | None:
-        """The same after at least `SHORTEST` seconds: waits for the rest of them."""
+        """The same, after a wait until `SHORTEST` seconds have passed."""
         time.sleep(max(0.0, SHORTEST + 0.01 - (time.monotonic() - self._began)))
         return self.share()
 
 
 def is_busy(share: float | None) -> bool:
-    """Whether this much load disturbs what is measured; what is not known counts as no."""
+    """True if this share disturbs measurements; an unknown share counts as no."""
     return share is not None and share > BUSY
 
 
-def in_words(share: float) -> str:
+def describe(share: float) -> str:
     """`other processes take 0.8 of 2 cores`."""
     cores = machine.cores()
-    return f"other processes take {share * cores:.1f} of {cores} core{'s' * (cores > 1)}"
+    return f"other processes take {share * cores:.1f} of {cores} core{'s' if cores > 1 else ''}"
 
 
 def _cpus() -> set[int]:
@@ -70,22 +68,22 @@ def _cpus() -> set[int]:
 
 
 def _machine_seconds() -> float:
-    """CPU seconds of all processes on the CPUs that we may run on; 0 where the system does not say."""
+    """CPU seconds of all processes on the CPUs that we may use; 0 if the system does not say."""
     import psutil
 
     try:
         each = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error, NotImplementedError):
         return 0.0
-    # No interrupts: those are also served for the messages between our own stages. `steal` is
-    # another virtual machine on the same hardware.
+    # Interrupts are left out, since messages between our own stages cause some. `steal` is time
+    # of another virtual machine on the same hardware.
     kinds = ("user", "nice", "system", "steal")
     ours = [times for number, times in enumerate(each) if number in _cpus()]
     return sum(getattr(times, kind, 0.0) for times in ours for kind in kinds)
 
 
 def _container_seconds() -> float | None:
-    """CPU seconds of all processes of this container, where it has a quota of its own."""
+    """CPU seconds of all processes of this container; None if it has no quota of its own."""
     try:
         if Path("/sys/fs/cgroup/cpu.max").read_text().split()[0] == "max":
             return None
@@ -98,11 +96,11 @@ def _container_seconds() -> float | None:
 
 
 def _own_seconds() -> float:
-    """CPU seconds of this process and of all that it started, also of those that have ended."""
+    """CPU seconds of this process and of all that it started, ended ones included."""
     import psutil
 
     root = psutil.Process()
-    # torchrun starts the ranks of one host side by side, each with a worker of its own.
+    # torchrun starts the ranks of a host as siblings, each with a worker of its own.
     if machine.torchrun_rank() is not None:
         root = root.parent() or root
     total = 0.0

@@ -1,7 +1,7 @@
-"""Recorded runs that differ from one run in a single thing: what that change really gave, beside what is predicted.
+"""Neighbours of a run: recorded runs that differ from it in one field, with the measured gain.
 
-`repro why` predicts from the costs of one step. A neighbour was run, so where the two disagree the
-neighbour is right.
+`repro why` predicts gains from the costs of one step. Where a neighbour disagrees with a
+prediction, the neighbour is right, since it was run.
 """
 
 import math
@@ -16,26 +16,26 @@ from repro.harness.results import Results, Run, load
 from repro.harness.spec import TIMED, RunSpec
 
 _FIELDS = ("M", "schedule", "checkpoint", "balance")
-_WORTH = 1.02  # a gain below, without an interval, is not worth a sentence
+_SMALLEST_GAIN = 1.02  # without an interval, a smaller gain counts as none
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A run that is the same but for one field.
+    """A run that differs from the explained run in one field.
 
     Attributes:
         run: its id.
-        fidelity: of both.
-        field: of the spec.
-        value: of that field there.
-        own: of that field in the run that is explained.
+        fidelity: of both runs.
+        field: the field of the spec in which they differ.
+        value: of that field in this run.
+        own: of that field in the explained run.
         step_s: median step in seconds.
-        gain: its throughput over that of the run that is explained.
-        low: of the 95 % interval of the gain; NaN below five common rounds.
-        high: of the same.
-        rounds: in which both were timed; 0 where the gain is that of medians of different rounds.
-        predicted_s: the step predicted for it; None where nothing predicts it.
-        predicted: the gain predicted for it, likewise.
+        gain: its throughput over that of the explained run.
+        low: lower end of the gain's 95 % interval; NaN below five common rounds.
+        high: upper end.
+        rounds: in which both were timed; 0 if the gain compares medians of different rounds.
+        predicted_s: seconds of its step as predicted; None if there is no prediction.
+        predicted: its gain as predicted, or None.
     """
 
     run: str
@@ -58,46 +58,48 @@ class Neighbour:
         return f"{self.field}={value}"
 
     @property
-    def told(self) -> str:
-        """`0.57x [0.55, 0.60]`, with what must be known about it."""
+    def gain_text(self) -> str:
+        """`0.57x [0.55, 0.60]`, or `0.57x (2 rounds)`; ~ if it may be chance."""
+        gain = f"{self.gain:.2f}x"
         if not math.isnan(self.low):
-            return f"{self.gain:.2f}x [{self.low:.2f}, {self.high:.2f}]{' ~' * self.may_be_chance}"
-        if self.fidelity not in TIMED:  # comes out the same every time
-            return f"{self.gain:.2f}x"
-        how = (
-            f"{self.rounds} rounds"
-            if self.rounds > 1
-            else "1 round"
-            if self.rounds
-            else "other rounds"
-        )
-        return f"{self.gain:.2f}x ({how})"
+            mark = " ~" if self.may_be_chance else ""
+            return f"{gain} [{self.low:.2f}, {self.high:.2f}]{mark}"
+        if self.fidelity not in TIMED:  # the same every time
+            return gain
+        if self.rounds == 0:
+            return f"{gain} (other rounds)"
+        return f"{gain} ({self.rounds} round{'s' if self.rounds > 1 else ''})"
 
     @property
     def helps(self) -> bool:
-        """Whether it was faster, and not by chance."""
-        return self.gain > _WORTH if math.isnan(self.low) else self.low > 1
+        """True if it was faster, and not by chance."""
+        if math.isnan(self.low):
+            return self.gain > _SMALLEST_GAIN
+        return self.low > 1
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether the interval of its gain holds 1."""
+        """True if the interval of its gain contains 1."""
         return self.low <= 1 <= self.high
 
     @property
     def change(self) -> str | None:
-        """The name of the change in `repro.gpipe.schedule.what_if.CHANGES` that this is; None if it is none of them."""
+        """Its name in `repro.gpipe.schedule.what_if.CHANGES`; None if it is none of these."""
         if self.field == "M":
-            return next(
-                (name for name, times in MORE.items() if self.value == times * self.own), None
-            )
-        values = {"never": NEVER, "except_last": EXCEPT_LAST, "gpipe": EARLY, "1f1b": ORDER}
-        return values.get(self.value) if self.field in ("checkpoint", "schedule") else None
+            names = [name for name, factor in MORE.items() if self.value == factor * self.own]
+            return names[0] if names else None
+        if self.field in ("checkpoint", "schedule"):
+            names = {"never": NEVER, "except_last": EXCEPT_LAST, "gpipe": EARLY, "1f1b": ORDER}
+            return names.get(self.value)
+        return None
 
 
 def neighbours(path: Path, why: Why) -> list[Neighbour]:
-    """Those of the run whose spec.json is at `path`, in the same experiment; the fastest first.
+    """The neighbours of a run in its experiment, the fastest first.
 
-    A run that was copied out of its experiment has none.
+    Args:
+        path: the run's spec.json. A run that was copied out of its experiment has no neighbours.
+        why: the explained run.
     """
     folder = path.parent.parent
     if not (folder / "experiment.json").is_file():
@@ -115,48 +117,55 @@ def neighbours(path: Path, why: Why) -> list[Neighbour]:
     return sorted(compared, key=lambda neighbour: -neighbour.gain)
 
 
-def disproved(found: Sequence[Neighbour]) -> list[str]:
-    """Changes that `why` should not recommend: those that were tried and gave nothing.
+def disproved(tried: Sequence[Neighbour]) -> list[str]:
+    """Changes that `why` should not recommend, because neighbours with them were not faster.
 
-    One larger M that gave nothing disproves the prediction for all larger M: it leaves out the
-    fixed cost of a micro-batch, which is what made that one slow.
+    One larger M that gave nothing disproves the prediction for every larger M: the prediction
+    leaves out the fixed cost of a micro-batch, which made that M slow.
     """
-    names = [one.change for one in found if one.change is not None and not one.helps]
-    larger = any(one.field == "M" and one.value > one.own and not one.helps for one in found)
-    return [*names, *(MORE if larger else ())]
+    failed = [neighbour for neighbour in tried if not neighbour.helps]
+    names = [neighbour.change for neighbour in failed if neighbour.change is not None]
+    if any(neighbour.field == "M" and neighbour.value > neighbour.own for neighbour in failed):
+        names += list(MORE)
+    return names
 
 
-def verdict(why: Why, found: Sequence[Neighbour]) -> str:
-    """One sentence: what was tried and helped, then what is predicted to help and was not tried in vain."""
-    best = next((one for one in found if one.helps), None)
-    left_out = disproved(found)
+def verdict(why: Why, tried: Sequence[Neighbour]) -> str:
+    """One sentence: the change that helped, the predicted one, and predictions that failed."""
+    best = next((neighbour for neighbour in tried if neighbour.helps), None)
+    left_out = disproved(tried)
     parts = []
     if best is not None:
-        parts.append(f"{best.fidelity} here: {best.name} instead of {best.own} gave {best.told}")
-        left_out += [best.change] if best.change else []
-        # M in both directions would be no advice.
-        left_out += list(MORE) if best.field == "M" else []
+        parts.append(
+            f"{best.fidelity} here: {best.name} instead of {best.own} gave {best.gain_text}"
+        )
+        if best.change:
+            left_out.append(best.change)
+        if best.field == "M":  # a larger and a smaller M at once would be no advice
+            left_out += list(MORE)
     predicted = why.verdict_without(left_out)
     parts.append(f"predicted: {predicted}" if parts else predicted)
-    parts += [
-        f"{one.name} {'shows no difference' if one.may_be_chance else 'does not help'}: "
-        f"{one.fidelity} {one.told}, where {one.predicted:.2f}x is predicted"
-        for one in found
-        if not one.helps and one.predicted is not None and one.predicted > _WORTH
-    ]
+    for neighbour in tried:
+        gain = neighbour.predicted
+        if gain is not None and gain > _SMALLEST_GAIN and not neighbour.helps:
+            result = "shows no difference" if neighbour.may_be_chance else "does not help"
+            parts.append(
+                f"{neighbour.name} {result}: {neighbour.fidelity} {neighbour.gain_text}, where "
+                f"{gain:.2f}x is predicted"
+            )
     return "; ".join(parts)
 
 
 def _difference(own: RunSpec, other: RunSpec) -> str | None:
-    """The one field in which they differ; None if it is none of ours, or several."""
-    # An emulated run's clock depends on K and M, and its seconds are the device's all the same.
+    """The one field of `_FIELDS` in which two specs differ; None otherwise."""
+    # The time scale of an emulated run depends on K and M, but its seconds are the device's.
     fields = [name for name in RunSpec.model_fields if name != "stretch"]
     differ = [name for name in fields if getattr(own, name) != getattr(other, name)]
     return differ[0] if len(differ) == 1 and differ[0] in _FIELDS else None
 
 
 def _compared(results: Results, own: Run, other: Run, field: str, why: Why) -> Neighbour | None:
-    """The other run beside this one; None where one of them was not timed."""
+    """The other run as a neighbour of this one; None if one of them was not timed."""
     gain, low, high, rounds = results.ratio(other, own)
     if not rounds:
         gain = other.throughput / own.throughput
@@ -180,8 +189,8 @@ def _compared(results: Results, own: Run, other: Run, field: str, why: Why) -> N
 
 
 def _predicted(spec: RunSpec, field: str, why: Why) -> float | None:
-    """Seconds of a step of this neighbour by the costs of the run that is explained."""
+    """Seconds of a neighbour's step, from the costs of the explained run; None if unknown."""
     if field == "balance":
         return None
-    other: Schedule = spec.make_schedule()
-    return Costs.of(why.timeline, why.schedule).step(other, why.schedule.micro_batches / spec.M)
+    schedule: Schedule = spec.make_schedule()
+    return Costs.of(why.timeline, why.schedule).step(schedule, why.schedule.micro_batches / spec.M)

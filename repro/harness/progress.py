@@ -1,8 +1,8 @@
-"""What the terminal shows while runs are measured: the plan, where we are, a small Gantt, what came out.
+"""What the terminal shows during `repro run`: plan, progress, a small Gantt chart, results.
 
-On a terminal a live line below the story says what runs, what is done and how much time is left.
-Elsewhere a plain line says so when nothing else was printed for half a minute. The live line is
-drawn once a second, because drawing takes time from the cores that are being measured.
+On a terminal a live last line shows the current run, what is done and the time left. It is drawn
+once a second, because drawing takes time from the cores that are being measured. Without a terminal
+a plain line says the same after half a minute of silence.
 """
 
 import threading
@@ -43,14 +43,13 @@ LEGEND = "F forward, R recompute, B backward, U update, s set-up, . idle"
 _WIDTH = 72
 
 
-class Story:
-    """Tells what happens during `repro run`.
+class ProgressReporter:
+    """Prints what happens during `repro run`.
 
     Args:
-        console: where; by default standard output.
+        console: where to print; by default standard output.
         verbose: draw the median step of every run, instead of one in each group.
-        quiet_s: seconds without a line after which a plain one says what runs, where there is no
-            terminal.
+        quiet_s: without a terminal, seconds of silence until a line says what runs.
     """
 
     def __init__(
@@ -60,107 +59,106 @@ class Story:
         self.verbose = verbose
         self._left = TimeLeft([], {}, 0.0)
         self._experiment = ""
-        self._doing = ""
-        self._since = time.monotonic()  # when `_doing` began
-        self._said = time.monotonic()  # when a line was printed last
-        self._said_busy = False
-        self._drawn: set[tuple[str, str]] = set()  # groups with a picture of a step
+        self._activity = ""
+        self._activity_began = time.monotonic()
+        self._last_line = time.monotonic()
+        self._warned_busy = False
+        self._drawn: set[tuple[str, str]] = set()  # (experiment, group) with a picture of a step
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        live = self.console.is_terminal
         self._progress = Progress(
-            *columns, console=self.console, refresh_per_second=1, transient=True, disable=not live
+            *columns,
+            console=self.console,
+            refresh_per_second=1,
+            transient=True,
+            disable=not self.console.is_terminal,
         )
         self._task = self._progress.add_task("", total=None, left="")
         self._quiet_s = quiet_s
         self._ended = threading.Event()
 
     def say(self, text: str | Text = "") -> None:
-        """One line of the story."""
-        self._said = time.monotonic()
+        """Print a line."""
+        self._last_line = time.monotonic()
         self.console.print(text)
 
     def warn(self, text: str) -> None:
-        """One line that must not be missed."""
+        """Print a line that must not be missed."""
         self.say(Text(f"  warning: {text}", style="bold yellow"))
 
     def load(self, share: float | None) -> None:
-        """One line, once, when other processes take CPU time; `share` as of `repro.harness.contention.Watch`."""
-        if not contention.is_busy(share) or self._said_busy:
+        """Warn, once, that other processes take CPU time.
+
+        Args:
+            share: of the usable cores, as of `repro.harness.contention.Watch`; None if unknown.
+        """
+        if share is None or not contention.is_busy(share) or self._warned_busy:
             return
-        assert share is not None
-        self._said_busy = True
+        self._warned_busy = True
         self.warn(
-            f"this machine is busy: {contention.in_words(share)}, so steps take longer and differ "
+            f"this machine is busy: {contention.describe(share)}, so steps take longer and differ "
             "more; end them, or measure again later with --force"
         )
 
     def plan(self, plan: Plan) -> None:
-        """What is about to be measured for one experiment."""
+        """Print what will be measured for one experiment."""
         self.say(Text.assemble((f"\n{plan.experiment.name}", "bold"), f": {plan.experiment.title}"))
         self.say(f"  {summary(plan)}")
         for note in plan.notes:
             self.say(f"  {note}")
 
     def begin(self, plans: Sequence[Plan]) -> None:
-        """Workers are about to be started: say what all of it will take, and start the live line."""
-        outstanding = [place for plan in plans for place in plan.outstanding]
+        """Print how much will be measured, and start the live line; workers start after this."""
+        outstanding = [measurement for plan in plans for measurement in plan.outstanding]
         pace = {kind: seconds for plan in plans for kind, seconds in plan.pace.items()}
         workers = max(
             (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1
         )
         self._left = TimeLeft(outstanding, pace, start_up(workers, cores()))
-        about = f", {left}" if (left := self._time_left()) else ""
-        self.say(f"\n{len(outstanding)} measurements in all{about}; starting {_workers(workers)}")
-        self._do(f"starting {_workers(workers)}")
+        starting = f"starting {workers} worker process{'es' if workers > 1 else ''}"
+        self.say(f"\n{len(outstanding)} measurements in all{self._time_left(', ')}; {starting}")
+        self._begin_activity(starting)
         self._progress.update(self._task, total=len(outstanding))
         self._progress.start()
         if not self.console.is_terminal:
-            threading.Thread(target=self._live, daemon=True, name="progress").start()
+            threading.Thread(target=self._break_silence, daemon=True, name="progress").start()
 
     def started(self) -> None:
-        """The workers are there."""
+        """Note that the workers are there."""
         self._left.started()
 
     def end(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         self._ended.set()
         self._progress.stop()
 
     def round(self, plan: Plan, group: str, number: int, total: int) -> None:
-        """A round begins."""
+        """Print that a round begins."""
         self._experiment = plan.experiment.name
-        left = self._time_left()
-        self.say(
-            f"[{plan.experiment.name}/{group}] round {number} of {total}"
-            + (f", {left}" if left else "")
-        )
+        self.say(f"[{self._experiment}/{group}] round {number} of {total}{self._time_left(', ')}")
 
     def run(self, run: PlannedRun) -> None:
-        """A run begins."""
-        self._do(short(f"{self._experiment}: {run.named}", 60, quote=False))
+        """Show on the live line that a run begins."""
+        self._begin_activity(short(f"{self._experiment}: {run.named}", 60, quote=False))
 
     def measured(self, run: PlannedRun, outcome: Outcome, seconds: float) -> None:
-        """A run ended, well or not."""
+        """Count a run that ended; print why, if it failed."""
         self._advance(run, seconds)
         if outcome.status != "done":
             self.say(Text(f"  {run.named}: {outcome.status} ({outcome.reason})", style="bold red"))
             if outcome.log:
-                self.say(
-                    "  its workers' output, as it was printed, private paths and all: "
-                    f"{outcome.log}"
-                )
+                self.say(f"  its workers' full output, private paths included: {outcome.log}")
 
     def closing(self, parts: "Iterable[RenderableType]") -> None:
-        """What came out, see `repro.harness.closing`."""
+        """Print the results, see `repro.harness.closing`."""
         show(parts, self.console.file)
 
     def dropped(self, run: PlannedRun) -> None:
-        """A run will not be measured in this round, since it failed before."""
+        """Count a run that is left out of this round, because it failed before."""
         self._advance(run, None)
 
     def result(
@@ -171,7 +169,14 @@ class Story:
         *,
         draw: bool,
     ) -> None:
-        """A run has all its rounds: its numbers; with `draw` also a picture of its median step."""
+        """Print the numbers of a run that has all its rounds.
+
+        Args:
+            run: with all its rounds.
+            speedup: throughput over K=1, with the ends of its interval.
+            timeline: of its median step; None if it was not traced.
+            draw: draw that step, unless the group already has a picture.
+        """
         self.say(Text(result_line(run, speedup), style="bold"))
         group = (self._experiment, run.group)
         wanted = self.verbose or (draw and group not in self._drawn)
@@ -182,37 +187,37 @@ class Story:
         self._drawn.add(group)
         self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
 
-    def _do(self, what: str) -> None:
-        self._doing, self._since = what, time.monotonic()
-        self._progress.update(self._task, description=what, left=self._time_left())
+    def _begin_activity(self, activity: str) -> None:
+        self._activity, self._activity_began = activity, time.monotonic()
+        self._progress.update(self._task, description=activity, left=self._time_left())
 
     def _advance(self, run: PlannedRun, seconds: float | None) -> None:
         self._left.done(Kind(self._experiment, run.group, run.spec.fidelity), run.id, seconds)
         self._progress.update(self._task, advance=1, left=self._time_left())
 
-    def _live(self) -> None:
-        """Where there is no terminal: a line after every while in which nothing was said."""
-        while not self._ended.wait(max(0.01, self._quiet_s - (time.monotonic() - self._said))):
-            if time.monotonic() - self._said >= self._quiet_s:
+    def _break_silence(self) -> None:
+        """Print what runs after `quiet_s` seconds without a line, until the end."""
+        while True:
+            silence = time.monotonic() - self._last_line
+            if silence >= self._quiet_s:
                 task = self._progress.tasks[self._task]
-                left = f", {left}" if (left := self._time_left()) else ""
-                since = duration(time.monotonic() - self._since)
+                elapsed = duration(time.monotonic() - self._activity_began)
                 self.say(
-                    f"  {self._doing}, for {since}; {task.completed:.0f} of {task.total:.0f} "
-                    f"done{left}"
+                    f"  {self._activity}, for {elapsed}; {task.completed:.0f} of {task.total:.0f} "
+                    f"done{self._time_left(', ')}"
                 )
+                silence = 0.0
+            if self._ended.wait(max(0.01, self._quiet_s - silence)):
+                return
 
-    def _time_left(self) -> str:
-        left = self._left.seconds
-        return f"about {duration(left)} left" if left else ""
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker process{'es' * (count > 1)}"
+    def _time_left(self, prefix: str = "") -> str:
+        """`about 4 min left` after a prefix; empty when that is unknown or over."""
+        seconds_left = self._left.seconds
+        return f"{prefix}about {duration(seconds_left)} left" if seconds_left else ""
 
 
 def summary(plan: Plan) -> str:
-    """How many runs there are, what is done, what is skipped and why, and about how long the rest takes."""
+    """How many runs are planned, done and skipped, and about how long the rest takes."""
     count = Counter(run.status for run in plan.runs)
     parts = [
         f"{len(plan.runs)} runs at scale {plan.scale} on {plan.machine.slug}",
@@ -220,10 +225,8 @@ def summary(plan: Plan) -> str:
     ]
     if count["skipped"]:
         reasons = Counter(run.reason for run in plan.runs if run.status == "skipped")
-        parts.append(
-            f"{count['skipped']} skipped "
-            f"({', '.join(f'{n} x {why}' for why, n in reasons.items())})"
-        )
+        listed = ", ".join(f"{number} x {reason}" for reason, number in reasons.items())
+        parts.append(f"{count['skipped']} skipped ({listed})")
     if plan.open:
         rounds = max(len(plan.fresh_rounds(group.name)) for group in plan.experiment.groups)
         about = f", about {duration(plan.seconds)}" if plan.seconds else ""
@@ -234,27 +237,33 @@ def summary(plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> Table:
-    """The runs of a plan, one line each; recompute and fidelity where they are not the same for all."""
+    """The runs of a plan, one line each; columns for checkpoint and fidelity where they vary."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", no_wrap=True)
     for name in ("K", "M", "N"):
         table.add_column(name, justify="right", no_wrap=True)
-    named = {"recompute": "checkpoint", "fidelity": "fidelity"}
+    fields = {"recompute": "checkpoint", "fidelity": "fidelity"}  # column -> field of the spec
     varied = [
-        name
-        for name, field in named.items()
+        field
+        for field in fields.values()
         if len({getattr(run.spec, field) for run in plan.runs}) > 1
     ]
-    different = any(run.differs_in for run in plan.runs)
-    for name in (*varied, *(["differs in"] if different else []), "rounds", "status"):
-        table.add_column(name, overflow="fold")
+    optional = [column for column, field in fields.items() if field in varied]
+    some_differ = any(run.differs_in for run in plan.runs)
+    if some_differ:
+        optional.append("differs in")
+    for column in (*optional, "rounds", "status"):
+        table.add_column(column, overflow="fold")
     for group in plan.experiment.groups:
         for run in plan.group(group.name):
             spec = run.spec
-            rounds = f"{run.have} of {run.wanted}" if run.status != "skipped" else "-"
-            label = f"{run.label}, as baseline" if run.added else run.label
-            also = [getattr(spec, named[name]) for name in varied] + [run.differs_in] * different
-            table.add_row(run.id, str(spec.K), str(spec.M), str(spec.N), *also, rounds, label)
+            cells = [run.id, str(spec.K), str(spec.M), str(spec.N)]
+            cells += [getattr(spec, field) for field in varied]
+            if some_differ:
+                cells.append(run.differs_in)
+            cells.append("-" if run.status == "skipped" else f"{run.have} of {run.wanted}")
+            cells.append(f"{run.label}, as baseline" if run.added else run.label)
+            table.add_row(*cells)
     return table
 
 
@@ -273,7 +282,7 @@ def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
     fidelity = "" if run.fidelity == "measured" else run.fidelity
     name = run_name(run.id, fidelity, run.differs_in)
     if isnan(run.step_s):
-        return f"  {name}: done; the report shows what came of it"
+        return f"  {name}: done; the report shows the result"
     text = f"  {name}: step {seconds(run.step_s)}, {rate(run.throughput, run.unit)}"
     value, low, high = speedup
     if run.K > 1 and not isnan(value):
@@ -287,6 +296,7 @@ def result_line(run: "Run", speedup: tuple[float, float, float]) -> str:
 
 
 def _fitted(run: "Run") -> str:
+    """The largest model that fits, or that the given one does."""
     if isnan(run.parameters):
         return run.size
     largest = "" if run.size == "as given" else "largest "
@@ -297,7 +307,7 @@ def _fitted(run: "Run") -> str:
 
 
 def gantt(timeline: Timeline, width: int) -> Text:
-    """One line per stage: a letter for what it did in each slice of the step, `.` where it idled."""
+    """A line per stage: a letter for each slice of the step, `.` where the stage idled."""
     text = Text()
     total = timeline.step_time or 1.0
     for stage in range(timeline.stages):

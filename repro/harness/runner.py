@@ -14,7 +14,7 @@ from repro.harness.contention import Watch
 from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
-from repro.harness.progress import Story
+from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TIMED, Scale, canonical, run_name
@@ -50,7 +50,7 @@ class Session:
 
     results: Path
     wandb: wandb_mirror.Mode
-    story: Story
+    story: ProgressReporter
     picture: wandb_mirror.Picture | None = None
     command: str = "repro run"
     allow_nonfinite: bool = False
@@ -182,7 +182,7 @@ class GroupRun:
     plan: Plan
     group: str
     crew: Measurer
-    story: Story
+    story: ProgressReporter
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     done: list[PlannedRun] = field(default_factory=list)

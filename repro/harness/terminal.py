@@ -1,4 +1,4 @@
-"""Answers of verbs on the terminal: plain tables and lines, which a pipe gets as they are."""
+"""Plain tables, lines and numbers for the terminal; a pipe gets them unwrapped."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,30 +7,32 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_WHOLE = 2000  # columns that no table of ours takes
+_UNLIMITED_WIDTH = 2000  # columns; wider than any table of ours
 
 
 def console_for(file: IO[str] | None = None, **options: Any) -> "Console":
-    """A console whose tables are as wide as its terminal, and not wrapped where there is none."""
+    """A console that fits tables to its terminal; without a terminal nothing is wrapped."""
     from rich.console import Console
 
     console = Console(file=file, highlight=False, **options)
     if not console.is_terminal:
-        console.width = _WHOLE
+        console.width = _UNLIMITED_WIDTH
     return console
 
 
 def show(parts: "Iterable[RenderableType]", file: IO[str] | None = None) -> None:
-    """Print the parts of an answer one below the other, texts as they stand; by default to standard output."""
+    """Print the parts of an answer one below the other, by default to standard output."""
     from rich.console import Console
     from rich.table import Table
 
     console = console_for(file, markup=False, soft_wrap=True)
-    wide = Console(file=file, highlight=False, markup=False, soft_wrap=True, width=_WHOLE)
+    wide = Console(file=file, highlight=False, markup=False, soft_wrap=True, width=_UNLIMITED_WIDTH)
     for part in parts:
-        # A table whose cells may not be cut is printed whole, and the terminal wraps it.
-        whole = isinstance(part, Table) and all(column.no_wrap for column in part.columns)
-        (wide if whole else console).print(part)
+        # A table without wrapped columns is printed at full width; the terminal breaks its lines.
+        if isinstance(part, Table) and all(column.no_wrap for column in part.columns):
+            wide.print(part)
+        else:
+            console.print(part)
 
 
 def table_of(
@@ -45,9 +47,9 @@ def table_of(
     Args:
         columns: their names.
         rows: of cells.
-        left: columns that hold words, which begin at the left; the others hold numbers.
-        title: above it.
-        wrapped: columns that may take several lines.
+        left: names of columns that are aligned left, because they hold words.
+        title: above the table.
+        wrapped: names of columns whose cells may take several lines.
     """
     from rich.table import Table
 
@@ -74,7 +76,7 @@ def memory(size: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, or the whole number where it has more: `9,990`, `178`, `0.0123`; no exponent."""
+    """Three significant digits, or a whole number from 1000 on: `9,990`, `178`, `0.0123`."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) >= 999.5:

@@ -1,4 +1,7 @@
-"""What is left out, told once and counted: a folder of 20,000 foreign files is no reason for 20,000 lines."""
+"""Warnings of a command, each printed once; repeated reasons are counted.
+
+A folder with 20,000 foreign files gives a few lines, not 20,000.
+"""
 
 import re
 import sys
@@ -8,15 +11,15 @@ from typing import Any
 
 from repro.io.untrusted import printable
 
-_NAMED = 3  # files that are named for each reason
-_REASONS = 8  # that are told apart
+_MOST_FILES = 3  # files that are named for each reason
+_MOST_REASONS = 8  # any further reasons are counted together
 
 
 class LeftOut(UserWarning):
-    """A recorded file that is left out.
+    """A recorded file that is ignored.
 
     Attributes:
-        kind: why, without what differs from file to file.
+        kind: the reason, without what differs from file to file.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -36,21 +39,24 @@ class Warned:
         self._left_out: Counter[str] = Counter()
 
     def show(self, message: Warning | str, *_: Any) -> None:
-        """In the place of `warnings.showwarning`."""
+        """Print a warning; replaces `warnings.showwarning`."""
         text = printable(str(message))
         if text in self._seen:
             return
         self._seen.add(text)
         if isinstance(message, LeftOut):
-            known = message.kind in self._left_out or len(self._left_out) < _REASONS
+            known = message.kind in self._left_out or len(self._left_out) < _MOST_REASONS
             kind = message.kind if known else "for other reasons"
             self._left_out[kind] += 1
-            if self._left_out[kind] > _NAMED:
+            if self._left_out[kind] > _MOST_FILES:
                 return
         print(f"warning: {text}", file=sys.stderr)
 
     def finish(self) -> None:
-        """Say how many were not printed."""
+        """Print how many files were left out without a line of their own."""
         for kind, count in self._left_out.items():
-            if count > _NAMED:
-                print(f"warning: and {count - _NAMED:,} more are left out: {kind}", file=sys.stderr)
+            if count > _MOST_FILES:
+                print(
+                    f"warning: and {count - _MOST_FILES:,} more are left out: {kind}",
+                    file=sys.stderr,
+                )

@@ -15,7 +15,7 @@ from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import plan, runner
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import Machine
-from repro.harness.progress import Story
+from repro.harness.progress import ProgressReporter
 from repro.harness.schema import RoundRecord, round_record
 from repro.harness.spec import Experiment, Group, RunSpec
 
@@ -115,7 +115,7 @@ def measure(
     """What `repro run` does, with this crew; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
-        story = Story(Console(file=out or io.StringIO(), width=200), verbose=verbose)
+        story = ProgressReporter(Console(file=out or io.StringIO(), width=200), verbose=verbose)
         begun = runner.Session(results, "disabled", story, **(session or {}))
         return begun.execute(
             lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)]

@@ -15,7 +15,7 @@ from rich.console import Console
 from repro.harness import catalog, contention, plan, terminal
 from repro.harness.closing import best, closing
 from repro.harness.machine import Machine
-from repro.harness.progress import Story
+from repro.harness.progress import ProgressReporter
 from repro.harness.results import Place, Results, Round, Run, load
 from repro.harness.spec import Experiment
 
@@ -124,7 +124,7 @@ def test_fastest_is_said_only_where_a_difference_is_shown():
     assert best(*noisy) == ["no difference is shown between the fastest two, K=2, M=4 and K=2, M=1"]
     few = timed_runs((1, [100.0] * 4), (4, [200.0] * 4))
     assert best(*few) == [
-        "no fastest is shown: that takes 5 rounds together, K=2, M=4 and K=2, M=1 have 4; the "
+        "no fastest is shown: that takes 5 common rounds, K=2, M=4 and K=2, M=1 have 4; the "
         "highest median is K=2, M=4 with 200 images/s"
     ]
     simulated = timed_runs((1, [100.0]), (4, [101.0]), fidelity="simulated", profile="v100")
@@ -212,7 +212,7 @@ def test_the_table_is_whole_on_a_narrow_terminal(tmp_path: Path):
     of = experiment(*POINTS, rounds=1)
     ended(tmp_path, of)
     out = io.StringIO()
-    Story(Console(file=out, width=40)).closing(closing(plan.make(of, "smoke", MACHINE, tmp_path)))
+    ProgressReporter(Console(file=out, width=40)).closing(closing(plan.make(of, "smoke", MACHINE, tmp_path)))
     assert "…" not in out.getvalue()
     assert "750 ms" in out.getvalue()
 

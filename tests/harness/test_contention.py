@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from repro.harness import contention, machine
-from repro.harness.contention import Watch, in_words, is_busy
+from repro.harness.contention import Watch, describe, is_busy
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
@@ -30,7 +30,7 @@ def test_what_the_machine_did_and_we_did_not_is_load(clock: dict[str, float]):
     clock["machine"] += 30  # three cores, of which two were ours
     clock["own"] += 20
     assert watch.share() == pytest.approx(1 / 4)
-    assert in_words(1 / 4) == "other processes take 1.0 of 4 cores"
+    assert describe(1 / 4) == "other processes take 1.0 of 4 cores"
 
 
 def test_only_our_own_work_is_no_load(clock: dict[str, float]):

@@ -12,7 +12,7 @@ from rich.console import Console
 from repro.gpipe import Span, Timeline
 from repro.harness import plan
 from repro.harness.job import Outcome
-from repro.harness.progress import LEGEND, Story, duration, gantt, plan_table, result_line, summary
+from repro.harness.progress import LEGEND, ProgressReporter, duration, gantt, plan_table, result_line, summary
 from repro.harness.results import Place, Round, Run
 
 
@@ -97,7 +97,7 @@ def test_verbose_draws_every_run(tmp_path: Path):
 
 def test_a_silent_round_shows_that_it_lives():
     out = io.StringIO()
-    story = Story(Console(file=out, width=200), quiet_s=0.05)
+    story = ProgressReporter(Console(file=out, width=200), quiet_s=0.05)
     story.begin([])
     time.sleep(0.5)
     story.end()
@@ -120,7 +120,7 @@ def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
         experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path
     )
     out = io.StringIO()
-    story = Story(Console(file=out, width=200))
+    story = ProgressReporter(Console(file=out, width=200))
     story.begin([made])
     story.started()
     story.round(made, "timed", 1, 2)

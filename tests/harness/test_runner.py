@@ -13,7 +13,7 @@ from rich.console import Console
 
 from repro.harness import plan, runner, wandb_mirror
 from repro.harness.job import Measured
-from repro.harness.progress import Story
+from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.spec import Experiment
 from repro.harness.workers import Outcome
@@ -271,7 +271,7 @@ def test_a_report_is_there_before_the_last_experiment(tmp_path: Path, monkeypatc
     monkeypatch.setattr(runner, "REPORT_PAUSE", 0.0)
     out = io.StringIO()
     session = runner.Session(
-        tmp_path, "disabled", Story(Console(file=out, width=200)), rewrite_report=rewrite
+        tmp_path, "disabled", ProgressReporter(Console(file=out, width=200)), rewrite_report=rewrite
     )
     plans = lambda: [plan.make(each, "smoke", MACHINE, tmp_path) for each in experiments]  # noqa: E731
     assert session.execute(plans) == 0
