@@ -1,7 +1,7 @@
-"""The measured side of memory: what the CPU allocator itself says, by torch.profiler, and shared memory that arrives.
+"""Peak memory as the CPU allocator reports it through torch.profiler, and received shared memory.
 
-Independent of the counting meter. Markers only tell where an operator begins and ends: what is
-allocated and freed inside one is its workspace, everything else is a tensor that somebody can see.
+It is independent of the counting meter. Markers show where an operator begins and ends. Memory that
+is allocated and freed inside one operator is its workspace; all other memory is a visible tensor.
 """
 
 import gc
@@ -26,7 +26,12 @@ OPERATOR, MESSAGE = "visible operator", "message "
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes beyond those at the start: of visible tensors, and of these and kernels' workspace together."""
+    """Peak bytes above those at the start.
+
+    Attributes:
+        visible: of tensors.
+        everything: of tensors and of kernels' workspace.
+    """
 
     visible: int
     everything: int
@@ -41,8 +46,8 @@ class _Markers(TorchDispatchMode):
 
 
 def measure(step: Callable[[], Any]) -> Peak:
-    """Run a step and read the allocator's events."""
-    gc.collect()  # else what is left of earlier steps may end in the middle of this one
+    """Run a step and return its peaks."""
+    gc.collect()  # else leftovers of earlier steps may be freed in the middle of this one
     with (
         _messages(),
         profile(
@@ -59,16 +64,16 @@ def measure(step: Callable[[], Any]) -> Peak:
 
 @contextmanager
 def _messages() -> Iterator[None]:
-    """Tell when shared memory becomes a tensor here and when that is gone: no allocator sees it."""
+    """Mark when shared memory becomes a tensor and when that is freed; no allocator sees it."""
     receive = shm.Receiver.receive
 
-    def told(self: shm.Receiver, meta: Any) -> Tensor:
+    def receive_and_mark(self: shm.Receiver, meta: Any) -> Tensor:
         tensor = receive(self, meta)
         _mark(meta.nbytes)
         weakref.finalize(tensor.untyped_storage(), _mark, -meta.nbytes)
         return tensor
 
-    shm.Receiver.receive = told
+    shm.Receiver.receive = receive_and_mark
     try:
         yield
     finally:
@@ -81,7 +86,7 @@ def _mark(size: int) -> None:
 
 
 def read(events: list[dict[str, Any]]) -> Peak:
-    """Peaks from a Chrome trace with memory events."""
+    """The peaks in a Chrome trace with memory events."""
     operators = sorted(
         (e["ts"], e["ts"] + e["dur"])
         for e in events
@@ -90,33 +95,36 @@ def read(events: list[dict[str, Any]]) -> Peak:
     memory = [e for e in events if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0]
     memory.sort(key=lambda e: e["args"]["Ev Idx"])
     changes = [(e["ts"], e["args"]["Bytes"], e["args"]["Addr"]) for e in memory]
-    begun: dict[int, int] = {}
-    workspace: dict[int, bool] = {}  # of every change but frees of what an earlier step had begun
-    for n, (at, size, address) in enumerate(changes):
+    allocated: dict[int, int] = {}  # address -> index of its allocation
+    # Index of a change -> whether it is workspace. Memory of earlier steps that is freed in this
+    # one is left out.
+    is_workspace: dict[int, bool] = {}
+    for n, (time, size, address) in enumerate(changes):
         if size > 0:
-            begun[address], workspace[n] = n, False
-        elif (start := begun.pop(address, None)) is not None:
-            inside = _operator(operators, at)
-            workspace[start] = workspace[n] = inside is not None and inside == _operator(
-                operators, changes[start][0]
-            )
-    seen = [(changes[n][0], changes[n][1], hidden) for n, hidden in workspace.items()]
-    seen += [
-        (e["ts"], int(e["name"][len(MESSAGE) :]), False)
-        for e in events
-        if e.get("name", "").startswith(MESSAGE)
-    ]
-    seen.sort(key=lambda change: change[0])
+            allocated[address] = n
+            is_workspace[n] = False
+            continue
+        start = allocated.pop(address, None)
+        if start is not None:
+            operator = _operator(operators, time)
+            same = operator is not None and operator == _operator(operators, changes[start][0])
+            is_workspace[start] = is_workspace[n] = same
+    counted = [(changes[n][0], changes[n][1], hidden) for n, hidden in is_workspace.items()]
+    for e in events:
+        name = e.get("name", "")
+        if name.startswith(MESSAGE):
+            counted.append((e["ts"], int(name.removeprefix(MESSAGE)), False))
+    counted.sort(key=lambda change: change[0])
     visible = everything = 0
     peak = Peak(0, 0)
-    for _, size, hidden in seen:
+    for _, size, hidden in counted:
         everything += size
         visible += 0 if hidden else size
         peak = Peak(max(peak.visible, visible), max(peak.everything, everything))
     return peak
 
 
-def _operator(operators: list[tuple[float, float]], at: float) -> int | None:
-    """Which operator runs at this moment."""
-    n = bisect(operators, (at, float("inf"))) - 1
-    return n if n >= 0 and at <= operators[n][1] else None
+def _operator(operators: list[tuple[float, float]], time: float) -> int | None:
+    """Index of the operator that runs at a time; None between operators."""
+    n = bisect(operators, (time, float("inf"))) - 1
+    return n if n >= 0 and time <= operators[n][1] else None

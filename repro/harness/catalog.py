@@ -1,7 +1,7 @@
-"""Where experiments come from: experiments/<name>/runs.py, a user's own file (code, which is run), a spec.json.
+"""Finds experiments: experiments/<name>/runs.py, a user's own .py file, or a recorded spec.json.
 
-Each module has one function `experiment(scale=..., ...) -> Experiment`; its further parameters
-become flags of `repro run NAME`. Nothing here imports torch.
+Each .py file has one function `experiment(scale=..., ...) -> Experiment`. Its further parameters
+become options of `repro run NAME`. A user's file is code, which is run. Nothing here imports torch.
 """
 
 import importlib.util
@@ -26,9 +26,13 @@ _HOME = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True)
 class Source:
-    """One experiment function and where it was found; `parameters` are those besides the scale.
+    """An experiment function.
 
-    `notice` is what the user should know before it is planned, or empty.
+    Attributes:
+        name: of the experiment, or the path of the user's file.
+        function: scale and further parameters -> Experiment.
+        parameters: those besides the scale.
+        notice: a line for the user before it is planned; empty if there is nothing to say.
     """
 
     name: str
@@ -37,7 +41,11 @@ class Source:
     notice: str = ""
 
     def build(self, scale: Scale, **values: Any) -> Experiment:
-        """The experiment at a scale; raises ValueError (one line) when the function returns something else."""
+        """The experiment at a scale.
+
+        Raises:
+            ValueError: one line, if the function returns something else.
+        """
         experiment = self.function(scale=scale, **values)
         if not isinstance(experiment, Experiment):
             raise ValueError(
@@ -52,36 +60,39 @@ class Source:
         return (inspect.getdoc(self.function) or "").partition("Args:")[0].strip()
 
     def flags(self) -> list[tuple[str, Any, Any]]:
-        """(name, type, default) of each parameter for the command line, with its line of the docstring as help."""
+        """(name, type, default) of each parameter; its text in the docstring becomes the help."""
         from docstring_parser import parse
 
         documented = parse(self.function.__doc__ or "").params
         help_of = {p.arg_name: (p.description or "").replace("\n", " ") for p in documented}
         result = []
         for p in self.parameters:
-            mapping = _is_mapping(p.annotation)
-            kind = tuple[str, ...] if mapping else p.annotation
-            default = () if mapping else (tyro.MISSING if p.default is p.empty else p.default)
-            about = tyro.conf.arg(
-                help=help_of.get(p.name, ""), metavar="NAME=VALUE ..." if mapping else None
-            )
-            result.append((p.name, Annotated[kind, about], default))
+            text = help_of.get(p.name, "")
+            if _is_mapping(p.annotation):
+                argument = tyro.conf.arg(help=text, metavar="NAME=VALUE ...")
+                result.append((p.name, Annotated[tuple[str, ...], argument], ()))
+            else:
+                default = tyro.MISSING if p.default is p.empty else p.default
+                result.append((p.name, Annotated[p.annotation, tyro.conf.arg(help=text)], default))
         return result
 
     def values(self, parsed: dict[str, Any]) -> dict[str, Any]:
-        """Flag values as the function takes them: NAME=VALUE pairs become a dict."""
-        maps = {p.name: p.default for p in self.parameters if _is_mapping(p.annotation)}
-        return {
-            name: (
-                pairs(name, value) if value or maps[name] is inspect.Parameter.empty else maps[name]
-            )
-            if name in maps
-            else value
-            for name, value in parsed.items()
-        }
+        """The values of options as the function takes them: NAME=VALUE pairs become a dict."""
+        values = dict(parsed)
+        for p in self.parameters:
+            if not _is_mapping(p.annotation) or p.name not in parsed:
+                continue
+            if parsed[p.name] or p.default is p.empty:
+                values[p.name] = pairs(p.name, parsed[p.name])
+            else:
+                values[p.name] = p.default
+        return values
 
     def command(self, values: dict[str, Any]) -> str:
-        """What a user types after `repro run` to get these values; a file elsewhere without its folder."""
+        """What a user types after `repro run` to get these values.
+
+        The command is recorded, so an absolute path loses its folder.
+        """
         words = [Path(self.name).name if Path(self.name).is_absolute() else self.name]
         for p in self.parameters:
             value = values.get(p.name, p.default)
@@ -96,9 +107,10 @@ def names() -> dict[str, Path]:
 
 
 def find(name: str) -> Source:
-    """The experiment of that name, or of that file when it ends in .py.
+    """The experiment of a name, or of a file whose path ends in .py.
 
-    Raises ValueError (one line) when there is none, or the file cannot be used.
+    Raises:
+        ValueError: one line, if there is none or the file cannot be used.
     """
     if name.endswith(".py"):
         path = Path(name)
@@ -107,9 +119,12 @@ def find(name: str) -> Source:
                 f"experiment = '{name}': no such file; give the path of a Python file with "
                 "experiment()"
             )
-        if (size := path.stat().st_size) > SMALL:
-            has = f"has {size} bytes, allowed are {SMALL}"
-            raise ValueError(f"experiment = '{name}': {has}; is it the right file?")
+        size = path.stat().st_size
+        if size > SMALL:
+            raise ValueError(
+                f"experiment = '{name}': has {size} bytes, allowed are {SMALL}; is it the right "
+                "file?"
+            )
         return _load(path, name)
     known = names()
     if name not in known:
@@ -121,9 +136,14 @@ def find(name: str) -> Source:
 
 
 def replay(path: Path, *, trusted: bool = False) -> Source:
-    """A recorded run, from its spec.json or as YAML, as an experiment: the run and the baselines of its ratios.
+    """An experiment of one recorded run and the baselines of its ratios.
 
-    Raises ValueError (one line) when the file is no spec, or names code and is not trusted.
+    Args:
+        path: the run's spec.json, or the same as YAML.
+        trusted: whether the spec may name code.
+
+    Raises:
+        ValueError: one line, if the file is no spec, or names code and is not trusted.
     """
     experiment_folder = path.parent.parent
     if (experiment_folder / RECORDS).is_file():  # the run is one of the reference results
@@ -135,10 +155,11 @@ def replay(path: Path, *, trusted: bool = False) -> Source:
     notice = consent(f"--spec {path}", spec.model, trusted=trusted)
 
     def experiment(scale: Scale) -> Experiment:
-        free = {"balance": spec.balance if isinstance(spec.balance, str) else "time"}
-        alone = spec.model_copy(update={"K": 1, **free})
-        pair = spec.model_copy(update={"K": 2, "M": 1, **free})
-        bases = [alone] if spec.K == 1 else [alone, pair]
+        # A list of layer counts fits one K alone.
+        balance = spec.balance if isinstance(spec.balance, str) else "time"
+        bases = [spec.model_copy(update={"K": 1, "balance": balance})]
+        if spec.K > 1:
+            bases.append(spec.model_copy(update={"K": 2, "M": 1, "balance": balance}))
         others = [base for base in bases if (base.K, base.M) != (spec.K, spec.M)]
         return Experiment(
             name="replay",
@@ -152,7 +173,7 @@ def replay(path: Path, *, trusted: bool = False) -> Source:
 
 
 def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """`("L=3", "attention=fused")` -> {"L": 3, "attention": "fused"}; a value is JSON where it can be, else text."""
+    """`("L=3", "attention=fused")` -> {"L": 3, "attention": "fused"}: JSON values, else texts."""
     result = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -169,6 +190,7 @@ def pairs(field: str, texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _load(path: Path, name: str) -> Source:
+    """Import a file and take its function `experiment`."""
     module_name = f"repro_experiment_{slug(path.stem).replace('-', '_').replace('.', '_')}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -195,18 +217,19 @@ def _load(path: Path, name: str) -> Source:
 
 
 def _words(value: Any) -> list[str]:
-    """A flag's value as the words of a command line."""
+    """The value of an option as words of a command line."""
     if isinstance(value, dict):
-        return [
-            f"{name}={part if isinstance(part, str) else json.dumps(part)}"
-            for name, part in value.items()
-        ]
-    return [str(part) for part in value] if isinstance(value, tuple | list) else [str(value)]
+        texts = {
+            n: part if isinstance(part, str) else json.dumps(part) for n, part in value.items()
+        }
+        return [f"{name}={text}" for name, text in texts.items()]
+    if isinstance(value, tuple | list):
+        return [str(part) for part in value]
+    return [str(value)]
 
 
 def _is_mapping(annotation: Any) -> bool:
-    return (
-        annotation is dict
-        or get_origin(annotation) is dict
-        or any(_is_mapping(a) for a in get_args(annotation))
-    )
+    """True for dict, dict[...] and unions with them."""
+    if annotation is dict or get_origin(annotation) is dict:
+        return True
+    return any(_is_mapping(part) for part in get_args(annotation))

@@ -1,6 +1,6 @@
-"""The machine that measures: which devices a scale uses here, and the facts recorded beside every result.
+"""This machine: the devices that a scale uses, and the facts recorded with every result.
 
-torch is imported only where a GPU driver is present, so listing and planning stay fast.
+torch is imported only if a GPU driver is present, so that listing and planning stay fast.
 """
 
 import os
@@ -38,8 +38,8 @@ class Machine:
         device: "cpu" or "cuda".
         kind: what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200".
         count: how many stages can compute at once: usable cores, or GPUs.
-        transport: what carries messages unless a run says otherwise: "shm" (memory shared by the
-            processes of a Linux host), "gloo" or "nccl".
+        transport: the default carrier of messages: "shm" (memory shared by the processes of a
+            Linux host), "gloo" or "nccl".
         torch: version of torch.
     """
 
@@ -58,14 +58,15 @@ class Machine:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What a timed run's id depends on besides its spec."""
+        """The facts that the id of a timed run depends on, besides its spec."""
         return {"device": self.kind, "transport": self.transport, "torch": self.torch}
 
 
 def detect(scale: Scale) -> Machine:
-    """The machine at a scale: smoke and laptop compute on the CPU, node and paper on GPUs.
+    """The devices of a scale: smoke and laptop compute on the CPU, node and paper on GPUs.
 
-    Raises ValueError (one line) where the scale needs a GPU and torch can use none.
+    Raises:
+        ValueError: one line, if the scale needs a GPU and torch can use none.
     """
     torch = installed("torch")
     if scale in ("smoke", "laptop"):
@@ -81,32 +82,34 @@ def detect(scale: Scale) -> Machine:
 
 
 def default_scale() -> tuple[Scale, str]:
-    """The scale when none is asked for, and why."""
+    """The default scale, and why."""
     count = len(gpus())
     if count >= 2:
         return "node", f"{count} GPUs are usable"
-    found = "one GPU is" if count else "no GPU is"
-    return "laptop", f"{found} usable here, so stages compute on {cores()} CPU cores"
+    usable = "one GPU is" if count else "no GPU is"
+    return "laptop", f"{usable} usable here, so stages compute on {cores()} CPU cores"
 
 
 def cores() -> int:
-    """CPU cores that this process may use: its affinity, cut by a container's quota."""
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    """CPU cores that this process may use: its affinity, limited by a container's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+    else:
+        usable = os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return usable if quota == "max" else max(1, min(usable, int(quota) // int(period)))
+        if quota == "max":
+            return usable
+        return max(1, min(usable, int(quota) // int(period)))
     except (OSError, ValueError):
         return usable
 
 
 def oom_kills() -> int:
-    """How many processes of this container the system has ended for want of memory so far; 0 where it does not say."""
+    """Processes of this container that the system has killed for lack of memory; 0 if unknown."""
     try:
-        counts = dict(
-            line.split() for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
-        )
+        lines = Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
+        counts = dict(line.split() for line in lines)
         return int(counts["oom_kill"])
     except (OSError, ValueError, KeyError):
         return 0
@@ -114,12 +117,9 @@ def oom_kills() -> int:
 
 @cache
 def gpus() -> tuple[str, ...]:
-    """Names of the GPUs that torch can use; torch is asked only where a driver is present."""
-    if not (
-        Path("/proc/driver/nvidia").exists()
-        or Path("/dev/kfd").exists()
-        or shutil.which("nvidia-smi")
-    ):
+    """Names of the GPUs that torch can use; torch is asked only if a driver is present."""
+    drivers = (Path("/proc/driver/nvidia"), Path("/dev/kfd"))
+    if not any(path.exists() for path in drivers) and not shutil.which("nvidia-smi"):
         return ()
     import torch
 
@@ -129,7 +129,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def cpu_name() -> str:
-    """The processor's name without marketing: `AMD EPYC 7B13`."""
+    """The processor's name without trademarks and core counts: `AMD EPYC 7B13`."""
     name = ""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -143,31 +143,27 @@ def cpu_name() -> str:
 
 
 def installed(package: str) -> str:
-    """Version of an installed package, without importing it; empty when it is not there."""
+    """Version of a package, without importing it; empty if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-_RESULTS = (":!results", ":!plots")  # what is being measured changes these, and no number
-
-
 @cache
 def commit() -> str:
-    """Short commit of this code, `+dirty` when tracked files but results were changed, `unknown` outside git."""
+    """Short commit of this code; `+dirty` after it if code was changed, `unknown` outside git."""
     short = _git("rev-parse", "--short=10", "HEAD")
     if not short:
         return "unknown"
-    return short + (
-        "+dirty"
-        if _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_RESULTS)
-        else ""
-    )
+    # Results and plots change no number that is measured.
+    code = (".", ":!results", ":!plots")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return f"{short}+dirty" if changed else short
 
 
 def environment(machine: Machine) -> dict[str, object]:
-    """What is recorded in env.json: versions, hardware and commit; no paths, no host name."""
+    """Content of env.json: versions, hardware and commit, but no paths and no host name."""
     return {
         **asdict(machine),
         "python": platform.python_version(),
@@ -182,17 +178,17 @@ def environment(machine: Machine) -> dict[str, object]:
 
 
 def torchrun_rank() -> int | None:
-    """This process's rank when torchrun started it, else None."""
+    """This process's rank if torchrun started it, else None."""
     return int(os.environ["RANK"]) if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None
 
 
-def _limit(here: int) -> int:
-    """Devices in reach: those here, or under torchrun those of all its ranks."""
+def _limit(local: int) -> int:
+    """Usable devices: those of this host, or under torchrun one per rank."""
     if torchrun_rank() is None:
-        return here
+        return local
     world = int(os.environ["WORLD_SIZE"])
     nodes = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", str(world))))
-    return min(world, here * nodes)
+    return min(world, local * nodes)
 
 
 def _git(*arguments: str) -> str:

@@ -1,9 +1,8 @@
-"""Files from outside, read as plain data: whatever their bytes, a value or one `ValueError` that says what is wrong.
+"""Readers of files that others may have written: JSON, YAML and parquet tables.
 
-JSON as in `repro.io.untrusted`, YAML without its tags and aliases, and tables in parquet. Nothing
-is constructed but dicts, lists, texts, numbers, true, false and null, so nothing that is read here
-can run code. What is larger, deeper or otherwise more than a file of ours can be is refused before
-it costs memory or time.
+Whatever the bytes, the result is a value or a `ValueError` of one line. Only dicts, lists, texts,
+numbers, true, false and null are constructed, so reading runs no code. A file that is larger or
+deeper than one of ours can be is refused before it costs memory or time.
 """
 
 import json
@@ -29,23 +28,29 @@ from repro.io.untrusted import (
     with_article,
 )
 
-_YAML = 2**16  # bytes of YAML, which is written by hand and slow to read
-_ROWS = 2**20  # of a table
-_WORD = 64  # characters of a text in a table
-# Models that our own code and timm's registry build; any other name may load or run something else.
+_MOST_YAML = 2**16  # bytes; YAML is written by hand, and slow to read
+_MOST_ROWS = 2**20  # of a table
+_MOST_LETTERS = 64  # of a text in a table
+# Models that our own code and timm's registry build. Any other name may load or run something else.
 _BUILT_IN = re.compile(r"(timm:)?[A-Za-z0-9_.-]+")
 
 T = TypeVar("T", bound=BaseModel)
 
 
 def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
-    """A file as a `kind`: YAML where its name ends in .yaml or .yml, else JSON.
+    """Read a file as a pydantic model.
 
-    Raises ValueError, one line that names the file, what is wrong and what to try.
+    Args:
+        path: of the file; YAML if it ends in .yaml or .yml, else JSON.
+        kind: the model.
+        limit: the most bytes.
+
+    Raises:
+        ValueError: one line that names the file, what is wrong and what to try.
     """
     try:
         if path.suffix.lower() in (".yaml", ".yml"):
-            value = from_yaml(read_text(path, min(limit, _YAML)))
+            value = from_yaml(read_text(path, min(limit, _MOST_YAML)))
         else:
             value = from_json(read_text(path, limit))
         if not isinstance(value, dict):
@@ -55,41 +60,42 @@ def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
             )
         return kind(**value)
     except ValidationError as error:
-        raise ValueError(f"{path}: {in_words(error)}; correct it") from None
+        raise ValueError(f"{path}: {first_mistake(error)}; correct it") from None
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def consent(source: str, model: str, *, trusted: bool) -> str:
-    """The one gate for a model's name that comes from a file: call it before anything is built from the name.
+    """Check a model's name that comes from a file; call it before anything is built from the name.
 
-    A function of any module that Python finds can be named, with any arguments: `import:os:system`
-    is a program. A name that the user typed, or that stands in an experiment's file, needs no gate.
+    Such a name can be any function of any Python module, with any arguments: `import:os:system`
+    runs a program. A name that the user typed, or that is in an experiment's .py file, needs no
+    check.
 
     Args:
         source: of the name, for messages, such as "--spec theirs.json".
         model: the name.
-        trusted: whether the user said that this code may run.
+        trusted: whether the user allowed this code to run.
 
     Returns:
-        What to say about the code that will run, one line; empty where the name is no code.
+        A line about the code that will run; empty if the name is no code.
 
     Raises:
-        ValueError: one line, where the name is code and is not trusted, or is no model's name.
+        ValueError: one line, if the name is code that is not trusted, or no name of a model.
     """
     if _BUILT_IN.fullmatch(model):
         return ""
-    prefix, _, named = model.partition(":")
+    prefix, _, path = model.partition(":")
     if prefix != "import":
         raise ValueError(
             f"{source} names the model {short(model)}: allowed are names of `repro.models`, "
             "timm:NAME of timm's own list, and import:package.module:function; correct it"
         )
-    module, _, function = named.partition(":")
-    what = f"{source} names code: it imports the Python module {module} and calls {function}"
+    module, _, function = path.partition(":")
+    text = f"{source} names code: it imports the Python module {module} and calls {function}"
     if not trusted:
-        raise ValueError(f"{what} with the model_args; look at both, then add --trust to run it")
-    return f"{what}, as --trust allows"
+        raise ValueError(f"{text} with the model_args; look at both, then add --trust to run it")
+    return f"{text}, as --trust allows"
 
 
 def from_yaml(text: str) -> Any:
@@ -163,11 +169,17 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:str", _PlainLoader.construct_wor
 
 
 def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
-    """The rows of a parquet file, of which these columns are read; raises ValueError, which does not name the file.
+    """Read columns of a parquet file.
 
     Args:
         path: of the file.
-        columns: name -> int, float or str; a text is a short word.
+        columns: name -> int, float or str; texts are short.
+
+    Returns:
+        A dict per row.
+
+    Raises:
+        ValueError: one line, which does not name the file.
     """
     from pyarrow import BufferReader, parquet
 
@@ -178,14 +190,14 @@ def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
                 return []
             _check_table(file, columns)
         texts = [name for name, kind in columns.items() if kind is str]
-        # Each text once, however often it stands there: so it cannot unfold before it has been
-        # looked at.
+        # As dictionaries, each text is in memory once, so that long repeated texts are found
+        # before they take memory.
         with parquet.ParquetFile(BufferReader(raw), read_dictionary=texts) as file:
             table = file.read(columns=list(columns), use_threads=False)
         for name in texts:
-            words = table.column(name).combine_chunks().dictionary
-            if any(len(word.as_py() or "") > _WORD for word in words):
-                raise ValueError(f"{name} holds a text of more than {_WORD} characters")
+            texts_once = table.column(name).combine_chunks().dictionary
+            if any(len(text.as_py() or "") > _MOST_LETTERS for text in texts_once):
+                raise ValueError(f"{name} holds a text of more than {_MOST_LETTERS} characters")
         return table.to_pylist()
     except Exception as error:  # a damaged file fails in many ways
         raise ValueError(
@@ -193,27 +205,25 @@ def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
         ) from None
 
 
-def in_words(error: ValidationError) -> str:
-    """The first mistake of a pydantic error: where, and what is wrong."""
+def first_mistake(error: ValidationError) -> str:
+    """The first mistake of a pydantic error: the field, and what is wrong."""
     first = error.errors(include_url=False)[0]
-    return (
-        f"{short('.'.join(str(part) for part in first['loc']), quote=False)}: "
-        f"{first['msg'].lower()}"
-    )
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{short(field, quote=False)}: {first['msg'].lower()}"
 
 
 def _check_table(file: Any, columns: Mapping[str, type]) -> None:
-    """Raise a ValueError unless a parquet file has these columns, of these kinds, and is not too large."""
+    """Raise a ValueError if a parquet file is too large or lacks a column of this type."""
     from pyarrow import types
 
     meta = file.metadata
     size = sum(meta.row_group(number).total_byte_size for number in range(meta.num_row_groups))
-    if meta.num_rows > _ROWS or size > LARGE:
-        raise ValueError(f"more than {_ROWS} rows or {LARGE} bytes")
+    if meta.num_rows > _MOST_ROWS or size > LARGE:
+        raise ValueError(f"more than {_MOST_ROWS} rows or {LARGE} bytes")
     is_kind = {int: types.is_integer, float: types.is_floating, str: _is_text}
     for name, kind in columns.items():
-        at = file.schema_arrow.get_field_index(name)
-        if at < 0 or not is_kind[kind](file.schema_arrow.field(at).type):
+        index = file.schema_arrow.get_field_index(name)
+        if index < 0 or not is_kind[kind](file.schema_arrow.field(index).type):
             raise ValueError(f"no column {name} of type {kind.__name__}")
 
 

@@ -1,4 +1,4 @@
-"""How long runs take: as recorded here, else as the experiment estimates, and as this start has seen since."""
+"""Estimates of how long runs take: from recorded rounds, the experiment's estimate, this session."""
 
 import statistics
 from collections import Counter
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from repro.harness.schema import Marker
 from repro.harness.spec import TIMED, Experiment, Scale
 
-# seconds for a run on no clock, simulated or counted; most of it is recording and mirroring
+# Seconds of a simulated or counted run, most of them for recording and mirroring.
 UNTIMED = 0.5
 _START_UP = 5.0  # CPU seconds for one worker to import and to join the others
-_TRUST = 5  # a pace that is known before the start counts as much as this many runs seen since
-_SETTLED = 60.0  # seconds of runs before their own speed counts as much as what was expected
+_PRIOR_RUNS = 5  # a pace that is known before the start counts as much as this many runs
+_PRIOR_SECONDS = 60.0  # the expected speed counts as much as this many seconds of runs
 
 
 class Kind(NamedTuple):
-    """Runs that take about as long: those of one group at one fidelity."""
+    """Runs that take about equally long: those of one group at one fidelity."""
 
     experiment: str
     group: str
@@ -31,42 +31,47 @@ def of_kinds(
     fidelities: Mapping[str, str],
     markers: Iterable[Marker],
 ) -> dict[Kind, float]:
-    """Seconds for one run in one round of each kind: the median of recorded rounds, else the experiment's estimate.
+    """Seconds of one run in one round, for each kind.
 
     Args:
-        experiment: whose runs they are.
-        scale: which of its estimates counts.
-        rounds: run id -> in how many rounds it takes part; without the runs that cannot be measured
-            here.
+        experiment: of the runs.
+        scale: chooses the experiment's estimate.
+        rounds: run id -> number of rounds; without the runs that cannot be measured here.
         fidelities: run id -> fidelity, of all runs.
-        markers: those of the recorded rounds.
+        markers: of the recorded rounds.
 
     Returns:
-        The pace of each kind; 0 where nothing is known.
+        The median of recorded rounds, else the experiment's estimate; 0 if neither exists.
     """
-    seen = _recorded(experiment.name, fidelities, markers)
+    recorded = _recorded(experiment.name, fidelities, markers)
     untimed = sum(count for run, count in rounds.items() if fidelities[run] not in TIMED)
     timed = sum(rounds.values()) - untimed
-    whole = 60 * experiment.minutes.get(scale, 0.0)
-    # Short estimates are of few seconds for each run.
-    for_untimed = min(UNTIMED, whole / (2 if timed else 1) / max(1, untimed))
-    for_timed = (whole - for_untimed * untimed) / max(1, timed)
-    groups = {(group.name, run.fidelity) for group in experiment.groups for run in group.runs}
-    kinds = [Kind(experiment.name, *place) for place in groups]
-    guess = {kind: for_timed if kind.fidelity in TIMED else for_untimed for kind in kinds}
-    return {kind: statistics.median(seen[kind]) if kind in seen else guess[kind] for kind in kinds}
+    estimate = 60 * experiment.minutes.get(scale, 0.0)
+    # Untimed runs take at most half of a short estimate, if there are timed runs too.
+    most_untimed = estimate / 2 if timed else estimate
+    for_untimed = min(UNTIMED, most_untimed / max(1, untimed))
+    for_timed = (estimate - for_untimed * untimed) / max(1, timed)
+    paces = {}
+    for group in experiment.groups:
+        for run in group.runs:
+            kind = Kind(experiment.name, group.name, run.fidelity)
+            if kind in recorded:
+                paces[kind] = statistics.median(recorded[kind])
+            else:
+                paces[kind] = for_timed if run.fidelity in TIMED else for_untimed
+    return paces
 
 
 def start_up(workers: int, cores: int) -> float:
-    """Seconds until this many workers are there."""
+    """Seconds until this many workers have started."""
     return _START_UP * max(1.0, workers / cores)
 
 
 class TimeLeft:
-    """Seconds that outstanding measurements will take.
+    """Estimates the seconds of the outstanding measurements.
 
-    A cold first run is one among many: what was known before the start keeps its weight, and only
-    what a run has taken itself counts much for its next rounds.
+    The pace known before the start keeps its weight, so that a cold first run does not change the
+    estimate much. For the next rounds of a run its own times count most.
     """
 
     def __init__(
@@ -78,54 +83,60 @@ class TimeLeft:
         self._took: dict[tuple[Kind, str], list[float]] = {}
 
     def started(self) -> None:
-        """The workers are there."""
+        """Note that the workers have started."""
         self._start_up = 0.0
 
     def done(self, kind: Kind, run: str, seconds: float | None) -> None:
-        """One measurement less; `seconds` is None where it was left out."""
+        """Count a measurement as done; `seconds` is None if it was left out."""
         self._left[kind, run] -= 1
         if seconds is not None:
             self._took.setdefault((kind, run), []).append(seconds)
 
     @property
     def seconds(self) -> float:
-        """About how many are left."""
+        """Estimated seconds that are left."""
         paces = {kind: self._pace_now(kind) for kind, _ in self._left}
         return self._start_up + sum(
-            count * self._each(place, paces) for place, count in self._left.items()
+            count * self._expected(kind, run, paces) for (kind, run), count in self._left.items()
         )
 
-    def _each(self, place: tuple[Kind, str], paces: Mapping[Kind, float]) -> float:
-        own = self._took.get(place, [])
-        return (paces[place[0]] + sum(own)) / (1 + len(own))
+    def _expected(self, kind: Kind, run: str, paces: Mapping[Kind, float]) -> float:
+        """Seconds of a run in its next round: the mean of its kind's pace and its own times."""
+        times = self._took.get((kind, run), [])
+        return (paces[kind] + sum(times)) / (1 + len(times))
 
     def _pace_now(self, kind: Kind) -> float:
-        """For a run of this kind that was not measured yet."""
-        seen = [
-            seconds for (other, _), took in self._took.items() if other == kind for seconds in took
-        ]
+        """Seconds of a run of this kind that was not measured yet."""
+        times = []
+        for (other, _), took in self._took.items():
+            if other == kind:
+                times += took
         known = self._pace.get(kind, 0.0)
         if not known:
-            return statistics.fmean(seen) if seen else 0.0
-        slower = self._slower() if kind.fidelity in TIMED else 1.0
-        return (_TRUST * slower * known + sum(seen)) / (_TRUST + len(seen))
+            return statistics.fmean(times) if times else 0.0
+        slowdown = self._slowdown() if kind.fidelity in TIMED else 1.0
+        return (_PRIOR_RUNS * slowdown * known + sum(times)) / (_PRIOR_RUNS + len(times))
 
-    def _slower(self) -> float:
-        """How much slower timed runs are than was expected."""
-        took = {
-            place: seconds for place, seconds in self._took.items() if place[0].fidelity in TIMED
-        }
-        expected = sum(len(took[place]) * self._pace.get(place[0], 0.0) for place in took)
+    def _slowdown(self) -> float:
+        """Time of the timed runs over their expected time."""
+        seconds = expected = 0.0
+        for (kind, _), took in self._took.items():
+            if kind.fidelity in TIMED:
+                seconds += sum(took)
+                expected += len(took) * self._pace.get(kind, 0.0)
         if not expected:
             return 1.0
-        return (_SETTLED + sum(map(sum, took.values()))) / (_SETTLED + expected)
+        return (_PRIOR_SECONDS + seconds) / (_PRIOR_SECONDS + expected)
 
 
 def _recorded(
     experiment: str, fidelities: Mapping[str, str], markers: Iterable[Marker]
 ) -> dict[Kind, list[float]]:
-    """Seconds for one run of each kind in every recorded round; of runs of several fidelities timed ones took them."""
-    seen: dict[Kind, list[float]] = {}
+    """Seconds of one run of each kind, one number per recorded round.
+
+    In a round with timed and untimed runs, the timed ones took what exceeds `UNTIMED` per run.
+    """
+    recorded: dict[Kind, list[float]] = {}
     for marker in markers:
         span = datetime.fromisoformat(marker.ended) - datetime.fromisoformat(marker.started)
         seconds = max(0.0, span.total_seconds())  # clocks may be set back
@@ -139,5 +150,5 @@ def _recorded(
                 pace = max(0.0, seconds - UNTIMED * untimed) / timed
             else:
                 pace = min(UNTIMED, seconds / count.total())
-            seen.setdefault(Kind(experiment, marker.group, fidelity), []).append(pace)
-    return seen
+            recorded.setdefault(Kind(experiment, marker.group, fidelity), []).append(pace)
+    return recorded

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from repro.harness.outside import in_words
+from repro.harness.outside import first_mistake
 
 
 def _moment(text: str) -> str:
@@ -359,7 +359,7 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
         return _round_adapter().validate_python(value)
     except ValidationError as error:
         # The first part of the place is the task, which old records do not name.
-        raise ValueError(in_words(error).removeprefix(f"{_task(value)}.")) from None
+        raise ValueError(first_mistake(error).removeprefix(f"{_task(value)}.")) from None
 
 
 class Marker(_Recorded):
@@ -429,7 +429,7 @@ def checked(kind: type[Model], value: Mapping[str, Any]) -> Model:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise ValueError(in_words(error)) from None
+        raise ValueError(first_mistake(error)) from None
 
 
 def misfit(run: str, record: RoundRecord) -> str:

@@ -24,31 +24,33 @@ TRANSFORMER: dict[Scale, dict[str, Any]] = {
 
 
 def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, dict[str, Any]]:
-    """What is simulated and emulated at each scale: the paper's size but in continuous integration."""
+    """Arguments of simulated and emulated models: the paper's size, except at scale smoke."""
     return {scale: smoke if scale == "smoke" else paper for scale in AMOEBANET}
 
 
 MODELLED_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], AMOEBANET["paper"])
 MODELLED_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], TRANSFORMER["paper"])
-# Transformer-48 with half of Table 1's widths: at those the weights of half the model alone fill a
-# TPUv3 core.
+# Transformer-48 with half of Table 1's widths. At the full widths the weights of half the model
+# alone fill a TPUv3 core.
 NARROW = _at_paper_size(
     {**TRANSFORMER["smoke"], "d": 16, "H": 32}, {"L": 48, "d": 1024, "H": 4096, "heads": 16}
 )
 # The models of Table 3.
 TABLE3_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], {"L": 18, "D": 128, "image": 224})
 TABLE3_TRANSFORMER = _at_paper_size(TRANSFORMER["smoke"], {"L": 24})
-# Of which L and D are left to grow until 64 MiB (24 MiB for the Transformer) are full.
+# Without D (AmoebaNet) and L (Transformer), which a fit increases until 64 or 24 MiB are full.
 AMOEBANET_SMALL: dict[str, Any] = {"L": 3, "image": 64, "num_classes": 10}
 TRANSFORMER_SMALL: dict[str, Any] = {"d": 128, "H": 512, "heads": 4, "V": 512, "T": 32}
 _TIMM = {"image": 64, "num_classes": 10}
 
 
 def stretched(base: float, K: int, M: int) -> float:
-    """How much longer stages wait than a device would, so that an emulated step takes about as long for every K and M.
+    """Time scale of an emulated run: how much longer its stages wait than a device would.
+
+    With it an emulated step takes about as long for every K and M.
 
     Args:
-        base: how much at M=1, where one stage after the other computes.
+        base: the time scale at M=1, where one stage after the other computes.
         K: stages.
         M: micro-batches.
     """
@@ -56,7 +58,7 @@ def stretched(base: float, K: int, M: int) -> float:
 
 
 def small(model: str, scale: Scale) -> dict[str, Any]:
-    """Arguments that make a model small enough for a scale on the CPU; none where its builder's defaults will do."""
+    """Arguments that make a model small enough for the CPU at a scale; empty for GPU scales."""
     if scale not in ("smoke", "laptop"):
         return {}
     if model.startswith("timm:"):

@@ -207,7 +207,7 @@ def test_a_table_that_unfolds_is_refused_unread(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "x.parquet"
     pd.DataFrame({"word": ["F"] * 1000, "count": [1] * 1000, "time": [0.5] * 1000}).to_parquet(path)
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr(outside, "_ROWS", 999)
+    monkeypatch.setattr(outside, "_MOST_ROWS", 999)
     with pytest.raises(ValueError, match="more than 999 rows"):
         read_table(path, COLUMNS)
 
