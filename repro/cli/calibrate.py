@@ -202,7 +202,7 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
     """Time a model's layers and write the calibration; what to say."""
     from repro.cli import layer_times
     from repro.gpipe import launch
-    from repro.harness.rehearsal import suits
+    from repro.harness.rehearsal import check_model
 
     args = pairs("model_args", options.model_args)
     for name, value in (("smallest", options.smallest), ("N", options.N)):
@@ -221,7 +221,7 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
         "steps": 2,
     }
     spec = RunSpec(M=M, N=M * options.smallest, task="calibrate", **common)
-    suits(spec)
+    check_model(spec)
     own = options.results / here.machine.slug / f"calibration-{slug(model)}.json"
     path = _file_to_write(options.output or own)
     record = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]

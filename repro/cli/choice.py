@@ -1,4 +1,4 @@
-"""What `repro plan` and `repro run` share: their options, the chosen experiments and their plans."""
+"""What `repro plan` and `repro run` share: options, chosen experiments and their plans."""
 
 import dataclasses
 import shlex
@@ -32,7 +32,7 @@ class PlanOptions:
     scale: Scale | None = None
     """how large everything is; by default node where two GPUs are usable, else laptop"""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """only the runs with all of these fields, such as K=2,M=4, and their baselines; may be repeated"""
+    """only runs with all these fields, such as K=2,M=4, and their baselines; may be repeated"""
     rounds: int | None = None
     """rounds of each group, instead of the experiment's own number"""
     results: Path = Path("results")

@@ -1,8 +1,8 @@
-"""`repro doctor`: what this machine has, what can be measured on it, and what is in the way.
+"""`repro doctor`: this machine's hardware and software, and what can be measured on it.
 
-Facts are gathered in one place (`gather`) and judged by pure functions (`gpu_trouble`, `problems`).
-A GPU that the driver knows and torch cannot use is an error with its reason and its remedy: stages
-would otherwise compute on the CPU and nobody would know why.
+`gather` collects facts; the pure functions `gpu_trouble` and `problems` judge them. A GPU that the
+driver knows and torch cannot use is an error, with a reason and a remedy: otherwise stages would
+compute on the CPU, and nobody would know why.
 """
 
 import os
@@ -34,7 +34,7 @@ class DoctorOptions:
     results: Path = Path("results")
     """where measurements would be recorded"""
     check: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run small pipelines for half a minute: messages, gradients, a stage that fails, memory, the engine's overhead"""
+    """run small pipelines for half a minute: messages, training, memory, overhead, a failing stage"""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,15 @@ class Device:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch was built for and what it can use; `cuda` is empty for a CPU build.
+    """What torch was built for and what it can use.
 
-    `error` is what torch said when it could not use the GPUs, `compiled` the architectures in it
-    ("sm_90").
+    Attributes:
+        cuda: version of CUDA it was built with; empty for a CPU build.
+        compiled: architectures it was compiled for, such as "sm_90".
+        devices: the GPUs it can use.
+        error: its warning when it could not use the GPUs.
+        threads: of one process.
+        backends: name -> whether it is available.
     """
 
     cuda: str = ""
@@ -64,7 +69,7 @@ class Torch:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver: its GPUs, its version and the newest CUDA it supports; all empty without one."""
+    """The NVIDIA driver: its GPUs, its version and the newest CUDA it supports; else empty."""
 
     gpus: tuple[str, ...] = ()
     version: str = ""
@@ -73,7 +78,10 @@ class Driver:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that the report says; memory and disk in GiB, load as of `repro.harness.contention.Watch`."""
+    """Everything that the report shows.
+
+    Memory and disk are in GiB; load is the share of `repro.harness.contention.Watch`.
+    """
 
     python: str
     packages: Mapping[str, str]
@@ -95,51 +103,52 @@ class Facts:
 
 
 def gpu_trouble(driver: Driver, torch: Torch, visible: str | None = None) -> str:
-    """Why torch cannot use the driver's GPUs and what to do, as one line; empty when all is well.
+    """Why torch cannot use the driver's GPUs and what to do, as one line; empty if it can.
 
     Args:
         driver: what the driver knows.
         torch: what torch knows.
-        visible: the value of CUDA_VISIBLE_DEVICES; None when it is not set.
+        visible: the value of CUDA_VISIBLE_DEVICES; None if it is not set.
     """
     if not torch.devices:
         return _unusable(driver, torch, visible) if driver.gpus else ""
-    old = [gpu for gpu in torch.devices if not _compiled_for(gpu.capability, torch.compiled)]
-    if not old:
-        return ""
-    sm = "".join(map(str, old[0].capability))
-    return (
-        f"{old[0].name} (sm_{sm}) is not among the GPUs this torch is built for "
-        f"({', '.join(torch.compiled)}): install a build for older GPUs, {_REINSTALL}, or an older "
-        "torch (2.11 or later)"
-    )
+    for gpu in torch.devices:
+        if not _compiled_for(gpu.capability, torch.compiled):
+            sm = "".join(map(str, gpu.capability))
+            return (
+                f"{gpu.name} (sm_{sm}) is not among the GPUs this torch is built for "
+                f"({', '.join(torch.compiled)}): install a build for older GPUs, {_REINSTALL}, or "
+                "an older torch (2.11 or later)"
+            )
+    return ""
 
 
 def trouble_here() -> str:
-    """`gpu_trouble` of this machine; torch is asked only where the driver lists a GPU."""
+    """`gpu_trouble` of this machine; torch is imported only if the driver lists a GPU."""
     driver = _driver()
-    return (
-        gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES")) if driver.gpus else ""
-    )
+    if not driver.gpus:
+        return ""
+    return gpu_trouble(driver, _torch(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
-    found = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
+    """Why torch can use none of the driver's GPUs, and what to do."""
+    fact = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
     if not torch.cuda:
-        return f"{found}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
+        return f"{fact}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
     if visible is not None and visible.strip() in ("", "-1"):
         return (
-            f"{found}: CUDA_VISIBLE_DEVICES={visible!r} hides them; unset it, or name some, such "
+            f"{fact}: CUDA_VISIBLE_DEVICES={visible!r} hides them; unset it, or name some, such "
             "as 0,1"
         )
     if driver.cuda and _major(driver.cuda) < _major(torch.cuda):
         return (
-            f"{found}: driver {driver.version} supports CUDA up to {driver.cuda} and this torch is "
+            f"{fact}: driver {driver.version} supports CUDA up to {driver.cuda} and this torch is "
             f"built for {torch.cuda}; update the driver, or install a build that fits it, "
             f"{_REINSTALL}"
         )
     reason = torch.error or "torch gives no reason"
-    return f"{found}: {reason}; restart the machine or container, then try {_REINSTALL}"
+    return f"{fact}: {reason}; restart the machine or container, then try {_REINSTALL}"
 
 
 def _major(version: str) -> int:
@@ -147,21 +156,27 @@ def _major(version: str) -> int:
 
 
 def _compiled_for(capability: tuple[int, int], compiled: tuple[str, ...]) -> bool:
-    """Binary code (sm_*) runs on later GPUs of its generation, intermediate code (compute_*) on any later."""
-    for entry in compiled:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", entry)
+    """Whether code for one of these architectures runs on a GPU.
+
+    Binary code (sm_*) runs on later GPUs of its generation, intermediate code (compute_*) on any
+    later GPU.
+    """
+    for architecture in compiled:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", architecture)
         if match is None:
             continue
-        kind, has = match[1], (int(match[2]), int(match[3]))
-        if has <= capability and (kind == "compute" or has[0] == capability[0]):
+        version = (int(match[2]), int(match[3]))
+        same_generation = version[0] == capability[0]
+        if version <= capability and (match[1] == "compute" or same_generation):
             return True
     return not compiled
 
 
 def problems(facts: Facts) -> list[str]:
-    """What must be put right, one line each."""
+    """What the user must fix, one line each."""
     lines = [gpu_trouble(facts.driver, facts.torch, facts.visible)]
-    if missing := [name for name, version in facts.packages.items() if not version]:
+    missing = [name for name, version in facts.packages.items() if not version]
+    if missing:
         lines.append(f"{', '.join(missing)} is not installed: run `./run_all.sh --setup-only`")
     if not facts.results_writable:
         lines.append(f"{facts.results} cannot be written: choose another folder with --results")
@@ -169,7 +184,7 @@ def problems(facts: Facts) -> list[str]:
 
 
 def abilities(facts: Facts) -> list[str]:
-    """What can be measured here, in the words of `repro plan`."""
+    """What can be measured here, one line each, with the scale names of `repro plan`."""
     gpus = len(facts.torch.devices)
     lines = [f"scale {facts.scale} when none is asked for: {facts.why}"]
     lines.append(f"on the CPU: K up to {facts.cores} stages, one core each (--scale smoke, laptop)")
@@ -180,7 +195,7 @@ def abilities(facts: Facts) -> list[str]:
 
 
 def gather(results: Path) -> Facts:
-    """Look at this machine; imports torch and wandb."""
+    """Collect the facts of this machine; imports torch and wandb."""
     import psutil
 
     watch = Watch()
@@ -221,15 +236,13 @@ def _torch() -> Torch:
         import torch.distributed as dist
 
         usable = torch.cuda.is_available()
-    found = [
-        torch.cuda.get_device_properties(i)
-        for i in range(torch.cuda.device_count() if usable else 0)
-    ]
+    count = torch.cuda.device_count() if usable else 0
+    gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
     return Torch(
         cuda=torch.version.cuda or "",
         compiled=tuple(torch.cuda.get_arch_list()) if usable else (),
         devices=tuple(
-            Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory / GIB) for gpu in found
+            Device(gpu.name, (gpu.major, gpu.minor), gpu.total_memory / GIB) for gpu in gpus
         ),
         error=" ".join(str(caught[-1].message).split())[:200] if caught else "",
         threads=torch.get_num_threads(),
@@ -259,18 +272,23 @@ def _driver() -> Driver:
 
 
 def parse_driver(listed: str, shown: str) -> Driver:
-    """Read what `nvidia-smi` lists (`name,driver_version` as csv without header) and what it shows on top."""
+    """The driver, from two outputs of `nvidia-smi`.
+
+    Args:
+        listed: csv of name and driver_version, without header.
+        shown: the plain output, whose head has the version of CUDA.
+    """
     rows = [
         [part.strip() for part in line.split(",")] for line in listed.splitlines() if "," in line
     ]
+    names = tuple(row[0] for row in rows)
+    version = rows[0][1] if rows else ""
     cuda = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", shown)
-    return Driver(
-        tuple(row[0] for row in rows), rows[0][1] if rows else "", cuda[1] if cuda else ""
-    )
+    return Driver(names, version, cuda[1] if cuda else "")
 
 
 def _memory_limit() -> float:
-    """Bytes that a container may use; infinite without a limit."""
+    """Bytes that this container may use; infinite without a limit."""
     try:
         text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         return float("inf") if text == "max" else float(text)
@@ -297,11 +315,13 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
     ]
     known = [f"{name} (driver {facts.driver.version})" for name in facts.driver.gpus]
     backends = ", ".join(
-        f"{name} {'yes' if there else 'no'}" for name, there in facts.torch.backends.items()
+        f"{name} {'yes' if available else 'no'}" for name, available in facts.torch.backends.items()
     )
+    load = "not known here" if facts.load is None else contention.describe(facts.load)
+    lines = abilities(facts)
     return [
         ("processor", f"{facts.cpu}: {facts.cores} usable cores of {facts.cores_installed}"),
-        ("load", "not known here" if facts.load is None else contention.describe(facts.load)),
+        ("load", load),
         ("memory", f"{facts.memory_free:.1f} GiB free of {facts.memory:.1f} GiB"),
         ("disk", f"{facts.disk_free:.1f} GiB free at {facts.results}"),
         ("python", f"{facts.python}; {packages}"),
@@ -316,12 +336,13 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
             f"offline unless --wandb online; API key {'set' if facts.wandb_key else 'not set'}",
         ),
         ("results", f"{facts.results}: {'writable' if facts.results_writable else 'NOT WRITABLE'}"),
-        *(("" if number else "measures", line) for number, line in enumerate(abilities(facts))),
+        ("measures", lines[0]),
+        *(("", line) for line in lines[1:]),
     ]
 
 
 def print_report(results: Path = Path("results")) -> int:
-    """Print the report; returns the exit status: 0, or 1 when something must be put right."""
+    """Print the report; returns the exit status, 1 if the user must fix something."""
     from rich.table import Table
 
     from repro.harness.terminal import console_for
@@ -334,33 +355,33 @@ def print_report(results: Path = Path("results")) -> int:
     for topic, text in rows(facts):
         table.add_row(topic, text)
     console.print(table)
-    found = problems(facts)
-    for line in found:
+    errors = problems(facts)
+    for line in errors:
         console.print(f"ERROR: {line}", style="bold red", markup=False, soft_wrap=True)
-    if contention.is_busy(facts.load):
-        told = (
-            "this machine is busy, see load: steps measured now would take longer and differ more"
-        )
+    busy = contention.is_busy(facts.load)
+    if busy:
         console.print(
-            f"WARNING: {told}; end other processes first",
+            "WARNING: this machine is busy, see load: steps measured now would take longer and "
+            "differ more; end other processes first",
             style="bold yellow",
             markup=False,
             soft_wrap=True,
         )
-    if not found:
-        well = "Otherwise all is well" if contention.is_busy(facts.load) else "All is well"
-        console.print(
-            f"{well}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green"
-        )
-    return 1 if found else 0
+    if errors:
+        return 1
+    verdict = "Otherwise all is well" if busy else "All is well"
+    console.print(
+        f"{verdict}. Next: `.venv/bin/repro list`, or `./run_all.sh --scale smoke`.", style="green"
+    )
+    return 0
 
 
 def main(arguments: list[str]) -> int:
-    """Print the facts, and try them where that is asked for."""
+    """Print the facts; with --check also the results of the checks."""
     options = parse(DoctorOptions, arguments, "repro doctor")
     status = print_report(options.results)
     if options.check:
-        from repro.cli.doctor_check import print_checks  # which imports torch
+        from repro.cli.doctor_check import print_checks  # imports torch
 
         status = max(status, print_checks())
     return status

@@ -125,7 +125,7 @@ class Bench:
 
 
 def place() -> Place:
-    """As many stages as devices can compute at once, 2 to 8: GPUs if torch can use them, else cores."""
+    """A stage for each usable GPU, or else for each CPU core; 2 to 8 stages."""
     gpus = machine.gpus()
     count = len(gpus) or machine.cores()
     K = min(max(count, 2), _MOST_STAGES)

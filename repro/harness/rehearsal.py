@@ -1,9 +1,8 @@
-"""What only the models can tell, before any process is started: their names, arguments, layers and shapes.
+"""Checks runs against their models before workers start: names, arguments, layers and shapes.
 
-Each distinct model that is not our own passes one micro-batch through its layers and its loss,
-once, on fake tensors: these have shapes and no memory, so a model of any size takes a second or
-two. That happens in a process of its own: a layer that hangs, or ends its process, must not do so
-to the one that starts and watches all others.
+Each distinct model that is not our own passes one micro-batch through its layers and its loss on
+fake tensors. These have shapes but no memory, so a model of any size takes a second or two. It
+happens in a separate process, because a layer may hang or end its process.
 """
 
 import json
@@ -31,64 +30,68 @@ from repro.harness.tasks import simulate
 from repro.io.untrusted import message
 from repro.models import BUILDERS, Model, build
 
-_LONGEST = 120.0  # seconds; imports take most of what is usual
-# around the answer: the user's code may print before and after it
+_TIMEOUT = 120.0  # seconds; usually imports take most of the time
+# Around the answer, since the user's code may print before and after it.
 _MARK, _END = "\x1erefused:", "\x1e"
 
 
 def check_plans(plans: Sequence[Plan]) -> None:
-    """Raise a one-line ValueError for what only the models can tell, before any process is started.
+    """Raise a one-line ValueError if a run does not fit its model.
 
-    What is done was checked when it was measured, what is skipped when it was first said to be: a
-    second start looks at no model.
+    Only missing runs and newly skipped ones are checked, so that a second start builds no model.
     """
-    asked = [
+    specs = [
         run.spec
         for plan in plans
         for run in plan.runs
         if run.missing
         or (run.status == "skipped" and plan.folder.status(run.id).status != "skipped")
     ]
-    if asked:
-        check(asked, plans[0].machine.device)
+    if specs:
+        check(specs, plans[0].machine.device)
 
 
 def check(specs: Iterable[RunSpec], device: str) -> None:
-    """Hold runs against their models.
+    """Check runs against their models.
 
     Args:
         specs: the runs.
         device: "cpu" or "cuda", what measured runs compute on.
 
     Raises:
-        ValueError: one line, for the first run that cannot be: an unknown model, arguments that it
-            does not take, code of the user's that cannot be imported or that fails, too few layers,
-            shapes that do not fit together.
+        ValueError: one line, for the first run that cannot work: an unknown model or argument, a
+            user's code that cannot be imported or that fails, too few layers, shapes that do not
+            fit together.
     """
     built: dict[str, Model] = {}
     distinct: list[RunSpec] = []
     for spec in specs:
-        if spec.task == "fit":  # which builds models of many sizes
-            suits(spec)
+        if spec.task == "fit":  # builds models of many sizes
+            check_model(spec)
             continue
         key = canonical([spec.model, spec.model_args])
         if key in built:
-            suits(spec, built[key])
+            check_model(spec, built[key])
             continue
         model = built[key] = build(spec.model, **spec.arguments)
-        suits(spec, model)
-        # Our own models are held against their arguments by their builders, and layers that wait
-        # would really wait.
+        check_model(spec, model)
+        # The builders of our own models check the arguments; layers that wait would really wait.
         if spec.model not in BUILDERS and not simulate.waits(model):
             distinct.append(spec)
-    if distinct and (told := _told_apart(distinct, device)):
-        raise ValueError(told)
+    refusal = _rehearse_apart(distinct, device) if distinct else ""
+    if refusal:
+        raise ValueError(refusal)
 
 
-def suits(spec: RunSpec, model: Model | None = None) -> None:
-    """Raise a one-line ValueError for what only the model can tell: its name, arguments, L, and whether it computes.
+def check_model(spec: RunSpec, model: Model | None = None) -> None:
+    """Check a run against its model: name, arguments, number of layers, fidelity.
 
-    Builds the list of layers but no layer; `model` is that of the spec, where it was built before.
+    Args:
+        spec: the run.
+        model: that of the spec, if it was built before. No layer is built.
+
+    Raises:
+        ValueError: one line.
     """
     if spec.task == "fit":
         sizes = size_ladders(spec.model, spec.arguments, None)
@@ -112,75 +115,76 @@ def suits(spec: RunSpec, model: Model | None = None) -> None:
             f"fidelity = '{spec.fidelity}': training runs are {', '.join(TIMED)} or simulated; "
             "choose one"
         )
-    elif (waits := simulate.waits(model)) != (spec.fidelity == "emulated"):
-        raise ValueError(
-            f"fidelity = '{spec.fidelity}': the layers of {spec.model} "
-            f"{'wait' if waits else 'compute'}, so allowed is "
-            f"'{'emulated' if waits else 'measured'}' or 'simulated'; set that"
-        )
+    else:
+        kind, fidelity = ("wait", "emulated") if simulate.waits(model) else ("compute", "measured")
+        if spec.fidelity != fidelity:
+            raise ValueError(
+                f"fidelity = '{spec.fidelity}': the layers of {spec.model} {kind}, so allowed is "
+                f"'{fidelity}' or 'simulated'; set that"
+            )
     spec.fit(len(model.layers))
 
 
 def rehearse(specs: Iterable[RunSpec], device: str) -> None:
-    """Pass one micro-batch through the model of each of these runs, in this process; errors as of `check`."""
+    """Pass one micro-batch through the model of each run, in this process; errors as of `check`."""
     last: Counter | None = None
     for spec in specs:
         last = _pass(spec, build(spec.model, **spec.arguments), device, last)
 
 
-def _told_apart(specs: list[RunSpec], device: str) -> str:
-    """What `rehearse` refuses in a process of its own.
+def _rehearse_apart(specs: list[RunSpec], device: str) -> str:
+    """Rehearse in a separate process; returns its error, or an empty text.
 
-    Nothing, and one warning, where that process ends without an answer or hangs: the run will tell.
+    If that process hangs or ends without an answer, there is a warning and no error: the run itself
+    will show what is wrong.
     """
     task = {"path": sys.path, "specs": [spec.plain() for spec in specs], "device": device}
     command = [sys.executable, "-m", "repro.harness.rehearsal"]
-    # Files, not pipes: a process that the user's code starts may hold a pipe for as long as it
-    # likes.
+    # Files, not pipes: a process that the user's code starts may keep a pipe open.
     with (
-        tempfile.TemporaryFile("w+") as asked,
-        tempfile.TemporaryFile("w+", errors="replace") as answered,
+        tempfile.TemporaryFile("w+") as question,
+        tempfile.TemporaryFile("w+", errors="replace") as output,
     ):
-        json.dump(task, asked)
-        asked.seek(0)
+        json.dump(task, question)
+        question.seek(0)
         try:
             code = subprocess.run(
                 command,
-                stdin=asked,
-                stdout=answered,
+                stdin=question,
+                stdout=output,
                 stderr=subprocess.DEVNULL,
-                timeout=_LONGEST,
+                timeout=_TIMEOUT,
                 check=False,
             ).returncode
             ended = f"the process in which it ran ended with {how(code)}"
         except subprocess.TimeoutExpired:
-            ended = f"it took more than {_LONGEST:.0f} s"
-        answered.seek(0)
-        answer = answered.read().rpartition(_MARK)[2].partition(_END)
-    if not answer[1]:
+            ended = f"it took more than {_TIMEOUT:.0f} s"
+        output.seek(0)
+        answer, end, _ = output.read().rpartition(_MARK)[2].partition(_END)
+    if not end:
         models = ", ".join(dict.fromkeys(short(spec.model) for spec in specs))
         warnings.warn(
-            f"model = {models}: not tried before the start, since {ended}; the run will tell",
+            f"model = {models}: not checked before the start, since {ended}; the run will show",
             stacklevel=1,
         )
         return ""
-    return json.loads(answer[0])
+    return json.loads(answer)
 
 
 def _main() -> None:
-    """The process of its own: a task on standard input, the refusal as JSON behind a mark on standard output."""
+    """The separate process: a task on standard input, the error as JSON on standard output."""
     task = json.load(sys.stdin)
     sys.path[:] = task["path"]
-    told = ""
+    refusal = ""
     try:
         rehearse([RunSpec(**spec) for spec in task["specs"]], task["device"])
     except ValueError as error:
-        told = message(error)
-    print(_MARK + json.dumps(told) + _END, flush=True)
+        refusal = message(error)
+    print(_MARK + json.dumps(refusal) + _END, flush=True)
 
 
 def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Counter | None:
-    """One micro-batch through layers and loss; returns the counter, whose traces the next model may use."""
+    """Pass one micro-batch through layers and loss; returns the counter for the next model."""
     examples = sizes(spec.N // spec.D, spec.M)[0]
     try:
         inputs, targets = (
@@ -189,19 +193,21 @@ def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Cou
         counter = Counter(model.layers, model.loss, like=like)
         counter.head(inputs, targets, graph=False)
     except Exception as error:
-        if spec.modelled:  # there is nothing but fake tensors
-            told = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            told += message(error)
-            raise ValueError(f"model = {short(spec.model)}: {told}") from error
-        # Fake tensors have no values, and no layer is obliged to do without: what counts are real
-        # ones.
-        _really(spec, model, device)
+        if spec.modelled:  # such a run uses fake tensors alone
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(f"model = {short(spec.model)}: {kind}{message(error)}") from error
+        # Fake tensors have no values, which a layer may need. Real tensors decide.
+        _pass_real_tensors(spec, model, device)
         return like
     return counter
 
 
-def _really(spec: RunSpec, model: Model, device: str) -> None:
-    """The first micro-batch on real tensors, one layer in memory at a time; ValueError names what fails."""
+def _pass_real_tensors(spec: RunSpec, model: Model, device: str) -> None:
+    """Pass the first micro-batch through the model, with one layer in memory at a time.
+
+    Raises:
+        ValueError: one line that names the layer that fails.
+    """
     where = "batch"
     try:
         with torch.random.fork_rng(), torch.no_grad():
@@ -212,13 +218,13 @@ def _really(spec: RunSpec, model: Model, device: str) -> None:
             value: Any = _moved(inputs, device)
             for index, layer in enumerate(model.layers):
                 where = f"layers[{index}] ({_name(layer)})"
-                # A ready-made layer keeps what it is: its statistics would change.
+                # A copy, since a pass would change the statistics of a ready-made layer.
                 module = deepcopy(layer) if isinstance(layer, nn.Module) else layer()
                 value = module.to(device)(value)
             where = "loss"
             model.loss(value, _moved(targets, device))
     except (MemoryError, torch.OutOfMemoryError):
-        return  # of one process here; its stages may have room
+        return  # there may be enough for one stage of it
     except Exception as error:
         raise ValueError(
             f"model = {short(spec.model)}, {where}, on a micro-batch of "

@@ -212,7 +212,9 @@ def test_the_table_is_whole_on_a_narrow_terminal(tmp_path: Path):
     of = experiment(*POINTS, rounds=1)
     ended(tmp_path, of)
     out = io.StringIO()
-    ProgressReporter(Console(file=out, width=40)).closing(closing(plan.make(of, "smoke", MACHINE, tmp_path)))
+    ProgressReporter(Console(file=out, width=40)).closing(
+        closing(plan.make(of, "smoke", MACHINE, tmp_path))
+    )
     assert "…" not in out.getvalue()
     assert "750 ms" in out.getvalue()
 

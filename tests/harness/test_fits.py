@@ -10,7 +10,7 @@ from crew import spec
 
 from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
-from repro.harness.rehearsal import suits
+from repro.harness.rehearsal import check_model
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import ENOUGH, RunSpec
 from repro.harness.tasks import fit as fits
@@ -235,11 +235,11 @@ def test_half_a_fit_is_one_line(changed: dict[str, Any], words: str):
 
 
 def test_what_cannot_be_grown_is_said_before_anything_starts():
-    suits(fit(fidelity="counted"))
+    check_model(fit(fidelity="counted"))
     with pytest.raises(ValueError, match="a measured fit grows one argument"):
-        suits(fit(model="amoebanet-d", model_args={}))
+        check_model(fit(model="amoebanet-d", model_args={}))
     with pytest.raises(ValueError, match="model='transformr'"):
-        suits(fit(model="transformr"))
+        check_model(fit(model="transformr"))
 
 
 def test_a_run_without_a_memory_keeps_its_id():

@@ -12,7 +12,7 @@ from repro.gpipe import Span, Timeline, make_schedule
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
-from repro.harness.rehearsal import suits
+from repro.harness.rehearsal import check_model
 from repro.harness.schema import TrainRound
 from repro.harness.spec import Link, RunSpec
 from repro.harness.tasks import cost_sources
@@ -46,7 +46,7 @@ def device(K: int = 2, M: int = 4, **changed: Any) -> RunSpec:
 
 def line(spec: RunSpec) -> dict[str, Any]:
     """The record of a simulated run as plain data."""
-    suits(spec)
+    check_model(spec)
     measured = modelled.simulated(spec, "cpu")
     assert isinstance(measured.record, TrainRound)
     if measured.timeline is not None:

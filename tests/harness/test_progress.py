@@ -12,7 +12,15 @@ from rich.console import Console
 from repro.gpipe import Span, Timeline
 from repro.harness import plan
 from repro.harness.job import Outcome
-from repro.harness.progress import LEGEND, ProgressReporter, duration, gantt, plan_table, result_line, summary
+from repro.harness.progress import (
+    LEGEND,
+    ProgressReporter,
+    duration,
+    gantt,
+    plan_table,
+    result_line,
+    summary,
+)
 from repro.harness.results import Place, Round, Run
 
 

@@ -203,7 +203,7 @@ def test_what_fake_tensors_cannot_do_is_tried_on_real_ones():
 
 def test_each_distinct_model_passes_once(monkeypatch: pytest.MonkeyPatch):
     passed = []
-    monkeypatch.setattr(rehearsal, "_told_apart", lambda specs, device: passed.extend(specs))
+    monkeypatch.setattr(rehearsal, "_rehearse_apart", lambda specs, device: passed.extend(specs))
     wide = own("good").model_copy(update={"model_args": {"width": 16}})
     rehearsal.check(
         [own("good", K=K, M=M) for K in (1, 2) for M in (1, 4)] + [wide, spec(1, 4)], "cpu"
@@ -224,13 +224,13 @@ def test_a_layer_that_ends_or_hangs_its_process_is_left_to_the_run(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
     if name == "hangs":
-        monkeypatch.setattr(rehearsal, "_LONGEST", 20.0)
+        monkeypatch.setattr(rehearsal, "_TIMEOUT", 20.0)
     why = {
         "ends": "the process in which it ran ended with exit code 3",
         "hangs": "it took more than 20 s",
     }[name]
     with pytest.warns(
-        UserWarning, match=f"not tried before the start, since {why}; the run will tell"
+        UserWarning, match=f"not checked before the start, since {why}; the run will show"
     ):
         rehearsal.check([own(name)], "cpu")
 
