@@ -1,7 +1,8 @@
-"""`repro calibrate`: this machine as a device's profile, or what the layers of a model take on it."""
+"""`repro calibrate`: measures this machine's device profile, or the layer times of a model."""
 
 import dataclasses
 import json
+import math
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -29,55 +30,52 @@ if TYPE_CHECKING:
 class CalibrateOptions:
     """Measure this machine's rates, or a model's layer times, for `repro simulate`.
 
-    Without a [MODEL] micro-benchmarks, about ten seconds, make a device profile. With one its
-    layers are timed, on K processes at once and in turn, in micro-batches of several sizes:
-    transformer, amoebanet-d, timm:NAME, or a function of your own, import:package.module:function,
-    which is code and is run.
+    Without a [MODEL], micro-benchmarks of about ten seconds make a device profile. With a [MODEL],
+    its layers are timed in micro-batches of several sizes, on K processes at once and in turn.
+    [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
+    import:package.module:function, which is code and is run.
     """
 
     model: str = ""
-    """the model, where it is not named first"""
+    """the model, if it is not named first"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=3"""
     K: int | None = None
-    """processes at once, one thread each on the CPU; by default as many as devices, at least 2"""
+    """processes at once, one thread each on the CPU; by default one per device, at least 2"""
     N: int = 192
-    """of a model: examples of the largest micro-batch that is timed"""
+    """of a model: examples in the largest timed micro-batch"""
     smallest: int = 3
-    """of a model: examples of the smallest; up to N they double"""
+    """of a model: examples in the smallest timed micro-batch; sizes double up to N"""
     output: Path | None = None
-    """the file to write, .json; by default in the machine's folder of --results"""
+    """the .json file to write; by default in the machine's folder of --results"""
     results: Path = Path("results")
     """where measurements are recorded"""
 
 
-class Here(NamedTuple):
-    """Where is measured: the machine, on how many processes at once."""
+class Place(NamedTuple):
+    """Where it is measured: the machine, and K processes at once."""
 
     machine: machine.Machine
     K: int
 
     @property
-    def words(self) -> str:
-        """For people."""
-        kind = "one thread each" if self.machine.device == "cpu" else f"{self.machine.count} GPUs"
-        short = (
-            f"; only {self.machine.count} devices, so they share them"
-            if self.machine.count < self.K
-            else ""
-        )
+    def text(self) -> str:
+        """One line for the user."""
+        devices = self.machine.count
+        kind = "one thread each" if self.machine.device == "cpu" else f"{devices} GPUs"
+        shared = f"; only {devices} devices, so they share them" if devices < self.K else ""
         return (
             f"{self.machine.kind}, K={self.K} processes at once, {kind}, float32, torch "
-            f"{self.machine.torch}{short}"
+            f"{self.machine.torch}{shared}"
         )
 
 
 def main(arguments: list[str]) -> int:
-    """The verb."""
+    """Measure, write the file and show what was measured."""
     hint = "try `repro calibrate transformer`"
     options = parse_named(CalibrateOptions, arguments, "calibrate", "model", hint, needed=False)
-    found = machine.detect("node" if machine.gpus() else "laptop")
-    K = max(2, found.count) if options.K is None else options.K
+    devices = machine.detect("node" if machine.gpus() else "laptop")
+    K = max(2, devices.count) if options.K is None else options.K
     if not 2 <= K <= 1024:
         raise ValueError(f"--K {K}: allowed is 2 to 1024, since a link has two ends; leave it out")
     if options.output is not None and options.output.suffix.lower() != ".json":
@@ -85,42 +83,42 @@ def main(arguments: list[str]) -> int:
             f"--output {options.output}: allowed is the path of a .json file; try "
             f"{options.output}.json"
         )
-    here = Here(found, K)
-    shown = _layers(options, options.model, here) if options.model else _machine(options, here)
+    place = Place(devices, K)
+    answer = _layers(options, place) if options.model else _machine(options, place)
     if machine.torchrun_rank() in (None, 0):
-        show(shown)
+        show(answer)
     return 0
 
 
-def device_path(options: CalibrateOptions, here: Here) -> Path:
-    """Where this machine's profile is written."""
-    return options.results / here.machine.slug / "device.json"
+def device_path(options: CalibrateOptions, place: Place) -> Path:
+    """The default path of this machine's profile."""
+    return options.results / place.machine.slug / "device.json"
 
 
-def _machine(options: CalibrateOptions, here: Here) -> list["RenderableType"]:
-    """Measure and write the profile; what to say."""
+def _machine(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
+    """Measure and write the device profile; returns the answer for the terminal."""
     from repro.costs import bench
     from repro.gpipe import launch
 
-    path = _file_to_write(options.output or device_path(options, here))
-    rates = launch(bench.run, here.machine.device, stages=here.K)
-    device = profile(rates, here, _memory(here))
+    path = _file_to_write(options.output or device_path(options, place))
+    rates = launch(bench.run, place.machine.device, stages=place.K)
+    device = profile(rates, place, _memory(place))
     if machine.torchrun_rank() in (None, 0):
         device.save(path)
     use = (
         f"wrote {path}; in a run's spec it is profile={str(path)!r}, and\n`repro simulate "
-        f"transformer --device {path} --K {here.K}` simulates a step on such devices"
+        f"transformer --device {path} --K {place.K}` simulates a step on such devices"
     )
-    return [f"{here.words}\n", _rates(rates, device), f"\n{use}"]
+    return [f"{place.text}\n", _rates(rates, device), f"\n{use}"]
 
 
 def _file_to_write(path: Path) -> Path:
-    """The path of a file that will be written, with its folder made.
+    """Make the folder of a file, and check that the file can be written, before measuring.
 
-    Raises a ValueError (one line), before anything is measured, where it could not be written, or
-    where a pipe or a device stands in its place.
+    Raises:
+        ValueError: one line, if it cannot be written, or if a pipe or a device has this path.
     """
-    if machine.torchrun_rank() not in (None, 0):  # the first rank writes
+    if machine.torchrun_rank() not in (None, 0):  # only the first rank writes
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,53 +130,52 @@ def _file_to_write(path: Path) -> Path:
     return path
 
 
-def profile(rates: "list[Rates]", here: Here, memory: int) -> "Device":
-    """The processes' rates as one device: their means, the slowest link."""
+def profile(rates: "list[Rates]", place: Place, memory: int) -> "Device":
+    """The processes' rates as one device: their means, and the slowest link."""
     from repro.costs import Device
 
-    mean = {
-        name: fmean(getattr(one, name) for one in rates) for name in ("matmul_flops", "other_flops")
-    }
+    links = [rate.link for rate in rates[:-1]]
     cases = (
         f"matmul: median of {', '.join(rates[0].matmul)}; other: median of "
         f"{', '.join(rates[0].other)}"
     )
     return Device.measured(
-        here.machine.slug,
-        title=here.words,
+        place.machine.slug,
+        title=place.text,
         precision="float32",
         date=date.today().isoformat(),
-        source=f"measured by `repro calibrate` on K={here.K} processes at once; {cases}",
-        **mean,
-        bytes_per_second=fmean(one.bytes_per_second for one in rates),
-        launch_s=fmean(one.launch_s for one in rates),
+        source=f"measured by `repro calibrate` on K={place.K} processes at once; {cases}",
+        matmul_flops=fmean(rate.matmul_flops for rate in rates),
+        other_flops=fmean(rate.other_flops for rate in rates),
+        bytes_per_second=fmean(rate.bytes_per_second for rate in rates),
+        launch_s=fmean(rate.launch_s for rate in rates),
         memory=memory,
-        link=max((one.link for one in rates[:-1]), key=lambda link: link.seconds(2**20)),
+        link=max(links, key=lambda link: link.seconds(2**20)),
     )
 
 
-def _memory(here: Here) -> int:
-    """Bytes that one stage may take: of its GPU, or its part of the host's."""
+def _memory(place: Place) -> int:
+    """Bytes that one stage may take: those of its GPU, or its share of the host's."""
     from repro.cli import doctor
 
     facts = doctor.gather(Path())
-    if here.machine.device == "cuda":
-        sharing = -(-here.K // here.machine.count)
-        return int(min(gpu.gib for gpu in facts.torch.devices) * doctor.GIB) // sharing
-    return int(facts.memory * doctor.GIB) // here.K
+    if place.machine.device == "cuda":
+        stages_per_gpu = math.ceil(place.K / place.machine.count)
+        return int(min(gpu.gib for gpu in facts.torch.devices) * doctor.GIB) // stages_per_gpu
+    return int(facts.memory * doctor.GIB) // place.K
 
 
 def _rates(rates: "list[Rates]", device: "Device") -> "RenderableType":
-    """What was measured, case by case, and which the profile took."""
+    """A table of the measured cases and of the values in the profile."""
     rows: list[tuple[str, str, str]] = []
-    for title, table, unit, took in (
+    for title, table, unit, median in (
         ("matrices, convolutions", "matmul", "GFLOP/s", device.matmul_flops.value),
         ("other operators, elements", "other", "G/s", device.other_flops.value),
     ):
         for case in getattr(rates[0], table):
-            value = fmean(getattr(one, table)[case] for one in rates)
+            value = fmean(getattr(rate, table)[case] for rate in rates)
             rows.append((f"  {case}", f"{value / 1e9:,.2f} {unit}", ""))
-        rows.append((title, f"{took / 1e9:,.2f} {unit}", "median of the above"))
+        rows.append((title, f"{median / 1e9:,.2f} {unit}", "median of the above"))
     link, gib = device.link, device.memory.value / 2**30
     rows += [
         (
@@ -198,12 +195,13 @@ def _rates(rates: "list[Rates]", device: "Device") -> "RenderableType":
     return table_of(("what", "attained", "how"), rows, left=("what", "how"))
 
 
-def _layers(options: CalibrateOptions, model: str, here: Here) -> list["RenderableType"]:
-    """Time a model's layers and write the calibration; what to say."""
+def _layers(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
+    """Time a model's layers and write the calibration; returns the answer for the terminal."""
     from repro.cli import layer_times
     from repro.gpipe import launch
     from repro.harness.rehearsal import check_model
 
+    model = options.model
     args = pairs("model_args", options.model_args)
     for name, value in (("smallest", options.smallest), ("N", options.N)):
         if not 1 <= value <= 2**20:
@@ -213,39 +211,41 @@ def _layers(options: CalibrateOptions, model: str, here: Here) -> list["Renderab
             f"--smallest {options.smallest}: allowed is 1 to N = {options.N}; choose a smaller one"
         )
     M = options.N // options.smallest
-    common: dict[str, Any] = {
-        "model": model,
-        "model_args": args,
-        "K": here.K,
-        "balance": "uniform",
-        "steps": 2,
-    }
-    spec = RunSpec(M=M, N=M * options.smallest, task="calibrate", **common)
+    spec = RunSpec(
+        model=model,
+        model_args=args,
+        K=place.K,
+        M=M,
+        N=M * options.smallest,
+        balance="uniform",
+        steps=2,
+        task="calibrate",
+    )
     check_model(spec)
-    own = options.results / here.machine.slug / f"calibration-{slug(model)}.json"
-    path = _file_to_write(options.output or own)
-    record = launch(time_layers, spec.plain(), here.machine.device, stages=here.K)[0]
+    default_path = options.results / place.machine.slug / f"calibration-{slug(model)}.json"
+    path = _file_to_write(options.output or default_path)
+    record = launch(time_layers, spec.plain(), place.machine.device, stages=place.K)[0]
     content = {
         **{name: spec.plain()[name] for name in ("model", "model_args", "K")},
-        "device": here.words,
+        "device": place.text,
         "date": date.today().isoformat(),
         "unit": record.unit,
         "calibration": record.calibration.model_dump(mode="json"),
     }
     if machine.torchrun_rank() in (None, 0):
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    trust = " --trust" * model.startswith("import:")  # the file names code
-    command = f"repro simulate --calibration {path} --K {here.K}{trust}"
+    trust = " --trust" if model.startswith("import:") else ""  # the file names code
+    command = f"repro simulate --calibration {path} --K {place.K}{trust}"
     use = f"wrote {path}; `{command}` simulates steps with these times"
     return [
-        f"{here.words}\n",
-        *layer_times.tables(spec, record, device_path(options, here)),
+        f"{place.text}\n",
+        *layer_times.tables(spec, record, device_path(options, place)),
         f"\n{use}",
     ]
 
 
 def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
-    """What one of K processes does: the harness task "calibrate"."""
+    """Run the harness task "calibrate" on one of K processes."""
     import torch.distributed as dist
 
     from repro.harness.job import Job

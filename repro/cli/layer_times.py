@@ -1,4 +1,4 @@
-"""What calibrated layers took, as tables for the terminal, beside the roofline of the machine that they ran on."""
+"""Tables of calibrated layer times for the terminal, beside the roofline of their machine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,61 +19,58 @@ LETTERS = {"forward": "F", "recompute": "R", "backward": "B"}
 
 
 def tables(spec: RunSpec, record: CalibrateRound, profile: Path) -> list["RenderableType"]:
-    """One for F, R and B each: milliseconds of every layer at every size, then the largest alone and over the roofline.
+    """A table each for F, R and B, with a row per layer.
+
+    The columns are milliseconds at every size, and for the largest size also the milliseconds of
+    one process alone and the ratio to the roofline.
 
     Args:
         spec: of the calibration.
         record: of the calibration.
-        profile: where this machine's device profile would be; without it there is no roofline.
+        profile: path of this machine's device profile; without that file there is no roofline.
     """
     from repro.costs import device
 
     calibration = record.calibration
     sizes = calibration.sizes
-    missing = (
-        f"no {profile}: `repro calibrate` alone makes it, and the roofline's limits stand here then"
-    )
+    missing = f"no {profile}, so no roofline; `repro calibrate` without a model makes it"
     limits = None
     if profile.exists():
         try:
             limits = roofline(spec, sizes[-1], device.load(profile))
-        except ValueError as error:  # what was timed is shown all the same
-            missing = f"no roofline's limits: {error}"
-    names = [f"{index}" for index in range(len(calibration.update))]
+        except ValueError as error:  # the measured times are shown all the same
+            missing = f"no roofline: {error}"
+    columns = ["layer", *(f"n={n}" for n in sizes), f"n={sizes[-1]} alone"]
+    if limits is not None:
+        columns.append("over roofline")
+    L = len(calibration.update)
+    layers = {str(index): slice(index, index + 1) for index in range(L)} | {"all": slice(None)}
     parts: list[RenderableType] = []
     for kind in KINDS:
-        columns = (
-            "layer",
-            *(f"n={n}" for n in sizes),
-            f"n={sizes[-1]} alone",
-            *(["over roofline"] if limits else []),
-        )
         rows = []
-        for index, name in enumerate([*names, "all"]):
-            pick = slice(index, index + 1) if index < len(names) else slice(None)
-            took = [sum(row[pick]) for row in getattr(calibration, kind)]
-            cells = [name, *map(_ms, took), _ms(sum(getattr(calibration.alone, kind)[-1][pick]))]
+        for name, part in layers.items():
+            times = [sum(row[part]) for row in getattr(calibration, kind)]
+            alone = sum(getattr(calibration.alone, kind)[-1][part])
+            cells = [name, *(_milliseconds(seconds) for seconds in [*times, alone])]
             if limits is not None:
-                least = sum(getattr(limits, kind)[pick])
-                cells.append(f"{took[-1] / least:.2f}" if least else "-")
-            rows.append(tuple(cells))
-        title = (
-            f"{LETTERS[kind]} of each layer (ms), micro-batches of n "
-            f"{record.unit.partition('/')[0]}, measured"
-        )
+                limit = sum(getattr(limits, kind)[part])
+                cells.append(f"{times[-1] / limit:.2f}" if limit else "-")
+            rows.append(cells)
+        examples = record.unit.partition("/")[0]
+        title = f"{LETTERS[kind]} of each layer (ms), micro-batches of n {examples}, measured"
         parts.append(table_of(columns, rows, ("layer",), title))
     if limits is None:
         parts.append(missing)
     else:
         parts.append(
-            f"over roofline: over the layer's counted operators on {profile}, simulated, at "
-            f"n={sizes[-1]}"
+            f"over roofline: measured time over the time that the cost model gives on {profile}, "
+            f"at n={sizes[-1]}"
         )
     return parts
 
 
 def roofline(spec: RunSpec, n: int, device: "Device") -> "Profile":
-    """What the counted operators of each layer would take on a device at its attainable rates."""
+    """Simulated times of each layer's counted operators on a device, for n examples."""
     from repro.costs import Counter
     from repro.costs import roofline as costs
     from repro.costs.stage_memory import micro_batch
@@ -88,5 +85,5 @@ def roofline(spec: RunSpec, n: int, device: "Device") -> "Profile":
     )
 
 
-def _ms(seconds: float) -> str:
+def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.2f}"

@@ -18,7 +18,7 @@ from repro.harness.schema import CalibrationFile
 from repro.simulate import Calibration
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
-HERE = calibrate.Here(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
+PLACE = calibrate.Place(Machine("cpu", "Test CPU", 2, "gloo", "2.15.0"), 2)
 SIZES = ["L=1", "d=16", "H=32", "heads=2", "V=32", "T=8"]
 
 
@@ -35,7 +35,7 @@ def rates(scale: float, link: LinkSpeed) -> bench.Rates:
 def test_a_profile_is_the_mean_of_the_processes_and_the_slowest_link(tmp_path):
     slow, fast = LinkSpeed(1e-3, 1e6), LinkSpeed(1e-6, 1e9)
     made = calibrate.profile(
-        [rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], HERE, 2**30
+        [rates(1e9, fast), rates(2e9, slow), rates(3e9, LinkSpeed())], PLACE, 2**30
     )
     assert made.matmul_flops.value == 4e9  # of medians 2, 4, 6
     assert (made.other_flops.value, made.bytes_per_second.value) == (2e9, 2e10)
@@ -158,7 +158,7 @@ def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
 
     args = {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
     spec = RunSpec(model="transformer", model_args=args, K=2, M=1, N=4, task="calibrate")
-    made = calibrate.profile([rates(1e6, LinkSpeed(0, 1e9)), rates(1e6, LinkSpeed())], HERE, 2**30)
+    made = calibrate.profile([rates(1e6, LinkSpeed(0, 1e9)), rates(1e6, LinkSpeed())], PLACE, 2**30)
     limits = layer_times.roofline(spec, 4, made)
     assert limits.recompute == limits.forward
     assert all(seconds > 0 for seconds in limits.forward)
