@@ -1,4 +1,4 @@
-"""`repro simulate`: a training step on devices that are not here, for several K and M, so that one can be chosen."""
+"""`repro simulate`: a training step on other devices, for several K and M to choose from."""
 
 import dataclasses
 import json
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from repro.simulate import Calibration
 
 
-_ROWS = 16  # stages of which a step is drawn
+_MOST_DRAWN = 16  # stages of a step that is drawn
 _SHORTER = "imbalance below 0: there the unequal cut shortens the wait"
 _NO_ADVICE = (
-    "no K and M is recommended: these layers take as long for a micro-batch of one example as for "
-    "one of all N, so every micro-batch more only adds to the step"
+    "no K and M is recommended: these layers take the same time for a micro-batch of one example "
+    "as for one of all N, so each further micro-batch only makes the step longer"
 )
 _SMALL = 5e-4  # a share of the step that would be printed as 0.0 %
 
@@ -38,25 +38,25 @@ class SimulateOptions:
     """Simulate a training step on K devices, for several K and M.
 
     [MODEL] is transformer, amoebanet-d, timm:NAME, or a function of your own,
-    import:package.module:function, which is code and is run. What layers take comes from a device's
-    profile, or from `repro calibrate MODEL`; those of timed say it themselves. The last line names
-    the fastest K and M that fit into the device's memory.
+    import:package.module:function, which is code and is run. Layer times come from a device's
+    profile or from `repro calibrate MODEL`; the layers of the model timed have fixed ones. The last
+    line names the fastest K and M that fit into the device's memory.
     """
 
     model: str = ""
-    """the model, where it is not named first"""
+    """the model, if it is not named first"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=24"""
     device: str | None = None
-    """such as v100 (a wrong name lists all), or the path of a .json, which `repro calibrate` writes"""
+    """such as v100 (a wrong name lists all), or a .json file that `repro calibrate` wrote"""
     calibration: Path | None = None
-    """instead of a device: the file of `repro calibrate MODEL`, whose model and arguments it has"""
+    """instead of a device: a file of `repro calibrate MODEL`, which names model and arguments"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run the code that --calibration names: needed where its model is import:package.module:function"""
+    """allow --calibration to name code: its model is import:package.module:function"""
     K: tuple[int, ...] = (4,)
-    """stages, one a device, several values"""
+    """numbers of stages, one device each"""
     M: tuple[int, ...] = (1, 4, 32)
-    """micro-batches, several values"""
+    """numbers of micro-batches"""
     N: int = 128
     """mini-batch"""
     checkpoint: Checkpoint = "always"
@@ -64,9 +64,9 @@ class SimulateOptions:
     schedule: ScheduleName = "gpipe"
     """order of forwards and backwards"""
     balance: Literal["time", "parameters", "uniform"] = "time"
-    """what the cut makes even"""
+    """how layers are cut into stages"""
     optimizer: Optimizer = "sgd"
-    """whose update and state count; of a calibration only the state"""
+    """adds its update and its state; with a calibration only the state"""
     link_gbps: float | None = None
     """10^9 bits per second between neighbouring stages, instead of the device's own link"""
     link_latency_us: float = 0.0
@@ -77,25 +77,24 @@ class SimulateOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What is simulated and where its seconds come from.
+    """The model and the source of its layer times.
 
     Attributes:
         model: its name.
         model_args: its arguments.
         layers: L.
-        words: for people, where the seconds come from.
-        memory: bytes of a device, where they are known.
-        profile: of the device, if it is one.
-        calibration: what layers took, if they were timed.
-        timed_on: of a calibration, how many processes computed at once.
-        waits: whether its layers take the same time for every micro-batch, however many examples
-            that has.
+        text: the source of the times, for the user.
+        memory: bytes of a device, if known.
+        profile: of the device, if there is one.
+        calibration: measured layer times, if there are any.
+        timed_on: of a calibration, the number of processes that computed at once.
+        waits: whether a layer takes the same time for every micro-batch, whatever its size.
     """
 
     model: str
     model_args: dict[str, Any]
     layers: int
-    words: str
+    text: str
     memory: int | None = None
     profile: str | None = None
     calibration: "Calibration | None" = None
@@ -104,27 +103,28 @@ class Source:
 
 
 def main(arguments: list[str]) -> int:
-    """The verb."""
+    """Simulate every K and M, and show them."""
     hint = "try `repro simulate transformer --device v100`"
     options = parse_named(SimulateOptions, arguments, "simulate", "model", hint, needed=False)
     for name, values in (("K", options.K), ("M", options.M)):
         if not values:
             raise ValueError(f"--{name}: allowed is one number or more; try --{name} 1 4")
-    source = _source(options, options.model)
+    source = _source(options)
     points = _points(options, source)
-    for told in _warnings(options, source):
-        print(f"warning: {told}", file=sys.stderr)
+    for line in _warnings(options, source):
+        print(f"warning: {line}", file=sys.stderr)
     if options.json:
         print(json.dumps(_plain(options, source, points)))
     else:
-        show(story(options, source, points))
+        show(answer(options, source, points))
     return 0
 
 
-def _source(options: SimulateOptions, model: str) -> Source:
-    """Where the seconds come from; a ValueError of one line where that is not said, or said twice."""
+def _source(options: SimulateOptions) -> Source:
+    """The source of the layer times; a one-line ValueError unless exactly one is given."""
     if options.device is not None and options.calibration is not None:
         raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
+    model = options.model
     args = pairs("model_args", options.model_args)
     if options.calibration is not None:
         return _calibrated(options.calibration, model, args, trusted=options.trust)
@@ -138,33 +138,30 @@ def _source(options: SimulateOptions, model: str) -> Source:
     if waits(built):
         if options.device is not None:
             raise ValueError(
-                f"--device {options.device}: the layers of {model} say themselves what they take; "
-                "leave it out"
+                f"--device {options.device}: the layers of {model} have fixed times; leave it out"
             )
-        return Source(
-            model, args, len(built.layers), "layers that wait as long as they say", waits=True
-        )
+        return Source(model, args, len(built.layers), "layers with fixed times", waits=True)
     if options.device is None:
         raise ValueError(
             "--device, --calibration: neither is given, needed is one: try --device v100, or make "
             "a file with `repro calibrate MODEL`"
         )
-    found = device.load(expanded(options.device))
+    profile = device.load(expanded(options.device))
     return Source(
         model,
         args,
         len(built.layers),
-        f"{found.title}, {found.precision}",
-        int(found.memory.value),
+        f"{profile.title}, {profile.precision}",
+        int(profile.memory.value),
         options.device,
     )
 
 
 def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) -> Source:
-    """A file of `repro calibrate`: it names its model, which may be named again but not differently.
+    """The layer times in a file of `repro calibrate MODEL`.
 
-    Where the model is code it is asked for, also if the user has named it again: the arguments are
-    the file's.
+    The file names its model and arguments; the user may name the same. A model that is code needs
+    --trust even if the user names it, since the arguments are the file's.
     """
     from repro.harness.outside import LARGE, consent, read
     from repro.harness.schema import CalibrationFile
@@ -174,53 +171,61 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
         file = read(Path(expanded(str(path))), CalibrationFile, LARGE)
     except ValueError as error:
         raise ValueError(f"--calibration {error}") from None
-    for name, given, own in (("model", model, file.model), ("model_args", args, file.model_args)):
-        if given and given != own:
-            raise ValueError(
-                f"{name} = {given!r}: {path} is a calibration of {own!r}; leave it out"
-            )
-    if notice := consent(f"--calibration {path}", file.model, trusted=trusted):
+    if model and model != file.model:
+        raise ValueError(
+            f"model = {model!r}: {path} is a calibration of {file.model!r}; leave it out"
+        )
+    if args and args != file.model_args:
+        raise ValueError(
+            f"model_args = {args!r}: {path} is a calibration of {file.model_args!r}; leave it out"
+        )
+    notice = consent(f"--calibration {path}", file.model, trusted=trusted)
+    if notice:
         print(notice, file=sys.stderr)
     calibration = Calibration.from_plain(file.calibration.model_dump())
     how = "" if calibration.alone is None else " and in turn"
-    words = f"layers timed on {file.date}, all processes at once{how}: {file.device}"
-    layers = len(calibration.update)
     return Source(
-        file.model, dict(file.model_args), layers, words, calibration=calibration, timed_on=file.K
+        file.model,
+        dict(file.model_args),
+        layers=len(calibration.update),
+        text=f"layers timed on {file.date}, all processes at once{how}: {file.device}",
+        calibration=calibration,
+        timed_on=file.K,
     )
 
 
 def _warnings(options: SimulateOptions, source: Source) -> list[str]:
-    """What is simulated though it was timed otherwise, one line each."""
-    timed, told = source.timed_on, []
-    if timed is None:
-        return told
-    # alone it was timed as well
+    """Where the simulation goes beyond the calibration, one line each."""
+    timed, calibration = source.timed_on, source.calibration
+    if timed is None or calibration is None:
+        return []
+    lines = []
+    # One process alone was timed as well.
     others = [K for K in dict.fromkeys(options.K) if K not in (1, timed)]
     if others:
-        stages = ", ".join(map(str, others))
-        how = (
-            "more" if min(others) > timed else "fewer" if max(others) < timed else "another number"
+        number = "another number"
+        if min(others) > timed:
+            number = "more"
+        elif max(others) < timed:
+            number = "fewer"
+        lines.append(
+            f"layers were timed with K={timed} processes at once; with K="
+            f"{', '.join(map(str, others))} {number} would share the memory bandwidth: "
+            f"`repro calibrate {source.model} --K {others[0]}` times that"
         )
-        told.append(
-            f"layers were timed with K={timed} processes at once; with K={stages} {how} would "
-            f"share the memory bandwidth: `repro calibrate {source.model} --K {others[0]}` times "
-            "that"
-        )
-    calibration = source.calibration
-    odd = [M for M in options.M if calibration and not calibration.covers(options.N // M)]
-    if odd and calibration:
-        told.append(
+    outside = [str(M) for M in options.M if not calibration.covers(options.N // M)]
+    if outside:
+        lines.append(
             f"layers were timed for micro-batches of {calibration.sizes[0]} to "
-            f"{calibration.sizes[-1]} examples; with N={options.N}, M={', '.join(map(str, odd))} "
-            "is beyond that and a guess: calibrate with another --N"
+            f"{calibration.sizes[-1]} examples; with N={options.N}, M={', '.join(outside)} is "
+            "extrapolated: calibrate with another --N"
         )
     if options.optimizer != "sgd":
-        told.append(
+        lines.append(
             f"updates were timed with sgd; of {options.optimizer} only the memory of its state "
             "counts here"
         )
-    return told
+    return lines
 
 
 def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
@@ -260,7 +265,7 @@ def _check_link(options: SimulateOptions) -> None:
 
 
 def _points(options: SimulateOptions, source: Source) -> list["Point"]:
-    """Every K and M; that all of them can be is known before the first is simulated."""
+    """Simulate every K and M; all are checked before the first is simulated."""
     from repro.harness.tasks.simulate import simulated
 
     _check_link(options)
@@ -272,16 +277,17 @@ def _points(options: SimulateOptions, source: Source) -> list["Point"]:
     def simulate(spec: RunSpec) -> "Measured":
         return simulated(spec, "cpu", source.calibration)
 
-    alone = {M: simulate(_spec(options, source, 1, M)).record for M in Ms}
+    one_stage = {M: simulate(_spec(options, source, 1, M)).record for M in Ms}
     points: list[Point] = []
     for spec in specs:
-        points.append(_point(spec, simulate(spec), alone[spec.M], points[0] if points else None))
+        first = points[0] if points else None
+        points.append(_point(spec, simulate(spec), one_stage[spec.M], first))
     return points
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One K and M beside the same M on one stage: seconds, bytes, and the spans."""
+    """The simulated step of one K and M, with its ratios to K=1 and to the first point."""
 
     K: int
     M: int
@@ -298,13 +304,15 @@ class Point:
     speedup_vs_first: float
 
 
-def _point(spec: RunSpec, measured: "Measured", alone: "RoundRecord", first: Point | None) -> Point:
+def _point(
+    spec: RunSpec, measured: "Measured", one_stage: "RoundRecord", first: Point | None
+) -> Point:
     from repro.gpipe import breakdown
     from repro.harness.schema import TrainRound
 
     record = measured.record
     assert isinstance(record, TrainRound)
-    assert isinstance(alone, TrainRound)
+    assert isinstance(one_stage, TrainRound)
     assert measured.timeline is not None
     (step,) = record.step_s
     schedule = spec.make_schedule()
@@ -314,11 +322,11 @@ def _point(spec: RunSpec, measured: "Measured", alone: "RoundRecord", first: Poi
         step_s=step,
         throughput=spec.N / step,
         unit=record.unit,
-        speedup_vs_k1=alone.step_s[0] / step,
+        speedup_vs_k1=one_stage.step_s[0] / step,
         bubble_idle_over_total=measured.timeline.bubble_over_total,
         breakdown=breakdown(measured.timeline, schedule),
         peak_bytes=record.peak_bytes,
-        peak_bytes_k1=alone.peak_bytes,
+        peak_bytes_k1=one_stage.peak_bytes,
         balance=record.balance,
         timeline=measured.timeline,
         speedup_vs_first=first.step_s / step if first else 1.0,
@@ -331,7 +339,7 @@ def _plain(options: SimulateOptions, source: Source, points: list[Point]) -> dic
         "fidelity": "simulated",
         "model": source.model,
         "model_args": source.model_args,
-        "on": source.words,
+        "on": source.text,
         "memory": source.memory,
         **{
             name: getattr(options, name)
@@ -348,118 +356,129 @@ def _plain(options: SimulateOptions, source: Source, points: list[Point]) -> dic
     }
 
 
-def story(options: SimulateOptions, source: Source, points: list[Point]) -> list["RenderableType"]:
-    """The answer for people; `points` are those of the JSON, with their timelines."""
+def answer(options: SimulateOptions, source: Source, points: list[Point]) -> list["RenderableType"]:
+    """The answer for the terminal: times, shares of the step, one step drawn, advice."""
     first = points[0]
-    drawn = points[0] if source.waits else best(points, source.memory)
+    drawn = first if source.waits else best(points, source.memory)
     link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
-    named = f"{source.model} ({assigned(source.model_args) or 'its defaults'})"
+    model = f"{source.model} ({assigned(source.model_args) or 'its defaults'})"
     head = (
-        f"simulated: {named} on {source.words}{link}\n"
+        f"simulated: {model} on {source.text}{link}\n"
         f"N={options.N}, schedule {options.schedule}, re-materialization {options.checkpoint}, "
         f"cut by {options.balance}, optimizer {options.optimizer}\n"
     )
     kinds = [
-        kind for kind in first.breakdown if any(abs(one.breakdown[kind]) > _SMALL for one in points)
+        kind
+        for kind in first.breakdown
+        if any(abs(point.breakdown[kind]) > _SMALL for point in points)
     ]
     shares = [
-        (str(one.K), str(one.M), *(f"{one.breakdown[kind]:.1%}" for kind in kinds))
-        for one in points
+        (str(point.K), str(point.M), *(f"{point.breakdown[kind]:.1%}" for kind in kinds))
+        for point in points
     ]
-    title = (
-        "\nshares of K x step, simulated; idle is bubble (for which equal stages would wait as "
-        "well), imbalance and transfer"
-    )
-    return [
+    parts = [
         head,
         _steps(source, points),
-        _reading(source),
-        title,
+        _legend(source),
+        "\nshares of K x step, simulated; idle is bubble (which equal stages would have as well), "
+        "imbalance and transfer",
         table_of(("K", "M", *kinds), shares, ()),
-        *[_SHORTER] * any(one.breakdown["imbalance"] < -_SMALL for one in points),
-        *_drawn(drawn.timeline, drawn.M),
-        f"\n{_NO_ADVICE if source.waits else advice(points, source.memory)}",
     ]
+    if any(point.breakdown["imbalance"] < -_SMALL for point in points):
+        parts.append(_SHORTER)
+    parts += _drawn(drawn.timeline, drawn.M)
+    parts.append(f"\n{_NO_ADVICE if source.waits else advice(points, source.memory)}")
+    return parts
 
 
-def best(points: list[Point], most: int | None) -> Point:
-    """The fastest of those that fit, where that is known; if none does, the leanest."""
-    fitting = [one for one in points if not _beyond(one.peak_bytes, most)]
+def best(points: list[Point], limit: int | None) -> Point:
+    """The fastest point that fits, or the one with the smallest peak if none fits.
+
+    Args:
+        points: to choose from.
+        limit: bytes of a device; None if unknown.
+    """
+    fitting = [point for point in points if not _exceeds(point.peak_bytes, limit)]
     if not fitting:
-        return min(points, key=lambda one: max(one.peak_bytes or (0,)))
-    return min(fitting, key=lambda one: (one.step_s, one.K))
+        return min(points, key=lambda point: max(point.peak_bytes or (0,)))
+    return min(fitting, key=lambda point: (point.step_s, point.K))
 
 
-def advice(points: list[Point], most: int | None) -> str:
-    """One line: the fastest K and M, of those that fit where that is known; if none does, the leanest."""
-    chosen = best(points, most)
-    if _beyond(chosen.peak_bytes, most):
+def advice(points: list[Point], limit: int | None) -> str:
+    """One line about the best point; arguments as of `best`."""
+    chosen = best(points, limit)
+    if limit is not None and _exceeds(chosen.peak_bytes, limit):
         return (
-            f"none of these fits into the device's {memory(most or 0)}: the leanest, "
+            f"none of these fits into the device's {memory(limit)}: the leanest, "
             f"K={chosen.K}, M={chosen.M}, takes {memory(max(chosen.peak_bytes or (0,)))} on its "
             "fullest stage; try a larger K or M, or a smaller N"
         )
-    which = (
-        "fastest that fits" if any(_beyond(one.peak_bytes, most) for one in points) else "fastest"
-    )
+    all_fit = not any(_exceeds(point.peak_bytes, limit) for point in points)
+    which = "fastest" if all_fit else "fastest that fits"
     if chosen.peak_bytes is None:
         peak = "its peak is not known"
     else:
-        room = (
-            "the device's memory is not known" if most is None else f"the device has {memory(most)}"
-        )
-        peak = f"peak {memory(max(chosen.peak_bytes))} on the fullest stage ({room})"
-    alone = ", which would not fit" if _beyond(chosen.peak_bytes_k1, most) else ""
+        device = "the device's memory is not known"
+        if limit is not None:
+            device = f"the device has {memory(limit)}"
+        peak = f"peak {memory(max(chosen.peak_bytes))} on the fullest stage ({device})"
+    base = ", which would not fit" if _exceeds(chosen.peak_bytes_k1, limit) else ""
     return (
         f"{which}: K={chosen.K}, M={chosen.M}, {chosen.throughput:,.1f} {chosen.unit}, "
-        f"{chosen.speedup_vs_k1:.2f}x over K=1 at the same M and N{alone}; {peak}"
+        f"{chosen.speedup_vs_k1:.2f}x over K=1 at the same M and N{base}; {peak}"
     )
 
 
 def _steps(source: Source, points: list[Point]) -> "RenderableType":
+    """The table of times, ratios and peaks."""
     first = points[0]
     over = f"over K={first.K}, M={first.M}"
     columns = ("K", "M", "step (ms)", first.unit, "over K=1", over, "idle", "peak", "K=1 peak")
     rows = [
         (
-            str(one.K),
-            str(one.M),
-            f"{1e3 * one.step_s:,.2f}",
-            f"{one.throughput:,.1f}",
-            f"{one.speedup_vs_k1:.2f}x",
-            f"{one.speedup_vs_first:.2f}x",
-            f"{one.bubble_idle_over_total:.1%}",
-            _peak(one.peak_bytes, source.memory),
-            _peak(one.peak_bytes_k1, source.memory),
+            str(point.K),
+            str(point.M),
+            f"{1e3 * point.step_s:,.2f}",
+            f"{point.throughput:,.1f}",
+            f"{point.speedup_vs_k1:.2f}x",
+            f"{point.speedup_vs_first:.2f}x",
+            f"{point.bubble_idle_over_total:.1%}",
+            _peak(point.peak_bytes, source.memory),
+            _peak(point.peak_bytes_k1, source.memory),
         )
-        for one in points
+        for point in points
     ]
     return table_of(columns, rows, ())
 
 
-def _reading(source: Source) -> str:
-    """What the columns of the first table are."""
-    much = f"; ! is more than the device's {memory(source.memory)}" if source.memory else ""
+def _legend(source: Source) -> str:
+    """What the columns of the first table mean."""
+    mark = f"; ! is more than the device's {memory(source.memory)}" if source.memory else ""
     return (
-        "over K=1: the step of one stage at the same M and N, with as much memory as it takes, "
-        f"over this one; idle: share of K x step\npeak: tensors of the fullest stage, counted{much}"
+        "over K=1: the step of one stage at the same M and N, with unlimited memory, over this "
+        "one; idle: share of K x step\n"
+        f"peak: tensors of the fullest stage, counted{mark}"
     )
 
 
 def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
-    """One step; of many stages nothing."""
+    """One step as a Gantt chart; nothing for many stages."""
     from repro.harness.progress import LEGEND, gantt
 
-    if timeline.stages > _ROWS:
+    if timeline.stages > _MOST_DRAWN:
         return []
     title = f"\nthe step at K={timeline.stages}, M={M}: {LEGEND}"
     return [title, gantt(timeline, 72)]
 
 
-def _beyond(peaks: Sequence[float] | None, most: int | None) -> bool:
-    """Whether the fullest stage is known to take more than there is."""
-    return peaks is not None and most is not None and max(peaks) > most
+def _exceeds(peaks: Sequence[float] | None, limit: int | None) -> bool:
+    """True if the fullest stage takes more than the limit, as far as both are known."""
+    return peaks is not None and limit is not None and max(peaks) > limit
 
 
-def _peak(peaks: Sequence[float] | None, most: int | None) -> str:
-    return memory(max(peaks)) + "!" * _beyond(peaks, most) if peaks else "-"
+def _peak(peaks: Sequence[float] | None, limit: int | None) -> str:
+    """The peak of the fullest stage, with ! if it exceeds the limit."""
+    if not peaks:
+        return "-"
+    mark = "!" if _exceeds(peaks, limit) else ""
+    return f"{memory(max(peaks))}{mark}"

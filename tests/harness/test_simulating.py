@@ -152,7 +152,7 @@ def test_no_column_of_the_steps_is_cut_on_a_narrow_terminal(capsys, monkeypatch)
 def test_layers_that_wait_need_no_device(capsys):
     assert main(["simulate", "timed", "--K", "2", "--M", "1", "--N", "4"]) == 0
     told = capsys.readouterr().out
-    assert "on layers that wait as long as they say" in told
+    assert "on layers with fixed times" in told
 
 
 @pytest.mark.parametrize(
@@ -275,6 +275,6 @@ def test_micro_batches_beyond_those_that_were_timed_are_told(tmp_path: Path, cap
         main(["simulate", "--calibration", str(path), "--K", "2", "--M", "2", "4", "--N", "4"]) == 0
     )
     assert (
-        "timed for micro-batches of 1 to 1 examples; with N=4, M=2 is beyond that"
+        "timed for micro-batches of 1 to 1 examples; with N=4, M=2 is extrapolated"
         in capfd.readouterr().err
     )
