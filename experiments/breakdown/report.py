@@ -8,242 +8,147 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from math import isnan, nan
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
 from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
-from repro.paper import theory
 from repro.report.bars import drawable, stack
-from repro.report.compare import beside_paper, fidelities, optimizers, rows_of, where
+from repro.report.compare import beside_paper, fidelities, rows_of, where
 from repro.report.grid import Cell, Column, declared, plain, share
 from repro.report.rounds import parts
-from repro.report.style import PARTS, grid, model_name
-from repro.report.table import EMPTY, NOT_RUN, Table, percent
-from repro.report.texts import BUBBLE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from repro.report.style import PART_NAMES, PARTS, grid, model_name
+from repro.report.table import EMPTY, NOT_RUN, Table
 
 FOLDED = ("breakdown_points*",)
 CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
-PART_WORDS = {"setup": "set-up", "imbalance": "load imbalance", "update": "weight update"}
-Key = tuple[str, str]  # (model and where, fidelity), as shown
+PIE = {slice_.part: slice_.percent / 100 for slice_ in paper_breakdown()}
+LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
 # the pie's, then ours
 _ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")
+
+PART: Column[str] = Column("part", lambda part: plain(LONG_NAMES.get(part, part)))
+QUOTED: Column[str] = Column(("quoted", "pie"), lambda part: share(PIE.get(part, nan)))
 
 
 def tables(results: Results) -> list[Table]:
     """Both; none if the experiment was never planned."""
-    return [main(results), by_m(results)] if rows_of(results, experiment=NAME) else []
+    if not rows_of(results, experiment=NAME):
+        return []
+    return [by_part(results), by_m(results)]
 
 
-def quoted() -> dict[str, float]:
-    """The pie, as shares of the step."""
-    return {share.part: share.percent / 100 for share in paper_breakdown()}
-
-
-PART: Column[str] = Column("part", lambda part: plain(PART_WORDS.get(part, part)))
-PIE: Column[str] = Column(("quoted", "pie"), lambda part: share(quoted().get(part, nan)))
-
-
-def columns(results: Results, micro_batches: int = M) -> dict[Key, Run]:
-    """The runs at K=2 and this M: model and fidelity -> row; the place is named where a pair comes from several."""
-    rows = [row for row in rows_of(results, experiment=NAME, K=K) if micro_batches == row.M]
-    pairs = [(row.model, row.fidelity) for row in rows]
-    found: dict[Key, Run] = {}
-    for row, pair in zip(rows, pairs, strict=True):
-        name = model_name(row.model) + (
-            f" ({where(results, row)})" if pairs.count(pair) > 1 else ""
-        )
-        found[name, row.fidelity] = row
+def named_runs(results: Results, micro_batches: int = M) -> dict[tuple[str, str], Run]:
+    """Model and fidelity -> the run with that M; the place is named where a model has several."""
+    rows = rows_of(results, experiment=NAME, K=K, M=micro_batches)
     order = fidelities(rows)
-    return dict(sorted(found.items(), key=lambda pair: (order.index(pair[0][1]), pair[0][0])))
+    rows.sort(key=lambda run: (order.index(run.fidelity), model_name(run.model)))
+    pairs = [(run.model, run.fidelity) for run in rows]
+    runs = {}
+    for run in rows:
+        name = model_name(run.model)
+        if pairs.count((run.model, run.fidelity)) > 1:
+            name += f" ({where(results, run)})"
+        runs[name, run.fidelity] = run
+    return runs
 
 
-def main(results: Results) -> Table:
-    """One line a part: quoted, each run's share, and what a simulation at the paper's size says of the quoted."""
-    runs = columns(results)
-    shares = {run: parts(results, row) for run, row in runs.items()}
+def share_of(results: Results, run: Run, part: str) -> Cell:
+    """A part's share of K x step; without a finished run, why there is none."""
+    cell = share(parts(results, run).get(part, nan))
+    if run.done:
+        return cell
+    return replace(cell, text=NOT_RUN if run.status == "planned" else run.status)
+
+
+def by_part(results: Results) -> Table:
+    """One line a part: quoted, each run's share, and how near a simulation at the paper's size is."""
+    runs = named_runs(results)
     quoting = beside_paper(results, NAME)
-    judged = {
-        name: shares[name, fidelity]
-        for (name, fidelity), row in runs.items()
-        if quoting
-        and fidelity == "simulated"
-        and at_papers_size(results, row)
-        and shares[name, fidelity]
-    }
-    devices = dict.fromkeys(
-        f"{name} on the profile {row.spec.profile}, N={row.N}"
-        for (name, fidelity), row in runs.items()
-        if fidelity == "simulated"
-    )
-    of_the_pie = (
-        f" K is from the text, M={M} from the pie's own bubble, so the bubble row is fitted and "
-        "proves nothing. The model of the pie is not printed either."
-    )
-    verdicts = (
-        " Measured: scaled-down models on this machine, which can show a trend. Consistent: a "
-        f"simulation at the paper's size within {100 * CLOSE:g} points; a slice of at most twice "
-        "that is too small to tell. Transfer is no slice of the pie."
-    )
-    note = (
-        f"Shares of K x step at K={K}, M={M}, median over rounds.{of_the_pie if quoting else ''} "
-        + (f"Simulated: {'; '.join(devices)}. " if devices else "")
-        + (
-            "Emulated: the same costs, real processes that wait; the runtime's own time is in "
-            f"transfer.{verdicts if quoting else ''} {BUBBLE} {optimizers(results, runs.values())}"
-        )
-    ).strip()
-    title = "Where the time of a step goes" + " (NeurIPS Table 4, not in v5)" * quoting
-    pie = quoted()
+    columns = [PART, QUOTED] if quoting else [PART]
+    for (name, fidelity), run in runs.items():
+        columns.append(Column((fidelity, name), partial(share_of, results, run)))
 
-    def share_of(part: str, run: Key) -> Cell:
-        word = NOT_RUN if runs[run].status == "planned" else runs[run].status
-        cell = share(shares[run].get(part, nan))
-        return cell if word == "done" else replace(cell, text=word)
-
-    def against(part: str, name: str) -> Cell:
-        value, printed = judged[name][part], pie.get(part, nan)
+    def against_pie(part: str, run: Run) -> Cell:
+        value, printed = parts(results, run)[part], PIE.get(part, nan)
         return Cell(value - printed, verdict(part, value, printed))
 
-    made: list[Column[str]] = [PART, *[PIE] * quoting]
-    made += [
-        Column((fidelity, name), partial(share_of, run=(name, fidelity))) for name, fidelity in runs
-    ]
-    made += [
-        Column(("simulated against quoted", name), partial(against, name=name)) for name in judged
-    ]
-    why: Column[str] = Column("why", lambda part: Cell(text=_why(part, judged)), csv="")
-    made += [why] * quoting
-    return declared("breakdown", title, note, _ORDER, made, NAME)
+    for (name, fidelity), run in runs.items():
+        comparable = fidelity == "simulated" and run.done and at_papers_size(results, run)
+        if quoting and comparable:
+            cell = partial(against_pie, run=run)
+            columns.append(Column(("simulated against quoted", name), cell))
+    title = "Where the time of a step goes"
+    note = f"Shares of K x step at K={K}, M={M}, median over rounds."
+    if quoting:
+        title += " (NeurIPS Table 4, not in v5)"
+        note += (
+            f" K is from the paper's text and M={M} from the pie's own bubble, so the bubble is "
+            f"fitted; consistent means within {100 * CLOSE:g} points."
+        )
+    return declared(NAME, title, note, _ORDER, columns, NAME)
 
 
-def verdict(part: str, share: float, printed: float) -> str:
-    """`+1.4 points, consistent`; the bubble's is fitted."""
-    if isnan(printed) or isnan(share):
+def verdict(part: str, value: float, printed: float) -> str:
+    """`+1.4 points, consistent`: how far a share is from the pie's, and what that shows."""
+    if isnan(printed) or isnan(value):
         return EMPTY
-    off = f"{100 * (share - printed):+.1f} points"
+    off = f"{100 * (value - printed):+.1f} points"
     if part == "setup":
         return f"{off}, not modelled"
-    if printed <= 2 * CLOSE and part != "bubble":
-        return f"{off}, too small a slice to tell"
     if part == "bubble":
         return f"{off}, fitted"
-    return f"{off}, consistent" if abs(share - printed) <= CLOSE else f"{off}, not consistent"
-
-
-def _why(part: str, judged: dict[str, dict[str, float]]) -> str:
-    """What is behind a line's differences, from the numbers themselves."""
-    pie = quoted()
-    if not judged:
-        return EMPTY
-    if part in ("computation", "recompute"):
-        rest = pie[part] / (1 - pie["setup"])
-        ratio = ", ".join(
-            f"{name} {found['recompute'] / found['computation']:.3f}"
-            for name, found in judged.items()
-        )
-        if part == "computation":
-            return f"simulated steps have no set-up; without it the pie has {percent(rest)}"
-        return (
-            f"recompute over computation: quoted {pie['recompute'] / pie['computation']:.3f}, "
-            f"simulated {ratio}; F:R:B = 1:1:2 gives 0.333"
-        )
-    return {
-        "imbalance": "depends on the model and on the cut; the pie's are not printed",
-        "bubble": (
-            f"M={M} was chosen to fit: early recompute gives "
-            f"{percent(theory.bubble(K, M, 'early'))} of a step without set-up, update and "
-            "imbalance"
-        ),
-        "setup": "in no profile, so simulated steps have none",
-        "update": _times(pie["update"], {name: found["update"] for name, found in judged.items()}),
-        "transfer": "no slice of the pie",
-    }[part]
-
-
-def _times(printed: float, ours: dict[str, float]) -> str:
-    """How far apart small slices are as a factor, which points hide."""
-    factors = ", ".join(f"{name} {printed / share:.0f}" for name, share in ours.items() if share)
-    return (
-        f"quoted (by subtraction) over simulated: {factors}; of so small a slice a tolerance in "
-        "points asks little"
-    )
+    if printed <= 2 * CLOSE:
+        return f"{off}, too small a slice to tell"
+    return f"{off}, consistent" if abs(value - printed) <= CLOSE else f"{off}, not consistent"
 
 
 def by_m(results: Results) -> Table:
-    """The simulated runs for M = 8, 16, 32 beside the pie."""
-    quoting = beside_paper(results, NAME)
+    """The simulated shares for every M beside the pie."""
     rows = rows_of(results, experiment=NAME, fidelity="simulated", K=K)
-    Ms = sorted({row.M for row in rows})
-    found = {
-        (name, m): parts(results, row)
-        for m in Ms
-        for (name, fidelity), row in columns(results, m).items()
-        if fidelity == "simulated"
-    }
-    names = dict.fromkeys(name for name, _ in found)
-    made: list[Column[str]] = [PART, *[PIE] * quoting]
-    for name in names:
-        for m in (m for m in Ms if (name, m) in found):
-            shares = found[name, m]
-            made.append(
-                Column(
-                    (f"{name}, simulated", f"M={m}"),
-                    lambda part, at=shares: share(at.get(part, nan)),
-                )
-            )
-    theirs = f"The paper's M is not printed: only the bubble tells M={M} apart. " if quoting else ""
-    note = f"Simulated shares of K x step at K={K}. {theirs}{BUBBLE}"
+    by_name: dict[str, list[Run]] = {}
+    for micro_batches in sorted({run.M for run in rows}):
+        for (name, fidelity), run in named_runs(results, micro_batches).items():
+            if fidelity == "simulated":
+                by_name.setdefault(name, []).append(run)
+    columns = [PART, QUOTED] if beside_paper(results, NAME) else [PART]
+    for name, runs in by_name.items():
+        for run in runs:
+            group = f"{name}, simulated"
+            columns.append(Column((group, f"M={run.M}"), partial(share_of, results, run)))
+    note = f"Simulated shares of K x step at K={K}. The paper's M is not printed."
     title = "Where the time of a step goes, simulated, by M"
-    return declared("breakdown_by_m", title, note, _ORDER, made, NAME, folded=True)
+    return declared("breakdown_by_m", title, note, _ORDER, columns, NAME, folded=True)
 
 
-def figures(results: Results, _rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
+def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     """Name, figure and caption of each."""
-    hidden = any(
-        parts(results, row).get("imbalance", 0) <= -0.005 for row in columns(results).values()
-    )
-    pie = (
-        ", beside the pie of NeurIPS Table 4: its K is said in the text, its M inferred from its "
-        "own bubble"
-    )
     caption = (
-        f"Where a step at K={K}, M={M} goes{pie if beside_paper(results, NAME) else ''}. {BUBBLE}"
+        f"Where a step at K={K}, M={M} goes. Where an unequal cut shortens the wait, the imbalance "
+        "is negative and is taken off the bubble."
     )
-    updates = optimizers(results, columns(results).values())
-    shortened = (
-        " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the "
-        "bubble."
-    )
-    yield "parts", figure(results), " ".join(filter(None, (caption + shortened * hidden, updates)))
+    yield "parts", figure(results), caption
 
 
-def figure(results: Results) -> "Figure | None":
+def figure(results: Results) -> Figure | None:
     """One bar a run, under the pie's."""
-    pie = {part: 100 * share for part, share in quoted().items()}
-    quoting = beside_paper(results, NAME)
-    bars = [("quoted: NeurIPS Table 4", pie)] if quoting else []
-    first = len(bars)
-    for (name, fidelity), row in columns(results).items():
-        shares = parts(results, row)
-        if shares:
-            size = "" if at_papers_size(results, row) else f", {row.scale} size"
-            bars.append(
-                (
-                    f"{fidelity}{size}: {name}",
-                    {part: 100 * share for part, share in drawable(shares).items()},
-                )
-            )
-    if len(bars) == first:
+    runs = {
+        key: run for key, run in named_runs(results).items() if run.done and parts(results, run)
+    }
+    if not runs:
         return None
-    made, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
+    bars = []
+    if beside_paper(results, NAME):
+        bars.append(("quoted: NeurIPS Table 4", {part: 100 * PIE[part] for part in PIE}))
+    for (name, fidelity), run in runs.items():
+        size = "" if at_papers_size(results, run) else f", {run.scale} size"
+        shares = drawable(parts(results, run))
+        percents = {part: 100 * value for part, value in shares.items()}
+        bars.append((f"{fidelity}{size}: {name}", percents))
+    drawn, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))
     stack(axes, bars)
-    theirs = "; of quoted K is from the text, M inferred" if quoting else ""
-    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}{theirs}")
-    made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
-    return made
+    axes.set(xlabel="share of K x step time (%)", title=f"K={K}, M={M}")
+    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
+    return drawn

@@ -1,218 +1,273 @@
-"""Table 3 as bars, and the step against the speed of the link."""
+"""Table 3 of arXiv:1811.06965v5: throughput without fast links, quoted beside ours, and what links cost."""
 
-import textwrap
-from collections.abc import Iterator
-from math import inf, isnan
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from math import inf, isnan, nan
 
-from experiments.table3 import throughput
-from experiments.table3.links import COST, THROTTLED, Slowed, sentences, slowed
-from experiments.table3.throughput import KS, NAME, M, Series, ideal, over_k2, quoted, series
-from repro.harness.results import Results, Run
-from repro.report.compare import beside_paper, fidelities, optimizers, speed_name, where
-from repro.report.ratio import NO_INTERVAL
-from repro.report.rounds import parts
-from repro.report.style import (
-    FIDELITIES,
-    MARKERS,
-    THEORY,
-    grid,
-    in_pairs,
-    model_colour,
-    model_name,
-    ticks,
+from experiments.table2.recorded import at_papers_size
+from experiments.table3.figures import figures as figures
+from experiments.table3.runs import DEVICE, NAME, M
+from experiments.table3.series import (
+    KS,
+    Line,
+    all_series,
+    ideal,
+    link_speed,
+    over_free_link,
+    quoted,
+    runs_by_line,
+    throttled,
 )
-from repro.report.table import Table
-from repro.report.texts import IDEAL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.harness.results import Results, Run
+from repro.harness.spec import RunSpec
+from repro.paper import table2
+from repro.report.compare import beside_paper, rows_of, speed_name, where
+from repro.report.grid import Cell, Column, amount, declared, plain, quotient, settings, share
+from repro.report.ratio import NO_INTERVAL, over
+from repro.report.rounds import costs, parts
+from repro.report.style import model_name
+from repro.report.table import EMPTY, Table
 
 FOLDED = ("table3_points*",)
-_ORDER = (*FIDELITIES, "ideal")
-_LINE = 46  # characters that fit the title of half a figure
-# times the fastest link: where, beyond a break of the axis, the link stands that is not throttled
-_GAP = 4.0
+TOLERANCE = 0.1  # of a ratio, for "reproduced" and "consistent"
+MODEL: Column[Line] = Column("model", lambda line: plain(line.series.title))
+STAGES: Column[Line] = Column("K", lambda line: plain(line.K))
 
 
 def tables(results: Results) -> list[Table]:
-    """Throughput, the links of the simulated runs, and a link that is throttled."""
-    return throughput.tables(results)
+    """All of them; none if the experiment was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    made = [throughput(results), links(results)]
+    if beside_paper(results, NAME):
+        made.append(against_tpus(results))
+    return [*made, throttled_links(results)]
 
 
-def figures(results: Results, rows: list[Run]) -> "Iterator[tuple[str, Figure | None, str]]":
-    """Name, figure and caption of each."""
-    updates = [optimizers(results, some, always=True) for some in _split(rows)]
-    theirs = "quoted, " if beside_paper(results, NAME) else ""
-    words = f"Throughput over K=2 at M={M}: {theirs}ours and the ideal. {IDEAL}"
-    yield "bars", bars(results), " ".join(filter(None, (words, updates[0])))
-    words = (
-        "Measured with scaled-down models: the step over that of the same round whose link is not "
-        f"throttled, which stands apart at the right and is 1; {NO_INTERVAL}."
-    )
-    yield (
-        "throttled",
-        throttled(results),
-        " ".join(filter(None, [words, updates[1], *sentences(results)])),
-    )
+def over_k2(results: Results, run: Run) -> Cell:
+    """Throughput over that of K=2 with everything else equal, as Table 3 is divided."""
+    return quotient(over(results, run, K=2))
 
 
-def _split(rows: list[Run]) -> tuple[list[Run], list[Run]]:
-    """Those of the table, and those whose link is throttled."""
-    slow = [row.group.endswith(THROTTLED) for row in rows]
-    return [r for r, one in zip(rows, slow, strict=True) if not one], [
-        r for r, one in zip(rows, slow, strict=True) if one
-    ]
+def verdict(fidelity: str, value: float, printed: float, *, scaled_down: bool) -> str:
+    """`+1.4%, consistent`: whether a ratio is within the tolerance; of another size no verdict."""
+    if isnan(value) or isnan(printed):
+        return EMPTY
+    off = value / printed - 1
+    if scaled_down:
+        return f"{off:+.1%}, another size"
+    word = "reproduced" if fidelity == "measured" else "consistent"
+    return f"{off:+.1%}, {word}" if abs(off) <= TOLERANCE else f"{off:+.1%}, not {word}"
 
 
-def bars(results: Results) -> "Figure | None":
-    """One panel a model: for each K quoted, every fidelity that there is, ideal."""
-    found = [one for one in series(results) if any(row.status == "done" for row in one.rows)]
-    full = [one for one in found if one.papers_size]
-    found = full or found
-    if not found:
-        return None
-    figure, panels = in_pairs(len(found), 3.4)
-    handles = {}
-    for panel, one in zip(panels, found, strict=True):
-        _panel(panel, results, one)
-        handles |= {
-            label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-        }
-    ordered = [name for name in _ORDER if name in handles]
-    figure.legend(
-        [handles[name] for name in ordered], ordered, loc="outside lower center", ncols=len(ordered)
-    )
-    return figure
-
-
-def _title(results: Results, one: Series) -> str:
-    """The model, and the size and device of its modelled runs."""
-    specs = [row.spec for row in one.rows if row.status == "done"]
-    spec = next((spec for spec in specs if spec.profile), specs[0])
-    size = ", ".join(
-        [*(f"{name}={value}" for name, value in spec.model_args.items()), f"N={spec.N}"]
-    )
-    size += f" on {spec.profile}" if spec.profile else ""
-    return "\n".join(
-        textwrap.fill(words, _LINE, break_on_hyphens=False) for words in (one.title, size)
-    )
-
-
-def _panel(axes: "Axes", results: Results, one: Series) -> None:
-    done = [row for row in one.rows if row.status == "done" and row.K in KS]
+def throughput(results: Results) -> Table:
+    """Table 3, one line a model and K."""
+    grid = runs_by_line(results)
     quoting = beside_paper(results, NAME)
-    heights = {"quoted": {K: quoted(one.model, K) for K in KS}} if quoting else {}
-    for fidelity in fidelities(done):
-        heights[fidelity] = {
-            row.K: over_k2(results, row).value for row in done if row.fidelity == fidelity
-        }
-    heights["ideal"] = {K: ideal(K) for K in KS}
-    width = 0.84 / len(heights)
-    for index, name in enumerate(name for name in _ORDER if name in heights):
-        at = {n: K for n, K in enumerate(KS) if not isnan(heights[name].get(K, float("nan")))}
-        places = [n + (index - (len(heights) - 1) / 2) * width for n in at]
-        values = [heights[name][K] for K in at.values()]
-        drawn = axes.bar(places, values, width * 0.94, label=name, **_look(name))
-        axes.bar_label(drawn, [f"{value:.2f}" for value in values], fontsize=7.5, padding=1.5)
-    ticks(axes, list(range(len(KS))), [f"K={K}" for K in KS])
-    axes.set(title=_title(results, one), ylabel="throughput over K=2")
-    axes.grid(axis="x", visible=False)
 
+    def printed(line: Line) -> Cell:
+        value = quoted(line.series.model, line.K)
+        return Cell(value, f"{value:g}")
 
-def _look(name: str) -> dict[str, Any]:
-    """A fidelity's colour; the ideal is nobody's run and not filled."""
-    if name == "ideal":
-        return {"facecolor": "none", "edgecolor": THEORY, "linewidth": 0.9}
-    return {"color": FIDELITIES[name]}
+    def ratio(line: Line, fidelity: str) -> Cell:
+        return grid.cell(partial(over_k2, results), fidelity, *line)
 
+    def against(line: Line, fidelity: str) -> Cell:
+        value, theirs = ratio(line, fidelity).value, quoted(line.series.model, line.K)
+        text = verdict(fidelity, value, theirs, scaled_down=line.series.scaled_down)
+        return Cell(value / theirs, EMPTY if line.K == 2 else text)
 
-def throttled(results: Results) -> "Figure | None":
-    """Step over that of the link left alone against the link's speed, a line a model and place."""
-    groups = [[one for one in some if not isnan(one.ratio[0])] for some in slowed(results)]
-    groups = [some for some in groups if len(some) > 1]
-    if not groups:
-        return None
-    figure, ((axes, right),) = grid(1, 2, 3.4)
-    speeds = sorted({one.speed for some in groups for one in some if one.speed < inf})
-    apart = _GAP * speeds[-1]
-    for index, some in enumerate(groups):
-        # all are 1 there, and would cover one another
-        aside = apart * 1.25 ** (index - (len(groups) - 1) / 2)
-        _line(axes, some, aside, _name(results, some))
-    axes.axhline(1, color=THEORY, linewidth=0.8)
-    axes.axhline(1 + COST, color="#888888", linewidth=0.8, linestyle="--")
-    axes.text(
-        speeds[0], 1 + COST, f"+{COST:.0%}", va="bottom", ha="left", fontsize=8, color="#555555"
+    columns = [MODEL, STAGES]
+    if quoting:
+        columns.append(Column(("quoted", "over K=2"), printed))
+    for fidelity in ("simulated", "emulated", "measured"):
+        if fidelity not in grid.fidelities:
+            continue
+        ends = ((fidelity, "low"), (fidelity, "high"))
+        cell = partial(ratio, fidelity=fidelity)
+        columns.append(Column((fidelity, "over K=2"), cell, ends=ends))
+        if quoting:
+            cell = partial(against, fidelity=fidelity)
+            name, csv_name = (fidelity, "against quoted"), (fidelity, "over quoted")
+            columns.append(Column(name, cell, csv=csv_name))
+    columns.append(Column(("ideal", "over K=2"), lambda line: amount(ideal(line.K))))
+    note = (
+        f"Throughput over that of K=2 at M={M}, the same N and re-materialization; simulated and "
+        f"emulated on the device profile {DEVICE}."
     )
-    axes.set_xscale("log")
-    axes.set_xlim(speeds[0] / 1.6, apart * 1.6)
-    ticks(axes, [*speeds, apart], [*(speed_name(speed) for speed in speeds), "not\nthrottled"])
-    _broken(axes, (speeds[-1] * apart) ** 0.5)
-    axes.set(
-        xlabel="link",
-        ylabel="step over step, measured",
-        title="the step, over that of a link not throttled",
+    title = "Throughput without fast interconnect, normalised to K=2"
+    if quoting:
+        title = "Table 3 (v5 and NeurIPS): throughput without fast interconnect, normalised to K=2"
+        note += (
+            f" Within {TOLERANCE:.0%} of the quoted ratio a measurement reproduces it, and a cost "
+            "model is consistent with it."
+        )
+    lines = [Line(series, K) for series in all_series(grid) for K in KS]
+    return declared("table3", title, note, lines, columns, NAME)
+
+
+def links(results: Results) -> Table:
+    """What transfers take of the simulated step, and the step without them; the cut is kept."""
+    grid = runs_by_line(results)
+    lines = []
+    for series in all_series(grid):
+        for K in KS:
+            run = grid.run("simulated", series, K)
+            if run is not None and run.done:
+                lines.append(Line(series, K))
+
+    def simulated(line: Line) -> Run:
+        return grid.runs["simulated", *line]
+
+    def free_over_free(line: Line) -> Cell:
+        base = grid.run("simulated", line.series, 2)
+        seconds = nan if base is None or not base.done else free_step(base)
+        return amount(seconds / free_step(simulated(line)))
+
+    def simulated_over_k2(line: Line) -> Cell:
+        return amount(over(results, simulated(line), K=2).value)
+
+    def message_mib(line: Line) -> Cell:
+        stages = costs(results, simulated(line))
+        return Cell() if stages is None else amount(max(stages.activations) / 2**20)
+
+    def message_over_forward(line: Line) -> Cell:
+        stages = costs(results, simulated(line))
+        if stages is None:
+            return Cell()
+        return amount(stages.link.seconds(int(max(stages.activations))) / max(stages.forward))
+
+    columns: list[Column[Line]] = [
+        MODEL,
+        STAGES,
+        Column(("step (ms)", "simulated"), lambda line: amount(1e3 * simulated(line).step_s, 1)),
+        Column(
+            ("transfer", "simulated"),
+            lambda line: share(parts(results, simulated(line)).get("transfer", nan)),
+        ),
+        Column(
+            ("free link", "step over step"),
+            lambda line: amount(free_step(simulated(line)) / simulated(line).step_s, 3),
+        ),
+    ]
+    if beside_paper(results, NAME):
+        printed = ("over K=2", "quoted")
+        columns.append(Column(printed, lambda line: amount(quoted(line.series.model, line.K))))
+    columns += [
+        Column(("over K=2", "simulated"), simulated_over_k2),
+        Column(("over K=2", "free link"), free_over_free),
+        Column(("message", "MiB"), message_mib),
+        Column(("message", "time over F"), message_over_forward),
+    ]
+    note = (
+        "Transfer is the share of K x step in which a stage waits for a message; a free link's "
+        "messages take no time. Message is the largest between two stages, its time over F of the "
+        "slowest stage: below 1 it can hide behind compute."
     )
-    axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
-    _transfers(right, results, groups)
-    return figure
+    title = "Table 3, simulated: how much of the step the slow link is"
+    return declared("table3_links", title, note, lines, columns, NAME)
 
 
-def _name(results: Results, some: list[Slowed]) -> str:
-    row = some[0].row
-    return f"{model_name(row.model)}, K={row.K} ({where(results, row)})"
+def free_step(run: Run) -> float:
+    """Seconds of a simulated run's step if its messages took no time, as the run recorded it."""
+    modelled = run.rounds[-1].modelled
+    if modelled is None:
+        return nan
+    return run.step_s - (modelled.rungs["transfer"] - modelled.rungs["launch"])
 
 
-def _line(axes: "Axes", some: list[Slowed], apart: float, label: str) -> None:
-    """One model's points with intervals, none where rounds are few; the link that is not throttled joins no line."""
-    look: dict[str, Any] = {
-        "marker": MARKERS["measured"],
-        "color": model_colour(some[0].row.model),
-    }
-    slow = [one for one in some if one.speed < inf]
-    low = [0.0 if isnan(one.ratio[1]) else one.ratio[0] - one.ratio[1] for one in slow]
-    high = [0.0 if isnan(one.ratio[2]) else one.ratio[2] - one.ratio[0] for one in slow]
-    axes.errorbar(
-        [one.speed for one in slow],
-        [one.ratio[0] for one in slow],
-        [low, high],
-        label=label,
-        **look,
+def against_tpus(results: Results) -> Table:
+    """Do GPUs without fast links scale as TPUs do: Table 3 beside the row M=32 of Table 2."""
+    grid = runs_by_line(results)
+    full = {series.model: series for series in all_series(grid) if not series.scaled_down}
+    lines = [Line(series, K) for series in full.values() for K in KS[1:]]
+    table_2 = {(cell.model, cell.K): cell.value for cell in table2() if cell.M == M}
+
+    def gpu(line: Line) -> float:
+        return quoted(line.series.model, line.K)
+
+    def tpu(line: Line) -> float:
+        model = line.series.model
+        return table_2[model, line.K] / table_2[model, 2]
+
+    def simulated_gpu(line: Line) -> float:
+        return grid.cell(partial(over_k2, results), "simulated", *line).value
+
+    def simulated_tpu(line: Line) -> float:
+        return tpu_over_k2(results, line.series.model, line.K)
+
+    columns: list[Column[Line]] = [
+        Column("model", lambda line: plain(model_name(line.series.model))),
+        STAGES,
+        Column(("quoted", "P100"), lambda line: amount(gpu(line))),
+        Column(("quoted", "TPU"), lambda line: amount(tpu(line))),
+        Column(("quoted", "P100 over TPU"), lambda line: amount(gpu(line) / tpu(line))),
+        Column(("simulated", "P100"), lambda line: amount(simulated_gpu(line))),
+        Column(("simulated", "TPU"), lambda line: amount(simulated_tpu(line))),
+        Column(
+            ("simulated", "P100 over TPU"),
+            lambda line: amount(simulated_gpu(line) / simulated_tpu(line)),
+        ),
+    ]
+    note = (
+        f"Throughput over that of K=2 at M={M}. TPU is Table 2's row M={M}, divided here by its "
+        "own K=2; its models are twice as large."
     )
-    axes.plot(
-        [apart for one in some if one.speed == inf],
-        [one.ratio[0] for one in some if one.speed == inf],
-        **look,
+    title = "Table 3 beside Table 2: do GPUs without NVLink scale as TPUs do?"
+    return declared("table3_tpu", title, note, lines, columns, NAME)
+
+
+def tpu_over_k2(results: Results, model: str, K: int) -> float:
+    """Table 2's simulated throughput over K=2: one N for every K, cut by time; NaN without."""
+    group = f"{model}-simulated"
+    rows = rows_of(results, experiment="table2", group=group, K=K, M=M, remat="always")
+    for run in rows:
+        if run.spec.memory is None and at_papers_size(results, run):
+            return over(results, run, K=2).value
+    return nan
+
+
+def throttled_links(results: Results) -> Table:
+    """Step, message and transfer for each speed of the link."""
+
+    def message_ms(run: Run) -> Cell:
+        size = message_bytes(run.spec)
+        if isnan(size) or link_speed(run) == inf:
+            return amount(nan)
+        link = LinkSpeed(bytes_per_second=link_speed(run))
+        return amount(1e3 * link.seconds(int(size)))
+
+    columns: list[Column[Run]] = [
+        Column("model", lambda run: plain(model_name(run.model))),
+        Column("where", lambda run: plain(where(results, run))),
+        Column("link", lambda run: plain(speed_name(link_speed(run)))),
+        *settings(lambda run: run, "status"),
+        Column("rounds", lambda run: plain(len(run.rounds))),
+        Column("", lambda run: Cell(link_speed(run)), csv="bytes_per_second"),
+        Column(("measured", "step (ms)"), lambda run: amount(1e3 * run.step_s, 1)),
+        Column(
+            ("measured", "transfer"),
+            lambda run: share(parts(results, run).get("transfer", nan)),
+        ),
+        Column(("message", "KiB"), lambda run: amount(message_bytes(run.spec) / 1024, 0)),
+        Column(("message", "ms on this link"), message_ms),
+        Column(
+            ("measured", "step over step"),
+            lambda run: quotient(over_free_link(results, run)),
+            ends=(("measured", "step over step: low"), ("measured", "step over step: high")),
+        ),
+    ]
+    note = (
+        "Scaled-down models on CPU processes, which show a trend. Step over step is over the run "
+        f"of the same round whose link is not throttled, with its bootstrap 95 % interval "
+        f"({NO_INTERVAL}; ~ where it spans 1)."
     )
+    title = "Table 3, measured small: K=2 with a link throttled to several speeds"
+    return declared("table3_throttled", title, note, throttled(results), columns, NAME)
 
 
-def _broken(axes: "Axes", at: float) -> None:
-    """Two strokes through the x axis: what is right of them has no place on its scale."""
-    across = axes.get_xaxis_transform()
-    axes.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
-    axes.text(at, 0, "//", transform=across, ha="center", va="center", fontsize=11, color="#444444")
-
-
-def _transfers(axes: "Axes", results: Results, groups: list[list[Slowed]]) -> None:
-    """Transfer's share of the same steps."""
-    names = sorted({one.speed for some in groups for one in some})
-    width = 0.8 / len(groups)
-    for index, some in enumerate(groups):
-        places = [names.index(one.speed) + (index - (len(groups) - 1) / 2) * width for one in some]
-        shares = [100 * parts(results, one.row).get("transfer", 0.0) for one in some]
-        drawn = axes.bar(places, shares, width * 0.92, color=model_colour(some[0].row.model))
-        axes.bar_label(drawn, [f"{share:.0f}" for share in shares], fontsize=8, padding=1)
-    ticks(
-        axes,
-        list(range(len(names))),
-        ["not\nthrottled" if name == inf else speed_name(name) for name in names],
-    )
-    axes.grid(axis="x", visible=False)
-    axes.set(
-        xlabel="link",
-        ylabel="share of K x step (%), measured",
-        title="transfer's share of that step",
-    )
+def message_bytes(spec: RunSpec) -> float:
+    """Bytes of one micro-batch of float32 between stages; NaN where the cut decides (AmoebaNet)."""
+    if spec.model != "transformer" or not {"T", "d"} <= spec.model_args.keys():
+        return nan
+    return 4.0 * spec.N / spec.M * spec.model_args["T"] * spec.model_args["d"]

@@ -11,6 +11,7 @@ from repro.harness.sizes import (
 )
 from repro.harness.spec import Experiment, Group, Link, RunSpec, Scale
 
+NAME = "table3"
 M = 32
 DEVICE = "p100-pcie"
 KS = (1, 2, 4, 8)
@@ -18,6 +19,7 @@ N = {"amoebanet-d": 128, "transformer": 32}  # of what is modelled, and of scale
 # at M=1, so that a step takes two to three seconds
 STRETCH = {"amoebanet-d": 1.5, "transformer": 0.05}
 MEASURED_N: dict[Scale, int] = {"smoke": 32, "laptop": 64}
+THROTTLED = "-throttled"  # ends the names of the groups with slow links
 # Bytes per second between two stages on the CPU, from a network's to far less; None: shared memory
 # as it is.
 SPEEDS: tuple[float | None, ...] = (None, 1e8, 1e7, 4e6)
@@ -54,7 +56,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         if scale != "smoke"  # whose models are too small to be waited for
     ]
     return Experiment(
-        name="table3",
+        name=NAME,
         title="Throughput on GPUs without fast interconnect",
         question="Does a pipeline need fast links, of which it uses so little?",
         paper="Table 3",
@@ -97,7 +99,7 @@ def _throttled(scale: Scale) -> list[Group]:
     links = [Link(bytes_per_second=speed) if speed else None for speed in SPEEDS]
     return [
         Group(
-            name=f"{name}-throttled",
+            name=f"{name}{THROTTLED}",
             runs=tuple(
                 RunSpec(
                     model=name, model_args=args, K=2, M=M, N=MEASURED_N[scale], steps=1, link=link
