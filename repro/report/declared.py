@@ -1,11 +1,11 @@
-"""What experiments declare to be shown: `experiments/<name>/report.py`, found by the name of a recorded experiment.
+"""The report of an experiment: `experiments/<name>/report.py`, found by the experiment's name.
 
 Such a file may have `tables(results)`, whose tables stand before the generic ones;
-`figures(results, rows)`, whose figures stand instead of the generic ones; `FOLDED`, the names of
-tables and figures that the page shows only when they are asked for (with * as in file names); and
-`WHY = False`, where no table is to say why runs are slow.
+`figures(results, rows)`, whose figures stand instead of the generic ones; and `FOLDED`, the names
+of tables and figures that the page shows only on request (with * as in file names).
 """
 
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,3 +18,9 @@ def report_of(experiment: str) -> ModuleType | None:
     # Names come from recorded results, so only one of these is ever imported.
     known = {path.parent.name for path in HOME.glob("*/report.py")}
     return import_module(f"experiments.{experiment}.report") if experiment in known else None
+
+
+def is_folded(experiment: str, name: str) -> bool:
+    """Whether the page shows a table or figure of an experiment only on request."""
+    patterns = getattr(report_of(experiment), "FOLDED", ())
+    return any(fnmatch(name, pattern) for pattern in patterns)

@@ -1,23 +1,25 @@
-"""One self-contained page from recorded results: report.html, with its tables and figures as files beside it.
+"""One self-contained page from recorded results, with its tables and figures as files beside it.
 
 For each experiment in this order: question, command, ours against the paper, figures, what the
-metrics mean, deviations, what was skipped and why; then the environment.  The same results give the
+metrics mean, deviations, what was skipped and why; then the environment. The same results give the
 same bytes.
 """
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
-from fnmatch import fnmatch
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.gpipe.errors import did_you_mean
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness.mistakes import near
 from repro.harness.results import Results, Run, load
-from repro.report import figures, texts
+from repro.report import figures, gantt, texts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_smoke
-from repro.report.declared import report_of
+from repro.report.declared import is_folded
 from repro.report.figures import Drawn
 from repro.report.style import model_name
 from repro.report.table import Table, csv_text
@@ -26,10 +28,20 @@ from repro.report.tables import all_tables, rounds
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment on the page; tables and figures are finished HTML.
+    """One experiment on the page.
 
-    `of_paper` says whether the paper has a number for it, so that there is something to deviate
-    from.
+    Attributes:
+        name: of the experiment.
+        title: of the experiment.
+        question: that it answers.
+        numbering: `arXiv v5 Table 2, NeurIPS 2019 Table 2`.
+        of_paper: whether the paper has a number for it, so that there is something to deviate from.
+        commands: what a user types to measure it.
+        tables: title, note and finished HTML of each.
+        figures: caption and finished SVG of each.
+        trace: file name of its timelines; empty without any.
+        deviations: from the paper.
+        missing: runs without a result, and why.
     """
 
     name: str
@@ -46,13 +58,11 @@ class Section:
 
 
 def write(results_dir: Path, plots_dir: Path) -> Path:
-    """Make tables (csv, md, tex), figures (png, svg) and report.html in `plots_dir`; returns the page's path.
+    """Write tables (csv, md, tex), figures (png, svg) and report.html; return the page's path.
 
     Raises:
         ValueError: if nothing is recorded in `results_dir`.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     check_folder(results_dir)
     results = load(results_dir)
     if results.rows.empty:
@@ -105,46 +115,44 @@ def check_folder(results_dir: Path) -> None:
         known = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
         raise ValueError(
             f"results = '{results_dir}': there is no such folder; give the one that "
-            f"`repro run --results` recorded into{did_you_mean(results_dir.name, known)}"
+            f"`repro run --results` recorded into{near(results_dir.name, known)}"
         )
 
 
 def _committed(results_dir: Path) -> str:
-    """Where the committed results are, if they lie in this folder, which holds no others."""
+    """A hint at the committed results, if they lie in this folder."""
     reference = results_dir / "reference"
     return f"; the committed results are in --results {reference}" if reference.is_dir() else ""
 
 
 def _banner(results: Results) -> list[str]:
-    """What the scales of these results are for, and what is not held against the paper."""
-    rows, kept = rows_of(results), rows_of(without_smoke(results))
-    scales = {row.scale for row in rows}
-    lines = [text for scale, text in texts.SCALES.items() if scale in scales]
+    """What the scales of these results are for, and which runs are not compared with the paper."""
+    runs, compared = rows_of(results), rows_of(without_smoke(results))
+    scales = {run.scale for run in runs}
+    sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):
-        # Of what a scale is for, all but the first sentence is about the paper.
-        names = ", ".join(dict.fromkeys(row.experiment for row in rows))
-        lines = [line.partition(". ")[0].removesuffix(".") + "." for line in lines]
-        lines.append(f"The paper has no numbers for {names}, so none stand beside these.")
-    places = {(row.experiment, row.scale) for row in kept}
-    hidden = {row.experiment for row in rows if (row.experiment, row.scale) not in places}
+        # All but the first sentence about a scale is about the paper.
+        sentences = [text.partition(". ")[0].removesuffix(".") + "." for text in sentences]
+        names = ", ".join(dict.fromkeys(run.experiment for run in runs))
+        sentences.append(f"The paper has no numbers for {names}, so none stand beside these.")
+    shown = {(run.experiment, run.scale) for run in compared}
+    hidden = {run.experiment for run in runs if (run.experiment, run.scale) not in shown}
     if hidden:
-        lines.append(
+        sentences.append(
             f"Smoke runs of {', '.join(sorted(hidden))} are in the list of all runs, but not in "
-            "the tables and figures that hold the other runs against the paper."
+            "the tables and figures that compare with the paper."
         )
-    return lines
+    return sentences
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:
-    """The README's picture, pipeline.gif: one measured step of Table 2's AmoebaNet-D.
+    """Draw the README's picture, pipeline.gif: one measured step of Table 2's AmoebaNet-D.
 
     Raises:
         ValueError: if no such timeline is recorded.
     """
-    from repro.report.gantt import gantt_gif
-
     timeline, title = pictured_step(load(results_dir))
-    return gantt_gif(timeline, plots_dir / "pipeline.gif", title)
+    return gantt.gantt_gif(timeline, plots_dir / "pipeline.gif", title)
 
 
 def pictured_step(results: Results) -> tuple[Timeline, str]:
@@ -157,13 +165,13 @@ def pictured_step(results: Results) -> tuple[Timeline, str]:
         ValueError: if no such timeline is recorded.
     """
     wanted = {"experiment": "table2", "fidelity": "measured", "status": "done"}
-    rows = rows_of(results, model="amoebanet-d", M=4, **wanted)
-    for row in sorted(rows, key=lambda row: -row.K):
-        timeline = results.timeline(row) if row.K > 1 else None
+    runs = rows_of(results, model="amoebanet-d", M=4, **wanted)
+    for run in sorted(runs, key=lambda run: -run.K):
+        timeline = results.timeline(run) if run.K > 1 else None
         if timeline is not None:
             title = (
-                f"One {row.fidelity} training step of {model_name(row.model)} "
-                f"at {row.scale} scale: K={row.K} stages, M={row.M} micro-batches"
+                f"One {run.fidelity} training step of {model_name(run.model)} "
+                f"at {run.scale} scale: K={run.K} stages, M={run.M} micro-batches"
             )
             return timeline, title
     raise ValueError(
@@ -175,17 +183,18 @@ def pictured_step(results: Results) -> tuple[Timeline, str]:
 def _sections(
     results: Results, tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
 ) -> list[Section]:
-    """One section for every experiment with results, the paper's tables first."""
-    names = dict.fromkeys(row.experiment for row in rows_of(results))
-    # the others as they were
+    """A section for each experiment with results, the paper's tables first."""
+    names = dict.fromkeys(run.experiment for run in rows_of(results))
+    # The other experiments keep their order.
     ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")
-    sections = [_section(results, name, tables, drawn) for name in ordered]
-    return [replace(s, trace=traces[s.name].name) if s.name in traces else s for s in sections]
+    return [_section(results, name, tables, drawn, traces.get(name)) for name in ordered]
 
 
-def _section(results: Results, name: str, tables: list[Table], drawn: list[Drawn]) -> Section:
+def _section(
+    results: Results, name: str, tables: list[Table], drawn: list[Drawn], trace: Path | None
+) -> Section:
     about = results.listings[name]
-    rows = rows_of(results, experiment=name)
+    runs = rows_of(results, experiment=name)
     general = texts.DEVIATIONS if name in of_paper(results) else []
     places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
     return Section(
@@ -196,46 +205,37 @@ def _section(results: Results, name: str, tables: list[Table], drawn: list[Drawn
         of_paper=name in of_paper(results),
         commands=_commands(results, name),
         tables=[_shown(table) for table in tables if table.experiment == name],
-        figures=[_picture(one) for one in drawn if one.experiment == name],
-        trace="",
-        deviations=[*about.deviations, *general, *_sizes(results, rows)],
-        missing=_missing(rows),
+        figures=[_picture(figure) for figure in drawn if figure.experiment == name],
+        trace=trace.name if trace else "",
+        deviations=[*about.deviations, *general, *_sizes(runs)],
+        missing=_missing(runs),
     )
 
 
 def _shown(table: Table) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    patterns = getattr(report_of(table.experiment), "FOLDED", ())
-    folded = (
-        table.folded or not table.experiment or any(fnmatch(table.name, one) for one in patterns)
-    )
+    """What the template needs of a table."""
+    general = not table.experiment
     return {
         "name": table.name,
         "title": table.title,
         "note": table.note,
         "html": Markup(table.html()),
-        "folded": folded,
+        "folded": table.folded or general or is_folded(table.experiment, table.name),
     }
 
 
 def _picture(drawn: Drawn) -> dict[str, Any]:
-    """The figure's SVG for inlining, with ids that are its own on the page."""
-    from markupsafe import Markup
-
-    text = drawn.stem.parent.joinpath(f"{drawn.stem.name}.svg").read_text(encoding="utf-8")
+    """What the template needs of a figure."""
+    name = drawn.stem.name
+    text = drawn.stem.with_name(f"{name}.svg").read_text(encoding="utf-8")
     svg = text[text.index("<svg") :]
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{drawn.stem.name}-", svg)
-    return {
-        "name": drawn.stem.name,
-        "caption": drawn.caption,
-        "svg": Markup(svg),
-        "folded": drawn.folded,
-    }
+    # Ids are made unique on the page.
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    return {"name": name, "caption": drawn.caption, "svg": Markup(svg), "folded": drawn.folded}
 
 
 def _commands(results: Results, name: str) -> list[str]:
-    """What a user types to measure this, as recorded, each at its own scale."""
+    """What a user types to measure an experiment, as recorded, each at its own scale."""
     commands: list[str] = []
     for folder in results.folders:
         about = folder.about()
@@ -246,62 +246,62 @@ def _commands(results: Results, name: str) -> list[str]:
     return list(dict.fromkeys(commands))
 
 
-def _sizes(results: Results, rows: list[Run]) -> list[str]:
-    """What was run here: sizes and devices."""
-    found = []
-    for model in dict.fromkeys(row.model for row in rows):
-        specs = [row.spec for row in rows if row.model == model]
+def _sizes(runs: list[Run]) -> list[str]:
+    """The sizes of the models that were run, and the devices."""
+    sentences = []
+    for model in dict.fromkeys(run.model for run in runs):
+        specs = [run.spec for run in runs if run.model == model]
         sizes = dict.fromkeys(
-            f"{_words(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
+            f"{_as_text(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
         )
-        found.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
-    devices = dict.fromkeys(
-        row.device for row in rows if row.device and row.fidelity != "simulated"
-    )
+        sentences.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
+    real = [run for run in runs if run.fidelity != "simulated"]
+    devices = dict.fromkeys(run.device for run in real if run.device)
     if devices:
-        found.append(f"Devices here: {', '.join(devices)}.")
-    return found
+        sentences.append(f"Devices here: {', '.join(devices)}.")
+    return sentences
 
 
-def _missing(rows: list[Run]) -> list[str]:
+def _missing(runs: list[Run]) -> list[str]:
     """Runs without a result, one line for each model and reason."""
     points: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row.status != "done":
-            points.setdefault((model_name(row.model), row.status), []).append(
-                f"K={row.K} M={row.M}"
-            )
+    for run in runs:
+        if not run.done:
+            reason = (model_name(run.model), run.status)
+            points.setdefault(reason, []).append(f"K={run.K} M={run.M}")
     return [
-        f"{model}: {status}: {', '.join(dict.fromkeys(where))}"
-        for (model, status), where in points.items()
+        f"{model}: {status}: {', '.join(dict.fromkeys(names))}"
+        for (model, status), names in points.items()
     ]
 
 
 def _environments(results: Results) -> list[dict[str, Any]]:
     """The distinct environments of the runs, with how many runs each has."""
-    found: dict[str, dict[str, Any]] = {}
+    distinct: dict[str, dict[str, Any]] = {}
     for folder in results.folders:
         for path in sorted(folder.path.glob("*/env.json")):
-            if env := folder.env(path.parent.name):
-                lines = {
-                    "machine": folder.path.parts[-3],
-                    **{key: _words(value) for key, value in env.items()},
-                }
-                found.setdefault(str(lines), {"lines": lines, "runs": 0})["runs"] += 1
-    return list(found.values())
+            env = folder.env(path.parent.name)
+            if env:
+                lines = {"machine": folder.path.parts[-3]}
+                lines |= {key: _as_text(value) for key, value in env.items()}
+                environment = distinct.setdefault(str(lines), {"lines": lines, "runs": 0})
+                environment["runs"] += 1
+    return list(distinct.values())
 
 
-def _words(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {part}" for key, part in value.items())
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
 
 
-def _counts(rows: list[Run]) -> list[tuple[str, int]]:
-    """How many runs there are of each status word, reasons left out."""
-    return sorted(Counter(row.status.partition("(")[0] for row in rows).items())
+def _counts(runs: list[Run]) -> list[tuple[str, int]]:
+    """How many runs there are of each status, reasons left out."""
+    return sorted(Counter(run.status.partition("(")[0] for run in runs).items())
 
 
-def _commits(rows: list[Run]) -> list[str]:
+def _commits(runs: list[Run]) -> list[str]:
     """The commits whose code measured these runs."""
-    return sorted({commit for row in rows for commit in row.commit.split(", ") if commit})
+    return sorted({commit for run in runs for commit in run.commit.split(", ") if commit})

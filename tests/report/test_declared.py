@@ -15,7 +15,6 @@ from pandas import DataFrame
 from repro.report.compare import rows_of
 from repro.report.table import Table
 
-WHY = False
 
 def tables(results):
     shown = DataFrame([{"runs": len(rows_of(results, experiment="toy"))}])
