@@ -1,4 +1,4 @@
-"""The breakdown of a step (NeurIPS version of arXiv:1811.06965, Table 4): the paper's pie beside ours, part by part.
+"""The breakdown of a step (NeurIPS version of arXiv:1811.06965, Table 4), part by part.
 
 The pie bears neither model nor K nor M. The paper's text says two partitions; M=16 is inferred from
 the pie's own bubble, so that row is fitted and proves nothing.
@@ -64,7 +64,7 @@ def share_of(results: Results, run: Run, part: str) -> Cell:
 
 
 def by_part(results: Results) -> Table:
-    """One line a part: quoted, each run's share, and how near a simulation at the paper's size is."""
+    """One line a part: quoted, each run's share, and how near a full-size simulation is."""
     runs = named_runs(results)
     quoting = beside_paper(results, NAME)
     columns = [PART, QUOTED] if quoting else [PART]

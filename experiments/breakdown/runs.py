@@ -1,4 +1,4 @@
-"""The breakdown of a step of the NeurIPS version of arXiv:1811.06965 (section 3.1, Table 4): where the time goes."""
+"""The breakdown of a step: section 3.1 and Table 4 of the NeurIPS version of GPipe."""
 
 from typing import Any
 
@@ -43,7 +43,9 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     return Experiment(
         name=NAME,
         title="Where the time of a step goes",
-        question="What do recompute, bubble, imbalance, set-up and update cost beside the computation?",
+        question=(
+            "What do recompute, bubble, imbalance, set-up and update cost beside the computation?"
+        ),
         neurips="Table 4",
         needs="2 devices",
         deviations=DEVIATIONS,

@@ -1,4 +1,4 @@
-"""The bubble of arXiv:1811.06965v5, section 2.3: closed forms beside simulated, emulated and measured steps."""
+"""The bubble (arXiv:1811.06965v5, section 2.3): closed forms beside recorded steps."""
 
 from collections.abc import Callable
 from math import ceil, isnan

@@ -1,4 +1,4 @@
-"""The bubble of arXiv:1811.06965v5, section 2.3: how much of a pipeline idles, and from which M on that is nothing."""
+"""The bubble (arXiv:1811.06965v5, section 2.3): which share of a pipeline idles, for K and M."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Our pipeline beside other libraries: which trains as one device would, and how their steps compare.
+"""Our pipeline beside other libraries: are they right, and how do their steps compare?
 
 A run belongs here if a peer library ran it, or if a peer ran the same point.
 """
@@ -56,7 +56,7 @@ class Check:
 
 
 def checks(runs: list[Run]) -> Table:
-    """Library and check: the verdict, the greatest difference from the unsplit model, the evidence."""
+    """Library and check: verdict, greatest difference from the unsplit model, evidence."""
     lines = []
     for run in runs:
         record = run.rounds[-1].record if run.rounds else None

@@ -1,4 +1,4 @@
-"""Our pipeline beside other libraries that train with GPipe's schedule: are they right, and how fast are they?"""
+"""Our pipeline beside other libraries that train with GPipe's schedule."""
 
 from typing import Any
 

@@ -88,7 +88,7 @@ def _parts(axes: Axes, runs: list[Run]) -> None:
 
 
 def _excess_by_part(run: Run) -> dict[str, float]:
-    """Each part's excess over arithmetic in percent of the optimum step; they sum to the overhead."""
+    """Each part's excess over arithmetic in percent of the optimum step."""
     best, shares = optimal_step(run), optimal_shares(run)
     return {
         part: statistics.fmean(

@@ -1,4 +1,4 @@
-"""What the runtime costs: steps of stages of known duration against arithmetic, and engine overhead.
+"""What the runtime costs: steps of known duration against arithmetic, and engine overhead.
 
 Its layers wait for a known time, one layer a stage, so the best possible step is known as well:
 (M+K-1)F + M(R+B) + (K-1)B with early recompute (section 2.3 of arXiv:1811.06965v5). What is above
@@ -96,7 +96,7 @@ class Point(NamedTuple):
 
 
 def engine_overhead(results: Results) -> Table:
-    """Microseconds per action of layers that do nothing, traced and not; their difference per span."""
+    """Microseconds per action, traced and not, and their difference per span."""
     rows = rows_of(results, experiment=NAME, group=NO_OP)
     grid = Grid.of(rows, lambda run: (*Point(where(results, run), run.K, run.M), run.spec.trace))
     lines = dict.fromkeys(Point(where(results, run), run.K, run.M) for run in rows)

@@ -1,4 +1,4 @@
-"""What the runtime itself costs: stages of known duration, messages of many sizes, layers that do nothing."""
+"""What the runtime costs: stages of known duration, message sizes, layers that do nothing."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ DEVIATIONS = (
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Step, bubble and breakdown against arithmetic, overhead against message size, microseconds per action and span.
+    """Steps of known duration against arithmetic, overhead by message size, cost of an action.
 
     Paper: the step of a pipeline of K equal stages that recomputes early (section 2.3 of
     arXiv:1811.06965v5), (M+K-1)F + M(R+B) + (K-1)B with F:R:B = 1:1:2. Every stage is one layer of
@@ -68,7 +68,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _run(K: int, M: int, forward_s: float, message: int, steps: int = 1, **changed: Any) -> RunSpec:
-    """K timed layers, one a stage, with messages of this many bytes a micro-batch of one example."""
+    """K timed layers, one a stage; a message has this many bytes for each example."""
     return RunSpec(
         model="timed",
         model_args={

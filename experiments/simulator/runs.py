@@ -1,4 +1,4 @@
-"""Is the simulator right? Simulated steps against measured ones, from layers timed here, and against emulated ones."""
+"""Is the simulator right? Simulated steps against measured and emulated ones."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ DEVIATIONS = (
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Simulated against measured steps for K=2 and M in {1, 4, 8, 32}, both models; emulated ones for K=8, M=32.
+    """Simulated against measured steps (K=2, M = 1 to 32) and emulated ones (K=8, M=32).
 
     The paper has no simulator. A cell's error is the simulated step over the measured one of the
     same round, minus 1; the cut is the measured run's own.

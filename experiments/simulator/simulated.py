@@ -1,4 +1,4 @@
-"""Simulated steps from recorded calibrations, and how far they are from the steps of the same rounds.
+"""Simulated steps from recorded calibrations, beside the real steps of the same rounds.
 
 They are simulated for the report and are not runs of the experiment. Each needs the calibration of
 a round and the cut of the run that it is held against, which are known only when both have been

@@ -1,4 +1,7 @@
-"""Any grid of K and M on any model: `repro run sweep --model amoebanet-d --K 2 3 4 --M 1 12 64 --batch 128`."""
+"""Any grid of K and M on any model.
+
+repro run sweep --model amoebanet-d --K 2 3 4 --M 1 12 64 --batch 128
+"""
 
 from typing import Any
 
@@ -81,7 +84,9 @@ def experiment(
     return Experiment(
         name="sweep",
         title="K x M sweep",
-        question="How do step time, bubble and memory change with K and M on a model of your choice?",
+        question=(
+            "How do step time, bubble and memory change with K and M on a model of your choice?"
+        ),
         version=2,
         needs="max(K) CPU cores or GPUs",
         groups=(Group(name=slug(model), runs=tuple(runs)),),

@@ -1,4 +1,4 @@
-"""Table 3 of arXiv:1811.06965v5: throughput without fast links, quoted beside ours, and what links cost."""
+"""Table 3 of arXiv:1811.06965v5, throughput without fast links: quoted beside ours."""
 
 from functools import partial
 from math import inf, isnan, nan

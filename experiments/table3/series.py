@@ -1,4 +1,4 @@
-"""The runs of Table 3 by model, size and K, and those with a slow link: for its tables and figures."""
+"""The runs of Table 3 by model, size and K, and those with a slow link."""
 
 from math import inf, nan
 from typing import NamedTuple

@@ -1,1 +1,1 @@
-"""Tables, figures and one page, made from recorded results and the paper's numbers; runs nothing itself."""
+"""Tables, figures and the page, made from recorded results."""

@@ -1,74 +1,75 @@
-"""Which figures the results allow, drawn to png and svg: curves, bars and measured timelines."""
+"""Which figures the results allow, drawn to png and svg: curves, bars and recorded timelines."""
 
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
 from repro.harness.spec import run_name, slug
-from repro.report import bars, curves, gantt, texts
+from repro.report import bars, curves, gantt
 from repro.report.compare import (
     Setting,
     fidelities,
     matching,
-    optimizers,
     rows_of,
     settings,
     suffix,
     without_smoke,
 )
-from repro.report.declared import report_of
+from repro.report.declared import is_folded, report_of
 from repro.report.ratio import NO_INTERVAL, ideal
 from repro.report.style import model_name, save, styled
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-Make = Callable[[Results, list[Run]], "Figure | None"]
-Picture = tuple[str, "Figure | None", str]  # name, figure, caption
-Hidden = Mapping[str, tuple[str, ...]]
-_PICTURES: dict[str, tuple[Make, str]] = {
+Make = Callable[[Results, list[Run]], Figure | None]
+Picture = tuple[str, Figure | None, str]  # name, figure, caption
+_NO_FIDELITIES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_IDEAL = "the ideal with equal stages, F:R:B = 1:1:2 and free messages"
+PICTURES: dict[str, tuple[Make, str]] = {
     "cells": (
         curves.cells,
-        f"Table 2 as points: throughput over K=2, M=1, and the ideal; {NO_INTERVAL}. {texts.IDEAL}",
+        f"Table 2 as points: throughput over K=2, M=1 ({NO_INTERVAL}). Lines: {_IDEAL}.",
     ),
     "speedup": (
         curves.speedup,
-        "Speedup over K=1 at the same M, N and re-materialization, against K and against M; "
-        f"{NO_INTERVAL}. {texts.IDEAL} {texts.PLAIN}",
+        "Speedup over K=1 at the same M, N and re-materialization, against K and against M "
+        f"({NO_INTERVAL}). Dotted: {_IDEAL}; dashed: the paper's K M/(M+K-1).",
     ),
     "bubble": (
         curves.bubble,
-        "Idle/total over the paper's (K-1)/(M+K-1) and that of the ideal; emulated and simulated "
-        f"points stand a little apart sideways. {texts.IDLE} {texts.IDEAL}",
+        "Idle/total against M; emulated and simulated points stand a little apart sideways. "
+        f"Dashed: the paper's (K-1)/(M+K-1); dotted: {_IDEAL}.",
     ),
-    "memory": (bars.memory, "Peak memory of each stage"),  # `_caption` says how it is known
+    "memory": (
+        bars.memory,
+        "Peak memory of each stage, read in a step of its own; that of simulated runs is counted.",
+    ),
     "breakdown": (
         bars.breakdown,
-        f"Where the step goes. {texts.BUBBLE}",
+        "Where the time of a step goes. Where an unequal cut shortens the wait, the imbalance is "
+        "negative and is taken off the bubble.",
     ),
 }
-_PIE = " The bar on top is the paper's pie (NeurIPS Table 4; section 3.1)."
-_SHORTENED = (
-    " Imbalance is negative where an unequal cut shortens the wait; here it is taken off the "
-    "bubble."
-)
-_TRACED = "One traced step, the one of median length, on the clock that the stages share."
-_SIMULATED = "One simulated step, on a virtual clock."
+"""Of the generic figures: how each is drawn, and its caption."""
+TRACED = "One traced step, the one of median length, on the clock that the stages share."
+SIMULATED = "One simulated step, on a virtual clock."
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure on disk: `stem`.png and `stem`.svg, the experiment it belongs to, what it shows.
+    """A figure on disk.
 
-    The page shows a `folded` one only when it is asked for.
+    Attributes:
+        stem: path without ending, of a png and an svg file.
+        experiment: that it belongs to.
+        caption: what it shows.
+        folded: whether the page shows it only on request.
     """
 
     stem: Path
@@ -78,131 +79,109 @@ class Drawn:
 
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
-    """Draw every figure that these results allow into `directory`; none without finished runs."""
+    """Draw every figure that these results allow into a directory; none without finished runs."""
     results = without_smoke(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
     with styled():
-        for experiment in dict.fromkeys(row.experiment for row in done):
-            rows = matching(done, experiment=experiment)
-            report = report_of(experiment)
-            folded = getattr(report, "FOLDED", ())
-            for name, figure, caption in getattr(report, "figures", figures)(results, rows):
+        for experiment in dict.fromkeys(run.experiment for run in done):
+            runs = matching(done, experiment=experiment)
+            make = getattr(report_of(experiment), "figures", figures)
+            for name, figure, caption in make(results, runs):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     save(figure, stem)
-                    drawn.append(
-                        Drawn(
-                            stem,
-                            experiment,
-                            caption,
-                            any(fnmatch(stem.name, one) for one in folded),
-                        )
-                    )
+                    folded = is_folded(experiment, stem.name)
+                    drawn.append(Drawn(stem, experiment, caption, folded))
     return drawn
 
 
 def figures(
-    results: Results, rows: list[Run], hidden: Hidden = MappingProxyType({})
+    results: Results, rows: list[Run], hidden: Mapping[str, tuple[str, ...]] = _NO_FIDELITIES
 ) -> Iterator[Picture]:
-    """The generic figures of an experiment: name, figure and caption of each; none where other libraries took part.
+    """The generic figures of an experiment: name, figure and caption of each.
 
-    `hidden` names the fidelities that a figure leaves out.
+    Args:
+        results: that the runs are of.
+        rows: the runs that are drawn.
+        hidden: name of a figure -> the fidelities that it leaves out.
     """
-    if any(row.library != "repro" for row in rows):
-        return  # of which ours alone is traced
-    for name, (make, _) in _PICTURES.items():
-        shown = [row for row in rows if row.fidelity not in hidden.get(name, ())]
-        yield name, make(results, shown), _caption(results, shown, name)
-    yield from timelines(
-        results, [row for row in rows if row.fidelity not in hidden.get("timelines", ())]
-    )
+    # Where other libraries took part, only our own steps are traced.
+    if any(run.library != "repro" for run in rows):
+        return
+
+    def shown(name: str) -> list[Run]:
+        return [run for run in rows if run.fidelity not in hidden.get(name, ())]
+
+    for name, (make, caption) in PICTURES.items():
+        yield name, make(results, shown(name)), caption
+    yield from timelines(results, shown("timelines"))
 
 
-def timelines(results: Results, rows: list[Run]) -> Iterator[tuple[str, "Figure", str]]:
-    """Figure 2(b) (M=1) and 2(c) (M=4, else near it) of every setting and fidelity, at the largest K traced."""
-    found = settings(results, rows)
-    for setting in found:
+def timelines(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure, str]]:
+    """Figure 2(b) and 2(c) of every setting and fidelity, at the largest K that was traced.
+
+    2(b) has M=1, and 2(c) M=4 or the M that is nearest to it.
+    """
+    every = settings(results, rows)
+    for setting in every:
         for fidelity in fidelities(setting.rows):
-            runs = [row for row in matching(setting.rows, fidelity=fidelity) if row.K > 1]
-            runs = sorted(runs, key=lambda row: (-row.K, abs(row.M - 4)))
-            stem = _stem(setting, fidelity, found)
-            for letter in "bc":
-                some = (row for row in runs if (row.M == 1) == (letter == "b"))
-                pair = next(
-                    ((row, t) for row in some if (t := results.timeline(row)) is not None), None
-                )
-                if pair is not None:
-                    yield (
-                        f"figure2{letter}_{stem}",
-                        _timeline(*pair, letter, setting, pair[0].spec.stretch),
-                        _SIMULATED if fidelity == "simulated" else _TRACED,
-                    )
+            runs = [run for run in matching(setting.rows, fidelity=fidelity) if run.K > 1]
+            runs.sort(key=lambda run: (-run.K, abs(run.M - 4)))
+            panels = {
+                "b": [run for run in runs if run.M == 1],
+                "c": [run for run in runs if run.M > 1],
+            }
+            stem = _stem(setting, fidelity, every)
+            caption = SIMULATED if fidelity == "simulated" else TRACED
+            for letter, candidates in panels.items():
+                traced = ((run, results.timeline(run)) for run in candidates)
+                for run, timeline in traced:
+                    if timeline is not None:
+                        figure = _timeline(run, timeline, letter, setting)
+                        yield f"figure2{letter}_{stem}", figure, caption
+                        break
 
 
-def _stem(setting: Setting, fidelity: str, found: list[Setting]) -> str:
-    """`transformer_emulated`, and where several settings of a model have this fidelity what tells them apart."""
+def _stem(setting: Setting, fidelity: str, every: list[Setting]) -> str:
+    """`transformer_emulated`, with what is special to a setting where a model has several."""
     alike = [
-        one for one in found if one.model == setting.model and matching(one.rows, fidelity=fidelity)
+        other
+        for other in every
+        if other.model == setting.model and matching(other.rows, fidelity=fidelity)
     ]
-    others = {part for one in alike if one is not setting for part in one.details.split(", ")}
-    own = (
-        [part for part in setting.details.split(", ") if part not in others]
-        if len(alike) > 1
-        else []
-    )
-    number = [str(alike.index(setting) + 1)] * (len(alike) > 1 and not own)
-    return slug(" ".join([setting.model, *own, *number])) + suffix(fidelity)
-
-
-def _how_known(fidelities: set[str]) -> str:
-    """Where peaks of memory of these fidelities come from."""
-    if fidelities == {"simulated"}:
-        return ", counted."
-    return (
-        ", read in a step of its own"
-        + "; simulated ones are counted" * ("simulated" in fidelities)
-        + "."
-    )
-
-
-def _caption(results: Results, rows: list[Run], name: str) -> str:
-    """What a picture shows, and what these rows made it hide."""
-    hidden = name == "breakdown" and bars.shortened(results, rows)
-    updates = optimizers(results, rows)
-    pie = name == "breakdown" and bars.has_pie(results, rows)
-    if name == "memory":
-        return _PICTURES[name][1] + _how_known({row.fidelity for row in rows})
-    return _PICTURES[name][1] + _PIE * pie + _SHORTENED * hidden + f" {updates}" * bool(updates)
+    parts = [setting.model]
+    if len(alike) > 1:
+        others = [other for other in alike if other is not setting]
+        usual = {part for other in others for part in other.details.split(", ")}
+        special = [part for part in setting.details.split(", ") if part not in usual]
+        parts += special or [str(alike.index(setting) + 1)]
+    return slug(" ".join(parts)) + suffix(fidelity)
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:
-    """One Chrome trace for ui.perfetto.dev per experiment: every recorded timeline, a process each."""
-    found: dict[str, list[dict]] = {}
-    for row in rows_of(results, status="done"):
-        if (timeline := results.timeline(row)) is not None:
-            events = found.setdefault(row.experiment, [])
-            name = run_name(row.id, row.fidelity, row.differs_in)
-            events += timeline.to_chrome(name, pid=len(events))["traceEvents"]
-    paths = {experiment: directory / f"{experiment}.trace.json" for experiment in found}
+    """One Chrome trace (ui.perfetto.dev) per experiment: a process for every recorded timeline."""
+    events: dict[str, list[dict[str, Any]]] = {}
+    for run in rows_of(results, status="done"):
+        timeline = results.timeline(run)
+        if timeline is not None:
+            of_experiment = events.setdefault(run.experiment, [])
+            name = run_name(run.id, run.fidelity, run.differs_in)
+            of_experiment += timeline.to_chrome(name, pid=len(of_experiment))["traceEvents"]
+    paths = {experiment: directory / f"{experiment}.trace.json" for experiment in events}
     for experiment, path in paths.items():
-        path.write_text(
-            json.dumps({"traceEvents": found[experiment], "displayTimeUnit": "ms"}),
-            encoding="utf-8",
-        )
+        trace = {"traceEvents": events[experiment], "displayTimeUnit": "ms"}
+        path.write_text(json.dumps(trace), encoding="utf-8")
     return paths
 
 
-def _timeline(
-    row: Run, timeline: Timeline, letter: str, setting: Setting, stretch: float | None
-) -> "Figure":
-    """One measured step over the ideal of the same schedule, titled with what it is of."""
-    K, M = row.K, row.M
-    words = f"As Figure 2({letter}), {row.fidelity}: {model_name(setting.model)}, K={K}, M={M}"
-    waited = (
-        f", times are the device's, stages waited {stretch:g} times as long"
-        if stretch and stretch != 1
-        else ""
-    )
-    details = textwrap.fill(setting.details + waited, 84)
-    return gantt.draw(timeline, f"{words}\n{details}", row.fidelity, ideal(K, M, *setting.plan))
+def _timeline(run: Run, timeline: Timeline, letter: str, setting: Setting) -> Figure:
+    """One recorded step over the ideal of the same schedule."""
+    name = model_name(setting.model)
+    headline = f"As Figure 2({letter}), {run.fidelity}: {name}, K={run.K}, M={run.M}"
+    details = setting.details
+    stretch = run.spec.stretch or 1
+    if stretch != 1:
+        details += f", times are the device's, stages waited {stretch:g} times as long"
+    title = f"{headline}\n{textwrap.fill(details, 84)}"
+    return gantt.draw(timeline, title, run.fidelity, ideal(run.K, run.M, *setting.plan))

@@ -1,4 +1,4 @@
-"""Timelines as pictures: the paper's Figure 2(b) and 2(c) from measured spans, and the same as an animation.
+"""Timelines as pictures, like the paper's Figure 2(b) and 2(c), and as an animation.
 
 Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j
 at M=1).
@@ -27,7 +27,11 @@ def draw(
 ) -> "Figure":
     """A timeline in ms, and beneath it the ideal one of the same schedule in units of one forward.
 
-    The first line of `title` heads the figure, a second one the timeline.
+    Args:
+        timeline: that is drawn.
+        title: whose first line heads the figure, a second one the timeline.
+        fidelity: of the timeline.
+        beneath: the ideal timeline, if it is drawn too.
     """
     import matplotlib.pyplot as plt
 
@@ -37,16 +41,16 @@ def draw(
     headline, _, details = title.partition("\n")
     figure.suptitle(headline, x=0.01, ha="left", fontsize=11)
     boxes(axes[0][0], timeline, 1e3)
-    words = f"{fidelity}: {timeline.bubble_over_total:.1%} of K x step idle (idle/total)"
-    axes[0][0].set(xlabel="time (ms)", title="\n".join(filter(None, (details, words))))
+    idle = f"{fidelity}: {timeline.bubble_over_total:.1%} of K x step idle (idle/total)"
+    axes[0][0].set(xlabel="time (ms)", title="\n".join(filter(None, (details, idle))))
     if beneath is not None:
         boxes(axes[1][0], beneath, 1.0)
-        words = (
+        ideal = (
             f"simulated, ideal (unit costs, F:R:B = 1:1:2): {beneath.bubble_over_total:.1%} idle "
             "(idle/total)"
         )
         axes[1][0].xaxis.get_major_locator().set_params(integer=True)
-        axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=words)
+        axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=ideal)
     _legend(figure, timeline)
     return figure
 
@@ -63,7 +67,7 @@ def picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
 def boxes(
     axes: "Axes", timeline: Timeline, scale: float
 ) -> list[tuple[Span, "Rectangle", "Text | None"]]:
-    """Draw the spans, times multiplied by `scale`; returns (span, box, label) in order of their start."""
+    """Draw the spans, times multiplied by `scale`; return (span, box, label) by start."""
     from matplotlib.patches import Rectangle
 
     whole = timeline.step_time * scale
@@ -72,10 +76,10 @@ def boxes(
     axes.grid(False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    for j in range(timeline.stages):  # what stays visible of this band is idle
-        axes.add_patch(
-            Rectangle((0, j - _HEIGHT / 2), whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none")
-        )
+    # A band for each stage; what stays visible of it is idle.
+    for j in range(timeline.stages):
+        corner = (0, j - _HEIGHT / 2)
+        axes.add_patch(Rectangle(corner, whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none"))
     labels = _labels(axes, timeline)
     drawn = []
     for span in sorted(timeline.spans, key=lambda s: (s.start, s.stage)):
@@ -88,33 +92,34 @@ def boxes(
         )
         axes.add_patch(box)
         form, size = labels[span.kind]
-        words = form.format(span.kind, span.stage, span.micro_batch)
-        colour = "white" if span.kind in "BU" else "#111111"
-        place = {"ha": "center", "va": "center_baseline", "color": colour, "fontsize": size}
-        drawn.append(
-            (span, box, axes.text(left + width / 2, span.stage, words, **place) if words else None)
-        )
+        text = form.format(span.kind, span.stage, span.micro_batch)
+        label = None
+        if text:
+            label = axes.text(left + width / 2, span.stage, text, ha="center", fontsize=size)
+            label.set(va="center_baseline", color="white" if span.kind in "BU" else "#111111")
+        drawn.append((span, box, label))
     return drawn
 
 
 def _labels(axes: "Axes", timeline: Timeline) -> dict[str, tuple[str, float]]:
-    """For each kind the longest label that fits its shorter boxes: F_{j,i} as in Figure 2, then i, then none."""
+    """For each kind the longest label that fits its shorter boxes, as a format and a font size.
+
+    It is F_{j,i} as in Figure 2, else i, else none.
+    """
     page = axes.figure.get_figure(root=True)
-    points = 72 * 0.86 * (page.get_figwidth() if page else 9) / (timeline.step_time or 1)
-    one = max((s.micro_batch for s in timeline.spans), default=0) == 0
-    last = len(str(max((s.micro_batch for s in timeline.spans), default=0)))
+    width = page.get_figwidth() if page else 9
+    points_per_second = 72 * 0.86 * width / (timeline.step_time or 1)
+    last = max((span.micro_batch for span in timeline.spans), default=0)
+    # Format, font size, and the width in points that it needs.
+    without_index = [("${}_{{{}}}$", 9.5, 16)]
+    with_index = [("${}_{{{},{}}}$", 9.5, 22), ("{2}", 8, 7 * len(str(last)))]
     chosen = {}
     for kind in {span.kind for span in timeline.spans}:
         lengths = sorted(span.seconds for span in timeline.spans if span.kind == kind)
-        room = lengths[len(lengths) // 4] * points
-        whole = one or kind == "U"
-        forms = (
-            [("${}_{{{}}}$", 9.5, 16)]
-            if whole
-            else [("${}_{{{},{}}}$", 9.5, 22), ("{2}", 8, 7 * last)]
-        )
-        fits = [(form, size) for form, size, width in forms if width < room and kind in "FRBU"]
-        chosen[kind] = fits[0] if fits else ("", 8)
+        room = lengths[len(lengths) // 4] * points_per_second
+        labels = without_index if last == 0 or kind == "U" else with_index
+        fitting = [(form, size) for form, size, needed in labels if needed < room]
+        chosen[kind] = fitting[0] if fitting and kind in "FRBU" else ("", 8)
     return chosen
 
 
@@ -122,9 +127,8 @@ def _legend(figure: "Figure", timeline: Timeline) -> None:
     from matplotlib.patches import Patch
 
     present = {span.kind for span in timeline.spans}
-    handles = [
-        Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in KINDS if kind in present
-    ]
+    kinds = [kind for kind in KINDS if kind in present]
+    handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
     handles.append(Patch(facecolor="#F1F1F1", edgecolor="#BBBBBB", label="idle"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
@@ -132,28 +136,41 @@ def _legend(figure: "Figure", timeline: Timeline) -> None:
 def gantt_gif(
     timeline: Timeline, path: Path, title: str = "", frames: int = 60, limit: int = 400_000
 ) -> Path:
-    """An animated gif of one measured step: boxes appear as time sweeps over them, then the picture rests.
+    """An animated gif of one step: boxes appear as time sweeps over them, then the picture rests.
 
-    Frames are left out until the file is no larger than `limit` bytes. The file's comment is the
-    title, so that what the picture shows can be read without looking at it.
+    Args:
+        timeline: of the step.
+        path: of the gif.
+        title: of the picture, and the file's comment.
+        frames: of the sweep.
+        limit: bytes of the file; frames are left out until it is no larger.
     """
+    from PIL.Image import Dither
+
     with styled():
         images = _sweep(timeline, title, frames)
     path.parent.mkdir(parents=True, exist_ok=True)
-    palette = images[len(images) // 2].quantize(64)  # has every colour, the line's too
+    # The frame in the middle has every colour, the moving line's too.
+    palette = images[len(images) // 2].quantize(64)
     for every in (1, 2, 3, 4, 6):
-        shown = [
-            image.quantize(palette=palette, dither=0) for image in [*images[:-1:every], images[-1]]
-        ]
-        wait = [80 * every] * (len(shown) - 1) + [2500]
-        animated = {"save_all": True, "append_images": shown[1:], "duration": wait, "loop": 0}
-        shown[0].save(path, **animated, optimize=False, comment=title.encode())
+        kept = [*images[:-1:every], images[-1]]
+        first, *others = [image.quantize(palette=palette, dither=Dither.NONE) for image in kept]
+        milliseconds = [80 * every] * len(others) + [2500]
+        first.save(
+            path,
+            save_all=True,
+            append_images=others,
+            duration=milliseconds,
+            loop=0,
+            optimize=False,
+            comment=title.encode(),
+        )
         if path.stat().st_size <= limit:
             break
     return path
 
 
-def _sweep(timeline: Timeline, title: str, frames: int) -> list:
+def _sweep(timeline: Timeline, title: str, frames: int) -> "list[Image]":
     """RGB images of the timeline at `frames` moments from start to end."""
     import matplotlib.pyplot as plt
     from PIL import Image
@@ -180,11 +197,9 @@ def _sweep(timeline: Timeline, title: str, frames: int) -> list:
 def _until(drawn: Sequence[tuple[Span, "Rectangle", "Text | None"]], time: float) -> None:
     """Show of every box the part before `time`, and its label once it is complete."""
     for span, box, label in drawn:
-        done = (
-            min(1.0, max(0.0, (time - span.start) / span.seconds))
-            if span.seconds
-            else float(time >= span.start)
-        )
+        done = float(time >= span.start)
+        if span.seconds:
+            done = min(1.0, max(0.0, (time - span.start) / span.seconds))
         box.set_width(1e3 * span.seconds * done)
         box.set_visible(done > 0)
         if label is not None:

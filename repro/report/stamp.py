@@ -1,4 +1,4 @@
-"""Whether the report is newer than everything it is made from: a second start of run_all.sh draws nothing again."""
+"""Whether a report is up to date, so that a second start of run_all.sh draws nothing again."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 from repro.io.untrusted import SMALL, read_text
 from repro.report.declared import HOME
 
+# What the report is made by, and what in a results folder it is not made from.
 _CODE = (Path(__file__).resolve().parents[1], HOME)
 _NAME = ".report-stamp"
 _NO_RESULTS = ("wandb", "logs", "reference", ".lock")
@@ -24,28 +25,26 @@ def is_current(results_dir: Path, plots_dir: Path) -> bool:
 
 
 def put(results_dir: Path, plots_dir: Path) -> None:
-    """Note what the report was made from."""
+    """Record what the report was made from."""
     (plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
 
 
 def _digest(results_dir: Path) -> str:
-    """Of name, size and time of every file of the results and of our code."""
+    """A digest of name, size and time of every file of the results and of our code."""
     digest = blake2b(os.fsencode(os.path.realpath(results_dir)), digest_size=16)
     for path in _files(results_dir):
-        about = path.stat()
-        digest.update(
-            f"{path}\n{about.st_size}\n{about.st_mtime_ns}\n".encode(errors="surrogateescape")
-        )
+        stat = path.stat()
+        text = f"{path}\n{stat.st_size}\n{stat.st_mtime_ns}\n"
+        digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
 def _files(results_dir: Path) -> Iterator[Path]:
     for path in sorted(results_dir.rglob("*")):
-        if path.is_file() and not set(path.relative_to(results_dir).parts) & set(_NO_RESULTS):
+        parts = set(path.relative_to(results_dir).parts)
+        if path.is_file() and not parts & set(_NO_RESULTS):
             yield path
-    yield from (
-        path
-        for code in _CODE
-        for path in sorted(code.rglob("*"))
-        if path.suffix in (".py", ".j2", ".json", ".mplstyle")
-    )
+    for code in _CODE:
+        for path in sorted(code.rglob("*")):
+            if path.suffix in (".py", ".j2", ".json", ".mplstyle"):
+                yield path

@@ -1,4 +1,4 @@
-"""The bubble's tables and pictures: theory beside the virtual clock, and an emulation that is a tenth longer."""
+"""The bubble's tables and pictures; emulated steps are a tenth longer than simulated ones."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def groups(fidelity: Any) -> tuple[Group, ...]:
 
 
 def made(run: RunSpec, number: int) -> Measured | None:
-    """Simulated as the harness does it; emulated a tenth longer, half a hundredth more each round."""
+    """Simulated as the harness does it; emulated a tenth longer, and 0.5 % more each round."""
     if run.fidelity == "simulated":
         return simulated(run, "cpu")
     if run.K == 8:

@@ -141,7 +141,7 @@ def test_no_series_mixes_fidelities(mixed):
         )
 
 
-def test_few_rounds_draw_no_interval(results, done):
+def test_few_rounds_draw_no_interval(done):
     few, baseline = Ratio(1.5, nan, nan, 4, "K=1"), Ratio(1, 1, 1, 4, ITSELF)
     assert curves._errors([(done[0], few), (done[0], baseline)]) is None
     assert curves._errors([(done[0], few), (done[0], Ratio(1.5, 1.25, 2, 5, "K=1"))]) == [
@@ -149,7 +149,7 @@ def test_few_rounds_draw_no_interval(results, done):
         [0, 0.5],
     ]
     for name in ("cells", "speedup"):
-        assert "no interval below 5 rounds" in figures._caption(results, done, name)
+        assert "no interval below 5 rounds" in figures.PICTURES[name][1]
 
 
 def test_nothing_to_draw_is_no_figure(results, nothing, tmp_path):
@@ -229,32 +229,6 @@ def test_a_negative_share_is_taken_off_the_bubble():
     }
 
 
-def test_the_caption_says_when_a_negative_share_is_hidden(results, done, monkeypatch):
-    assert "negative" not in figures._caption(results, done, "breakdown")
-    shares = dict.fromkeys(PARTS, 0.2) | {"imbalance": -0.2}
-    monkeypatch.setattr(bars, "split", lambda timeline, schedule: shares)
-    assert "negative where an unequal cut shortens the wait" in figures._caption(
-        results, done, "breakdown"
-    )
-    assert "negative" not in figures._caption(results, done, "memory")
-
-
-@pytest.mark.parametrize(
-    ("fidelities", "words"),
-    [
-        (["measured", "emulated"], "Peak memory of each stage, read in a step of its own."),
-        (["simulated"], "Peak memory of each stage, counted."),
-        (
-            ["measured", "simulated"],
-            "Peak memory of each stage, read in a step of its own; simulated ones are counted.",
-        ),
-    ],
-)
-def test_the_caption_of_memory_says_how_it_is_known(results, done, fidelities, words):
-    rows = [of_fidelity(done[0], fidelity) for fidelity in fidelities]
-    assert figures._caption(results, rows, "memory") == words
-
-
 def test_a_simulated_step_is_not_said_to_be_traced(results, done):
     rows = [of_fidelity(row, "simulated") for row in done]
     captions = {
@@ -274,7 +248,7 @@ def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch)
     monkeypatch.setattr(
         bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2)
     )
-    bars._shares(results, changed(done[-1], schedule="gpipe-late"))
-    bars._shares(results, changed(done[-1], schedule="ddp"))
+    bars.shares_of(results, changed(done[-1], schedule="gpipe-late"))
+    bars.shares_of(results, changed(done[-1], schedule="ddp"))
     assert (seen[0].name, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", 2, 4)
     assert seen[1] is None

@@ -1,4 +1,4 @@
-"""A declared table: one cell of a line and column gives the text that is shown and the numbers of the csv file."""
+"""A declared table: a cell gives the text that is shown and the numbers of the csv file."""
 
 import io
 from math import nan

@@ -1,4 +1,4 @@
-"""The page: complete with results, useful without, the same bytes each time, nothing fetched from outside."""
+"""The page: complete, useful without results, the same bytes each time, self-contained."""
 
 import json
 import re

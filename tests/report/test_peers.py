@@ -1,4 +1,4 @@
-"""The tables that set our pipeline beside other libraries, from recorded rounds with known numbers."""
+"""The tables beside other libraries, from recorded rounds with known numbers."""
 
 from pathlib import Path
 from typing import Any

@@ -46,7 +46,7 @@ GROUPS = {
 
 
 def step(run: RunSpec, number: int) -> float:
-    """Seconds of a step: 2 % above the optimum at 64 KiB; at 1 MiB 10 % with shared memory, 21 % with gloo."""
+    """Seconds of a step: above the optimum by 2 % at 64 KiB, at 1 MiB by 10 % (shm) or 21 %."""
     if not run.model_args["forward_s"]:
         # 3 x 12 / 14 microseconds for each of 14 spans
         return 12e-6 * (20 + 3 * run.trace + 10 * DRIFT[number])

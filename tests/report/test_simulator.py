@@ -1,4 +1,4 @@
-"""The simulator judged on made-up rounds: a calibration of known seconds, and steps a known part off."""
+"""The simulator judged on made-up rounds: known calibrations, steps a known part off."""
 
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,8 @@ def test_errors_are_taken_inside_rounds(results):
 
 
 def test_with_m_1_timing_together_alone_is_what_is_off(results):
-    """Alone F 10, B 20 ms; together all take twice as long; only R of the first stage has company, F of the second."""
+    # Alone F takes 10 and B 20 ms; together all take twice as long. Only R of the first stage and
+    # F of the second run at the same time.
     one = next(judged for judged in judged_runs(results) if judged.run.M == 1)
     assert one.errors("together")[0] > 50
     assert abs(one.errors("mixed")[0]) < 3

@@ -1,4 +1,4 @@
-"""Table 3's tables and pictures, from made-up costs at the paper's size and links that are slowed down."""
+"""Table 3's tables and pictures, from made-up costs at the paper's size and slow links."""
 
 from dataclasses import replace
 from typing import Any
@@ -104,7 +104,7 @@ def lines(table: Table) -> dict[Any, Any]:
 
 
 def shown(table: Table) -> dict[Any, Any]:
-    return {(one["", "model"], one["", "K"]): one for one in table.shown.to_dict("records")}
+    return {(one["", "model"], int(one["", "K"])): one for one in table.shown.to_dict("records")}
 
 
 def test_table3_judges_each_simulated_cell(results):
