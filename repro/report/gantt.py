@@ -7,24 +7,21 @@ at M=1).
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.text import Text
+from PIL import Image
 
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.report.style import KIND_WORDS, KINDS, styled
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-    from matplotlib.text import Text
-    from PIL.Image import Image
-
 _HEIGHT = 0.78  # of a row
 
 
-def draw(
-    timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None = None
-) -> "Figure":
+def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None = None) -> Figure:
     """A timeline in ms, and beneath it the ideal one of the same schedule in units of one forward.
 
     Args:
@@ -33,8 +30,6 @@ def draw(
         fidelity: of the timeline.
         beneath: the ideal timeline, if it is drawn too.
     """
-    import matplotlib.pyplot as plt
-
     panels = 1 if beneath is None else 2
     height = 0.75 + panels * (0.95 + 0.42 * timeline.stages)
     figure, axes = plt.subplots(panels, 1, figsize=(9, height), squeeze=False)
@@ -55,21 +50,17 @@ def draw(
     return figure
 
 
-def picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
+def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
     """A timeline as an image in memory, for W&B."""
-    from PIL import Image
-
     with styled(), io.BytesIO() as buffer:
         draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
         return Image.open(buffer).copy()
 
 
 def boxes(
-    axes: "Axes", timeline: Timeline, scale: float
-) -> list[tuple[Span, "Rectangle", "Text | None"]]:
+    axes: Axes, timeline: Timeline, scale: float
+) -> list[tuple[Span, Rectangle, Text | None]]:
     """Draw the spans, times multiplied by `scale`; return (span, box, label) by start."""
-    from matplotlib.patches import Rectangle
-
     whole = timeline.step_time * scale
     axes.set(xlim=(0, whole), ylim=(-0.5, timeline.stages - 0.5), yticks=range(timeline.stages))
     axes.set_yticklabels([f"stage {j}" for j in range(timeline.stages)])
@@ -101,7 +92,7 @@ def boxes(
     return drawn
 
 
-def _labels(axes: "Axes", timeline: Timeline) -> dict[str, tuple[str, float]]:
+def _labels(axes: Axes, timeline: Timeline) -> dict[str, tuple[str, float]]:
     """For each kind the longest label that fits its shorter boxes, as a format and a font size.
 
     It is F_{j,i} as in Figure 2, else i, else none.
@@ -123,9 +114,7 @@ def _labels(axes: "Axes", timeline: Timeline) -> dict[str, tuple[str, float]]:
     return chosen
 
 
-def _legend(figure: "Figure", timeline: Timeline) -> None:
-    from matplotlib.patches import Patch
-
+def _legend(figure: Figure, timeline: Timeline) -> None:
     present = {span.kind for span in timeline.spans}
     kinds = [kind for kind in KINDS if kind in present]
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
@@ -145,8 +134,6 @@ def gantt_gif(
         frames: of the sweep.
         limit: bytes of the file; frames are left out until it is no larger.
     """
-    from PIL.Image import Dither
-
     with styled():
         images = _sweep(timeline, title, frames)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +141,9 @@ def gantt_gif(
     palette = images[len(images) // 2].quantize(64)
     for every in (1, 2, 3, 4, 6):
         kept = [*images[:-1:every], images[-1]]
-        first, *others = [image.quantize(palette=palette, dither=Dither.NONE) for image in kept]
+        first, *others = [
+            image.quantize(palette=palette, dither=Image.Dither.NONE) for image in kept
+        ]
         milliseconds = [80 * every] * len(others) + [2500]
         first.save(
             path,
@@ -170,11 +159,8 @@ def gantt_gif(
     return path
 
 
-def _sweep(timeline: Timeline, title: str, frames: int) -> "list[Image]":
+def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
     """RGB images of the timeline at `frames` moments from start to end."""
-    import matplotlib.pyplot as plt
-    from PIL import Image
-
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.stages), dpi=95)
     axes.set_title(title)
     axes.set_xlabel("time (ms)")
@@ -194,7 +180,7 @@ def _sweep(timeline: Timeline, title: str, frames: int) -> "list[Image]":
     return images
 
 
-def _until(drawn: Sequence[tuple[Span, "Rectangle", "Text | None"]], time: float) -> None:
+def _until(drawn: Sequence[tuple[Span, Rectangle, Text | None]], time: float) -> None:
     """Show of every box the part before `time`, and its label once it is complete."""
     for span, box, label in drawn:
         done = float(time >= span.start)

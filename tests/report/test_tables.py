@@ -173,11 +173,8 @@ def test_what_is_simulated_is_not_said_to_be_measured_here(modelled):
     assert "Peak MiB of each stage, counted. " in tables.memory(modelled, "simulated").note
     devices = {row.fidelity: row.device for row in rows_of(modelled, status="done")}
     assert devices["simulated"] in ("tpu-v2", "tpu-v3")
-    assert (
-        devices["measured"]
-        == devices["emulated"]
-        == modelled.folders[0].about()["identity"]["device"]
-    )
+    device = modelled.listings["table2"].identity["device"]
+    assert devices["measured"] == devices["emulated"] == device
 
 
 def widths(results: Path) -> Results:
