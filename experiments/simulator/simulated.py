@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from math import nan
 
 from experiments.simulator.runs import NAME
-from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.results import Results, Round, Run
 from repro.harness.schema import CalibrateRound
 from repro.harness.spec import RunSpec
@@ -93,7 +92,7 @@ def simulated_steps(
     "together": as timed on K processes at once. "alone": as timed while the others waited.
     "mixed": between the two, by the part of the other stages that computes meanwhile.
     """
-    schedule = make_schedule(spec.schedule, spec.K, spec.M, spec.checkpoint)
+    schedule = spec.make_schedule()
     examples = spec.N // spec.M
     together = calibration.stages(balance, examples, spec.checkpoint)
     steps = {"together": simulate(schedule, together).step_time}
