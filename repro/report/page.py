@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from repro.gpipe.errors import did_you_mean
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.mistakes import near
 from repro.harness.results import Results, Run, load
 from repro.report import figures, gantt, texts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_smoke
@@ -115,7 +115,7 @@ def check_folder(results_dir: Path) -> None:
         known = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
         raise ValueError(
             f"results = '{results_dir}': there is no such folder; give the one that "
-            f"`repro run --results` recorded into{near(results_dir.name, known)}"
+            f"`repro run --results` recorded into{did_you_mean(results_dir.name, known)}"
         )
 
 
