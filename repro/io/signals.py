@@ -1,4 +1,4 @@
-"""Signals that end a program as Ctrl-C does: in order, with what is finished kept."""
+"""Signals that end a program in order, as Ctrl-C does, with finished work kept."""
 
 import signal
 from contextlib import suppress
@@ -15,9 +15,9 @@ def install_handlers() -> None:
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # what nohup ignores stays ignored
+        # A signal that nohup ignores stays ignored.
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            with suppress(ValueError):  # only the main thread may
+            with suppress(ValueError):  # only the main thread may set handlers
                 signal.signal(number, stop)
 
 

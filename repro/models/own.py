@@ -1,9 +1,11 @@
 """A user's own model: `import:package.module:function`.
 
-The function is called with the model's arguments and returns a sequence of layers (nn.Sequential,
-or a list or tuple of nn.Modules or zero-argument factories), which is then trained on the digits;
-or a `Model`, which brings its own data and loss. Modules are found as Python finds them, with the
-current directory first. To let a rank make only its own layers, return factories.
+The function is called with the model's arguments. It returns one of:
+- a sequence of layers (nn.Sequential, or a list or tuple of nn.Modules or zero-argument factories),
+  which is trained on the digits. With factories, a rank makes only its own layers;
+- a `Model`, which has its own data and loss.
+
+Modules are found as Python finds them, with the current directory first.
 """
 
 import importlib
@@ -28,28 +30,27 @@ FORM = "import:package.module:function"
 
 
 def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) -> Model:
-    """The model that the function at `path` describes.
+    """The model that the function at `path` returns.
 
     Args:
         path: package.module:function.
-        image: height and width of the digits; given to the function if it has a parameter of this
-            name.
-        num_classes: at least the digits' 10; given to the function likewise.
-        arguments: for the function.
+        image: height and width of the digits; passed to the function if it has this parameter.
+        num_classes: at least the digits' 10; passed to the function if it has this parameter.
+        arguments: other arguments of the function.
     """
     function = _function(path)
-    taken = inspect.signature(function).parameters
-    offered = {"image": image, "num_classes": num_classes}
-    arguments |= {name: value for name, value in offered.items() if name in taken}
-    check_names(f"import:{path}", function, arguments, also=tuple(offered))
+    accepted = inspect.signature(function).parameters
+    of_data = {"image": image, "num_classes": num_classes}
+    arguments |= {name: value for name, value in of_data.items() if name in accepted}
+    check_names(f"import:{path}", function, arguments, also=tuple(of_data))
     require(
         num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10"
     )
     require(image >= 1, "image", image, "a height and width from 1 up", "image=32")
-    # The weights of layers that come ready-made must be the same in every process.
+    # The function may return modules with weights, which must be the same in every process.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        returned = _called(path, function, arguments)
+        returned = _call(path, function, arguments)
     if isinstance(returned, Model):
         return returned
     return Model(
@@ -63,12 +64,12 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
 
 
 def parameters(path: str) -> dict[str, inspect.Parameter]:
-    """Those of the function at `path`, by name."""
+    """Parameters of the function at `path`, by name."""
     return dict(inspect.signature(_function(path)).parameters)
 
 
 def _function(path: str) -> Callable[..., Any]:
-    """What `package.module:function` names."""
+    """The function at `package.module:function`."""
     wrong = f"model='import:{path}'"
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name) or module_name.startswith("."):
@@ -94,56 +95,58 @@ def _function(path: str) -> Callable[..., Any]:
 
 def _module(wrong: str, name: str) -> Any:
     """Import a module, from the current directory first."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # An import that fails inside the user's module is that module's own error.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise UnusableError(f"{wrong}: importing {name} raised {_what(error)}") from error
+            raise UnusableError(f"{wrong}: importing {name} raised {_describe(error)}") from error
         raise UnusableError(
-            f"{wrong}: no module {error.name} in {here} nor installed; start in the directory that "
-            "holds it"
+            f"{wrong}: no module {error.name} in {folder} nor installed; start in the directory "
+            "that holds it"
         ) from None
     except (Exception, SystemExit) as error:  # a script without a guard may end the whole program
-        raise UnusableError(f"{wrong}: importing {name} raised {_what(error)}") from error
+        raise UnusableError(f"{wrong}: importing {name} raised {_describe(error)}") from error
 
 
-def _called(path: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What the user's function returns.
+def _call(path: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call the user's function.
 
     Raises:
-        ValueError: its own; and for the other errors by which functions and torch's own layers
-            refuse sizes.
-        UnusableError: for anything else.
+        ValueError: the function's own, or in place of the other errors by which functions and
+            torch's layers refuse sizes.
+        UnusableError: in place of any other error.
     """
-    values = ", ".join(f"{name}={value!r}"[:60] for name, value in arguments.items())
-    given = f"model='import:{path}'" + (f" with {values}" if values else "")
+    call = f"model='import:{path}'"
+    if arguments:
+        values = [f"{name}={value!r}"[:60] for name, value in arguments.items()]
+        call += f" with {', '.join(values)}"
     try:
         return function(**arguments)
     except ValueError:
         raise
     except (AssertionError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{given}: the function raised {_what(error)}") from error
+        raise ValueError(f"{call}: the function raised {_describe(error)}") from error
     except (Exception, SystemExit) as error:
-        raise UnusableError(f"{given}: the function raised {_what(error)}") from error
+        raise UnusableError(f"{call}: the function raised {_describe(error)}") from error
 
 
-def _what(error: BaseException) -> str:
-    """`KeyError: 'a' (mymodel.py, line 12)`: the error, and the last line of the user's file that led to it."""
+def _describe(error: BaseException) -> str:
+    """An error and the user's line that led to it: `KeyError: 'a' (mymodel.py, line 12)`."""
     text = f"{type(error).__name__}: {message(error)}"[:200].removesuffix(": ")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     frames = [f for f in frames if not f.filename.startswith(("<", importlib.__file__))]
-    if not frames or isinstance(error, SyntaxError):  # which names its place itself
+    if not frames or isinstance(error, SyntaxError):  # a SyntaxError names its place itself
         return text
     last = [f for f in frames if f.filename == frames[0].filename][-1]
     return f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _layers(path: str, returned: object) -> list[Any]:
-    """What the function returned, checked: modules or zero-argument factories."""
+    """Check that the function has returned modules or zero-argument factories."""
     wrong = f"model='import:{path}': the function"
     allowed = "nn.Sequential, or a list of nn.Modules or zero-argument factories"
     if not isinstance(returned, nn.Sequential | nn.ModuleList | list | tuple):
