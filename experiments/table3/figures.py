@@ -139,7 +139,7 @@ def slow_links(results: Results) -> Figure | None:
         axes.set_xlabel("link")
         axes.grid(axis="x", visible=False)
     left.axhline(1, color=THEORY, linewidth=0.8)
-    left.set(ylabel="step over step, measured", title="the step, over that of a free link")
+    left.set(ylabel="step over step, measured", title="the step, over that of a link not throttled")
     left.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     right.set(ylabel="share of K x step (%), measured", title="transfer's share of that step")
     return figure
