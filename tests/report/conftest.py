@@ -24,7 +24,7 @@ def results(folder: Path) -> Results:
 
 @pytest.fixture(scope="session")
 def mixed(results: Results) -> Results:
-    """The same, and its K=2 and K=4 once more as emulated: the first as finished as the measured, the other not."""
+    """The same with K=2 and K=4 once more as emulated: K=2 finished, K=4 failed."""
     emulated = []
     for run in results.runs:
         if run.K in (2, 4):

@@ -1,4 +1,4 @@
-"""Table 2 with simulated and emulated runs of known numbers, written through the harness's own record.
+"""Table 2 with simulated and emulated runs of known numbers, in a results folder.
 
 A controlled step is the uniform pipeline's, from K=8 on 1.25 times as long (the softmax), so
 predictions are known. By memory each N doubles with K and M, and the step has a fixed part, so that
@@ -75,15 +75,15 @@ def costs(K: int, M: int, N: int = 32, slower: float = 1.0) -> StageCosts:
 
 
 def dependence(M: int, step: float) -> dict[str, dict[str, Any]]:
-    """All of a step goes with the rate of multiplication; each of M micro-batches has its latencies besides."""
-    found = {name: {"basis": "sourced", "halved": step, "doubled": step} for name in FIGURES}
-    found["matmul_flops"] |= {"halved": 2 * step, "doubled": step / 2}
-    found["link_latency_s"] |= {
+    """A step depends on the rate of multiplication, and on one latency a micro-batch."""
+    figures = {name: {"basis": "sourced", "halved": step, "doubled": step} for name in FIGURES}
+    figures["matmul_flops"] |= {"halved": 2 * step, "doubled": step / 2}
+    figures["link_latency_s"] |= {
         "basis": "assumption",
         "halved": step - M * LATE / 2,
         "doubled": step + M * LATE,
     }
-    return found
+    return figures
 
 
 def batch(group: str, K: int, M: int) -> int:
@@ -126,24 +126,24 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
 
 def fill_modelled(results: Path) -> None:
     """Record one round of everything simulated and five of everything emulated."""
-    made = plan()
-    folder = Folder.of(results, MACHINE, "laptop", made.name)
+    table2 = plan()
+    folder = Folder.of(results, MACHINE, "laptop", table2.name)
     listed = {
         run.run_id(1, MACHINE.identity): (group.name, run)
-        for group in made.groups
+        for group in table2.groups
         for run in group.runs
     }
-    folder.write_specs(made, listed, MACHINE.identity, accumulate=True)
-    for group in made.groups:
-        own = {name: run for name, (at, run) in listed.items() if at == group.name}
+    folder.write_specs(table2, listed, MACHINE.identity, accumulate=True)
+    for group in table2.groups:
+        runs = {name: run for name, (at, run) in listed.items() if at == group.name}
         rounds = 5 if group.name.endswith("emulated") else 1
         measured = {}
-        for name, run in own.items():
+        for name, run in runs.items():
             metrics, spans = line(group.name, run)
             measured[name] = Measured(round_record(metrics), spans)
         for _ in range(rounds):
             folder.commit_round(
                 group.name, measured, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
             )
-        for name in own:
+        for name in runs:
             folder.set_status(name, "done", "", rounds)

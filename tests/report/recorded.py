@@ -139,7 +139,7 @@ def fill_with(
     made: Callable[[RunSpec, int], Measured | None],
     rounds: int = 1,
 ) -> None:
-    """Record `made(run, round)` of every run of a plan at the laptop's scale; runs without one stay planned."""
+    """Record `made(run, round)` of every run of a plan; runs without one stay planned."""
     folder = Folder.of(results, MACHINE, "laptop", plan.name)
     listed: dict[str, tuple[str, RunSpec]] = {}
     for group in plan.groups:

@@ -1,4 +1,4 @@
-"""A declared table: a cell gives the text that is shown and the numbers of the csv file."""
+"""A declared table: one cell gives both the text that is shown and the csv numbers."""
 
 import io
 from math import nan

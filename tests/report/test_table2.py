@@ -1,4 +1,4 @@
-"""Table 2: fidelities side by side, protocols, predictions whose causes add up, what the runtime costs."""
+"""Table 2: fidelities side by side, protocols, predictions, what the runtime costs."""
 
 import json
 from dataclasses import replace

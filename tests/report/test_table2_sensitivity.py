@@ -1,4 +1,4 @@
-"""What Table 2's predictions depend on: ratios over the base with the same figure changed, none from old records."""
+"""What Table 2's predictions depend on: ratios over the base with the same figure changed."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The right ratios, named baselines, fidelities kept apart, and why a cell is empty."""
+"""Tables hold the right ratios, name their baselines, keep fidelities apart and say why a cell is empty."""
 
 import csv
 import io
@@ -173,12 +173,12 @@ def test_what_is_simulated_is_not_said_to_be_measured_here(modelled):
     assert "Peak MiB of each stage, counted. " in tables.memory(modelled, "simulated").note
     devices = {row.fidelity: row.device for row in rows_of(modelled, status="done")}
     assert devices["simulated"] in ("tpu-v2", "tpu-v3")
-    device = modelled.listings["table2"].identity["device"]
-    assert devices["measured"] == devices["emulated"] == device
+    (listing,) = modelled.listings.values()
+    assert devices["measured"] == devices["emulated"] == listing.identity["device"]
 
 
 def widths(results: Path) -> Results:
-    """A recorded sweep of three widths, two rounds each; its runs differ by their hash alone."""
+    """A sweep of three widths, two rounds each, recorded and loaded; its three runs differ by their hash alone."""
 
     def made(spec: RunSpec, number: int) -> Measured:
         walked = timeline(spec.K, spec.M, forward=0.01 * (number + 1))
