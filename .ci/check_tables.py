@@ -1,4 +1,4 @@
-"""Check that a report's tables are filled: `check_tables.py PLOTS`, exit status 1 with one line a fault."""
+"""Check that a report's tables are filled: `check_tables.py PLOTS`; a line for each fault."""
 
 import csv
 import math

@@ -1,1 +1,1 @@
-"""The experiments: of each a folder with `runs.py`, what is run, and `report.py`, what is shown of it."""
+"""The experiments. Each has a folder: `runs.py` says what is run, `report.py` what is shown."""

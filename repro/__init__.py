@@ -1,1 +1,1 @@
-"""A reproduction of GPipe (Huang et al., arXiv:1811.06965): `repro.gpipe` is the library, `repro` the command."""
+"""GPipe (Huang et al., arXiv:1811.06965), reproduced: library `repro.gpipe`, command `repro`."""

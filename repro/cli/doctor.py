@@ -34,7 +34,7 @@ class DoctorOptions:
     results: Path = Path("results")
     """where measurements would be recorded"""
     check: tyro.conf.FlagCreatePairsOff[bool] = False
-    """run small pipelines for half a minute: messages, training, memory, overhead, a failing stage"""
+    """run small pipelines for half a minute: messages, training, memory, overhead, a failure"""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`repro fit`: the largest model that fits into a given memory per stage, counted on fake tensors."""
+"""`repro fit`: the largest model that fits into a given memory per stage, by counting."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ class FitOptions:
     stages: int = 1
     """K"""
     micro_batches: int | None = None
-    """M, at most the batch; by default 16, as in our Table 1; smaller micro-batches take less memory"""
+    """M, at most the batch; by default 16, as in our Table 1; more take less memory"""
     batch: int | None = None
     """mini-batch N; by default Table 1's: 128 for AmoebaNet, 32 for every other model"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
@@ -42,7 +42,7 @@ class FitOptions:
     vary: str | None = None
     """the argument to grow from 1 on"""
     up_to: int | None = None
-    """the greatest value that is tried of the argument that grows; by default 4096, of AmoebaNet's D 2048"""
+    """the largest value to try of the argument that grows; by default 4096, or 2048 for D"""
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed; never with --micro-batches 1 is training without GPipe"""
     schedule: ScheduleName = "gpipe"

@@ -1,4 +1,4 @@
-"""GPipe for PyTorch: pipeline parallelism with micro-batches and re-materialization (arXiv:1811.06965).
+"""GPipe for PyTorch (arXiv:1811.06965): pipelined micro-batches and re-materialization.
 
 Usable alone: it imports torch and nothing else of this project. Each public name is imported when
 it is first used, so that `repro.gpipe.schedule`, which is pure, can be imported without torch.

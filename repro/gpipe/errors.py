@@ -22,15 +22,18 @@ class LostNeighbourError(ConnectionError):
 
 
 class RefusedError(ValueError, EveryRankError):
-    """A step that no rank takes: of a closed pipeline, in a wrong mode, or with inputs that the first stage refused."""
+    """A step that no rank takes, such as one of a closed pipeline, or with wrong inputs."""
 
 
 class NonFiniteError(FloatingPointError, EveryRankError):
-    """A training step gave inf or nan: which step, layer, stage and micro-batch. It was refused and changed nothing."""
+    """A training step gave inf or nan. It was refused and changed nothing.
+
+    The message names the step, layer, stage and micro-batch.
+    """
 
 
 def within(value: object, least: float, most: float) -> TypeGuard[Any]:
-    """Whether it is a number from `least` to `most`: of Python or NumPy, but no bool, and no NaN."""
+    """Whether a value is a number from `least` to `most`, and neither a bool nor NaN."""
     number: Any = value
     return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= number <= most)
 

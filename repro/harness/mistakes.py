@@ -35,7 +35,7 @@ def one_line(error: ValidationError, model: type[BaseModel], data: dict[str, Any
 
 
 def _allowed(error: ValidationError, field: str) -> tuple[list[str], list[str]]:
-    """What is allowed in a field, one text per alternative; and the words to choose from, if any."""
+    """What is allowed in a field, one text for each alternative, and the words to choose from."""
     texts: list[str] = []
     choices: list[str] = []
     # A field of a union type has an error for each of its types.

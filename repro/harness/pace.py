@@ -1,4 +1,4 @@
-"""Estimates of how long runs take: from recorded rounds, the experiment's estimate, this session."""
+"""Estimates of how long runs take: from recorded rounds, the experiment, and this session."""
 
 import statistics
 from collections import Counter

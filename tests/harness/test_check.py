@@ -1,4 +1,4 @@
-"""The doctor's checks: what works is ok, a hang and a wrong answer are results, no process stays."""
+"""The doctor's checks: a hang and a wrong answer are results, and no process stays."""
 
 import multiprocessing
 import time

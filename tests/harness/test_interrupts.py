@@ -90,7 +90,8 @@ def test_workers_do_not_outlive_a_harness_that_is_killed(tmp_path: Path):
 def test_a_signal_that_a_library_swallows_is_not_lost(tmp_path: Path):
     """An import may catch everything; the harness asks again before each run."""
     code = (
-        "import os, signal, time; from repro.io import signals; signals.install_handlers()\ntry:\n    "
+        "import os, signal, time; from repro.io import signals\n"
+        "signals.install_handlers()\ntry:\n    "
         "os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\nexcept BaseException:\n    "
         "pass\ntry:\n    signals.check()\nexcept KeyboardInterrupt:\n    raise "
         "SystemExit(signals.exit_status())"
