@@ -17,7 +17,7 @@ from experiments.table1.fits import (
 from experiments.table1.runs import MEMORY, NAME
 from repro.harness.results import Results
 from repro.harness.schema import Tried
-from repro.harness.spec import ENOUGH
+from repro.harness.spec import UNLIMITED_MEMORY
 from repro.paper import Size, table1, torchgpipe
 from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import model_name
@@ -31,7 +31,7 @@ def printed(results: Results) -> Table:
     fits = [
         fit
         for fit in recorded_fits(results, fidelity="counted")
-        if fit.fixed_size and fit.spec.memory != ENOUGH
+        if fit.fixed_size and fit.spec.memory != UNLIMITED_MEMORY
     ]
     columns: list[Column[Fit]] = [
         *HEAD,
@@ -213,7 +213,7 @@ class Checked:
 def allocator_check(results: Results) -> Table:
     """Counted memory of each stage against what the allocator's own events say."""
     lines = []
-    for fit in recorded_fits(results, fidelity="measured", memory=ENOUGH):
+    for fit in recorded_fits(results, fidelity="measured", memory=UNLIMITED_MEMORY):
         for tried in fit.tried:
             pairs = zip(tried.counted_bytes, tried.allocator_bytes or [], strict=False)
             for stage, (counted, (tensors, with_workspace)) in enumerate(pairs):

@@ -15,7 +15,7 @@ from experiments.table1.laws import activation_points, axis, constants, law_byte
 from experiments.table1.runs import MEMORY, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage
-from repro.harness.spec import ENOUGH
+from repro.harness.spec import UNLIMITED_MEMORY
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
@@ -55,7 +55,7 @@ def _one_fit_a_column(results: Results, model: str) -> list[Fit]:
     """The paper's size of each column, with the first M that was counted."""
     columns: dict[str, Fit] = {}
     for fit in recorded_fits(results, model=model, fidelity="counted"):
-        if fit.fixed_size and fit.spec.memory != ENOUGH:
+        if fit.fixed_size and fit.spec.memory != UNLIMITED_MEMORY:
             columns.setdefault(fit.column, fit)
     return list(columns.values())
 

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.table1.runs import MEMORY, N_OF, NAME, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage, Tried
-from repro.harness.spec import ENOUGH, RunSpec
+from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.paper import Size
 from repro.report.compare import rows_of
 from repro.report.table import EMPTY, NOT_RUN
@@ -129,7 +129,7 @@ def printed_sizes(fits: list[Fit], size: Size) -> list[Fit]:
         if (fit.model, fit.column) == (size.model, size.name)
         and (fit.spec.fidelity, fit.spec.model_args) == ("counted", arguments)
         and N_OF[size.model] == fit.spec.N
-        and fit.spec.memory != ENOUGH
+        and fit.spec.memory != UNLIMITED_MEMORY
     ]
 
 

@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from experiments.table1.fits import MODELS, Fit, recorded_fits, stage_activations
 from experiments.table1.runs import NAME
 from repro.harness.results import Results
-from repro.harness.spec import ENOUGH
+from repro.harness.spec import UNLIMITED_MEMORY
 from repro.paper.theory import MEMORY_LAWS, MemoryLaw
 from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import model_name
@@ -39,7 +39,7 @@ def law_fits(results: Results, model: str, checkpoint: str) -> list[Fit]:
     """The counts of one model over M, K and N, of the size that was counted most often."""
     by_size: dict[str, list[Fit]] = {}
     for fit in recorded_fits(
-        results, model=model, checkpoint=checkpoint, memory=ENOUGH, fidelity="counted"
+        results, model=model, checkpoint=checkpoint, memory=UNLIMITED_MEMORY, fidelity="counted"
     ):
         by_size.setdefault(repr(fit.spec.model_args), []).append(fit)
     return max(by_size.values(), key=len, default=[])

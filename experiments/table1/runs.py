@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from repro.harness.sizes import AMOEBANET_SMALL, TRANSFORMER_SMALL
-from repro.harness.spec import ENOUGH, Checkpoint, Experiment, Group, RunSpec, Scale
+from repro.harness.spec import UNLIMITED_MEMORY, Checkpoint, Experiment, Group, RunSpec, Scale
 
 NAME = "table1"
 MB, MIB = 10**6, 2**20
@@ -126,7 +126,7 @@ def _laws(model: str, scale: Scale) -> list[RunSpec]:
     args = _checked_size(model) if smoke else LAW_SIZES[model]
     rules: tuple[Checkpoint, ...] = ("always", "never")
     return [
-        _fit(model, args, k, m, n, ENOUGH, checkpoint=rule)
+        _fit(model, args, k, m, n, UNLIMITED_MEMORY, checkpoint=rule)
         for rule in rules
         for n, k, m in (LAWS_SMOKE if smoke else LAWS)
     ]
@@ -156,7 +156,7 @@ def _checked(model: str, scale: Scale) -> list[RunSpec]:
         cases = [(K, M, rule) for K in (1, 2, 4) for M, rule in CHECKED[model]]
     args = _checked_size(model)
     return [
-        _fit(model, args, K, M, 8, ENOUGH, "measured", checkpoint=rule, transport="shm")
+        _fit(model, args, K, M, 8, UNLIMITED_MEMORY, "measured", checkpoint=rule, transport="shm")
         for K, M, rule in cases
     ]
 

@@ -274,7 +274,7 @@ class Run:
         if self.fit is None:
             return ""
         largest = self.fit.fit.largest
-        return self.spec.grown(largest.args) if largest else "nothing fits"
+        return self.spec.chosen_arguments(largest.args) if largest else "nothing fits"
 
     @property
     def parameters(self) -> float:

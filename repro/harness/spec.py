@@ -47,7 +47,7 @@ Speed = Annotated[float, Field(ge=1e-3, le=1e18, allow_inf_nan=False)]  # bytes 
 # A second becomes at most twelve days.
 Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 # Everything fits into this memory: the question is what a size takes, not whether it fits.
-ENOUGH = 2**59
+UNLIMITED_MEMORY = 2**59
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
 _NAMED = ("balance", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport")
@@ -216,7 +216,7 @@ class RunSpec(Frozen):
         """Processes that compute at once; one process counts or simulates all stages."""
         return 1 if self.fidelity in ("counted", "simulated") else self.K * self.D
 
-    def grown(self, arguments: Mapping[str, Any]) -> str:
+    def chosen_arguments(self, arguments: Mapping[str, Any]) -> str:
         """The arguments that a fit chose, such as `L=24`, out of all arguments of its model."""
         chosen = {name: value for name, value in arguments.items() if name not in self.model_args}
         return assigned(chosen) or "as given"

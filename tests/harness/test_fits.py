@@ -12,7 +12,7 @@ from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
 from repro.harness.rehearsal import check_model
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
-from repro.harness.spec import ENOUGH, RunSpec
+from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks import fit as fits
 from repro.harness.tasks import fit_search
 from repro.harness.workers import Outcome, Workers
@@ -160,7 +160,7 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
         outcome = fit_search.search(
             crew, Job(fit(2, optimizer="rmsprop", transport="shm")), 60, lambda _: None
         )
-        given = fit(2, model_args={**SIZES, "L": 4}, memory=ENOUGH, transport="shm")
+        given = fit(2, model_args={**SIZES, "L": 4}, memory=UNLIMITED_MEMORY, transport="shm")
         whole = fit_search.search(crew, Job(given), 60, lambda _: None)
     record = answer(outcome)
     largest, above = record.fit.largest, record.fit.next

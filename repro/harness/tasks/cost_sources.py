@@ -22,7 +22,7 @@ from repro.simulate import FREE, Calibration, StageCosts, settle, simulate
 
 # Causes of a step's time in the order in which they are added. Each has the terms of the roofline
 # that count, whether the model's ends (embedding, softmax) count, and whether the link does.
-RUNGS: dict[str, tuple[tuple[str, ...], bool, bool]] = {
+CAUSES: dict[str, tuple[tuple[str, ...], bool, bool]] = {
     "imbalance": (("matmul",), False, False),
     "ends": (("matmul",), True, False),
     "memory-bound": (("matmul", "memory"), True, False),
@@ -73,7 +73,7 @@ class Source:
         """Costs of stages with these numbers of layers."""
         raise NotImplementedError
 
-    def rungs(self, n: int) -> dict[str, float]:
+    def cumulative_causes(self, n: int) -> dict[str, float]:
         """Cause -> seconds of the step with it and all causes before it; empty if not known."""
         return {}
 
@@ -239,11 +239,11 @@ class Roofline(_Counted):
     def _costs(self, times: Times, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         return StageCosts.of(self._profile(times), counts, link, [time.update for time in times[0]])
 
-    def rungs(self, n: int) -> dict[str, float]:
+    def cumulative_causes(self, n: int) -> dict[str, float]:
         """Cause -> seconds of the step with it and all before it, each with its best cut."""
         times = self._times(n, self._device)
         seconds = {}
-        for cause, (terms, ends, linked) in RUNGS.items():
+        for cause, (terms, ends, linked) in CAUSES.items():
             layers = self._profile(times, terms, ends=ends)
             link = self.link if linked else FREE
             seconds[cause] = self._step(StageCosts.of(layers, self.cut(layers, link), link))

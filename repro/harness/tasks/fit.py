@@ -13,7 +13,7 @@ from repro.costs.stage_memory import Messages
 from repro.harness import allocator
 from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
-from repro.harness.spec import ENOUGH, RunSpec
+from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.setup import setup_of
 from repro.methods.own import Own
@@ -28,7 +28,7 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     if spec.fidelity == "counted":
         return Measured(counted(spec, job.device))
     started = time.perf_counter()
-    if job.device == "cuda" and spec.memory != ENOUGH:
+    if job.device == "cuda" and spec.memory != UNLIMITED_MEMORY:
         _check_room(spec)
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
@@ -116,7 +116,7 @@ def attempt(
     method.peak_bytes(*batch, limit=spec.memory)
     peaks = method.peak_bytes(*batch, limit=spec.memory)
     assert peaks is not None  # our own method always reads them
-    if spec.memory != ENOUGH or device != "cpu":
+    if spec.memory != UNLIMITED_MEMORY or device != "cpu":
         return peaks, None
     before = method.resident(*batch)
     peak = allocator.measure(lambda: method.train_step(*batch))

@@ -105,7 +105,7 @@ class _Climb:
         spec = self.job.spec.model_copy(update={"model_args": size.args})
         job = replace(self.job, spec=spec, balance=tuple(size.balance))
         outcome = self.crew.measure(job, self.deadline)
-        name = self.job.spec.grown(size.args)
+        name = self.job.spec.chosen_arguments(size.args)
         counts = {
             "parameters": size.parameters,
             "counted_bytes": [stage.total for stage in size.stages],

@@ -48,7 +48,7 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
     modelled = {
         "batch": n * spec.M,
         "stages": costs.plain(),
-        "rungs": source.rungs(n) if n else {},
+        "rungs": source.cumulative_causes(n) if n else {},
         "sensitivity": source.sensitivity(n) if n else {},
     }
     if n and not timeline.step_time:
