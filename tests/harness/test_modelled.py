@@ -76,7 +76,7 @@ def test_a_link_slows_messages_down():
 def test_a_device_s_causes_add_up_to_its_step():
     found = line(device())
     rungs = list(found["modelled"]["rungs"].values())
-    assert list(found["modelled"]["rungs"]) == list(cost_sources.RUNGS)
+    assert list(found["modelled"]["rungs"]) == list(cost_sources.CAUSES)
     assert all(
         0 < low <= high for low, high in zip(rungs, [*rungs[1:], found["step_s"][0]], strict=True)
     )
