@@ -1,21 +1,5 @@
 """The report's fixed texts: fidelities, metrics, scales, and deviations from the paper."""
 
-from collections.abc import Collection
-
-IDEAL = (
-    "Ideal (simulated): the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and "
-    "free messages; GPipe's recomputes early in it, while it waits for gradients."
-)
-PLAIN = (
-    "Plain ideal: the paper's K M/(M+K-1) over one stage, in which recompute waits for the "
-    "gradient too."
-)
-IDLE = "Idle/total: all of K x step in which a stage is neither in F, R, B nor in the update."
-BUBBLE = (
-    "Bubble, as a part of the step: only what equal stages and free messages would wait; "
-    "idle/total has imbalance, transfer and set-up as well."
-)
-
 FIDELITIES = {
     "quoted": "printed in the paper, or published by another project",
     "measured": "real devices computed, messages crossed, a clock and a memory meter were read",
@@ -42,12 +26,15 @@ METRICS = {
     ),
     AS_TABLE2: "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
     "ideal": (
-        f"{IDEAL} Its step is (M+K-1)F + M(R+B) + (K-1)B; the plain form's is (M+K-1)(F+R+B). "
-        f"{PLAIN}"
+        "Simulated: the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and free "
+        "messages. GPipe's recomputes early in it, while it waits for gradients: its step is "
+        "(M+K-1)F + M(R+B) + (K-1)B. In the plain ideal, the paper's K M/(M+K-1) over one stage, "
+        "recomputation waits for the gradient too: (M+K-1)(F+R+B)."
     ),
     "idle/total": (
-        f"{IDLE} What the paper calls bubble; in theory (K-1)/(M+K-1). Measured idle time also "
-        "holds imbalance, transfers, set-up and the runtime itself."
+        "The part of K x step in which a stage is neither in F, R, B nor in the update: what the "
+        "paper calls bubble, in theory (K-1)/(M+K-1). Measured idle time also holds imbalance, "
+        "transfers, set-up and the runtime itself."
     ),
     "idle/work": "The same idle time over the busy time; in theory (K-1)/M. Others print this one.",
     "peak memory": (
@@ -56,8 +43,8 @@ METRICS = {
     ),
     "breakdown": (
         "computation (F, B), recompute (R), update, set-up; the rest is waiting: bubble (that of "
-        "equal stages), imbalance (what unequal stages add) and transfer (messages, runtime, "
-        f"jitter). {BUBBLE}"
+        "equal stages with free messages), imbalance (what unequal stages add) and transfer "
+        "(messages, runtime, jitter)."
     ),
 }
 
@@ -74,25 +61,10 @@ SCALES = {
     "node": "Scale node measures on the GPUs of one machine, most models at the paper's sizes.",
     "paper": "Scale paper measures the paper's sizes on as many devices as its tables have.",
 }
-"""What each scale is for, as the banner of the page says it."""
+"""What each scale is for; the banner of the page shows it."""
 
 DEVIATIONS = [
     "Pipelines of PyTorch processes instead of Lingvo on TPUs; one process a stage.",
     "Scaled-down runs can show a trend, not a reproduction.",
 ]
-"""Of every experiment of the paper; its own stand in its file."""
-
-
-def clock(stretches: Collection[float]) -> str:
-    """What the seconds of emulated runs are, from how many times as long their stages waited."""
-    low, high = f"{min(stretches):.3g}", f"{max(stretches):.3g}"
-    times = (
-        f"{low} to {high} times as long, each run on its own clock"
-        if low != high
-        else f"{low} times as long"
-    )
-    return (
-        f"Emulated times are the device's; the stages really waited {times}. The runtime's own "
-        "time weighs more where the waits are shorter, so an emulated ratio also depends on that "
-        "clock."
-    )
+"""Of every experiment of the paper; further ones stand in its runs.py."""

@@ -7,7 +7,6 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from pandas import DataFrame
 from recorded import fill_with, record, timeline
 
 from repro.gpipe.schedule.kinds import make_schedule
@@ -15,7 +14,7 @@ from repro.harness.job import Measured
 from repro.harness.results import load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
-from repro.report.table import table_of_frames
+from repro.report.table import Cell, Heading, Table
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +91,12 @@ def test_the_page_is_the_same_again(written, folder, tmp_path):
     "name", ["table3_points_simulated", "breakdown_points", "bubble_points_emulated"]
 )
 def test_one_line_a_point_is_folded_where_other_tables_have_it(name):
-    shown = DataFrame({"K": [1]})
-    assert page._shown(table_of_frames(name, "", "", shown, experiment=name.partition("_")[0]))[
-        "folded"
-    ]
-    assert not page._shown(table_of_frames("bubble_at_4k", "", "", shown, experiment="bubble"))[
-        "folded"
-    ]
+    def folded(name: str, experiment: str) -> bool:
+        table = Table(name, "", "", [Heading("K", "K")], [[Cell(1, "1")]], experiment)
+        return page._shown(table)["folded"]
+
+    assert folded(name, name.partition("_")[0])
+    assert not folded("bubble_at_4k", "bubble")
 
 
 def copied(folder: Path, to: Path, scale: str) -> Path:

@@ -19,7 +19,7 @@ from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, tables
 from repro.report.compare import beside_paper, rows_of, settings, without_smoke
 from repro.report.ratio import Ratio, ideal_over_k1, over_k1, over_k2m1
-from repro.report.table import Table, csv_text, table_of_frames
+from repro.report.table import Cell, Heading, Table, csv_text
 
 PAPER = {"table1", "table2", "table3", "breakdown", "bubble"}
 
@@ -365,22 +365,24 @@ def test_settings_leave_out_what_is_usual(results):
     ]
 
 
+def table_of(*texts: str, name: str = "odd", title: str = "", note: str = "") -> Table:
+    """A table of one row."""
+    headings = [Heading(column, column) for column in "wxyz"[: len(texts)]]
+    return Table(name, title, note, headings, [[Cell(text, text) for text in texts]])
+
+
 def test_files_escape_their_own_special_characters(tmp_path):
-    shown = pd.DataFrame(
-        [["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]], columns=list("wxyz")
-    )
-    csv_path, md_path, tex_path = table_of_frames("odd", "T_1 | <x>", "5 % ~", shown).write(
-        tmp_path
-    )
+    texts = ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
+    table = table_of(*texts, title="T_1 | <x>", note="5 % ~")
+    csv_path, md_path, tex_path = table.write(tmp_path)
     with csv_path.open(encoding="utf-8") as file:
-        assert list(csv.reader(file))[1] == ["a|b_c", "50 % & {x}", "1.50 [1.40, 1.60]", "not run"]
+        assert list(csv.reader(file))[1] == texts
     assert r"| a\|b\_c | 50 % & {x} | 1.50 [1.40, 1.60] |" in md_path.read_text()
     tex = tex_path.read_text()
     assert r"a|b\_c & 50 \% \& \{x\} & 1.50 [1.40, 1.60]" in tex
     assert r"\caption{T\_1 | <x>. 5 \% \textasciitilde{}}" in tex
-    html = table_of_frames("odd", "", "", shown).html()
+    html = table.html()
     assert "50 % &amp; {x}" in html
     assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
     assert '<td class="missing">not run</td>' in html
-    # a number, not a missing one
-    assert "<td>-6 %</td>" in table_of_frames("t", "", "", pd.DataFrame([{"gap": "-6 %"}])).html()
+    assert "<td>-6 %</td>" in table_of("-6 %").html(), "a number, not a missing one"
