@@ -1,4 +1,4 @@
-"""`repro run`: measure what is not done yet."""
+"""`repro run`: measures the missing runs."""
 
 import dataclasses
 import shlex
@@ -25,21 +25,21 @@ class RunOptions(PlanOptions):
     wandb: Literal["offline", "online", "disabled"] = "offline"
     """Weights & Biases; results never depend on it"""
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """yes, measure at scale paper"""
+    """confirm the cost of scale paper"""
     allow_nonfinite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """record runs whose loss or gradients are inf or nan; else they fail, and the rest goes on"""
+    """record runs whose loss or gradients are inf or nan; by default such a run fails"""
     verbose: tyro.conf.FlagCreatePairsOff[bool] = False
-    """draw the median step of every run, not of one in each group"""
+    """draw the median step of every run, not of one per group"""
     plots: Path | None = None
-    """rewrite the report in this folder as experiments end; otherwise `repro report` writes it"""
+    """rewrite the report in this folder after each experiment"""
 
 
 def main(arguments: list[str]) -> int:
-    """Measure; under torchrun every rank but 0 serves."""
+    """Measure; under torchrun rank 0 plans and records, and every other rank runs its worker."""
     if torchrun_rank() is None:
         return _measure(arguments)
     team = pools.torchrun()
-    if team.rank:  # rank 0 plans and records
+    if team.rank:
         team.serve(workers.work)
         return 0
     try:
@@ -53,27 +53,31 @@ def _measure(arguments: list[str]) -> int:
     say_scale(options)
     if scale_of(options)[0] == "paper" and not options.yes:
         raise ValueError(price(plans_of(options, chosen)))
-    command = shlex.join(["repro", "run", *arguments])
-    story = ProgressReporter(verbose=options.verbose)
+    reporter = ProgressReporter(verbose=options.verbose)
+    rewrite_report = None
+    if options.plots:
+        rewrite_report = partial(rewrite, options.folder, options.plots)
     session = Session(
         options.folder,
         options.wandb,
-        story,
+        reporter,
         picture,
-        command,
-        options.allow_nonfinite,
-        rewrite_report=options.plots and partial(rewrite, options.folder, options.plots),
+        command=shlex.join(["repro", "run", *arguments]),
+        allow_nonfinite=options.allow_nonfinite,
+        rewrite_report=rewrite_report,
     )
     try:
         code = session.execute(partial(plans_of, options, chosen))
     except KeyboardInterrupt:
-        rounds = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
-        raise KeyboardInterrupt(rounds if session.rounds else "no round was finished") from None
-    story.say(f"\nresults: {options.folder}{_report_hint(options)}")
+        kept = "no round was finished"
+        if session.rounds:
+            kept = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
+        raise KeyboardInterrupt(kept) from None
+    reporter.say(f"\nresults: {options.folder}{_report_hint(options)}")
     if session.address:
-        session.story.say(f"W&B: {session.address}")
+        reporter.say(f"W&B: {session.address}")
     if session.failed:
-        session.story.say(
+        reporter.say(
             f"failed: {', '.join(session.failed)}; the same command measures them again, and only "
             "them"
         )
@@ -81,14 +85,14 @@ def _measure(arguments: list[str]) -> int:
 
 
 def rewrite(results: Path, plots: Path) -> Path:
-    """Write the report of what is recorded so far; returns its page."""
+    """Write the report of the results so far; returns the path of its page."""
     written = page.write(results, plots)
     stamp.put(results, plots)
     return written
 
 
 def _report_hint(options: RunOptions) -> str:
-    """How to get the report, where this command has not written it."""
+    """How to get the report; empty if this command has written it."""
     if options.plots:
         return ""
     if options.reference:

@@ -36,7 +36,7 @@ class Session:
     Attributes:
         results: the folder that is recorded into.
         wandb: whether and how W&B mirrors the runs.
-        story: reports progress to the user.
+        reporter: reports progress to the user.
         picture: draws a timeline for W&B; None: W&B gets no pictures.
         command: what the user typed.
         allow_nonfinite: record a run whose loss is inf or nan, with null in its place, instead of
@@ -50,7 +50,7 @@ class Session:
 
     results: Path
     wandb: wandb_mirror.Mode
-    story: ProgressReporter
+    reporter: ProgressReporter
     picture: wandb_mirror.Picture | None = None
     command: str = "repro run"
     allow_nonfinite: bool = False
@@ -76,21 +76,21 @@ class Session:
 
     def _execute(self, plans: Sequence[Plan], own: lock.Lock) -> int:
         for plan in plans:
-            self.story.plan(plan)
+            self.reporter.plan(plan)
             prepare_folder(plan)
         todo = [plan for plan in plans if plan.open]
         if not todo:
             self._close(plans)
-            self.story.say("\nnothing left to measure (--force measures again)")
+            self.reporter.say("\nnothing left to measure (--force measures again)")
             return 0
         with workers(todo, self.results) as crew:
             runs = [run for plan in todo for run in plan.runs]
             if any(run.missing and run.spec.fidelity in TIMED for run in runs):
-                self.story.load(self._watch.share())
-            self.story.begin(todo)
+                self.reporter.load(self._watch.share())
+            self.reporter.begin(todo)
             try:
                 crew.ready()
-                self.story.started()
+                self.reporter.started()
                 for plan in todo:
                     for group in plan.experiment.groups:
                         self._group(plan, group.name, crew, own)
@@ -98,7 +98,7 @@ class Session:
                     if plan is not todo[-1]:
                         self._rewrite_report()
             finally:
-                self.story.end()
+                self.reporter.end()
         self._close(plans)
         return 1 if self.failed else 0
 
@@ -107,18 +107,18 @@ class Session:
         if self.rewrite_report is None or time.monotonic() < self._reported + REPORT_PAUSE:
             return
         try:
-            self.story.say(f"\nreport so far: {self.rewrite_report()}")
+            self.reporter.say(f"\nreport so far: {self.rewrite_report()}")
         except Exception as error:  # measuring goes on without it
-            self.story.warn(f"no report yet: {type(error).__name__}: {error}")
+            self.reporter.warn(f"no report yet: {type(error).__name__}: {error}")
         self._reported = time.monotonic()
 
     def _close(self, plans: Sequence[Plan]) -> None:
         """Report the results of all plans."""
         for plan in plans:
-            self.story.closing(closing(plan))
+            self.reporter.closing(closing(plan))
 
     def _group(self, plan: Plan, group: str, crew: Measurer, own: lock.Lock) -> None:
-        measuring = GroupRun(plan, group, crew, self.story, self.allow_nonfinite)
+        measuring = GroupRun(plan, group, crew, self.reporter, self.allow_nonfinite)
         try:
             for _ in measuring.rounds():
                 self.rounds += 1
@@ -153,11 +153,13 @@ class Session:
                 continue
             result = recorded[run.id]
             timeline = results.timeline(result)
-            self.story.result(result, results.speedup(result, K=1), timeline, draw=run is pictured)
+            self.reporter.result(
+                result, results.speedup(result, K=1), timeline, draw=run is pictured
+            )
             records = [round_.record for round_ in result.rounds]
             losses = [record.loss for record in records if isinstance(record, TrainRound)]
             if any(loss is None for round_losses in losses for loss in round_losses):
-                self.story.warn(f"{run.id}: loss is not finite")
+                self.reporter.warn(f"{run.id}: loss is not finite")
             spec = run.spec.plain()
             tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
             found = wandb_mirror.log_run(
@@ -182,7 +184,7 @@ class GroupRun:
     plan: Plan
     group: str
     crew: Measurer
-    story: ProgressReporter
+    reporter: ProgressReporter
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     done: list[PlannedRun] = field(default_factory=list)
@@ -199,7 +201,7 @@ class GroupRun:
         for number, members in enumerate(planned, start=1):
             if all(run.id in self.failed for run in members):
                 return
-            self.story.round(self.plan, self.group, number, len(planned))
+            self.reporter.round(self.plan, self.group, number, len(planned))
             # Every other round runs backwards, so that a slow drift of the machine favours no run.
             members = members if number % 2 else members[::-1]
             # Fits are not divided by each other, so each is recorded as soon as it is there.
@@ -227,7 +229,7 @@ class GroupRun:
         measured: dict[str, Measured] = {}
         for run in members:
             if run.id in self.failed:
-                self.story.dropped(run)
+                self.reporter.dropped(run)
                 continue
             outcome = self._measure(run)
             if outcome.measured is not None:
@@ -242,7 +244,7 @@ class GroupRun:
             return
         load = watch.share()
         if any(run.spec.fidelity in TIMED for run in members):
-            self.story.load(load)
+            self.reporter.load(load)
         self.plan.folder.commit_round(
             self.group, measured, self.plan.machine, (started, _now()), load
         )
@@ -253,7 +255,7 @@ class GroupRun:
     def _measure(self, run: PlannedRun) -> Outcome:
         signals.check()
         self.plan.folder.restore()  # before any file of it is read
-        self.story.run(run)
+        self.reporter.run(run)
         known = run.id not in self._old and any(
             record.peak_bytes for record in self.plan.folder.records(run.id)
         )
@@ -267,13 +269,13 @@ class GroupRun:
         self.crew.ready()
         began = time.monotonic()
         outcome = self._once(job, DEADLINES[self.plan.scale])
-        self.story.measured(run, outcome, time.monotonic() - began)
+        self.reporter.measured(run, outcome, time.monotonic() - began)
         return outcome
 
     def _once(self, job: Job, deadline: float) -> Outcome:
         if job.spec.task == "fit" and job.spec.fidelity == "measured":
             return fit_search.search(
-                self.crew, job, deadline, lambda text: self.story.say(f"  {text}")
+                self.crew, job, deadline, lambda text: self.reporter.say(f"  {text}")
             )
         if job.spec.fidelity == "emulated" and job.spec.modelled:
             return emulate(self.crew, job, deadline)

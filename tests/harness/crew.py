@@ -115,8 +115,8 @@ def measure(
     """What `repro run` does, with this crew; returns the exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
-        story = ProgressReporter(Console(file=out or io.StringIO(), width=200), verbose=verbose)
-        begun = runner.Session(results, "disabled", story, **(session or {}))
+        reporter = ProgressReporter(Console(file=out or io.StringIO(), width=200), verbose=verbose)
+        begun = runner.Session(results, "disabled", reporter, **(session or {}))
         return begun.execute(
             lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)]
         )

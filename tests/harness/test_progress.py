@@ -105,10 +105,10 @@ def test_verbose_draws_every_run(tmp_path: Path):
 
 def test_a_silent_round_shows_that_it_lives():
     out = io.StringIO()
-    story = ProgressReporter(Console(file=out, width=200), quiet_s=0.05)
-    story.begin([])
+    reporter = ProgressReporter(Console(file=out, width=200), quiet_s=0.05)
+    reporter.begin([])
     time.sleep(0.5)
-    story.end()
+    reporter.end()
     lines = [
         line
         for line in out.getvalue().splitlines()
@@ -128,13 +128,13 @@ def test_the_announcement_holds_for_all_experiments(tmp_path: Path):
         experiment().model_copy(update={"minutes": {"smoke": 4.0}}), "smoke", MACHINE, tmp_path
     )
     out = io.StringIO()
-    story = ProgressReporter(Console(file=out, width=200))
-    story.begin([made])
-    story.started()
-    story.round(made, "timed", 1, 2)
-    story.measured(made.runs[0], Outcome("done"), 90.0)
-    story.round(made, "timed", 2, 2)
-    story.end()
+    reporter = ProgressReporter(Console(file=out, width=200))
+    reporter.begin([made])
+    reporter.started()
+    reporter.round(made, "timed", 1, 2)
+    reporter.measured(made.runs[0], Outcome("done"), 90.0)
+    reporter.round(made, "timed", 2, 2)
+    reporter.end()
     assert re.search(
         r"^8 measurements in all, about 4 min left; starting 2 worker processes$",
         out.getvalue(),

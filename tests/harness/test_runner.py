@@ -26,7 +26,7 @@ def run(tmp_path: Path):
     """Measure with a crew; returns the exit status."""
 
     def go(crew: Crew, of: Experiment | None = None, *only: str, **options: Any) -> int:
-        with (tmp_path / "story.txt").open("a") as out:
+        with (tmp_path / "output.txt").open("a") as out:
             return measure(tmp_path, crew, of, only, out=out, **options)
 
     return go
@@ -122,9 +122,9 @@ def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Pa
         "rounds": 0,
     }
     assert status(tmp_path, 1, 1)["status"] == "done"
-    story = (tmp_path / "story.txt").read_text()
-    assert "failed (stage 1: RuntimeError: no)" in story
-    assert "logs/x" in story
+    output = (tmp_path / "output.txt").read_text()
+    assert "failed (stage 1: RuntimeError: no)" in output
+    assert "logs/x" in output
     again = Crew()
     assert run(again) == 0
     # (2, 4) had no round together with its baseline (2, 1) either
@@ -250,7 +250,7 @@ def test_a_loss_that_is_not_finite_is_valid_json_and_told_once(run, tmp_path: Pa
     texts = [path.read_text() for path in tmp_path.glob("*/smoke/tiny/*/metrics.jsonl")]
     assert sum('"loss": [1.0, null]' in text for text in texts) == 1
     assert not any(word in text for text in texts for word in ("NaN", "Infinity"))
-    assert (tmp_path / "story.txt").read_text().count("loss is not finite") == 1
+    assert (tmp_path / "output.txt").read_text().count("loss is not finite") == 1
     assert load(tmp_path).rounds["loss"].isna().tolist().count(True) == 2
 
 
