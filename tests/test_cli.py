@@ -56,7 +56,7 @@ def test_a_sweep_from_end_to_end(
     sweep = ["run", "sweep", "--K", "1", "2", "--M", "4", "--results", str(tmp_path), *QUICK]
     sweep[sweep.index("L=2")] = "L=3"
     assert main(sweep) == 0
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     for words in (
         "2 runs at scale smoke",
         "round 2 of 2",
@@ -64,7 +64,7 @@ def test_a_sweep_from_end_to_end(
         "stage 1 |",
         "repro report",
     ):
-        assert words in told
+        assert words in output
     rows = load(tmp_path).rows.set_index("K")
     assert rows["status"].tolist() == ["done", "done"]
     assert 1.1 < rows.loc[2, "speedup_vs_k1"] < 2  # ideal with stages of 1 and 2 layers: 1.3
@@ -72,9 +72,9 @@ def test_a_sweep_from_end_to_end(
 
     # run_all.sh has a report written in any case
     assert main([*sweep, "--plots", str(tmp_path / "plots")]) == 0
-    told = capfd.readouterr().out
-    assert "nothing left to measure" in told
-    assert told.splitlines()[-1] == f"results: {tmp_path}"
+    output = capfd.readouterr().out
+    assert "nothing left to measure" in output
+    assert output.splitlines()[-1] == f"results: {tmp_path}"
     assert load(tmp_path).rows["rounds"].tolist() == [2, 2]
     assert not list(tmp_path.rglob("logs/*"))
 
@@ -136,9 +136,9 @@ def test_a_run_that_fails_gives_one(
     monkeypatch.setattr(runner, "workers", lambda *_: crew)
     sweep = ["run", "sweep", "--K", "2", "--M", "1", "4", "--results", str(tmp_path), *QUICK]
     assert main(sweep) == 1
-    told = capfd.readouterr().out
-    assert "failed (stage 1: RuntimeError: no)" in told
-    assert "failed: timed-K2-M4-" in told
+    output = capfd.readouterr().out
+    assert "failed (stage 1: RuntimeError: no)" in output
+    assert "failed: timed-K2-M4-" in output
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_the_issue_s_own_example_is_small_here_and_says_what_it_misses(
         "128",
     ]
     assert main(["plan", *sweep, "--scale", "laptop", "--results", str(tmp_path)]) == 0
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     for words in ("no speedup over K=1", "3 x needs 3 devices", "3 x needs 4 devices"):
-        assert words in told
+        assert words in output
 
 
 def test_the_doctor_looks_at_the_folder_it_is_given(
@@ -284,9 +284,9 @@ def test_scale_paper_says_what_it_takes_and_asks(tmp_path, capfd, monkeypatch: p
 
 def test_list_has_the_paper_s_numbering_needs_and_minutes(capfd: pytest.CaptureFixture[str]):
     assert main(["list"]) == 0
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     for words in ("NeurIPS", "v5", "table2", "Table 2", "7'", "8 devices", "sweep"):
-        assert words in told
+        assert words in output
 
 
 def test_plan_counts_estimates_and_names_what_is_skipped(
@@ -298,9 +298,9 @@ def test_plan_counts_estimates_and_names_what_is_skipped(
         )
         == 0
     )
-    told = capfd.readouterr().out
-    assert "24 to measure in 5 rounds, about" in told
-    assert "added as baselines of the ratios" in told
+    output = capfd.readouterr().out
+    assert "24 to measure in 5 rounds, about" in output
+    assert "added as baselines of the ratios" in output
     assert main(["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out
     assert not list(tmp_path.iterdir())
@@ -310,9 +310,9 @@ def test_everything_leaves_out_what_has_no_time_of_its_own(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     assert main(["plan", "--scale", "smoke", "--results", str(tmp_path)]) == 0
-    told = capfd.readouterr().out
-    assert "table2: " in told
-    assert "sweep: " not in told
+    output = capfd.readouterr().out
+    assert "table2: " in output
+    assert "sweep: " not in output
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -324,13 +324,13 @@ def test_a_verb_s_help_line_begins_the_help_of_its_options(verb: str):
 
 def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
     assert main(["--help"]) == 0
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     for verb in ("list", "plan", "run", "report", "fit", "simulate", "calibrate", "doctor"):
-        assert f"repro {verb} " in told
+        assert f"repro {verb} " in output
     with pytest.raises(SystemExit) as stop:
         main(["run", "sweep", "--help"])
     assert stop.value.code == 0
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     flags = (
         "--model-args",
         "--K",
@@ -342,15 +342,15 @@ def test_help_is_complete_and_quick(capfd: pytest.CaptureFixture[str]):
         "--allow-nonfinite",
     )
     for flag in (*flags, "numbers of stages"):
-        assert flag in told
+        assert flag in output
     # a model's
-    assert " ".join(told.replace("│", " ").split()).count("which is code and is run") == 1
+    assert " ".join(output.replace("│", " ").split()).count("which is code and is run") == 1
     for verb, flag in (("simulate", "--link-gbps"), ("calibrate", "--smallest")):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
-        told = " ".join(capfd.readouterr().out.replace("│", " ").split())
-        assert flag in told
-        assert "which is code and is run" in told
+        output = " ".join(capfd.readouterr().out.replace("│", " ").split())
+        assert flag in output
+        assert "which is code and is run" in output
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "which is code and is run" in " ".join(capfd.readouterr().out.split())

@@ -146,7 +146,7 @@ def test_a_busy_machine_is_told_and_is_no_error(
     for share, busy in ((None, False), (0.02, False), (0.8, True)):
         monkeypatch.setattr(doctor, "gather", lambda _, share=share: replace(FACTS, load=share))
         assert doctor.print_report() == 0
-        told = capsys.readouterr().out
-        assert ("WARNING: this machine is busy" in told) is busy
-        assert "load" in told
-    assert "other processes take 1.6 of 2 cores" in told
+        output = capsys.readouterr().out
+        assert ("WARNING: this machine is busy" in output) is busy
+        assert "load" in output
+    assert "other processes take 1.6 of 2 cores" in output

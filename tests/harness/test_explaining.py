@@ -37,12 +37,12 @@ def run_of(results: Path, K: int, M: int) -> Path:
 @pytest.mark.filterwarnings("error")
 def test_it_tells_the_story(results, capsys):
     assert main(["why", str(run_of(results, 2, 4))]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for words in (
         "measured: K=2, M=4, N=32, schedule gpipe, re-materialization always",
         "step 200.0 ms, the step whose spans the newest of 5 rounds kept; idle 17.5% of K x step, ",
         "in theory (K-1)/(M+K-1) = 20.0%",
-        "bubble: the part of idle",
+        "bubble: idle time that equal stages",
         "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
         "stage 1 20.0% 5.0% 10.0% 35.0%",
         "unchanged 200.0 1.00x replayed: +0.0% of the recorded step",
@@ -50,7 +50,7 @@ def test_it_tells_the_story(results, capsys):
         "of K x step: M=16 instead of 4 at the same N would give about 1.13x; keeping all "
         "activations",
     ):
-        assert words in told
+        assert words in output
 
 
 def test_a_message_and_the_waiting_for_the_runtime_have_two_names(tmp_path, capsys):
@@ -63,7 +63,7 @@ def test_a_message_and_the_waiting_for_the_runtime_have_two_names(tmp_path, caps
     (path,) = tmp_path.glob("*/laptop/table2/*/spec.json")
     assert main(["why", str(path)]) == 0
     before, after = capsys.readouterr().out.split("Critical path: ")
-    assert "transfer: the waiting that is left, for messages and for the runtime" in before
+    assert "transfer: the other idle time, for messages and for the runtime" in before
     header = after.splitlines()[1]
     assert "message" in header
     assert "transfer" not in header
@@ -72,17 +72,17 @@ def test_a_message_and_the_waiting_for_the_runtime_have_two_names(tmp_path, caps
 def test_for_programs_it_is_one_object(results, capsys):
     spec = run_of(results, 2, 4) / "spec.json"
     assert main(["why", "--json", "--run", str(spec)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["run"], told["fidelity"], told["K"], told["M"]) == (
+    output = json.loads(capsys.readouterr().out)
+    assert (output["run"], output["fidelity"], output["K"], output["M"]) == (
         spec.parent.name,
         "measured",
         2,
         4,
     )
-    assert told["step_s"] == pytest.approx(0.2)
-    assert told["replayed_s"] == pytest.approx(0.2)
-    assert sum(sum(kinds.values()) for kinds in told["critical_path"]) == pytest.approx(0.2)
-    assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in told["changes"]
+    assert output["step_s"] == pytest.approx(0.2)
+    assert output["replayed_s"] == pytest.approx(0.2)
+    assert sum(sum(kinds.values()) for kinds in output["critical_path"]) == pytest.approx(0.2)
+    assert {"name": "free link", "step_s": pytest.approx(0.2), "factor": 1.0} in output["changes"]
 
 
 def test_a_run_copied_out_of_its_experiment_is_enough(results, tmp_path, capsys):
@@ -209,7 +209,7 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Pa
 
 
 def explained(spec: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
-    """What programs and people are told."""
+    """What programs and people are output."""
     capsys.readouterr()
     assert main(["why", str(spec), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -218,12 +218,12 @@ def explained(spec: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, str
 
 
 def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
-    found, told = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.74] * 5}), capsys)
+    found, output = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.74] * 5}), capsys)
     (other,) = found["neighbours"]
     assert (other["field"], other["value"], other["rounds"]) == ("M", 16, 5)
     assert other["gain"] == pytest.approx(1 / 1.74)
     assert other["predicted"] == pytest.approx(1.13, abs=0.01)
-    assert "M=16 1.13x 0.57x [0.57, 0.57]" in " ".join(told.split())
+    assert "M=16 1.13x 0.57x [0.57, 0.57]" in " ".join(output.split())
     assert "would give about 1.13x" not in found["verdict"]
     assert "M=8" not in found["verdict"], "the prediction for larger M is disproved"
     assert found["verdict"].endswith(
@@ -258,11 +258,11 @@ def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, caps
         "gpipe",
         0.5,
     )
-    both, told = explained(
+    both, output = explained(
         recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64), capsys
     )
     assert both["neighbours"] == []
-    assert "Recorded runs" not in told
+    assert "Recorded runs" not in output
 
 
 def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tmp_path, capsys):
@@ -275,6 +275,6 @@ def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tm
             run: digest if mine in run else None for run, digest in marker["runs"].items()
         }
         path.write_text(json.dumps(marker))
-    found, told = explained(spec, capsys)
+    found, output = explained(spec, capsys)
     assert found["neighbours"][0]["rounds"] == 0
-    assert "M=16 instead of 4 gave 2.00x (other rounds)" in " ".join(told.split())
+    assert "M=16 instead of 4 gave 2.00x (other rounds)" in " ".join(output.split())

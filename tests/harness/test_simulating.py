@@ -22,7 +22,7 @@ def answer(capsys, *words: str):
 
 def test_it_says_what_is_simulated_on_what(capsys):
     assert main([*ON, "--M", "1", "4"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "simulated: transformer (L=4",
         "V100",
@@ -33,7 +33,7 @@ def test_it_says_what_is_simulated_on_what(capsys):
         "shares of K x step",
         "stage 1 |",
     ):
-        assert words in told
+        assert words in output
 
 
 def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
@@ -51,11 +51,11 @@ def test_layers_that_take_the_same_for_every_size_recommend_no_m(capsys):
         main(["simulate", "timed", "--model-args", "L=4", "--K", "2", "--M", "1", "4", "--N", "8"])
         == 0
     )
-    told = capsys.readouterr().out
-    assert "fastest" not in told
+    output = capsys.readouterr().out
+    assert "fastest" not in output
     assert (
         "no K and M is recommended: these layers take as long for a micro-batch of one example"
-        in told
+        in output
     )
 
 
@@ -71,8 +71,8 @@ def test_imbalance_below_nothing_is_explained(capsys):
         "8",
     ]
     assert main(["simulate", "timed", *uneven, "--M", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "imbalance below 0: there the unequal cut shortens the wait" in told
+    output = capsys.readouterr().out
+    assert "imbalance below 0: there the unequal cut shortens the wait" in output
     assert main([*ON, "--K", "1", "--M", "1"]) == 0
     assert "imbalance below 0" not in capsys.readouterr().out
 
@@ -103,11 +103,11 @@ def test_a_slow_link_makes_it_slower(capsys):
 
 def test_a_peak_beyond_the_device_is_marked(capsys, tmp_path: Path):
     assert main([*with_memory(tmp_path, 1000), "--M", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "MiB!" in told
+    output = capsys.readouterr().out
+    assert "MiB!" in output
     assert (
         "none of these fits into the device's 0.0 MiB: the leanest, K=2, M=1, takes"
-        in told.splitlines()[-1]
+        in output.splitlines()[-1]
     )
 
 
@@ -144,15 +144,15 @@ def test_only_what_fits_is_advised(tmp_path, capsys):
 def test_no_column_of_the_steps_is_cut_on_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert main([*ON, "--K", "2", "--M", "4"]) == 0
-    told = capsys.readouterr().out
-    assert "K  M  step (ms)  sequences/s  over K=1  over K=2, M=4" in told
-    assert "…" not in told
+    output = capsys.readouterr().out
+    assert "K  M  step (ms)  sequences/s  over K=1  over K=2, M=4" in output
+    assert "…" not in output
 
 
 def test_layers_that_wait_need_no_device(capsys):
     assert main(["simulate", "timed", "--K", "2", "--M", "1", "--N", "4"]) == 0
-    told = capsys.readouterr().out
-    assert "on layers with fixed times" in told
+    output = capsys.readouterr().out
+    assert "on layers with fixed times" in output
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["--K", "1", "2"], ""),
         (
@@ -257,15 +257,15 @@ def test_a_calibration_of_another_model_is_refused(tmp_path: Path, capfd):
         ),
     ],
 )
-def test_what_was_timed_otherwise_is_told(words, told, tmp_path: Path, capfd):
+def test_what_was_timed_otherwise_is_told(words, output, tmp_path: Path, capfd):
     path, _ = calibrated(tmp_path, 6)
     assert (
         main(["simulate", "--calibration", str(path), *words, "--M", "2", "--N", "2", "--json"])
         == 0
     )
     found = capfd.readouterr()
-    assert found.err.startswith(told)
-    assert bool(found.err) == bool(told)
+    assert found.err.startswith(output)
+    assert bool(found.err) == bool(output)
     assert json.loads(found.out)["fidelity"] == "simulated"
 
 
