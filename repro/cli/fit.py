@@ -1,8 +1,9 @@
-"""`repro fit`: the largest model that fits into a given memory per stage, by counting."""
+"""`repro fit`: the largest model that fits into a memory per stage, counted on fake tensors."""
 
 import dataclasses
 import json
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -14,7 +15,7 @@ from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 if TYPE_CHECKING:
     from repro.costs.fit import Cut, Fit, Step
 
-_FURTHEST = 2**16  # --up-to
+_MOST_UP_TO = 2**16
 BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 for all else
 
 
@@ -22,27 +23,27 @@ BATCH = {"amoebanet-b": 128, "amoebanet-d": 128}  # mini-batches of Table 1; 32 
 class FitOptions:
     """Find the largest model that fits into a given memory per stage, as in Table 1.
 
-    [MODEL] is transformer (grown in L), amoebanet-d (in D, for L = 18, 36, 72), timm:NAME, or a
-    function of your own, import:package.module:function, which is code and is run (grown in the
-    argument that --vary names).
+    Tensors are counted, not allocated, so any size works on any machine. [MODEL] is transformer
+    (varied in L), amoebanet-d (in D, for L = 18, 36, 72), timm:NAME, or a function of your own,
+    import:package.module:function, which is code and is run (varied in the argument of --vary).
     """
 
     memory: str
     """of each stage, such as 8GB (10^9 bytes) or 8GiB (2^30)"""
     model: str = ""
-    """the model, where it is not named first"""
+    """the model, if it is not named first"""
     stages: int = 1
     """K"""
     micro_batches: int | None = None
-    """M, at most the batch; by default 16, as in our Table 1; more take less memory"""
+    """M, at most the batch; by default 16, as in our Table 1"""
     batch: int | None = None
     """mini-batch N; by default Table 1's: 128 for AmoebaNet, 32 for every other model"""
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """fixed arguments of the model, such as T=512"""
     vary: str | None = None
-    """the argument to grow from 1 on"""
+    """the argument that is increased from 1 on"""
     up_to: int | None = None
-    """the largest value to try of the argument that grows; by default 4096, or 2048 for D"""
+    """the largest value of that argument; by default 4096, for AmoebaNet's D 2048"""
     checkpoint: Checkpoint = "always"
     """which micro-batches are recomputed; never with --micro-batches 1 is training without GPipe"""
     schedule: ScheduleName = "gpipe"
@@ -54,50 +55,51 @@ class FitOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """The verb."""
+    """Search, and show the largest model; returns 1 if none fits."""
     options = parse_named(
         FitOptions, arguments, "fit", "model", "try `repro fit amoebanet-d --memory 8GB`"
     )
-    model = options.model
     from repro.costs.units import parse_bytes
 
     memory, unit = parse_bytes("--memory", options.memory)
-    step = _step(options, model)
-    found = _search(options, model, step, memory)
+    step = _step(options)
+    fit = _search(options, step, memory)
     if options.json:
-        print(json.dumps(_plain(options, model, step, memory, found)))
+        print(json.dumps(_plain(options, step, memory, fit)))
     else:
-        print(_told(options, step, memory, unit, found))
-    return 0 if found.best is not None else 1
+        print(_answer(options, step, memory, unit, fit))
+    return 0 if fit.best is not None else 1
 
 
-def _step(options: FitOptions, model: str) -> "Step":
+def _step(options: FitOptions) -> "Step":
+    """The training step whose memory is counted; raises a one-line ValueError."""
     from repro.costs.fit import Step
     from repro.harness.tasks.optimizers import OPTIMIZERS
 
-    batch = BATCH.get(model, 32) if options.batch is None else options.batch
+    batch = BATCH.get(options.model, 32) if options.batch is None else options.batch
     limits = (
         ("stages", options.stages, 1024),
         ("batch", batch, 2**20),
-        ("up-to", 1 if options.up_to is None else options.up_to, _FURTHEST),
+        ("up-to", 1 if options.up_to is None else options.up_to, _MOST_UP_TO),
     )
     for name, value, most in limits:
         if not 1 <= value <= most:
             raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
-    optimizer = (
-        None if options.optimizer == "none" else partial(OPTIMIZERS[options.optimizer], lr=0.01)
-    )
+    optimizer = None
+    if options.optimizer != "none":
+        optimizer = partial(OPTIMIZERS[options.optimizer], lr=0.01)
     M = min(16, batch) if options.micro_batches is None else options.micro_batches
     if not 1 <= M <= batch:
         raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
     return Step(options.stages, M, batch, options.checkpoint, options.schedule, optimizer)
 
 
-def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit":
+def _search(options: FitOptions, step: "Step", memory: int) -> "Fit":
     from repro.costs.fit import Search
     from repro.costs.size_ladder import size_ladders
     from repro.models import build
 
+    model = options.model
     if options.vary is not None:
         _check_varied(model, options.vary)
     args = pairs("model_args", options.model_args)
@@ -107,37 +109,46 @@ def _search(options: FitOptions, model: str, step: "Step", memory: int) -> "Fit"
 
 
 def _check_varied(model: str, name: str) -> None:
-    """Raise a one-line ValueError unless the argument may be a whole number."""
+    """Raise a one-line ValueError if the argument is no whole number."""
     from repro.models import parameters
 
     parameter = parameters(model).get(name)
     if parameter is None:
-        return  # building the model says what it takes
-    given = parameter.default
-    if isinstance(given, str | bool) or parameter.annotation in (str, bool, "str", "bool"):
-        what = (
-            "true or false"
-            if isinstance(given, bool) or parameter.annotation in (bool, "bool")
-            else "text"
-        )
-        shown = "" if given is parameter.empty else f", by default {given!r}"
-        raise ValueError(
-            f"--vary {name}: it is {what}{shown}; allowed is an argument that is a whole number"
-        )
+        return  # the model's builder refuses it, and lists its arguments
+    default = parameter.default
+    if isinstance(default, bool) or parameter.annotation in (bool, "bool"):
+        kind = "true or false"
+    elif isinstance(default, str) or parameter.annotation in (str, "str"):
+        kind = "text"
+    else:
+        return
+    value = "" if default is parameter.empty else f", by default {default!r}"
+    raise ValueError(
+        f"--vary {name}: it is {kind}{value}; allowed is an argument that is a whole number"
+    )
 
 
-def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
-    """The answer for people."""
+def _answer(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit") -> str:
+    """The answer for the terminal.
+
+    Args:
+        options: of the command.
+        step: the counted training step.
+        memory: bytes of a stage.
+        unit: "GB" or "GiB", as the user wrote it.
+        found: the answer of the search.
+    """
     from repro.costs.units import readable
 
-    shown = partial(readable, unit=unit)
+    readable_size = partial(readable, unit=unit)
+    best, above = found.best, found.above
+    stages = "1 stage" if step.stages == 1 else f"{step.stages} stages"
     lines = [
-        f"{step.stages} stage{'s' * (step.stages > 1)} of {shown(memory)} each; N={step.batch}, "
-        f"M={step.micro_batches}, re-materialization {step.checkpoint}, schedule {step.schedule}, "
-        f"optimizer {options.optimizer}; counted: tensors alone, of the types that the model is "
-        "built with"
+        f"{stages} of {readable_size(memory)} each; N={step.batch}, M={step.micro_batches}, "
+        f"re-materialization {step.checkpoint}, schedule {step.schedule}, optimizer "
+        f"{options.optimizer}; counted: tensors only, in the model's own number formats"
     ]
-    if (best := found.best) is None:
+    if best is None:
         lines.append("nothing fits")
     else:
         which = f"any {found.varied}, such as" if found.unchanged else "largest:"
@@ -147,98 +158,86 @@ def _told(options: FitOptions, step: "Step", memory: int, unit: str, found: "Fit
             *_table(best, unit),
             "",
         ]
-    if (above := found.above) is not None:
-        more = above.fullest / memory - 1
+    if above is not None:
         size = "one size up" if best else "the smallest"
-        share = (
-            f"{more:.1%} more than there is"
-            if more < 10
-            else f"{more + 1:,.0f} times what there is"
-        )
-        help_ = "more stages" + " or smaller micro-batches" * (step.micro_batches < step.batch)
+        ratio = above.fullest / memory
+        excess = f"{ratio:,.0f} times the memory"
+        if ratio < 11:
+            excess = f"{ratio - 1:.1%} more than the memory"
+        remedy = "more stages"
+        if step.micro_batches < step.batch:
+            remedy = "more stages or smaller micro-batches"
         lines.append(
-            f"{size}, {_name(above)}, takes {shown(above.fullest)} on its fullest stage: {share}; "
-            f"{help_} would help"
+            f"{size}, {_name(above)}, takes {readable_size(above.fullest)} on its fullest stage: "
+            f"{excess}; {remedy} would help"
         )
     elif best is not None:
-        lines.append(_limit(found, f"{shown(best.fullest)} of {shown(memory)}"))
+        used = f"{readable_size(best.fullest)} of {readable_size(memory)}"
+        lines.append(_search_end(found, used))
     if found.refused:
         first, count = found.refused[0], len(found.refused)
-        were = (
-            f"{count} sizes were left out, since the model refuses them"
-            if count > 1
-            else "one size was left out"
-        )
-        lines.append(f"{were}; {assigned(first.args)}: {first.reason}")
+        left_out = "one size was left out"
+        if count > 1:
+            left_out = f"{count} sizes were left out, since the model refuses them"
+        lines.append(f"{left_out}; {assigned(first.args)}: {first.reason}")
     return "\n".join(lines)
 
 
-def _limit(found: "Fit", used: str) -> str:
-    """Why the search ended where nothing larger was found not to fit."""
+def _search_end(found: "Fit", used: str) -> str:
+    """Why the search ended although everything fitted."""
     if found.varied is None:
         return (
-            f"its fullest stage takes {used}; no argument was left to grow, so this size alone was "
-            "looked at: --vary NAME grows one, or leave one out of --model-args"
+            f"its fullest stage takes {used}; no argument was left to vary, so only this size was "
+            "counted: --vary NAME varies one, or leave one out of --model-args"
         )
     if found.unchanged:
         return (
-            f"{found.varied} does not change the model: with every one its fullest stage takes "
-            f"{used}; --vary NAME grows another argument"
+            f"{found.varied} does not change the model: its fullest stage always takes "
+            f"{used}; --vary NAME varies another argument"
         )
-    further = min(2 * found.limit, _FURTHEST)
-    more = f"; --up-to {further} looks further" if further > found.limit else ""
+    further = min(2 * found.limit, _MOST_UP_TO)
+    hint = f"; --up-to {further} searches further" if further > found.limit else ""
     return (
         f"search limit reached at {found.varied}={found.limit}: the fullest stage takes {used}, "
-        f"so larger models may fit{more}"
+        f"so larger models may fit{hint}"
     )
 
 
 def _name(cut: "Cut") -> str:
-    many = (
-        f"{cut.parameters / 1e6:,.1f} million" if cut.parameters >= 10**6 else f"{cut.parameters:,}"
-    )
-    return f"{assigned(cut.args) or 'this size'} ({many} parameters)"
+    """`L=24 (305.2 million parameters)`."""
+    count = f"{cut.parameters:,}"
+    if cut.parameters >= 10**6:
+        count = f"{cut.parameters / 1e6:,.1f} million"
+    return f"{assigned(cut.args) or 'this size'} ({count} parameters)"
 
 
 def _counts(balance: tuple[int, ...]) -> str:
-    """`14+13x126+13` for many stages."""
-    runs: list[list[int]] = []
-    for count in balance:
-        if runs and runs[-1][0] == count:
-            runs[-1][1] += 1
-        else:
-            runs.append([count, 1])
-    return "+".join(f"{count}x{times}" if times > 1 else str(count) for count, times in runs)
+    """`14+13x126+13`: equal neighbours are written once, with their number."""
+    texts = []
+    for count, equal in groupby(balance):
+        times = len(list(equal))
+        texts.append(f"{count}x{times}" if times > 1 else str(count))
+    return "+".join(texts)
 
 
 def _table(cut: "Cut", unit: str) -> list[str]:
-    """Memory of each stage by kind; of many stages that are alike the first."""
+    """Lines of a table: memory of each stage by kind; one line for equal neighbours."""
     from repro.costs import KINDS
     from repro.costs.units import readable
 
     kinds = [kind for n, kind in enumerate(KINDS) if any(stage.kinds[n] for stage in cut.stages)]
     rows = [["stage", *kinds, "total"]]
-    groups: list[tuple[int, int]] = []
-    for j, stage in enumerate(cut.stages):
-        if groups and cut.stages[groups[-1][0]] == stage and groups[-1][1] == j - 1:
-            groups[-1] = (groups[-1][0], j)
-        else:
-            groups.append((j, j))
-    for first, last in groups:
-        stage = cut.stages[first]
+    first = 0
+    for stage, equal in groupby(cut.stages):
+        last = first + len(list(equal)) - 1
+        name = str(first) if first == last else f"{first}-{last}"
         sizes = [*(stage.by_kind[kind] for kind in kinds), stage.total]
-        rows.append(
-            [
-                str(first) if first == last else f"{first}-{last}",
-                *(readable(size, unit) for size in sizes),
-            ]
-        )
-    whole = [
-        *(sum(s.by_kind[kind] for s in cut.stages) for kind in kinds),
-        sum(s.total for s in cut.stages),
-    ]
+        rows.append([name, *(readable(size, unit) for size in sizes)])
+        first = last + 1
     if len(cut.stages) > 1:
-        rows.append(["all", *(readable(size, unit) for size in whole)])
+        sizes = [sum(stage.by_kind[kind] for stage in cut.stages) for kind in kinds]
+        sizes.append(sum(stage.total for stage in cut.stages))
+        rows.append(["all", *(readable(size, unit) for size in sizes)])
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     return [
         "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -246,12 +245,10 @@ def _table(cut: "Cut", unit: str) -> list[str]:
     ]
 
 
-def _plain(
-    options: FitOptions, model: str, step: "Step", memory: int, found: "Fit"
-) -> dict[str, Any]:
-    """The answer for programs."""
+def _plain(options: FitOptions, step: "Step", memory: int, found: "Fit") -> dict[str, Any]:
+    """The answer as JSON."""
     return {
-        "model": model,
+        "model": options.model,
         "memory": memory,
         "fidelity": "counted",
         "K": step.stages,
@@ -267,5 +264,5 @@ def _plain(
         and found.varied is not None
         and not found.unchanged,
         "unchanged": found.unchanged,
-        "refused": [{"args": dict(one.args), "reason": one.reason} for one in found.refused],
+        "refused": [{"args": dict(size.args), "reason": size.reason} for size in found.refused],
     }

@@ -424,7 +424,7 @@ def test_where_the_search_ends_at_its_limit_it_says_so(refusing):
         "search limit reached at width=4096: the fullest stage takes 0.20 GB of 1.00 GB, so "
         "larger models" in told
     )
-    assert "--up-to 8192 looks further" in told
+    assert "--up-to 8192 searches further" in told
     status, found, told = refusing("plain", "1GB", "--up-to", "65536")
     assert found["largest"]["fullest"] <= 1e9 < found["next"]["fullest"]
     assert not found["limit_reached"]
@@ -435,7 +435,7 @@ def test_an_argument_that_changes_nothing_is_said_to(refusing):
     status, found, told = refusing("ignores", "1GB")
     assert (status, found["unchanged"], found["limit_reached"]) == (0, True, False)
     assert "any width, such as width=4096 (24,674 parameters)" in told
-    assert "width does not change the model: with every one its fullest stage takes " in told
+    assert "width does not change the model: its fullest stage always takes " in told
     assert "search limit" not in told
     assert "0.00" not in told, "sizes are in units of which something is left"
     assert refusing("plain", "1GB")[1]["unchanged"] is False
@@ -473,7 +473,7 @@ def test_a_small_size_is_shown_in_a_smaller_unit(size: float, unit: str, text: s
 def test_a_size_that_is_given_is_no_limit_of_a_search(capsys: pytest.CaptureFixture[str]):
     assert main([*COMMAND, "L=2"]) == 0
     told = capsys.readouterr().out
-    assert "no argument was left to grow" in told
+    assert "no argument was left to vary" in told
     assert "search limit" not in told
 
 
