@@ -74,6 +74,7 @@ def main(arguments: list[str]) -> int:
 def _step(options: FitOptions) -> "Step":
     """The training step whose memory is counted; raises a one-line ValueError."""
     from repro.costs.fit import Step
+    from repro.gpipe import PipelineConfig
     from repro.harness.tasks.optimizers import OPTIMIZERS
 
     batch = BATCH.get(options.model, 32) if options.batch is None else options.batch
@@ -91,7 +92,10 @@ def _step(options: FitOptions) -> "Step":
     M = min(16, batch) if options.micro_batches is None else options.micro_batches
     if not 1 <= M <= batch:
         raise ValueError(f"--micro-batches {M}: allowed is 1 to the batch of {batch}")
-    return Step(options.stages, M, batch, options.checkpoint, options.schedule, optimizer)
+    config = PipelineConfig(
+        options.stages, M, checkpoint=options.checkpoint, schedule=options.schedule
+    )
+    return Step(config, batch, optimizer)
 
 
 def _search(options: FitOptions, step: "Step", memory: int) -> "Fit":
@@ -142,10 +146,10 @@ def _answer(options: FitOptions, step: "Step", memory: int, unit: str, found: "F
 
     readable_size = partial(readable, unit=unit)
     best, above = found.best, found.above
-    stages = "1 stage" if step.stages == 1 else f"{step.stages} stages"
+    stages = "1 stage" if step.config.stages == 1 else f"{step.config.stages} stages"
     lines = [
-        f"{stages} of {readable_size(memory)} each; N={step.batch}, M={step.micro_batches}, "
-        f"re-materialization {step.checkpoint}, schedule {step.schedule}, optimizer "
+        f"{stages} of {readable_size(memory)} each; N={step.batch}, M={step.config.micro_batches}, "
+        f"re-materialization {step.config.checkpoint}, schedule {step.config.schedule}, optimizer "
         f"{options.optimizer}; counted: tensors only, in the model's own number formats"
     ]
     if best is None:
@@ -165,7 +169,7 @@ def _answer(options: FitOptions, step: "Step", memory: int, unit: str, found: "F
         if ratio < 11:
             excess = f"{ratio - 1:.1%} more than the memory"
         remedy = "more stages"
-        if step.micro_batches < step.batch:
+        if step.config.micro_batches < step.batch:
             remedy = "more stages or smaller micro-batches"
         lines.append(
             f"{size}, {_name(above)}, takes {readable_size(above.fullest)} on its fullest stage: "
@@ -251,11 +255,11 @@ def _plain(options: FitOptions, step: "Step", memory: int, found: "Fit") -> dict
         "model": options.model,
         "memory": memory,
         "fidelity": "counted",
-        "K": step.stages,
-        "M": step.micro_batches,
+        "K": step.config.stages,
+        "M": step.config.micro_batches,
         "N": step.batch,
-        "checkpoint": step.checkpoint,
-        "schedule": step.schedule,
+        "checkpoint": step.config.checkpoint,
+        "schedule": step.config.schedule,
         "optimizer": options.optimizer,
         "largest": found.best and found.best.plain(),
         "next": found.above and found.above.plain(),

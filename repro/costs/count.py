@@ -10,12 +10,11 @@ from itertools import accumulate, pairwise
 
 from repro.costs.counter import Counter, LayerCost, Optimizer
 from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, peak_memory
+from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.layers import Layer
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, batch_size, sizes
 from repro.gpipe.partition.balance import choose
-from repro.gpipe.partition.partition import Cost
-from repro.gpipe.schedule.kinds import make_schedule
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,8 @@ def count(
     loss: Loss,
     inputs: Tree,
     targets: Tree,
+    config: PipelineConfig,
     *,
-    stages: int,
-    micro_batches: int,
-    checkpoint: str = "always",
-    schedule: str = "gpipe",
-    balance: str | Sequence[int] | Cost = "parameters",
-    partitioner: str = "smallest-largest",
     optimizer: Optimizer | None = None,
     messages: Messages | None = None,
     device: str = "cpu",
@@ -56,12 +50,7 @@ def count(
         inputs: a mini-batch of N examples, of which only shapes and types matter; see
             `repro.costs.mini_batch`.
         targets: the same for the targets.
-        stages: K.
-        micro_batches: M.
-        checkpoint: as in `Pipeline`.
-        schedule: as in `Pipeline`.
-        balance: as in `Pipeline`, but not "time".
-        partitioner: as in `Pipeline`.
+        config: as `Pipeline` takes it, but for the balance "time".
         optimizer: makes an optimizer from parameters; None: no update.
         messages: how many messages occupy memory; by default as over gloo and NCCL.
         device: whose operators are counted: "cpu", or "cuda" if there is a GPU.
@@ -69,19 +58,19 @@ def count(
     Raises:
         ValueError: one line: an argument is out of range, or a layer cannot be counted.
     """
-    if balance == "time":
+    if config.balance == "time":
         raise ValueError(
             "balance='time': nothing is run here, so nothing is timed; try 'parameters' or layer "
             "counts"
         )
     counter = Counter(layers, loss, optimizer, device=device)
-    plan = make_schedule(schedule, stages, micro_batches, checkpoint)
-    cut = choose(layers, stages, balance, partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
+    plan = config.make_schedule()
+    cut = choose(layers, config.stages, config.balance, config.partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
     ends = [0, *accumulate(cut.counts)]
     memory = [
         peak_memory(counter, Task(plan, j, range(a, b), inputs, targets, messages or Messages()))
         for j, (a, b) in enumerate(pairwise(ends))
     ]
-    part = micro_batch(inputs, sizes(batch_size(inputs), micro_batches)[0])
+    part = micro_batch(inputs, sizes(batch_size(inputs), config.micro_batches)[0])
     costs = [counter.cost(index, part) for index in range(len(counter))]
     return Counted(tuple(memory), cut.counts, tuple(costs))

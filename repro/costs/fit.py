@@ -17,9 +17,9 @@ from repro.costs.interpolate import InterpolatedCounter, NotPolynomialError
 from repro.costs.size_ladder import Sizes
 from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, peak_memory
 from repro.costs.trace import Boundary
+from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.microbatch import Tree, sizes, unwrapped
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
 from repro.io.untrusted import message
 from repro.models import Model
 from repro.models.arguments import UnusableError
@@ -39,13 +39,13 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Step:
-    """Options of a step, as in `repro.gpipe.Pipeline`: K, M, mini-batch size N and so on."""
+    """A training step: the settings of the pipeline, and the mini-batch size N.
 
-    stages: int
-    micro_batches: int
+    The balance of `config` does not count: layers are cut as evenly by memory as possible.
+    """
+
+    config: PipelineConfig
     batch: int
-    checkpoint: str = "always"
-    schedule: str = "gpipe"
     optimizer: Optimizer | None = torch.optim.RMSprop
     messages: Messages = field(default_factory=Messages)
     device: str = "cpu"
@@ -199,9 +199,7 @@ class Search:
         self._build = build
         self._step = step
         self._memory = memory
-        self._schedule = make_schedule(
-            step.schedule, step.stages, step.micro_batches, step.checkpoint
-        )
+        self._schedule = step.config.make_schedule()
         self._counter: Counter | None = like._counter if like else None
         self._hint = like._hint if like else 0
 
@@ -236,7 +234,7 @@ class Search:
         for ladder in ladders:
             low, high = self._top(ladder)
             tasks = ladder.tasks(low) if low >= 0 else None
-            if tasks is not None and len(tasks.counter) >= self._step.stages:
+            if tasks is not None and len(tasks.counter) >= self._step.config.stages:
                 fitting.append((tasks.counter.parameters, ladder, low, high))
             elif high < len(ladder):
                 lowest.append(Fit(None, self._traced(ladder, high), ladder.varied, ladder.limit))
@@ -257,8 +255,8 @@ class Search:
         if shallow:
             most = max(shallow)
             raise ValueError(
-                f"stages={self._step.stages}: the model has {most} layers; choose at most {most} "
-                "stages"
+                f"stages={self._step.config.stages}: the model has {most} layers; choose at most "
+                f"{most} stages"
             )
         assert refused, "a ladder has at least one size"
         name = ladders[0].varied
@@ -301,7 +299,10 @@ class Search:
         def fits(index: int) -> bool:
             tasks = ladder.tasks(index)
             assert tasks is not None
-            return len(tasks.counter) < self._step.stages or tasks.pack(self._memory) is not None
+            return (
+                len(tasks.counter) < self._step.config.stages
+                or tasks.pack(self._memory) is not None
+            )
 
         low, high, step = -1, len(ladder), 1
         index = ladder.near(min(self._hint, high - 1), low, high)
@@ -332,7 +333,7 @@ class Search:
     def cut(self, args: Mapping[str, Any]) -> Cut | None:
         """The model of a size, cut evenly by memory; None if it has fewer layers than stages."""
         tasks = self._exact(args)
-        if len(tasks.counter) < self._step.stages:
+        if len(tasks.counter) < self._step.config.stages:
             return None
         balance = tasks.evenest()
         ends = [0, *accumulate(balance)]
@@ -351,7 +352,7 @@ class Search:
         self._counter = Counter(
             model.layers, model.loss, step.optimizer, self._counter, step.device
         )
-        largest = sizes(step.batch, step.micro_batches)[0]
+        largest = sizes(step.batch, step.config.micro_batches)[0]
         self._counter.boundaries(micro_batch(inputs, largest))
         return Tasks(self._counter, self._schedule, inputs, targets, self._step.messages)
 

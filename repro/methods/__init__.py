@@ -17,10 +17,10 @@ def make(library: str, setup: Setup) -> Method:
     Raises:
         ValueError: one line: links are to be throttled, and the library is a peer, which cannot.
     """
-    if library != "repro" and setup.throttle is not None:
+    if library != "repro" and setup.config.throttle is not None:
         raise ValueError(
-            f"throttle = {setup.throttle} with library {library!r}: only links of library='repro' "
-            "can be throttled; leave it out"
+            f"throttle = {setup.config.throttle} with library {library!r}: only links of "
+            "library='repro' can be throttled; leave it out"
         )
     return _MAKERS[library](setup)
 

@@ -95,7 +95,7 @@ def examine(
         method.close()
     checks["dropout"] = _dropout(make, setup, inputs, targets)
     inputs, targets = batch(N + 1, setup.seed)
-    sample = split(inputs, setup.micro_batches)[0]
+    sample = split(inputs, setup.config.micro_batches)[0]
     method = make(replace(without_dropout, sample=sample, group=spare))
     try:
         checks["unequal micro-batches"] = _gradients(method, without_dropout, inputs, targets)
@@ -150,7 +150,9 @@ def _dropout(make: Make, setup: Setup, inputs: Tree, targets: Tree) -> Check:
         return Check("none", None, "the model has no dropout")
     gradients: dict[str, State] = {}
     for checkpoint in ("always", "never"):
-        method = make(replace(setup, checkpoint=checkpoint, optimizer=None))
+        method = make(
+            replace(setup, config=replace(setup.config, checkpoint=checkpoint), optimizer=None)
+        )
         try:
             with torch.random.fork_rng():
                 torch.manual_seed(setup.seed)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from repro.gpipe import EvaluationResult, LinkSpeed, StepResult
+from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
 from repro.gpipe.core.layers import Layer, as_layers
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.balance import choose
@@ -23,16 +23,10 @@ class Setup:
     Attributes:
         layers: of the unsplit model; factories are initialised from (seed, layer index).
         loss: (outputs, targets) of a micro-batch -> its mean loss.
-        stages: K.
-        micro_batches: M.
+        config: how the pipeline is cut and run. A peer takes K, M, the balance and the checkpoint
+            rule of it; the other settings are only for ours, and so is the balance "time".
         sample: inputs of one micro-batch.
         device: of this process.
-        replicas: D.
-        balance: layers per stage, or a rule of `repro.gpipe.Pipeline`; "time" only for ours.
-        checkpoint: which micro-batches are recomputed.
-        schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`; only for ours.
-        transport: as in `repro.gpipe.Pipeline`; only for ours.
-        throttle: limit of the links between stages, as in `repro.gpipe.Pipeline`; only for ours.
         seed: of initial weights, and of random numbers inside layers.
         optimizer: makes an optimizer from parameters; None: gradients are not applied.
         group: process group of the K processes, for a library that needs one.
@@ -41,16 +35,9 @@ class Setup:
 
     layers: Sequence[Layer]
     loss: Callable[[Any, Any], Tensor]
-    stages: int
-    micro_batches: int
+    config: PipelineConfig
     sample: Tree
     device: torch.device
-    replicas: int = 1
-    balance: str | tuple[int, ...] = "uniform"
-    checkpoint: str = "always"
-    schedule: str = "gpipe"
-    transport: str = "auto"
-    throttle: LinkSpeed | None = None
     seed: int = 0
     optimizer: MakeOptimizer | None = None
     group: dist.ProcessGroup | None = None
@@ -70,7 +57,11 @@ class Setup:
             ValueError: one line: the balance is "time", which only our pipeline can measure.
         """
         return choose(
-            as_layers(self.layers), self.stages, self.balance, "smallest-largest", _no_profile
+            as_layers(self.layers),
+            self.config.stages,
+            self.config.balance,
+            self.config.partitioner,
+            _no_profile,
         ).counts
 
 

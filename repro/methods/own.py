@@ -1,5 +1,6 @@
 """Our own pipeline as a method."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,20 +16,13 @@ class Own:
     """`repro.gpipe.Pipeline`; see `Method`."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        balance = setup.balance
-        if setup.stages == 1 and isinstance(balance, str):
-            balance = "uniform"  # nothing to cut, so nothing to profile
+        self._setup, config = setup, setup.config
+        if config.stages == 1 and isinstance(config.balance, str):
+            # There is nothing to cut, so no layer needs to be timed.
+            config = replace(config, balance="uniform")
         self._pipe = Pipeline(
             setup.layers,
-            stages=setup.stages,
-            micro_batches=setup.micro_batches,
-            replicas=setup.replicas,
-            balance=balance,
-            checkpoint=setup.checkpoint,
-            schedule=setup.schedule,
-            transport=setup.transport,
-            throttle=setup.throttle,
+            **config.arguments,
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
@@ -37,8 +31,7 @@ class Own:
         self.module = self._pipe.module
         self.balance = self._pipe.balance
         self._optimizer = setup.make_optimizer(self._pipe.parameters())
-        processes = setup.stages * setup.replicas
-        self._wire = Wire(processes, dist.get_rank() if processes > 1 else 0)
+        self._wire = Wire(config.processes, dist.get_rank() if config.processes > 1 else 0)
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """One step; see `Method`."""
@@ -52,7 +45,7 @@ class Own:
 
     def cut(self, tree: Tree) -> list[Tree]:
         """The parts of `torch.tensor_split`; see `Method`."""
-        return split(tree, self._setup.micro_batches)
+        return split(tree, self._setup.config.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
         """One value from each stage of each replica; see `Method`."""

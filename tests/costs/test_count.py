@@ -1,7 +1,9 @@
 """Counted memory against the CPU allocator's measurements, and against values known by hand."""
 
+from dataclasses import fields
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 
 from repro.costs import Counted, Counter, Messages, count, mini_batch
 from repro.gpipe import Pipeline, launch
+from repro.gpipe.core.config import PipelineConfig
 from repro.gpipe.core.microbatch import flatten
 from repro.harness.allocator import measure
 from repro.models import build
@@ -61,9 +64,14 @@ def test_counted_is_what_the_allocator_says(K: int):
         args, N = MODELS[name]
         model = build(name, **args)
         data = model.batch(N, 0)
-        cut = {"stages": K, "micro_batches": M, "checkpoint": checkpoint, "balance": "uniform"}
+        config = PipelineConfig(K, M, checkpoint=checkpoint, balance="uniform")
         found = count(
-            model.layers, model.loss, *data, optimizer=torch.optim.RMSprop, messages=SHARED, **cut
+            model.layers,
+            model.loss,
+            *data,
+            config,
+            optimizer=torch.optim.RMSprop,
+            messages=SHARED,
         )
         for j, stage in enumerate(found.stages):
             visible, everything = stages[j][n]
@@ -76,10 +84,15 @@ def linear(width: int = 8) -> nn.Module:
 
 
 def counted(**options) -> Counted:
-    usual = {"stages": 1, "micro_batches": 1, "optimizer": torch.optim.RMSprop}
+    """Options of the pipeline and of `count` together."""
     layers = options.pop("layers", [linear] * 4)
+    settings: dict[str, Any] = {"stages": 1, "micro_batches": 1}
+    for field in fields(PipelineConfig):
+        if field.name in options:
+            settings[field.name] = options.pop(field.name)
     x, y = torch.zeros(16, 8), torch.zeros(16, 8)
-    return count(layers, nn.functional.mse_loss, x, y, **(usual | options))
+    options.setdefault("optimizer", torch.optim.RMSprop)
+    return count(layers, nn.functional.mse_loss, x, y, PipelineConfig(**settings), **options)
 
 
 def test_what_stays_is_known_by_hand():
@@ -237,8 +250,7 @@ def test_a_loss_that_needs_no_targets_and_one_that_does_not_fit():
         lambda outputs, _targets: outputs.square().mean(),
         x,
         None,
-        stages=2,
-        micro_batches=4,
+        PipelineConfig(stages=2, micro_batches=4),
     )
     assert found.stages[1].total > 0
     with pytest.raises(ValueError, match=r"loss \(cross_entropy\) cannot be counted: ") as caught:
@@ -247,8 +259,7 @@ def test_a_loss_that_needs_no_targets_and_one_that_does_not_fit():
             nn.functional.cross_entropy,
             x,
             torch.zeros(16, 3, 3),
-            stages=1,
-            micro_batches=4,
+            PipelineConfig(stages=1, micro_batches=4),
         )
     assert "\n" not in str(caught.value)
 

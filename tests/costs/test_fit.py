@@ -12,10 +12,11 @@ from repro.cli.main import main
 from repro.costs.fit import Count, Search, Step
 from repro.costs.size_ladder import Sizes, size_ladders
 from repro.costs.units import in_unit, parse_bytes, readable
+from repro.gpipe.core.config import PipelineConfig
 from repro.models import Model, build
 
 GIB = 2**30
-STEP = Step(stages=1, micro_batches=8, batch=8)
+STEP = Step(PipelineConfig(stages=1, micro_batches=8), batch=8)
 SMALL = {"d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}
 
 
@@ -25,7 +26,7 @@ def transformer(L: int):
 
 @pytest.fixture(scope="module")
 def search() -> Search:
-    return Search(transformer, Step(stages=4, micro_batches=8, batch=8), 4 * 2**20)
+    return Search(transformer, Step(PipelineConfig(stages=4, micro_batches=8), batch=8), 4 * 2**20)
 
 
 SIZES = [{"L": L} for L in range(1, 500)]
@@ -83,7 +84,7 @@ def test_sizes_that_are_not_traced_come_out_the_same():
     fits, traces = [], []
     for kind in (Search, Traced):
         wider = partial(build, "transformer", L=3, H=256, heads=4, V=256, T=64)
-        search = kind(wider, Step(stages=2, micro_batches=4, batch=16), 16 * 10**6)
+        search = kind(wider, Step(PipelineConfig(stages=2, micro_batches=4), batch=16), 16 * 10**6)
         fits.append(search.largest([ladder]))
         assert search._counter is not None
         traces.append(len(search._counter._passes))
@@ -95,23 +96,25 @@ def test_sizes_that_are_not_traced_come_out_the_same():
 def test_more_memory_or_more_stages_hold_more():
     found = []
     for stages, memory in ((1, 2), (1, 4), (2, 4), (4, 4)):
-        fit = Search(transformer, Step(stages, micro_batches=8, batch=8), memory * 2**20).largest(
-            [SIZES]
-        )
+        fit = Search(
+            transformer, Step(PipelineConfig(stages, micro_batches=8), batch=8), memory * 2**20
+        ).largest([SIZES])
         assert fit.best is not None
         found.append(fit.best.args["L"])
     assert found == sorted(set(found))
 
 
 def test_a_model_with_fewer_layers_than_stages_is_passed_over():
-    fit = Search(transformer, Step(stages=8, micro_batches=8, batch=8), GIB).largest([SIZES[:7]])
+    fit = Search(
+        transformer, Step(PipelineConfig(stages=8, micro_batches=8), batch=8), GIB
+    ).largest([SIZES[:7]])
     assert fit.best is not None
     assert fit.best.args == {"L": 7}
     assert fit.above is None
 
 
 def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count():
-    step = Step(stages=8, micro_batches=8, batch=8)
+    step = Step(PipelineConfig(stages=8, micro_batches=8), batch=8)
     with pytest.raises(
         ValueError, match="stages=8: the model has 5 layers; choose at most 5 stages"
     ):
@@ -142,7 +145,7 @@ def test_a_layer_that_narrows_what_crosses_is_looked_for():
         x = torch.zeros(1, 4)
         return Model("wide", pair * n, lambda N, seed: (x, x), nn.functional.mse_loss, "x/s")
 
-    step = Step(stages=2, micro_batches=4, batch=64, optimizer=torch.optim.SGD)
+    step = Step(PipelineConfig(stages=2, micro_batches=4), batch=64, optimizer=torch.optim.SGD)
     fit = Search(wide, step, 5_000_000).largest([[{"n": 2}]])
     assert fit.best is not None
     assert fit.best.balance == (2, 2)
@@ -234,7 +237,7 @@ def test_the_command_for_people(capsys: pytest.CaptureFixture[str]):
         "L=",
         "boundary",
         "one size up",
-        "% more than there",
+        "% more than the memory",
     ):
         assert words in told
 
@@ -519,7 +522,9 @@ def test_a_wrong_argument_is_one_line(
 @pytest.mark.slow
 def test_table_1_at_its_own_size():
     """The 83.9 billion parameters of Transformer-1663 on 128 stages of 16 GiB, and their memory."""
-    cut = Search(partial(build, "transformer"), Step(128, 32, 32), 16 * GIB).cut({"L": 1663})
+    cut = Search(partial(build, "transformer"), Step(PipelineConfig(128, 32), 32), 16 * GIB).cut(
+        {"L": 1663}
+    )
     assert cut is not None
     assert cut.parameters == 83_876_910_336
     assert cut.fullest < 16 * GIB

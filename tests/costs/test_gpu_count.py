@@ -7,6 +7,7 @@ import torch
 
 from repro.costs import Messages, count
 from repro.gpipe import Pipeline
+from repro.gpipe.core.config import PipelineConfig
 from repro.models import build
 
 MODELS = {
@@ -31,15 +32,15 @@ def test_counted_is_what_the_gpu_allocates(name: str, M: int, checkpoint: str):
     for _ in range(2):
         (measured,) = pipe.measure_memory(*data, model.loss, own)
     pipe.close()
-    cut = {"stages": 1, "micro_batches": M, "checkpoint": checkpoint, "balance": "uniform"}
+    config = PipelineConfig(1, M, checkpoint=checkpoint, balance="uniform")
     found = count(
         model.layers,
         model.loss,
         *data,
+        config,
         optimizer=optimizer,
         messages=Messages(0, 0),
         device="cuda",
-        **cut,
     )
     assert found.stages[0].total == pytest.approx(measured, rel=0.05)
 
@@ -51,6 +52,4 @@ def test_a_gpu_that_is_not_there_is_one_line():
         ValueError,
         match="device='cuda': counting is on 'cpu', or on 'cuda' where torch can use a GPU",
     ):
-        count(
-            model.layers, model.loss, *model.batch(2, 0), stages=1, micro_batches=1, device="cuda"
-        )
+        count(model.layers, model.loss, *model.batch(2, 0), PipelineConfig(1, 1), device="cuda")

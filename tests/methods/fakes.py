@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
 from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import batch_size, gather, split
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
@@ -41,7 +41,7 @@ class Right:
                 statistics.counting = True
                 state = torch.get_rng_state()
                 loss = self.setup.loss(self.module(part), target) * share
-                if self.setup.checkpoint == "always":
+                if self.setup.config.checkpoint == "always":
                     statistics.counting = False
                     loss = self.recompute(part, target, share, state)
                 loss.backward()
@@ -63,7 +63,7 @@ class Right:
         return EvaluationResult(0.0, outputs)
 
     def cut(self, tree: Any) -> list[Any]:
-        return split(tree, self.setup.micro_batches)
+        return split(tree, self.setup.config.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
@@ -111,7 +111,7 @@ class Refuses(Right):
     """Wants micro-batches of one size."""
 
     def train_step(self, inputs: Any, targets: Any, *, trace: bool = False) -> StepResult:
-        if batch_size(inputs) % self.setup.micro_batches:
+        if batch_size(inputs) % self.setup.config.micro_batches:
             raise RuntimeError("sizes\ndiffer")
         return super().train_step(inputs, targets)
 
@@ -140,9 +140,7 @@ def setup(**changed: Any) -> Setup:
     common = {
         "layers": model.layers,
         "loss": model.loss,
-        "stages": 2,
-        "micro_batches": 4,
-        "balance": (2, 2),
+        "config": PipelineConfig(stages=2, micro_batches=4, balance=(2, 2)),
     }
     return Setup(
         **{**common, "sample": model.batch(4, 0)[0], "device": torch.device("cpu"), **changed}

@@ -1,4 +1,4 @@
-"""Tables hold the right ratios, name their baselines, keep fidelities apart and say why a cell is empty."""
+"""Tables hold the right ratios, name baselines, keep fidelities apart, say why a cell is empty."""
 
 import csv
 import io
@@ -178,7 +178,7 @@ def test_what_is_simulated_is_not_said_to_be_measured_here(modelled):
 
 
 def widths(results: Path) -> Results:
-    """A sweep of three widths, two rounds each, recorded and loaded; its three runs differ by their hash alone."""
+    """A sweep of three widths, two rounds each; its three runs differ by their hash alone."""
 
     def made(spec: RunSpec, number: int) -> Measured:
         walked = timeline(spec.K, spec.M, forward=0.01 * (number + 1))

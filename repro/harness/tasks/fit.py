@@ -15,7 +15,7 @@ from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
-from repro.harness.tasks.setup import setup_of
+from repro.harness.tasks.setup import config_of, setup_of
 from repro.methods.own import Own
 from repro.models import build
 
@@ -75,9 +75,7 @@ def counted(spec: RunSpec, device: str) -> FitRound:
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
     under_way = Messages(0, 0) if spec.transport == "shm" else Messages()
-    step = Step(
-        spec.K, spec.M, spec.N, spec.checkpoint, spec.schedule, optimizer, under_way, device
-    )
+    step = Step(config_of(spec), spec.N, optimizer, under_way, device)
     assert spec.memory is not None
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
     sizes = size_ladders(spec.model, spec.arguments, None)

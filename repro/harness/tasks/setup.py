@@ -1,11 +1,13 @@
 """What the tasks of a worker share: the setup of a method, process groups, devices."""
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
 
+from repro.gpipe import PipelineConfig
 from repro.gpipe.core.microbatch import split
 from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
@@ -26,20 +28,27 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
     return Setup(
         model.layers,
         model.loss,
-        stages=spec.K,
-        micro_batches=spec.M,
+        config=replace(config_of(spec), balance=job.balance or spec.balance),
         sample=split(inputs, spec.M)[0],
-        replicas=spec.D,
-        balance=job.balance or spec.balance,
-        checkpoint=spec.checkpoint,
-        schedule=spec.schedule,
-        transport=spec.transport,
         seed=spec.seed,
         device=device_of(job.device, rank),
         optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
-        throttle=link_speed(spec.link),
         group=groups[0] if groups else None,
         allow_nonfinite=job.allow_nonfinite,
+    )
+
+
+def config_of(spec: RunSpec) -> PipelineConfig:
+    """The settings of the library that a spec asks for."""
+    return PipelineConfig(
+        stages=spec.K,
+        micro_batches=spec.M,
+        replicas=spec.D,
+        balance=spec.balance,
+        checkpoint=spec.checkpoint,
+        schedule=spec.schedule,
+        transport=spec.transport,
+        throttle=link_speed(spec.link),
     )
 
 

@@ -49,7 +49,8 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
     setup = setup_of(job, model, inputs, rank, groups)
     if stand_in:
-        setup = replace(setup, balance="uniform", throttle=stand_in.throttle)
+        config = replace(setup.config, balance="uniform", throttle=stand_in.throttle)
+        setup = replace(setup, config=config)
     method = make(spec.library, setup)
     try:
         for _ in range(spec.warmup):

@@ -41,7 +41,7 @@ class Pipelining:
 
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
-        self._setup, K = setup, setup.stages
+        self._setup, K = setup, setup.config.stages
         self._rank = dist.get_rank()
         self._wire = Wire(K, self._rank)
         self.balance = setup.counts()
@@ -51,7 +51,7 @@ class Pipelining:
         self.module = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
         inputs, skeleton = self._example_inputs()
-        self._run = _Flat(self.module, skeleton, recompute=setup.checkpoint == "always")
+        self._run = _Flat(self.module, skeleton, recompute=setup.config.checkpoint == "always")
         outputs = self._example_outputs(inputs)
         stage = PipelineStage(
             self._run,
@@ -62,7 +62,7 @@ class Pipelining:
             output_args=outputs,
             group=setup.group,
         )
-        self._schedule = ScheduleGPipe(stage, setup.micro_batches, loss_fn=self._loss)
+        self._schedule = ScheduleGPipe(stage, setup.config.micro_batches, loss_fn=self._loss)
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """One step; see `Method`."""
@@ -88,7 +88,7 @@ class Pipelining:
 
     def cut(self, tree: Tree) -> list[Tree]:
         """The parts of `torch.tensor_split`, as in the library; see `Method`."""
-        return split(tree, self._setup.micro_batches)
+        return split(tree, self._setup.config.micro_batches)
 
     def gather(self, value: Any) -> list[Any]:
         """One value from each stage, over our own control channel; see `Method`."""
@@ -103,7 +103,7 @@ class Pipelining:
 
     @property
     def _is_last(self) -> bool:
-        return self._rank == self._setup.stages - 1
+        return self._rank == self._setup.config.stages - 1
 
     def _now(self) -> float:
         if self._setup.device.type == "cuda":

@@ -33,9 +33,9 @@ class TorchGPipe:
         self._pipe: Any = GPipe(
             nn.Sequential(*layers),
             [*self.balance],
-            devices=[setup.device] * setup.stages,
-            chunks=setup.micro_batches,
-            checkpoint=setup.checkpoint,
+            devices=[setup.device] * setup.config.stages,
+            chunks=setup.config.micro_batches,
+            checkpoint=setup.config.checkpoint,
             deferred_batch_norm=True,
         )
         self.module = nn.Sequential(*self._pipe)
@@ -65,7 +65,7 @@ class TorchGPipe:
     def cut(self, tree: Tree) -> list[Tree]:
         """The parts of `torch.chunk`; see `Method`."""
         tensors, skeleton = flatten(tree)
-        parts = zip(*(t.chunk(self._setup.micro_batches) for t in tensors), strict=True)
+        parts = zip(*(t.chunk(self._setup.config.micro_batches) for t in tensors), strict=True)
         return [unflatten(list(part), skeleton) for part in parts]
 
     def gather(self, value: Any) -> list[Any]:
