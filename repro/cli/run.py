@@ -4,18 +4,20 @@ import dataclasses
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from repro.cli.choice import REFERENCE_PLOTS, PlanOptions, choose, plans_of, say_scale, scale_of
+from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import pools, workers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import price
 from repro.harness.progress import ProgressReporter
 from repro.harness.runner import Session
-from repro.report import page, stamp
-from repro.report.gantt import picture
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ def _measure(arguments: list[str]) -> int:
         options.folder,
         options.wandb,
         reporter,
-        picture,
+        _picture,
         command=shlex.join(["repro", "run", *arguments]),
         allow_nonfinite=options.allow_nonfinite,
         rewrite_report=rewrite_report,
@@ -86,9 +88,19 @@ def _measure(arguments: list[str]) -> int:
 
 def rewrite(results: Path, plots: Path) -> Path:
     """Write the report of the results so far; returns the path of its page."""
+    # The report draws, and matplotlib takes a second to load.
+    from repro.report import page, stamp
+
     written = page.write(results, plots)
     stamp.put(results, plots)
     return written
+
+
+def _picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
+    """A timeline drawn for W&B."""
+    from repro.report.gantt import picture
+
+    return picture(timeline, title, fidelity)
 
 
 def _report_hint(options: RunOptions) -> str:

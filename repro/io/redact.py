@@ -82,8 +82,11 @@ def portable(name: str, value: Any) -> Any:
         return {key: portable(f"{name}.{key}", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [portable(name, part) for part in value]
-    for where, secret in _secrets():
-        if secret in str(value):
+    text = str(value)
+    # No secret is shorter. To list all secrets takes longer than everything else here.
+    secrets = _secrets() if len(text) >= _SHORTEST else ()
+    for where, secret in secrets:
+        if secret in text:
             raise ValueError(
                 f"{name} holds {where}, which would be recorded: take it out, and have your code "
                 "read it there itself"
