@@ -57,7 +57,7 @@ def named_runs(results: Results, micro_batches: int = M) -> dict[tuple[str, str]
 
 def share_of(results: Results, run: Run, part: str) -> Cell:
     """A part's share of K x step; without a finished run, why there is none."""
-    cell = share(parts(results, run).get(part, nan))
+    cell = share(parts(run).get(part, nan))
     if run.done:
         return cell
     return replace(cell, text=NOT_RUN if run.status == "planned" else run.status)
@@ -72,11 +72,11 @@ def by_part(results: Results) -> Table:
         columns.append(Column((fidelity, name), partial(share_of, results, run)))
 
     def against_pie(part: str, run: Run) -> Cell:
-        value, printed = parts(results, run)[part], PIE.get(part, nan)
+        value, printed = parts(run)[part], PIE.get(part, nan)
         return Cell(value - printed, verdict(part, value, printed))
 
     for (name, fidelity), run in runs.items():
-        comparable = fidelity == "simulated" and run.done and at_papers_size(results, run)
+        comparable = fidelity == "simulated" and run.done and at_papers_size(run)
         if quoting and comparable:
             cell = partial(against_pie, run=run)
             columns.append(Column(("simulated against quoted", name), cell))
@@ -134,17 +134,15 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 def figure(results: Results) -> Figure | None:
     """One bar a run, under the pie's."""
-    runs = {
-        key: run for key, run in named_runs(results).items() if run.done and parts(results, run)
-    }
+    runs = {key: run for key, run in named_runs(results).items() if run.done and parts(run)}
     if not runs:
         return None
     bars = []
     if beside_paper(results, NAME):
         bars.append(("quoted: NeurIPS Table 4", {part: 100 * PIE[part] for part in PIE}))
     for (name, fidelity), run in runs.items():
-        size = "" if at_papers_size(results, run) else f", {run.scale} size"
-        shares = drawable(parts(results, run))
+        size = "" if at_papers_size(run) else f", {run.scale} size"
+        shares = drawable(parts(run))
         percents = {part: 100 * value for part, value in shares.items()}
         bars.append((f"{fidelity}{size}: {name}", percents))
     drawn, ((axes,),) = grid(1, 1, 0.9 + 0.34 * len(bars))

@@ -84,7 +84,7 @@ def bars(results: Results, _rows: list[Run]) -> Figure | None:
 def best_evidence(results: Results, model: str, K: int, M: int) -> Evidence:
     """The most real evidence for a cell; measured counts only at the paper's size."""
     for run in _measured(results, model, K, M):
-        if at_papers_size(results, run):
+        if at_papers_size(run):
             return Evidence("measured", over_k2m1(results, run).value, "the paper's size")
     for fidelity, name in _MODELLED.items():
         runs = protocol(results, model, name)
@@ -99,7 +99,7 @@ def smaller_models(results: Results, model: str) -> dict[Place, tuple[str, Ratio
     found = {}
     for place in places(model):
         for run in _measured(results, model, *place):
-            if not at_papers_size(results, run):
+            if not at_papers_size(run):
                 found[place] = (run.scale, over_k2m1(results, run))
                 break
     return found

@@ -38,7 +38,7 @@ _PROTOCOLS = {
 _SCALES = ("paper", "node", "laptop", "smoke")  # in order of preference; smoke has tiny models
 
 
-def at_papers_size(results: Results, run: Run) -> bool:
+def at_papers_size(run: Run) -> bool:
     """Whether a run is of a model of Table 2 at its full size."""
     return canonical({"args": run.spec.model_args}) == canonical({"args": SIZES.get(run.model)})
 

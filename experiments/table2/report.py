@@ -226,7 +226,7 @@ def _what_was_run(results: Results, lines: list[Line]) -> str:
         present = sizes(line.modelled[fidelity] for line in lines)
         if present:
             parts.append(f"{fidelity.capitalize()}: {present}.")
-    parts.append(optimizers(results, fixed(rows_of(results, experiment=NAME))))
+    parts.append(optimizers(fixed(rows_of(results, experiment=NAME))))
     return " ".join(part for part in parts if part)
 
 

@@ -130,7 +130,7 @@ def slow_links(results: Results) -> Figure | None:
             color=colour,
             label=label,
         )
-        shares = [100 * parts(results, run).get("transfer", 0.0) for run in some]
+        shares = [100 * parts(run).get("transfer", 0.0) for run in some]
         drawn = right.bar(places, shares, width * 0.92, color=colour)
         right.bar_label(drawn, [f"{share:.0f}" for share in shares], fontsize=8, padding=1)
     names = ["not\nthrottled" if speed == inf else speed_name(speed) for speed in speeds]

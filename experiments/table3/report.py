@@ -128,11 +128,11 @@ def links(results: Results) -> Table:
         return amount(over(results, simulated(line), K=2).value)
 
     def message_mib(line: Line) -> Cell:
-        stages = costs(results, simulated(line))
+        stages = costs(simulated(line))
         return Cell() if stages is None else amount(max(stages.activations) / 2**20)
 
     def message_over_forward(line: Line) -> Cell:
-        stages = costs(results, simulated(line))
+        stages = costs(simulated(line))
         if stages is None:
             return Cell()
         return amount(stages.link.seconds(int(max(stages.activations))) / max(stages.forward))
@@ -143,7 +143,7 @@ def links(results: Results) -> Table:
         Column(("step (ms)", "simulated"), lambda line: amount(1e3 * simulated(line).step_s, 1)),
         Column(
             ("transfer", "simulated"),
-            lambda line: share(parts(results, simulated(line)).get("transfer", nan)),
+            lambda line: share(parts(simulated(line)).get("transfer", nan)),
         ),
         Column(
             ("free link", "step over step"),
@@ -222,7 +222,7 @@ def tpu_over_k2(results: Results, model: str, K: int) -> float:
     group = f"{model}-simulated"
     rows = rows_of(results, experiment="table2", group=group, K=K, M=M, remat="always")
     for run in rows:
-        if run.spec.memory is None and at_papers_size(results, run):
+        if run.spec.memory is None and at_papers_size(run):
             return over(results, run, K=2).value
     return nan
 
@@ -247,7 +247,7 @@ def throttled_links(results: Results) -> Table:
         Column(("measured", "step (ms)"), lambda run: amount(1e3 * run.step_s, 1)),
         Column(
             ("measured", "transfer"),
-            lambda run: share(parts(results, run).get("transfer", nan)),
+            lambda run: share(parts(run).get("transfer", nan)),
         ),
         Column(("message", "KiB"), lambda run: amount(message_bytes(run.spec) / 1024, 0)),
         Column(("message", "ms on this link"), message_ms),

@@ -200,7 +200,7 @@ def speed_name(speed: float) -> str:
     return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"
 
 
-def optimizers(results: Results, rows: Iterable[Run], *, always: bool = False) -> str:
+def optimizers(rows: Iterable[Run], *, always: bool = False) -> str:
     """The optimizer of each fidelity's steps; empty where all have the same, unless `always`."""
     fidelities_of: dict[str, set[str]] = {}
     for run in rows:

@@ -90,7 +90,7 @@ def test_each_part_is_held_against_the_pie(results):
 def test_a_measured_share_is_not_judged(results):
     assert ("simulated against quoted", "Transformer") in breakdown.by_part(results).shown.columns
     small = rows_of(results, fidelity="measured")
-    assert not any(breakdown.at_papers_size(results, row) for row in small)
+    assert not any(breakdown.at_papers_size(row) for row in small)
 
 
 def test_by_m_is_folded_and_has_every_m(results):

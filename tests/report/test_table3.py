@@ -179,10 +179,10 @@ def test_all_runs_names_the_link_by_which_alone_some_differ(results):
 def test_what_the_update_of_each_fidelity_is(results):
     rows = rows_of(results)
     assert (
-        optimizers(results, rows)
+        optimizers(rows)
         == "Optimizer: SGD in measured steps, RMSProp in emulated and simulated steps."
     )
-    assert optimizers(results, [row for row in rows if row.fidelity == "measured"]) == ""
+    assert optimizers([row for row in rows if row.fidelity == "measured"]) == ""
 
 
 def test_pictures(results):
