@@ -300,7 +300,7 @@ def test_plan_counts_estimates_and_names_what_is_skipped(
     )
     output = capfd.readouterr().out
     assert "24 to measure in 5 rounds, about" in output
-    assert "added as baselines of the ratios" in output
+    assert "added, because ratios are divided by them" in output
     assert main(["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out
     assert not list(tmp_path.iterdir())

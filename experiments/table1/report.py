@@ -124,7 +124,7 @@ def main(results: Results) -> Table:
     note = (
         f"Counted on fake tensors of float32 at N={N_OF['amoebanet-d']} (AmoebaNet-D) or "
         f"{N_OF['transformer']}, M={M}; measured: scaled-down models that were trained within a "
-        "limit. Why: the share of a device's memory that the printed size is counted to take; "
+        "limit. Why: how much of a device's memory the printed size takes, by counting; "
         "(text): what the paper's text says, other quoted ratios are of its cells."
     )
     title = (
@@ -212,7 +212,7 @@ def memory(results: Results) -> Table:
         f"The paper's own sizes at M={M}, sums over accelerators: 12 bytes a parameter (weights, "
         "gradients, RMSProp's mean square), and everything else at the peak of each stage. "
         "Corrected: with the Transformer's two Naive-1 cells, which are swapped in print, in each "
-        "other's place; are those of: the M, or the N of Naive-1, at which counting gives them."
+        "other's place; are those of: the M (for Naive-1 the N) that gives the printed activations."
     )
     title = (
         "Table 1 (v5 and NeurIPS): what the memory is taken by, GB (AmoebaNet-D) and GiB "

@@ -41,7 +41,7 @@ class FitOptions:
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """fixed arguments of the model, such as T=512"""
     vary: str | None = None
-    """the argument that is increased from 1 on"""
+    """the argument to increase, starting at 1"""
     up_to: int | None = None
     """the largest value of that argument; by default 4096, for AmoebaNet's D 2048"""
     checkpoint: Checkpoint = "always"

@@ -75,6 +75,8 @@ def _measure(arguments: list[str]) -> int:
         if session.rounds:
             kept = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
         raise KeyboardInterrupt(kept) from None
+    if options.plots:
+        reporter.say(f"\nreport: {_up_to_date_report(options.folder, options.plots)}")
     reporter.say(f"\nresults: {options.folder}{_report_hint(options)}")
     if session.address:
         reporter.say(f"W&B: {session.address}")
@@ -94,6 +96,18 @@ def rewrite(results: Path, plots: Path) -> Path:
     written = page.write(results, plots)
     stamp.put(results, plots)
     return written
+
+
+def _up_to_date_report(results: Path, plots: Path) -> Path | str:
+    """The page of a report of all results, or why there is none."""
+    from repro.report import stamp
+
+    if stamp.is_current(results, plots):
+        return plots / "report.html"
+    try:
+        return rewrite(results, plots)
+    except ValueError as error:  # nothing was recorded
+        return str(error)
 
 
 def _picture(timeline: Timeline, title: str, fidelity: str) -> "Image":

@@ -143,7 +143,7 @@ def _source(options: SimulateOptions) -> Source:
         return Source(model, args, len(built.layers), "layers with fixed times", waits=True)
     if options.device is None:
         raise ValueError(
-            "--device, --calibration: neither is given, needed is one: try --device v100, or make "
+            "--device, --calibration: give one of the two: try --device v100, or make "
             "a file with `repro calibrate MODEL`"
         )
     profile = device.load(expanded(options.device))

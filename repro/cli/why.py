@@ -217,7 +217,7 @@ def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
     rounds = len(Folder(path.parent.parent).records(path.parent.name))
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
-    kept = f", the step whose spans {which} kept" if rounds else ""
+    kept = f", the step recorded in {which}" if rounds else ""
     return (
         f"{path.parent.name} in {path.parent.parent}\n{spec.fidelity}: K={spec.K}, M={spec.M}, "
         f"N={spec.N}{replicas}, schedule {spec.schedule}, re-materialization "

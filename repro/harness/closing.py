@@ -137,7 +137,7 @@ def _fastest(runs: Sequence[Run], results: Results) -> str:
     value, low, high, rounds = results.ratio(first, second)
     if rounds < MIN_ROUNDS:
         return (
-            f"no fastest is shown: that takes {MIN_ROUNDS} common rounds, {_point(first)} and "
+            f"no fastest is shown: it needs {MIN_ROUNDS} rounds in common, {_point(first)} and "
             f"{_point(second)} have {rounds}; the highest median is {speed}"
         )
     if low <= 1 <= high:

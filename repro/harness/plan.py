@@ -328,7 +328,7 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
 def _notes(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     notes = []
     if added := [run.named for run in runs if run.added]:
-        notes.append(f"added as baselines of the ratios: {', '.join(added)}")
+        notes.append(f"added, because ratios are divided by them: {', '.join(added)}")
     peers = any(run.spec.library != "repro" for run in runs)  # ratios are over them then
     if not peers and (alone := _without_baseline(runs)):
         notes.append(

@@ -92,16 +92,16 @@ class RunSpec(Frozen):
         schedule: order of forwards and backwards.
         checkpoint: which micro-batches are recomputed.
         balance: rule by which layers are cut into stages, or the layers of each stage.
-        optimizer: that updates the weights.
+        optimizer: the one that updates the weights.
         lr: its step size.
         seed: of initial weights and of what is random inside layers.
         warmup: steps that are not counted.
         steps: steps that are timed.
         fidelity: how the numbers come to be.
-        library: that runs the steps; "repro" is this project, "torch" is
+        library: the one that runs the steps; "repro" is this project, "torch" is
             torch.distributed.pipelining.
         trace: record spans; without them there is no timeline, bubble or breakdown.
-        transport: that carries the messages between stages.
+        transport: the one that carries the messages between stages.
         task: "train" times steps. "check" holds the library against the unsplit model
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
             "calibrate" times layers for `repro.simulate`.
@@ -112,7 +112,7 @@ class RunSpec(Frozen):
         figures: digest of a profile that is a file, so that an edited file makes other runs. The
             built-in profiles change with the code, which then raises the `version` of the
             experiments that use them.
-        link: slows messages down; it stands in for the profile's own link.
+        link: slows messages down; it replaces the profile's link.
         stretch: emulated seconds for one second of the profile's device.
     """
 

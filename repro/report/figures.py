@@ -43,7 +43,7 @@ PICTURES: dict[str, tuple[Make, str]] = {
     ),
     "bubble": (
         curves.bubble,
-        "Idle/total against M; emulated and simulated points stand a little apart sideways. "
+        "Idle/total against M; emulated and simulated points are shifted sideways. "
         f"Dashed: the paper's (K-1)/(M+K-1); dotted: {_IDEAL}.",
     ),
     "memory": (

@@ -18,7 +18,7 @@ METRICS = {
         "stage has finished: the median of a round's timed steps, then the median over rounds. "
         "Warm-up steps do not count."
     ),
-    "throughput": "N divided by the step.",
+    "throughput": "N divided by the step, in each round; then the median over rounds.",
     "speedup over K=1": (
         "Throughput over that of one stage with everything else equal: M, N, re-materialization, "
         "device. Taken inside a round, median over rounds, bootstrap 95 % interval. The "
@@ -27,7 +27,7 @@ METRICS = {
     AS_TABLE2: "Table 2's normalisation. The paper's batch changed between cells; ours does not.",
     "ideal": (
         "Simulated: the same schedule at one mini-batch with equal stages, F:R:B = 1:1:2 and free "
-        "messages. GPipe's recomputes early in it, while it waits for gradients: its step is "
+        "messages. In it GPipe recomputes early, while a stage waits for its gradient: its step is "
         "(M+K-1)F + M(R+B) + (K-1)B. In the plain ideal, the paper's K M/(M+K-1) over one stage, "
         "recomputation waits for the gradient too: (M+K-1)(F+R+B)."
     ),

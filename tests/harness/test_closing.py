@@ -124,7 +124,7 @@ def test_fastest_is_said_only_where_a_difference_is_shown():
     assert best(*noisy) == ["no difference is shown between the fastest two, K=2, M=4 and K=2, M=1"]
     few = timed_runs((1, [100.0] * 4), (4, [200.0] * 4))
     assert best(*few) == [
-        "no fastest is shown: that takes 5 common rounds, K=2, M=4 and K=2, M=1 have 4; the "
+        "no fastest is shown: it needs 5 rounds in common, K=2, M=4 and K=2, M=1 have 4; the "
         "highest median is K=2, M=4 with 200 images/s"
     ]
     simulated = timed_runs((1, [100.0]), (4, [101.0]), fidelity="simulated", profile="v100")

@@ -40,7 +40,7 @@ def test_it_tells_the_story(results, capsys):
     output = " ".join(capsys.readouterr().out.split())
     for words in (
         "measured: K=2, M=4, N=32, schedule gpipe, re-materialization always",
-        "step 200.0 ms, the step whose spans the newest of 5 rounds kept; idle 17.5% of K x step, ",
+        "step 200.0 ms, the step recorded in the newest of 5 rounds; idle 17.5% of K x step, ",
         "in theory (K-1)/(M+K-1) = 20.0%",
         "bubble: idle time that equal stages",
         "computation 60.0%, recompute 20.0%, update 2.5%, setup 1.2%, bubble 15.0%, imbalance 0.0%",
@@ -153,7 +153,7 @@ def test_one_round_is_its_one_round(tmp_path, capsys):
     for marker in sorted(tmp_path.glob("*/laptop/table2/rounds/*.json"))[1:]:
         marker.unlink()
     assert main(["why", str(run_of(tmp_path, 2, 4))]) == 0
-    assert "the step whose spans its one round kept; idle" in capsys.readouterr().out
+    assert "the step recorded in its one round; idle" in capsys.readouterr().out
 
 
 def test_timelines_that_tell_nothing_are_one_line(results, tmp_path, capsys):

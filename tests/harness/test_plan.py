@@ -143,7 +143,7 @@ def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
         ("torch", False),
     ]
     assert "-torch-" in made.runs[1].id
-    assert made.notes == ("added as baselines of the ratios: " + made.runs[0].id,)
+    assert made.notes == ("added, because ratios are divided by them: " + made.runs[0].id,)
     assert [run.spec.task for run in make(tmp_path, of=of).fresh_rounds("timed")[1]] == [
         "train",
         "train",
@@ -201,7 +201,9 @@ def test_groups_that_have_one_stage_are_not_said_to_lack_it(tmp_path: Path):
 def test_baselines_of_another_fidelity_say_so(tmp_path: Path):
     runs = [spec(K, 4, fidelity="simulated", profile="v100") for K in (1, 2)]
     made = make(tmp_path, "K=2", of=experiment(*runs))
-    assert made.notes == (f"added as baselines of the ratios: {made.runs[0].id} (simulated)",)
+    assert made.notes == (
+        f"added, because ratios are divided by them: {made.runs[0].id} (simulated)",
+    )
 
 
 def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path):

@@ -76,15 +76,15 @@ class Pipeline:
             paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
             ("except_last"), or "never".
-        schedule: a name in `repro.gpipe.schedule.kinds.EXECUTED`.
+        schedule: "gpipe", "gpipe-late" or "1f1b".
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
             gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
             otherwise, or with "gloo", pinned host memory.
         throttle: the speed of every link between neighbours, to emulate a slow network on the CPUs
-            of one Linux host. Each direction is a link. A link carries one message at a time, and
-            the message arrives `latency` later. Without `overlap` its sender does not compute
-            meanwhile. Small messages of the runtime itself (announcements, descriptions, losses)
-            are not throttled.
+            of one Linux host. The two directions are separate links. A link carries one message at
+            a time, and the message arrives `latency` later. Without `overlap` its sender does not
+            compute meanwhile. Small messages of the runtime itself (announcements, descriptions,
+            losses) are not throttled.
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.

@@ -20,7 +20,7 @@ class Action(NamedTuple):
             update.
         rank: of the process that does it.
         stage: j. A Recv has the stage that needs the message, U the first stage of the rank.
-        micro_batch: i, or -1 of U.
+        micro_batch: index i; -1 for U.
         step: which optimizer step.
         of: what a Send or Recv carries: "F" for the activations that an F makes, "B" for the
             gradients of a B.
@@ -93,7 +93,7 @@ class Schedule:
         return tuple(action for action in self.ranks[rank] if action.kind in COMPUTE)
 
     def recomputed(self, stage: int) -> frozenset[int]:
-        """The micro-batches whose F on this stage keeps no inner activations."""
+        """The micro-batches that are recomputed on this stage."""
         rank = self.ranks[stage % len(self.ranks)]
         return frozenset(a.micro_batch for a in rank if a.kind == "R" and a.stage == stage)
 
@@ -110,7 +110,7 @@ class Program:
 
     Attributes:
         actions: all, in order.
-        recomputed: micro-batches whose F keeps no inner activations.
+        recomputed: micro-batches that R computes again, so their F keeps no inner activations.
         activations: micro-batches in the order in which their activations are received.
         gradients: micro-batches in the order in which their gradients are received.
         last_backward: the action after which the gradients of this stage are final.

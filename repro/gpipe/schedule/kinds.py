@@ -95,7 +95,7 @@ EXECUTED = tuple(name for name, kind in SCHEDULES.items() if not kind.interleave
 
 
 def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
-    """Put R(i) before B(i): always, or except where B(i) directly follows F(i), or never."""
+    """Put R(i) before B(i): "always", "never", or "except_last": not where B(i) follows F(i)."""
     result: list[Work] = []
     for work in order:
         kind, stage, i = work

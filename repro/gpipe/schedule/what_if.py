@@ -26,11 +26,11 @@ NEVER, EXCEPT_LAST = "nothing recomputed", "recompute except last"
 MORE = {DOUBLED: 2, QUADRUPLED: 4}
 CHANGES = {  # name -> what its prediction assumes
     BALANCE: (
-        "every stage takes the mean over stages, which whole layers rarely allow; or the cut as it "
-        "is, if that is faster"
+        "all stages take equally long, which whole layers rarely allow; or the cut as it is, if "
+        "that is faster"
     ),
-    DOUBLED: "same N; half the seconds per micro-batch, which holds without fixed costs of one",
-    QUADRUPLED: "same N; a quarter of the seconds per micro-batch, without fixed costs of one",
+    DOUBLED: "same N; assumes that a micro-batch of half the size takes half the time",
+    QUADRUPLED: "same N; assumes that a micro-batch a quarter as large takes a quarter of the time",
     EARLY: "R no longer waits for the gradient",
     NEVER: "keeps all activations: costs memory",
     EXCEPT_LAST: "no R where B directly follows F: keeps one more micro-batch's activations",
