@@ -78,7 +78,7 @@ def examine(
         setup,
         layers=[_without_dropout(layer) for layer in setup.layers],
         optimizer=None,
-        checkpoint="always",
+        config=replace(setup.config, checkpoint="always"),
     )
     checks: dict[str, Check] = {}
     inputs, targets = batch(N, setup.seed)

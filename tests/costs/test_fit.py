@@ -416,7 +416,7 @@ def test_a_model_that_refuses_every_size_or_fails_is_one_line(refusing):
         assert status == 2
         assert words in told
         assert told.count("\n") == 1
-    assert refusing("plain", vary="widht")[2].endswith("did you mean width?\n")
+    assert refusing("plain", vary="widht")[2].endswith("did you mean 'width'?\n")
 
 
 def test_where_the_search_ends_at_its_limit_it_says_so(refusing):

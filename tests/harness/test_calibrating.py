@@ -116,7 +116,7 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
         "n=2",
         "n=4",
         "n=4 alone",
-        "`repro calibrate` alone",
+        "`repro calibrate` without a model",
     ):
         assert said in told
     file = read(path, CalibrationFile)

@@ -59,7 +59,7 @@ def test_only_adds_the_baselines_and_says_so(tmp_path: Path):
     made = make(tmp_path, "K=2,M=4")
     assert members(made)[0] == [(1, 4), (2, 1), (2, 4)]
     assert [run.added for run in made.runs] == [True, True, False]
-    assert "added as baselines" in made.notes[0]
+    assert "added, because ratios" in made.notes[0]
 
 
 def test_filters_are_alternatives_and_their_fields_go_together(tmp_path: Path):

@@ -140,7 +140,7 @@ def own(name: str, **changed: Any) -> RunSpec:
         ),
         (["--model", "import:no_where:f"], "no module no_where in"),
         (["--model", "import:rehearsed_missing:f"], "No module named 'there_is_no_such_module'"),
-        (["--model", "import:rehearsed_models:god"], "did you mean good?"),
+        (["--model", "import:rehearsed_models:god"], "did you mean 'good'?"),
         (["--model", "import:rehearsed_models:refuses"], "width = 8: must be a multiple of 16"),
         (
             ["--model", "import:rehearsed_models:fails"],

@@ -54,8 +54,8 @@ def test_layers_that_take_the_same_for_every_size_recommend_no_m(capsys):
     output = capsys.readouterr().out
     assert "fastest" not in output
     assert (
-        "no K and M is recommended: these layers take as long for a micro-batch of one example"
-        in output
+        "no K and M is recommended: these layers take the same time for a micro-batch of one "
+        "example" in output
     )
 
 
@@ -158,7 +158,7 @@ def test_layers_that_wait_need_no_device(capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["transformer"], ["--device, --calibration", "neither", "--device v100"]),
+        (["transformer"], ["--device, --calibration", "give one of the two", "--device v100"]),
         (["transformer", "--device", "v100", "--calibration", "x.json"], ["both are given"]),
         (["transformer", "--device", "v10"], ["v10", "h100", "did you mean 'v100'"]),
         (["--device", "v100"], ["model: name one"]),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -136,11 +137,16 @@ class Overflows(Right):
 
 
 def setup(**changed: Any) -> Setup:
+    """A small model; `changed` are fields of the setup or of its pipeline's settings."""
     model = probe()
+    config: dict[str, Any] = {"stages": 2, "micro_batches": 4, "balance": (2, 2)}
+    for field in fields(PipelineConfig):
+        if field.name in changed:
+            config[field.name] = changed.pop(field.name)
     common = {
         "layers": model.layers,
         "loss": model.loss,
-        "config": PipelineConfig(stages=2, micro_batches=4, balance=(2, 2)),
+        "config": PipelineConfig(**config),
     }
     return Setup(
         **{**common, "sample": model.batch(4, 0)[0], "device": torch.device("cpu"), **changed}
