@@ -12,6 +12,7 @@ from repro.harness.spec import (
     Experiment,
     Group,
     Optimizer,
+    Partitioner,
     RunSpec,
     Scale,
     ScheduleName,
@@ -29,6 +30,7 @@ def experiment(
     checkpoint: Checkpoint = "always",
     schedule: ScheduleName = "gpipe",
     balance: BalanceRule | tuple[int, ...] = "time",
+    partitioner: Partitioner | None = None,
     optimizer: Optimizer = "sgd",
     lr: float = 0.01,
     seed: int = 0,
@@ -53,7 +55,9 @@ def experiment(
             builders' own (the paper's) size at node and paper.
         checkpoint: which micro-batches are recomputed in the backward pass.
         schedule: order of forwards and backwards.
-        balance: how layers are cut into stages, or one layer count per stage.
+        balance: what stages are cut by, or one layer count per stage.
+        partitioner: rule of the cut: the paper's or Lingvo's; by default the smallest largest
+            stage.
         optimizer: applied once per mini-batch.
         lr: its step size.
         seed: of weights, data and everything random.
@@ -71,6 +75,7 @@ def experiment(
             checkpoint=checkpoint,
             schedule=schedule,
             balance=balance,
+            partitioner=partitioner,
             optimizer=optimizer,
             lr=lr,
             seed=seed,

@@ -12,7 +12,15 @@ import tyro
 from repro.cli.options import parse_named
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.catalog import pairs
-from repro.harness.spec import Checkpoint, Link, Optimizer, RunSpec, ScheduleName, assigned
+from repro.harness.spec import (
+    Checkpoint,
+    Link,
+    Optimizer,
+    Partitioner,
+    RunSpec,
+    ScheduleName,
+    assigned,
+)
 from repro.harness.terminal import memory, show, table_of
 from repro.io.redact import expanded
 
@@ -63,8 +71,10 @@ class SimulateOptions:
     """which micro-batches are recomputed"""
     schedule: ScheduleName = "gpipe"
     """order of forwards and backwards"""
-    balance: Literal["time", "parameters", "uniform"] = "time"
-    """how layers are cut into stages"""
+    balance: Literal["time", "flops", "parameters", "uniform"] = "time"
+    """what stages are cut by"""
+    partitioner: Partitioner | None = None
+    """rule of the cut: the paper's or Lingvo's; by default the smallest largest stage"""
     optimizer: Optimizer = "sgd"
     """adds its update and its state; with a calibration only the state"""
     link_gbps: float | None = None
@@ -243,6 +253,7 @@ def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
         schedule=options.schedule,
         checkpoint=options.checkpoint,
         balance=options.balance,
+        partitioner=options.partitioner,
         optimizer=options.optimizer,
         fidelity="simulated",
         profile=source.profile,
@@ -343,7 +354,7 @@ def _plain(options: SimulateOptions, source: Source, points: list[Point]) -> dic
         "memory": source.memory,
         **{
             name: getattr(options, name)
-            for name in ("K", "N", "schedule", "checkpoint", "balance", "optimizer")
+            for name in ("K", "N", "schedule", "checkpoint", "balance", "partitioner", "optimizer")
         },
         "points": [
             {
@@ -365,7 +376,8 @@ def answer(options: SimulateOptions, source: Source, points: list[Point]) -> lis
     head = (
         f"simulated: {model} on {source.text}{link}\n"
         f"N={options.N}, schedule {options.schedule}, re-materialization {options.checkpoint}, "
-        f"cut by {options.balance}, optimizer {options.optimizer}\n"
+        f"cut by {options.balance} ({options.partitioner or 'smallest-largest'}), optimizer "
+        f"{options.optimizer}\n"
     )
     kinds = [
         kind

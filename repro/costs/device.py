@@ -18,7 +18,9 @@ from repro.costs.sourced_number import (
     LinkRate,
     Memory,
     Rate,
+    SetupTime,
     Switch,
+    Tile,
 )
 from repro.gpipe.errors import did_you_mean, shown
 from repro.gpipe.partition.layer_profile import LinkSpeed
@@ -42,6 +44,9 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         link_bytes_per_second: bandwidth to a neighbouring stage, one way.
         launch_s: seconds that each operator takes besides its work.
         memory: bytes.
+        tile: rows and columns of a tile of its matrix unit, to which matrices are padded; 1 without
+            a matrix unit.
+        setup_s: seconds of a step before its first action.
         link_latency_s: seconds of a message besides its transfer.
         link_overlap: whether the device can compute while it sends.
     """
@@ -56,6 +61,8 @@ class Device(BaseModel, frozen=True, extra="forbid"):
     link_bytes_per_second: LinkRate
     launch_s: LaunchTime
     memory: Memory
+    tile: Tile
+    setup_s: SetupTime
     link_latency_s: Latency
     link_overlap: Switch
 
@@ -112,6 +119,8 @@ class Device(BaseModel, frozen=True, extra="forbid"):
                 "link_bytes_per_second": rate(link.bytes_per_second),
                 "launch_s": amount(launch_s),
                 "memory": amount(memory),
+                "tile": {"value": 1, "source": "assumption: the rate has no matrix unit's tiles"},
+                "setup_s": {"value": 0, "source": "assumption: a step begins with its actions"},
                 "link_latency_s": amount(link.latency),
                 "link_overlap": amount(bool(link.overlap)),
             }

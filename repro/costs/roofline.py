@@ -1,7 +1,8 @@
 """Roofline cost model: seconds of every layer on a device, from the layer's counted operators.
 
-An operator takes the larger of FLOPs / rate and bytes / bandwidth, plus a launch. The model leaves
-out what a compiler or a cache would save: XLA fuses operators without matrix products into their
+An operator takes the larger of FLOPs / rate and bytes / bandwidth, plus a launch. Where the device
+has a matrix unit, the FLOPs are those of the matrices padded to its tiles. The model leaves out
+what a compiler or a cache would save: XLA fuses operators without matrix products into their
 neighbours, so a TPU moves fewer bytes than counted.
 """
 
@@ -9,13 +10,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from repro.costs import products
 from repro.costs.counter import Counter
 from repro.costs.device import Device
 from repro.costs.trace import Op
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.layer_profile import Profile
 
-TERMS = ("matmul", "memory", "launch")
+TERMS = ("matmul", "padding", "memory", "launch")
 _ELEMENT = 4  # bytes of a float32, which is what our models store
 
 
@@ -25,19 +27,21 @@ class Terms:
 
     Attributes:
         matmul: FLOPs of matrix products, convolutions and fused attention at the device's rate.
+        padding: additional time of these operators because their matrices are padded to tiles.
         memory: additional time of these operators because of their bytes, and all time of the other
             operators.
         launch: launches of operators.
     """
 
     matmul: float = 0.0
+    padding: float = 0.0
     memory: float = 0.0
     launch: float = 0.0
 
     @property
     def total(self) -> float:
         """Sum of the causes."""
-        return self.matmul + self.memory + self.launch
+        return self.matmul + self.padding + self.memory + self.launch
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,15 @@ def operator_seconds(op: Op, device: Device) -> Terms:
     moved = _moved(op) / device.bytes_per_second.value
     if not (op.flops or moved):
         return Terms()
-    if op.flops:
-        work = op.flops / device.matmul_flops.value
-        return Terms(work, max(0.0, moved - work), device.launch_s.value)
-    return Terms(
-        0.0, max(op.written / _ELEMENT / device.other_flops.value, moved), device.launch_s.value
-    )
+    launch = device.launch_s.value
+    if not op.flops:
+        work = op.written / _ELEMENT / device.other_flops.value
+        return Terms(memory=max(work, moved), launch=launch)
+    work = op.flops / device.matmul_flops.value
+    padded = work
+    if op.product is not None:
+        padded *= products.padding(op.product, device.tile.value)
+    return Terms(work, padded - work, max(0.0, moved - padded), launch)
 
 
 def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...]:
@@ -164,9 +171,7 @@ def profile(
 
 def _seconds(ops: Iterable[Op], device: Device) -> Terms:
     parts = [operator_seconds(op, device) for op in ops]
-    return Terms(
-        sum(p.matmul for p in parts), sum(p.memory for p in parts), sum(p.launch for p in parts)
-    )
+    return Terms(*(sum(getattr(part, term) for part in parts) for term in TERMS))
 
 
 def _moved(op: Op) -> int:

@@ -70,6 +70,28 @@ class LaunchTime(Amount, frozen=True):
     most = 1.0
 
 
+class SetupTime(Amount, frozen=True):
+    """Seconds of a step before its first action."""
+
+    most = 3600.0
+
+
+class Tile(Amount, frozen=True):
+    """Rows and columns that a matrix unit multiplies at once, a whole number; 1: it has none."""
+
+    least = 1.0
+    most = 4096.0
+
+    @field_validator("value", mode="after")
+    @classmethod
+    def _check_whole(cls, value: float) -> float:
+        if value != int(value):
+            raise ValueError(
+                f"allowed is a whole number from {cls.least:g} to {cls.most:g}; correct it"
+            )
+        return value
+
+
 class Latency(Amount, frozen=True):
     """Seconds of a message besides its transfer."""
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
+from repro.costs.products import Extents, extents
 from repro.gpipe.comm.message import TensorMeta
 from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
@@ -45,12 +46,14 @@ class Op:
         flops: FLOPs; a multiply-add counts as two.
         read: bytes of all its inputs, also where it looks only some elements up.
         written: bytes of its outputs.
+        product: extents of its matrix products; None if it multiplies no matrices.
     """
 
     name: str
     flops: int
     read: int
     written: int
+    product: Extents | None = None
 
     @property
     def nbytes(self) -> int:
@@ -227,7 +230,8 @@ class Recorder(LiveBytes):
         if func.name().startswith(("aten::empty", "aten::new_empty")):  # only allocates
             bytes_read = bytes_written = 0
         name = func.name().removeprefix("aten::")
-        self.ops.append(Op(name, flops, bytes_read, bytes_written))
+        product = extents(name, args, result) if flops else None
+        self.ops.append(Op(name, flops, bytes_read, bytes_written, product))
 
 
 def trace(

@@ -235,12 +235,16 @@ class Modelled(_Recorded):
         batch: N; 0 where not even micro-batches of one example fit.
         stages: costs of each stage.
         rungs: cause -> seconds of the step with this cause and all before it.
+        bounds: bound, such as "fused" -> seconds of the step under it.
+        memory: bytes of the device; None where there is none, or an old record does not say.
         sensitivity: figure of the device -> how the step depends on it; empty without a device.
     """
 
     batch: Count
     stages: Stages
     rungs: dict[str, Amount]
+    bounds: dict[str, Amount] = {}
+    memory: Amount | None = None
     sensitivity: dict[str, Dependence] = {}
 
 

@@ -31,7 +31,8 @@ from repro.io.redact import expanded, portable
 Scale = Literal["smoke", "laptop", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
 Checkpoint = Literal["always", "except_last", "never"]
-BalanceRule = Literal["time", "parameters", "uniform", "memory"]
+BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
+Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "adam"]
 Library = Literal["repro", "torch", "torchgpipe"]
 Transport = Literal["auto", "shm", "gloo"]
@@ -50,10 +51,20 @@ Stretch = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 UNLIMITED_MEMORY = 2**59
 MOST_CELLS = 2**18  # K x M: a schedule of ours has seven actions for each
 # Fields that `differences` names where runs of the same model and fidelity differ in them.
-_NAMED = ("balance", "optimizer", "lr", "seed", "warmup", "steps", "trace", "transport")
+_NAMED = (
+    "balance",
+    "partitioner",
+    "optimizer",
+    "lr",
+    "seed",
+    "warmup",
+    "steps",
+    "trace",
+    "transport",
+)
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
-_NOT_COMPARED = {"balance", "stretch"}  # a run and its baseline may differ in these
+_NOT_COMPARED = {"balance", "partitioner", "stretch"}  # a run and its baseline may differ in these
 
 
 class Frozen(BaseModel):
@@ -91,7 +102,10 @@ class RunSpec(Frozen):
         D: replicas of the pipeline.
         schedule: order of forwards and backwards.
         checkpoint: which micro-batches are recomputed.
-        balance: rule by which layers are cut into stages, or the layers of each stage.
+        balance: what stages are cut by, or the layers of each stage. "flops" are those of a
+            forward, counted.
+        partitioner: rule of the cut, see `repro.gpipe.partition`: the paper's minimum variance, or
+            Lingvo's cumulative share; None: the smallest largest stage.
         optimizer: the one that updates the weights.
         lr: its step size.
         seed: of initial weights and of what is random inside layers.
@@ -125,6 +139,7 @@ class RunSpec(Frozen):
     schedule: ScheduleName = "gpipe"
     checkpoint: Checkpoint = "always"
     balance: BalanceRule | tuple[Positive, ...] = "time"
+    partitioner: Partitioner | None = None
     optimizer: Optimizer = "sgd"
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 0.01
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
@@ -188,6 +203,12 @@ class RunSpec(Frozen):
             raise ValueError(
                 f"balance = {short(list(self.balance))} has {len(self.balance)} entries for K = "
                 f"{self.K} stages: give one layer count per stage, or balance='time'"
+            )
+        cut_otherwise = isinstance(self.balance, tuple) or self.balance == "memory"
+        if cut_otherwise and self.partitioner is not None:
+            raise ValueError(
+                f"partitioner = '{self.partitioner}' with balance = {short(self.balance)}: only "
+                "stages that are cut by time, flops, parameters or uniform have one; leave it out"
             )
         _check_library(self)
         _check_fit(self)
@@ -320,8 +341,8 @@ class Experiment(Frozen):
 def baseline(spec: RunSpec, candidates: Mapping[str, RunSpec], **changed: Any) -> str | None:
     """Id of the candidate that equals `spec` but for the changed fields, such as K=1.
 
-    The balance may differ: K=1 has nothing to cut, and a list of layer counts fits one K alone. So
-    may the stretch of an emulated run, because its seconds are divided by it.
+    The balance and the partitioner may differ: K=1 has nothing to cut, and a list of layer counts
+    fits one K alone. So may the stretch of an emulated run, because its seconds are divided by it.
     """
     target = compared(spec, **changed)
     return next(

@@ -126,6 +126,7 @@ def test_a_measured_device_keeps_what_was_measured(tmp_path: Path):
     assert device.other_flops.value == 1e9
     assert device.bytes_per_second.value == 1e10
     assert (device.launch_s.value, device.memory.value, device.link) == (2e-6, 2**34, link)
+    assert (device.tile.value, device.setup_s.value) == (1, 0)
 
 
 def test_an_unknown_name_has_a_near_one():
@@ -216,6 +217,9 @@ def test_a_folder_says_which_file_to_give(tmp_path: Path):
         (lambda d: d["launch_s"].update(value=1e308), r"launch_s\.value = 1e\+308: .*from 0 to 1;"),
         (lambda d: d["link_latency_s"].update(value=1e5), r"link_latency_s\.value = 1.*e?.*to 60"),
         (lambda d: d["memory"].update(value=1e300), r"memory\.value = 1e\+300"),
+        (lambda d: d["tile"].update(value=0), r"tile\.value = 0: .*from 1 to 4096; correct it"),
+        (lambda d: d["tile"].update(value=12.5), r"tile\.value = 12\.5: allowed is a whole number"),
+        (lambda d: d["setup_s"].update(value=-1), r"setup_s\.value = -1: .*from 0 to 3600"),
         (
             lambda d: d["link_overlap"].update(value=1),
             r"link_overlap\.value = 1: allowed is true or false",

@@ -8,7 +8,7 @@ from torch import nn
 
 from repro.costs import Counter, Device, Terms, mini_batch
 from repro.costs.device import load
-from repro.costs.roofline import LayerTime, head, layers, operator_seconds, profile
+from repro.costs.roofline import TERMS, LayerTime, head, layers, operator_seconds, profile
 from repro.costs.trace import Op
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.models import build
@@ -123,8 +123,8 @@ def test_the_loss_is_told_apart():
 
 def made_up(scale: float, *, end: bool) -> LayerTime:
     return LayerTime(
-        Terms(scale, 2 * scale, 3 * scale),
-        Terms(4 * scale, 5 * scale, 6 * scale),
+        Terms(scale, 0.0, 2 * scale, 3 * scale),
+        Terms(4 * scale, 0.0, 5 * scale, 6 * scale),
         1.0,
         10,
         5,
@@ -144,7 +144,7 @@ def test_a_profile_sums_the_terms_that_are_wanted():
     assert whole.activation_bytes == (10, 10)
     assert whole.gradient_bytes == (5, 5)
     assert profile(TIMES, LOSS, recompute=False).recompute == (0, 0, 0)
-    parts = [profile(TIMES, LOSS, terms=(term,)) for term in ("matmul", "memory", "launch")]
+    parts = [profile(TIMES, LOSS, terms=(term,)) for term in TERMS]
     assert parts[0].forward == (1, 10, 1100)
     assert tuple(map(sum, zip(*(part.backward for part in parts), strict=True))) == whole.backward
 
@@ -157,7 +157,7 @@ def test_a_profile_without_ends_keeps_their_places():
 
 def test_an_unknown_term_is_one_line():
     with pytest.raises(
-        ValueError, match=r"^terms: no term 'flops': allowed are matmul, memory, launch"
+        ValueError, match=r"^terms: no term 'flops': allowed are matmul, padding, memory, launch"
     ):
         profile(TIMES, LOSS, terms=("matmul", "flops"))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from repro.gpipe.partition.layer_profile import LinkSpeed
-from repro.gpipe.partition.partition import Cost
+from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 
@@ -35,7 +35,7 @@ class PipelineConfig:
     micro_batches: int
     replicas: int = 1
     balance: str | Sequence[int] | Cost = "parameters"
-    partitioner: str = "smallest-largest"
+    partitioner: str = SMALLEST_LARGEST
     checkpoint: str = "always"
     schedule: str = "gpipe"
     transport: str = "auto"

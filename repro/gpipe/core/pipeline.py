@@ -46,7 +46,7 @@ from repro.gpipe.exact import rng
 from repro.gpipe.exact.nonfinite_layer import find_nonfinite_layer
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
-from repro.gpipe.partition.partition import Cost
+from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import in_call, stage_name, status
 from repro.gpipe.schedule.kinds import SCHEDULES
@@ -104,7 +104,7 @@ class Pipeline:
         *,
         replicas: int = 1,
         balance: str | Sequence[int] | Cost = "parameters",
-        partitioner: str = "smallest-largest",
+        partitioner: str = SMALLEST_LARGEST,
         checkpoint: str = "always",
         schedule: str = "gpipe",
         transport: str = "auto",

@@ -61,8 +61,9 @@ def cumulative_share(cost: Cost, layers: int, stages: int) -> list[int]:
     return _counts([*ends, layers])
 
 
+SMALLEST_LARGEST = "smallest-largest"
 PARTITIONERS: dict[str, Callable[[Cost, int, int], list[int]]] = {
-    "smallest-largest": smallest_largest,
+    SMALLEST_LARGEST: smallest_largest,
     "minimum-variance": minimum_variance,
     "cumulative-share": cumulative_share,
 }

@@ -1,18 +1,18 @@
 """Layer times for the cost model: from a device profile, a calibration, or layers that wait."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
 from repro.costs.stage_memory import micro_batch, peak_memory
-from repro.gpipe.core.microbatch import sizes
+from repro.gpipe.core.microbatch import Tree, sizes
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
-from repro.gpipe.partition.partition import additive, smallest_largest
+from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.harness.spec import Link, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.io.redact import expanded
@@ -20,21 +20,48 @@ from repro.models import Model
 from repro.models.timed import TimedLayer
 from repro.simulate import FREE, Calibration, StageCosts, settle, simulate
 
-# Causes of a step's time in the order in which they are added. Each has the terms of the roofline
-# that count, whether the model's ends (embedding, softmax) count, and whether the link does.
-CAUSES: dict[str, tuple[tuple[str, ...], bool, bool]] = {
-    "imbalance": (("matmul",), False, False),
-    "ends": (("matmul",), True, False),
-    "memory-bound": (("matmul", "memory"), True, False),
-    "launch": (roofline.TERMS, True, False),
-    "transfer": (roofline.TERMS, True, True),
+
+class Counted(NamedTuple):
+    """What counts in the time of a step.
+
+    Attributes:
+        terms: of the roofline.
+        ends: the model's ends: embedding, softmax, loss.
+        link: messages between stages.
+        setup: what a step takes before its first action.
+        update: of the optimizer.
+    """
+
+    terms: tuple[str, ...] = roofline.TERMS
+    ends: bool = True
+    link: bool = True
+    setup: bool = True
+    update: bool = True
+
+
+_ALL = Counted()
+_LAYERS_ALONE = Counted(link=False, setup=False, update=False)
+# Causes of a step's time in the order in which they are added, with all that counts up to each.
+CAUSES = {
+    "imbalance": _LAYERS_ALONE._replace(terms=("matmul",), ends=False),
+    "ends": _LAYERS_ALONE._replace(terms=("matmul",)),
+    "tile padding": _LAYERS_ALONE._replace(terms=("matmul", "padding")),
+    "memory-bound": _LAYERS_ALONE._replace(terms=("matmul", "padding", "memory")),
+    "launch": _LAYERS_ALONE,
+    "transfer": Counted(setup=False, update=False),
+    "set-up": Counted(update=False),
 }
+# Bounds of a step's time. Fused: a compiler makes every other operator a part of a matrix product,
+# which then takes no time of its own.
+BOUNDS = {"fused": Counted(terms=("matmul", "padding"))}
 # Figures of a device that `sensitivity` scales, one at a time, by each of the factors.
 FIGURES = (
     "matmul_flops",
     "other_flops",
     "bytes_per_second",
     "launch_s",
+    "tile",
+    "setup_s",
     "link_bytes_per_second",
     "link_latency_s",
 )
@@ -53,9 +80,11 @@ class Source:
 
     Attributes:
         link: between two stages.
+        memory: bytes of a device; None where the layers are those of no device.
     """
 
     link: LinkSpeed
+    memory: float | None = None
 
     def examples(self) -> int:
         """Examples in a micro-batch; 0 where not even one fits into the spec's memory."""
@@ -75,6 +104,10 @@ class Source:
 
     def cumulative_causes(self, n: int) -> dict[str, float]:
         """Cause -> seconds of the step with it and all causes before it; empty if not known."""
+        return {}
+
+    def bounds(self, n: int) -> dict[str, float]:
+        """Bound -> seconds of the step with less that counts; empty if not known."""
         return {}
 
     def sensitivity(self, n: int) -> dict[str, dict[str, Any]]:
@@ -109,7 +142,7 @@ class Waits(Source):
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
         """Layers of each stage."""
-        return _cut(self._spec, layers, link, [1] * len(layers.forward))
+        return _cut(self._spec, layers, link, {})
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         """Costs of the stages."""
@@ -129,10 +162,7 @@ class _Counted(Source):
 
     def cut(self, layers: Profile, link: LinkSpeed) -> tuple[int, ...]:
         """Layers of each stage."""
-        inputs = micro_batch(self._few[0], 1)
-        costs = [
-            self._counter.cost(index, inputs).parameters for index in range(len(self._counter))
-        ]
+        costs = counted_costs(self._counter, micro_batch(self._few[0], 1))
         return _cut(self._spec, layers, link, costs)
 
     def peaks(self, n: int, counts: Sequence[int]) -> list[int]:
@@ -200,6 +230,7 @@ class Roofline(_Counted):
         assert spec.profile is not None
         super().__init__(spec, model, device)
         self._device = devices.load(expanded(spec.profile))
+        self.memory = self._device.memory.value
         self.link = link_speed(spec.link) or self._device.link
 
     def examples(self) -> int:
@@ -225,29 +256,33 @@ class Roofline(_Counted):
         layers = roofline.layers(self._counter, inputs, device)
         return layers, roofline.head(self._counter, inputs, targets, device)
 
-    def _profile(
-        self, times: Times, terms: Sequence[str] = roofline.TERMS, *, ends: bool = True
-    ) -> Profile:
+    def _profile(self, times: Times, counted: Counted = _ALL) -> Profile:
         return roofline.profile(
-            *times, terms=terms, ends=ends, recompute=self._spec.checkpoint != "never"
+            *times,
+            terms=counted.terms,
+            ends=counted.ends,
+            recompute=self._spec.checkpoint != "never",
         )
 
     def costs(self, n: int, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
         """Costs of the stages."""
-        return self._costs(self._times(n, self._device), counts, link)
-
-    def _costs(self, times: Times, counts: Sequence[int], link: LinkSpeed) -> StageCosts:
-        return StageCosts.of(self._profile(times), counts, link, [time.update for time in times[0]])
+        times = self._times(n, self._device)
+        updates = [time.update for time in times[0]]
+        return StageCosts.of(
+            self._profile(times), counts, link, updates, self._device.setup_s.value
+        )
 
     def cumulative_causes(self, n: int) -> dict[str, float]:
         """Cause -> seconds of the step with it and all before it, each with its best cut."""
         times = self._times(n, self._device)
-        seconds = {}
-        for cause, (terms, ends, linked) in CAUSES.items():
-            layers = self._profile(times, terms, ends=ends)
-            link = self.link if linked else FREE
-            seconds[cause] = self._step(StageCosts.of(layers, self.cut(layers, link), link))
-        return seconds
+        return {
+            cause: self._step(times, self._device, counted) for cause, counted in CAUSES.items()
+        }
+
+    def bounds(self, n: int) -> dict[str, float]:
+        """Bound -> seconds of the step with its best cut."""
+        times = self._times(n, self._device)
+        return {name: self._step(times, self._device, counted) for name, counted in BOUNDS.items()}
 
     def sensitivity(self, n: int) -> dict[str, dict[str, Any]]:
         """Figure -> its basis, and seconds of the step under each factor, with its best cut.
@@ -261,17 +296,23 @@ class Roofline(_Counted):
             dependence[name] = {"basis": getattr(self._device, name).basis}
             for word, factor in FACTORS.items():
                 scaled = self._device.with_scaled(name, factor)
-                dependence[name][word] = self._step_on(n, scaled)
+                dependence[name][word] = self._step(self._times(n, scaled), scaled, _ALL)
         return dependence
 
-    def _step_on(self, n: int, device: Device) -> float:
-        """Seconds of the step on another device."""
-        times, link = self._times(n, device), link_speed(self._spec.link) or device.link
-        return self._step(self._costs(times, self.cut(self._profile(times), link), link))
-
-    def _step(self, costs: StageCosts) -> float:
-        schedule = self._spec.make_schedule()
-        return simulate(schedule, costs).step_time
+    def _step(self, times: Times, device: Device, counted: Counted) -> float:
+        """Seconds of the step with what counts, cut anew for it."""
+        layers = self._profile(times, counted)
+        link = link_speed(self._spec.link) or device.link
+        if not counted.link:
+            link = FREE
+        costs = StageCosts.of(
+            layers,
+            self.cut(layers, link),
+            link,
+            [time.update for time in times[0]] if counted.update else (),
+            device.setup_s.value if counted.setup else 0.0,
+        )
+        return simulate(self._spec.make_schedule(), costs).step_time
 
 
 def _sizes(most: int) -> list[int]:
@@ -284,17 +325,32 @@ def _sizes(most: int) -> list[int]:
     return sorted(tries)
 
 
+def counted_costs(counter: Counter, inputs: Tree) -> dict[str, list[int]]:
+    """What stages can be cut by without a clock: parameters and FLOPs of each layer's forward."""
+    layers = [counter.cost(index, inputs) for index in range(len(counter))]
+    return {
+        "parameters": [layer.parameters for layer in layers],
+        "flops": [sum(op.flops for op in layer.forward) for layer in layers],
+    }
+
+
 def _cut(
-    spec: RunSpec, layers: Profile, link: LinkSpeed, parameters: Sequence[int]
+    spec: RunSpec, layers: Profile, link: LinkSpeed, counted: Mapping[str, Sequence[int]]
 ) -> tuple[int, ...]:
-    """Layers of each stage, cut as `repro.gpipe.Pipeline` cuts with measured times."""
+    """Layers of each stage, cut as `repro.gpipe.Pipeline` cuts with measured times.
+
+    Args:
+        spec: says by what stages are cut.
+        layers: seconds of each layer.
+        link: between stages.
+        counted: what was counted of each layer, see `counted_costs`; without it all are alike.
+    """
     L = len(layers.forward)
     spec.fit(L)
     if isinstance(spec.balance, tuple):
         return spec.balance
-    costs = {
-        "time": layers.cost(link),
-        "parameters": additive(parameters),
-        "uniform": additive([1] * L),
-    }
-    return tuple(smallest_largest(costs[spec.balance], L, spec.K))
+    if spec.balance == "time":
+        cost = layers.cost(link)
+    else:
+        cost = additive(counted.get(spec.balance, [1] * L))
+    return tuple(PARTITIONERS[spec.partitioner or SMALLEST_LARGEST](cost, L, spec.K))

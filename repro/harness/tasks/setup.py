@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from repro.costs import Counter
 from repro.gpipe import PipelineConfig
 from repro.gpipe.core.microbatch import split
+from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
 from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
 from repro.harness.spec import RunSpec
-from repro.harness.tasks.cost_sources import link_speed
+from repro.harness.tasks.cost_sources import counted_costs, link_speed
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.simulate import waits
 from repro.methods import Setup
@@ -25,11 +27,16 @@ _SPARE = timedelta(seconds=10)  # a stage waits so long for a neighbour whose li
 def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) -> Setup:
     """The arguments of a method; a balance by time is measured on the first micro-batch."""
     spec = job.spec
+    sample = split(inputs, spec.M)[0]
+    balance: Any = job.balance or spec.balance
+    if balance == "flops":
+        counter = Counter(model.layers, model.loss, device=job.device)
+        balance = additive(counted_costs(counter, sample)["flops"])
     return Setup(
         model.layers,
         model.loss,
-        config=replace(config_of(spec), balance=job.balance or spec.balance),
-        sample=split(inputs, spec.M)[0],
+        config=replace(config_of(spec), balance=balance),
+        sample=sample,
         seed=spec.seed,
         device=device_of(job.device, rank),
         optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
@@ -45,6 +52,7 @@ def config_of(spec: RunSpec) -> PipelineConfig:
         micro_batches=spec.M,
         replicas=spec.D,
         balance=spec.balance,
+        partitioner=spec.partitioner or SMALLEST_LARGEST,
         checkpoint=spec.checkpoint,
         schedule=spec.schedule,
         transport=spec.transport,

@@ -49,6 +49,8 @@ def simulated(spec: RunSpec, device: str, calibration: Calibration | None = None
         "batch": n * spec.M,
         "stages": costs.plain(),
         "rungs": source.cumulative_causes(n) if n else {},
+        "bounds": source.bounds(n) if n else {},
+        "memory": source.memory,
         "sensitivity": source.sensitivity(n) if n else {},
     }
     if n and not timeline.step_time:

@@ -1,0 +1,84 @@
+"""Extents of matrix products, and padding to the tiles of a matrix unit, against hand counts."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.costs import Counter
+from repro.costs.device import load
+from repro.costs.products import extents, padding
+from repro.costs.roofline import operator_seconds
+from repro.costs.trace import Op
+
+
+@pytest.mark.parametrize(
+    ("product", "tile", "factor"),
+    [
+        ((128, 256, 384), 128, 1.0),
+        ((64, 128, 128), 128, 2.0),  # half of the rows are padding
+        ((64, 64, 64), 128, 8.0),
+        ((129, 128, 128), 128, 256 / 129),
+        ((129, 1, 7), 1, 1.0),
+    ],
+)
+def test_padding_rounds_each_extent_up_to_the_tile(product, tile, factor: float):
+    assert padding(product, tile) == pytest.approx(factor)
+
+
+def products_of(layer: nn.Module, inputs: Tensor) -> tuple[list, list]:
+    """Extents of every operator with FLOPs: of F, and of B."""
+    counter = Counter([layer], lambda outputs, _: outputs.sum())
+    cost = counter.cost(0, inputs)
+    return (
+        [op.product for op in cost.forward if op.flops],
+        [op.product for op in cost.backward if op.flops],
+    )
+
+
+def test_extents_of_a_linear_layer_are_tokens_inputs_and_outputs():
+    forward, backward = products_of(nn.Linear(32, 48), torch.zeros(5, 7, 32))
+    assert forward == [(35, 32, 48)]
+    assert sorted(map(sorted, backward)) == [sorted((35, 32, 48))]  # inputs need no gradient
+
+
+def test_extents_of_a_convolution_are_pixels_and_channels_also_in_its_backward():
+    layer = nn.Conv2d(16, 24, (1, 7), stride=2, padding=(0, 3))
+    forward, backward = products_of(layer, torch.zeros(3, 16, 10, 10))
+    assert forward == [(3 * 5 * 5, 16, 24)]
+    assert backward == [(3 * 5 * 5, 16, 24)]
+
+
+def test_extents_of_groups_are_those_of_a_group_along_the_sum():
+    layer = nn.Conv2d(16, 24, 3, groups=2)
+    assert products_of(layer, torch.zeros(1, 16, 5, 5))[0] == [(9, 8, 24)]
+    depthwise = nn.Conv2d(16, 16, 3, groups=16)
+    assert products_of(depthwise, torch.zeros(1, 16, 5, 5))[0] == [None]
+
+
+class Attention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_extents_of_fused_attention_are_queries_head_width_and_keys():
+    assert products_of(Attention(), torch.zeros(2, 4, 20, 8))[0] == [(20, 8, 20)]
+
+
+def test_an_operator_that_multiplies_no_matrices_has_no_extents():
+    assert extents("add.Tensor", (torch.zeros(2), 1), torch.zeros(2)) is None
+
+
+def test_padded_work_takes_its_factor_longer_and_hides_more_of_the_bytes():
+    tpu = load("tpu-v2")
+    work = 2 * 64**3
+    op = Op("mm", work, 2 * 4 * 64**2, 4 * 64**2, (64, 64, 64))
+    time = operator_seconds(op, tpu)
+    seconds = work / tpu.matmul_flops.value
+    assert time.matmul == pytest.approx(seconds)
+    assert time.padding == pytest.approx(7 * seconds)
+    more_bytes = Op("mm", work, 10**6, 0, (64, 64, 64))
+    moved = 10**6 / tpu.bytes_per_second.value
+    assert time.memory == 0  # its bytes take less time than the padded work
+    assert operator_seconds(more_bytes, tpu).memory == pytest.approx(moved - 8 * seconds)
+    assert operator_seconds(op, load("v100")).padding == 0
