@@ -14,7 +14,7 @@ from repro.costs.device import load, names
 from repro.costs.sourced_number import LaunchTime, Rate, Switch
 from repro.gpipe.partition.layer_profile import LinkSpeed
 
-BUILT_IN = ["h100", "h200", "p100-pcie", "tpu-v2", "tpu-v3", "v100"]
+BUILT_IN = ["h100", "h200", "p100-pcie", "p40", "tpu-v2", "tpu-v3", "v100"]
 
 
 def plain() -> dict:
