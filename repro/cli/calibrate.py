@@ -132,26 +132,10 @@ def _file_to_write(path: Path) -> Path:
 
 def profile(rates: "list[Rates]", place: Place, memory: int) -> "Device":
     """The processes' rates as one device: their means, and the slowest link."""
-    from repro.costs import Device
+    from repro.costs import bench
 
-    links = [rate.link for rate in rates[:-1]]
-    cases = (
-        f"matmul: median of {', '.join(rates[0].matmul)}; other: median of "
-        f"{', '.join(rates[0].other)}"
-    )
-    return Device.measured(
-        place.machine.slug,
-        title=place.text,
-        precision="float32",
-        date=date.today().isoformat(),
-        source=f"measured by `repro calibrate` on K={place.K} processes at once; {cases}",
-        matmul_flops=fmean(rate.matmul_flops for rate in rates),
-        other_flops=fmean(rate.other_flops for rate in rates),
-        bytes_per_second=fmean(rate.bytes_per_second for rate in rates),
-        launch_s=fmean(rate.launch_s for rate in rates),
-        memory=memory,
-        link=max(links, key=lambda link: link.seconds(2**20)),
-    )
+    source = f"`repro calibrate` on K={place.K} processes at once"
+    return bench.profile(rates, place.machine.slug, place.text, source, memory)
 
 
 def _memory(place: Place) -> int:

@@ -6,8 +6,9 @@ process repeats the case for a window of time and reports the median call.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
 from repro.gpipe.partition.layer_profile import LinkSpeed
@@ -22,6 +24,7 @@ from repro.gpipe.partition.layer_profile import LinkSpeed
 WINDOW = 0.15  # seconds for each case
 _TINY = 200  # launches that are timed together; one takes a microsecond or two
 _ELEMENT = 4  # bytes of a float32
+_NO_NEIGHBOUR = LinkSpeed(bytes_per_second=1e15)  # the fastest link that a profile may have
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ def run(kind: str, window: float = WINDOW) -> Rates:
         kind: "cpu" or "cuda"; processes take the GPUs in turn.
         window: seconds for each case.
     """
-    wire = Wire(dist.get_world_size(), dist.get_rank())
+    return measure(Wire(dist.get_world_size(), dist.get_rank()), kind, window)
+
+
+def measure(wire: Wire, kind: str, window: float = WINDOW) -> Rates:
+    """The same, called by the first processes of the default group only: one for each stage."""
     device = torch.device("cpu")
     if kind == "cuda":
         device = torch.device("cuda", wire.rank % torch.cuda.device_count())
@@ -72,6 +79,36 @@ def run(kind: str, window: float = WINDOW) -> Rates:
     link = links.speed()
     links.close()
     return Rates(matmul, other, bandwidth, launch_s, link)
+
+
+def profile(rates: Sequence[Rates], name: str, title: str, source: str, memory: int) -> Device:
+    """The rates of all processes as one device: their means, and the slowest link.
+
+    Args:
+        rates: of each process.
+        name: of the profile.
+        title: its full name.
+        source: what measured the rates, such as "`repro calibrate` on K=2 processes at once".
+        memory: bytes of each process.
+    """
+    links = [rate.link for rate in rates[:-1]] or [_NO_NEIGHBOUR]
+    cases = (
+        f"matmul: median of {', '.join(rates[0].matmul)}; other: median of "
+        f"{', '.join(rates[0].other)}"
+    )
+    return Device.measured(
+        name,
+        title=title,
+        precision="float32",
+        date=date.today().isoformat(),
+        source=f"measured by {source}; {cases}",
+        matmul_flops=statistics.fmean(rate.matmul_flops for rate in rates),
+        other_flops=statistics.fmean(rate.other_flops for rate in rates),
+        bytes_per_second=statistics.fmean(rate.bytes_per_second for rate in rates),
+        launch_s=statistics.fmean(rate.launch_s for rate in rates),
+        memory=memory,
+        link=max(links, key=lambda link: link.seconds(2**20)),
+    )
 
 
 class _Bench:

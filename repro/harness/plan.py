@@ -305,7 +305,7 @@ def _bases(name: str, specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
 
 def _wanted(spec: RunSpec, rounds: int) -> int:
     """In how many of a group's rounds a run takes part: one, unless a clock times it."""
-    timed = spec.task in ("train", "calibrate") and spec.fidelity in TIMED
+    timed = spec.task in ("train", "calibrate", "roofline") and spec.fidelity in TIMED
     return rounds if timed else 1
 
 

@@ -103,10 +103,10 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
             )
         return
     model = model or build(spec.model, **spec.arguments)
-    if spec.task == "calibrate" and simulate.waits(model):
+    if spec.task in ("calibrate", "roofline") and simulate.waits(model):
         raise ValueError(
-            f"model = '{spec.model}' with task = 'calibrate': its layers wait as long as they say, "
-            f"so there is nothing to time; `repro simulate {spec.model}` takes what they say"
+            f"model = '{spec.model}' with task = '{spec.task}': its layers wait as long as they "
+            f"say, so there is nothing to time; `repro simulate {spec.model}` takes what they say"
         )
     if spec.modelled:
         simulate.check(spec, model)

@@ -325,6 +325,20 @@ class CalibrateRound(_Round):
     calibration: Calibration
 
 
+class RooflineRound(_Round):
+    """Rates that this machine attains, and what the roofline makes of them for a model's layers.
+
+    Attributes:
+        device: the rates as a device profile, see `repro.costs.Device`.
+        calibration: seconds of the layers by that profile; its sizes, bytes and link are as in a
+            calibration that was timed.
+    """
+
+    task: Literal["roofline"] = "roofline"
+    device: dict[str, Any]
+    calibration: Calibration
+
+
 def _task(record: Any) -> str:
     """The task of a record: the discriminator of `RoundRecord`."""
     if not isinstance(record, Mapping):
@@ -336,7 +350,7 @@ def _task(record: Any) -> str:
     return next((task for name, task in by_content.items() if record.get(name)), "train")
 
 
-RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound
+RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound
 
 
 @cache
@@ -347,7 +361,8 @@ def _round_adapter() -> TypeAdapter[RoundRecord]:
             Annotated[TrainRound, Tag("train")]
             | Annotated[CheckRound, Tag("check")]
             | Annotated[FitRound, Tag("fit")]
-            | Annotated[CalibrateRound, Tag("calibrate")],
+            | Annotated[CalibrateRound, Tag("calibrate")]
+            | Annotated[RooflineRound, Tag("roofline")],
             Discriminator(_task),
         ]
     )

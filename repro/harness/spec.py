@@ -36,7 +36,7 @@ Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "adam"]
 Library = Literal["repro", "torch", "torchgpipe"]
 Transport = Literal["auto", "shm", "gloo"]
-Task = Literal["train", "check", "fit", "calibrate"]
+Task = Literal["train", "check", "fit", "calibrate", "roofline"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
@@ -118,7 +118,8 @@ class RunSpec(Frozen):
         transport: the one that carries the messages between stages.
         task: "train" times steps. "check" holds the library against the unsplit model
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
-            "calibrate" times layers for `repro.simulate`.
+            "calibrate" times layers for `repro.simulate`. "roofline" measures the rates of K
+            devices (`repro.costs.bench`) and gives the times that layers take by these.
         memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
             takes the largest N, up to the one given.
         profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.
@@ -472,7 +473,7 @@ def _check_fit(spec: RunSpec) -> None:
 def _check_modelled(spec: RunSpec) -> None:
     """Raise a ValueError for fields that go with a cost model but have none, or the other way."""
     simulated, emulated = spec.fidelity == "simulated", spec.fidelity == "emulated"
-    calibrates = spec.task == "calibrate"
+    calibrates = spec.task in ("calibrate", "roofline")
     has_profile = spec.profile is not None
     on_a_device = simulated or has_profile
     if spec.modelled and spec.N % spec.M:
@@ -495,7 +496,10 @@ def _check_modelled(spec: RunSpec) -> None:
             "only emulated runs with a profile have one",
         ),
         "task": (spec.task == "train" or not on_a_device, "task='train' alone can be modelled"),
-        "fidelity": (not calibrates or spec.fidelity == "measured", "task='calibrate' is measured"),
+        "fidelity": (
+            not calibrates or spec.fidelity == "measured",
+            f"task='{spec.task}' is measured",
+        ),
         "link": (spec.link is None or spec.task == "train", "only task='train' has one"),
         "D": (
             spec.D == 1 or not (on_a_device or calibrates),

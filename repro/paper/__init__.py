@@ -1,7 +1,7 @@
 """The paper's side of every comparison: its published numbers and its closed forms.
 
-`numbers` holds what Huang et al. (arXiv:1811.06965) and torchgpipe printed, each number with its
-place. `theory` holds the formulas of sections 2.3 and 3. Nothing in this package is measured.
+`numbers` holds what Huang et al. (arXiv:1811.06965), torchgpipe and Lingvo printed, each number
+with its place. `theory` holds the formulas of sections 2.3 and 3. Nothing here is measured.
 """
 
 from repro.paper.numbers import (
@@ -19,6 +19,7 @@ from repro.paper.numbers import (
     breakdown,
     figure,
     figures,
+    lingvo,
     table1,
     table1_claims,
     table2,
@@ -45,6 +46,7 @@ __all__ = [
     "breakdown",
     "figure",
     "figures",
+    "lingvo",
     "table1",
     "table1_claims",
     "table2",

@@ -240,9 +240,18 @@ def figure_axes(name: str) -> tuple[str, str]:
 
 def torchgpipe(name: str) -> list[Peer]:
     """One of torchgpipe's published benchmarks, e.g. `torchgpipe("amoebanetd_speed")`."""
-    prefix = "torchgpipe_"
+    return _peer_rows("torchgpipe", name)
+
+
+def lingvo(name: str) -> list[Peer]:
+    """What Lingvo says of its own GPipe: `lingvo("throughput")`, `lingvo("memory")`."""
+    return _peer_rows("lingvo", name)
+
+
+def _peer_rows(project: str, name: str) -> list[Peer]:
+    prefix = f"{project}_"
     allowed = [key.removeprefix(prefix) for key in _numbers() if key.startswith(prefix)]
-    return _rows(prefix + _known(name, allowed, "torchgpipe"), Peer)
+    return _rows(prefix + _known(name, allowed, project), Peer)
 
 
 def _known(name: str, allowed: list[str], field: str) -> str:

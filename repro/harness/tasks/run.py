@@ -3,7 +3,7 @@
 import torch.distributed as dist
 
 from repro.harness.job import Job, Measured
-from repro.harness.tasks import calibrate, check, fit, simulate, train
+from repro.harness.tasks import calibrate, check, fit, roofline, simulate, train
 from repro.harness.tasks.setup import groups_of
 
 
@@ -18,7 +18,13 @@ def run(job: Job, rank: int) -> Measured | None:
     processes = 1 if job.spec.library == "torchgpipe" else job.spec.devices
     if rank >= processes:
         return None
-    tasks = {"train": train.run, "check": check.run, "fit": fit.run, "calibrate": calibrate.run}
+    tasks = {
+        "train": train.run,
+        "check": check.run,
+        "fit": fit.run,
+        "calibrate": calibrate.run,
+        "roofline": roofline.run,
+    }
     task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
     measured = task(job, rank, groups)
     # Not after an error: closed connections would hide it behind errors of the neighbours.
