@@ -1,0 +1,148 @@
+"""Predicted steps beside published and measured ones, one cell for each K and M."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+from typing import Literal, NamedTuple
+
+from experiments.costs.runs import HERE, NAME, SPEED
+from repro.harness.results import Results, Round, Run
+from repro.harness.schema import RooflineRound
+from repro.harness.spec import RunSpec
+from repro.report.compare import matching, rows_of
+from repro.simulate import Calibration, simulate
+
+Source = Literal["a", "b", "c", "d"]
+SOURCES: dict[Source, str] = {
+    "a": "torchgpipe, Tesla P40",
+    "b": "Lingvo, V100",
+    "c": "measured on CPU cores",
+    "d": "measured on GPUs",
+}
+_SOURCE_OF: dict[str, Source] = {
+    "torchgpipe-amoebanet-d": "a",
+    "torchgpipe-resnet101": "a",
+    "lingvo-v100": "b",
+}
+_ON_GPUS = ("node", "paper")  # scales that measure on GPUs
+
+
+class Pair(NamedTuple):
+    """A predicted and the real throughput of the same step, in the same unit."""
+
+    predicted: float
+    real: float
+
+    @property
+    def quotient(self) -> float:
+        """Predicted over real."""
+        return self.predicted / self.real
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One step that is known, with what the cost model predicts for it.
+
+    Attributes:
+        source: of the real step, one of `SOURCES`.
+        run: the simulated run of a published step, or the measured run.
+        pairs: round -> throughput in examples per second; one round for a published step. Lingvo
+            published throughput for each GPU over that of one GPU, in no unit.
+        base: the same of the cell that ratios of this one are over, in the same rounds.
+    """
+
+    source: Source
+    run: Run
+    pairs: Mapping[str, Pair]
+    base: Mapping[str, Pair]
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether the throughput itself is known, and not only its ratio to another one."""
+        return self.source != "b"
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it is the cell that others are divided by."""
+        return self.pairs is self.base
+
+    @property
+    def absolute_error(self) -> float:
+        """Predicted over real throughput, minus 1: median over rounds. NaN if only ratios exist."""
+        if not self.has_unit:
+            return nan
+        return statistics.median(pair.quotient for pair in self.pairs.values()) - 1
+
+    @property
+    def ratio_error(self) -> float:
+        """Predicted over real ratio to the base, minus 1: median over rounds. NaN of the base."""
+        ratios = [
+            pair.quotient / self.base[name].quotient
+            for name, pair in self.pairs.items()
+            if name in self.base
+        ]
+        return statistics.median(ratios) - 1 if ratios and not self.is_base else nan
+
+    def throughput(self, which: Literal["predicted", "real"]) -> float:
+        """Median over rounds."""
+        return statistics.median(getattr(pair, which) for pair in self.pairs.values())
+
+
+def cells(results: Results) -> list[Cell]:
+    """Every cell whose step is published or measured, and predicted."""
+    runs = [run for run in rows_of(results, experiment=NAME) if run.done]
+    judged = []
+    for group, published in SPEED.items():
+        judged += _published(matching(runs, group=group), published(), _SOURCE_OF[group])
+    here = [run for run in runs if run.group.endswith(HERE)]
+    for place, group in dict.fromkeys((run.place, run.group) for run in here):
+        judged += _measured(matching(here, place=place, group=group))
+    return judged
+
+
+def _published(runs: list[Run], rows: list[tuple[RunSpec, float]], source: Source) -> list[Cell]:
+    """The simulated runs with their published throughput; the first row is the base."""
+    recorded = []
+    for spec, real in rows:
+        run = next((run for run in runs if run.spec == spec), None)
+        pairs = {"published": Pair(run.throughput, real)} if run else {}
+        recorded.append((run, pairs))
+    base = recorded[0][1]
+    return [Cell(source, run, pairs, base) for run, pairs in recorded if run]
+
+
+def _measured(group: list[Run]) -> list[Cell]:
+    """The measured runs of a group; K=1, M=1 is the base."""
+    rates = {
+        (run.K, round_.name): round_.record
+        for run in group
+        for round_ in run.rounds
+        if isinstance(round_.record, RooflineRound)
+    }
+    recorded = []
+    for run in group:
+        if run.spec.task != "train":
+            continue
+        pairs = {}
+        for round_ in run.rounds:
+            record = rates.get((run.K, round_.name))
+            if record is not None:
+                predicted = run.N / _step(record, run, round_)
+                pairs[round_.name] = Pair(predicted, round_.throughput)
+        recorded.append((run, pairs))
+    base = next((pairs for run, pairs in recorded if (run.K, run.M) == (1, 1)), {})
+    source: Source = "d" if group[0].scale in _ON_GPUS else "c"
+    return [Cell(source, run, pairs, base) for run, pairs in recorded if pairs]
+
+
+def _step(record: RooflineRound, run: Run, round_: Round) -> float:
+    """Seconds of a step, from rates of the same round and with the cut of the measured step.
+
+    It is simulated here and is no run of the experiment, because the rates and the cut are known
+    only once both have been measured.
+    """
+    calibration = Calibration.from_plain(record.calibration.model_dump())
+    spec = run.spec
+    costs = calibration.stages(round_.record.balance, spec.N // spec.M, spec.checkpoint)
+    return simulate(spec.make_schedule(), costs).step_time

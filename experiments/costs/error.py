@@ -1,0 +1,61 @@
+"""How far the cost model is off, as one number for other experiments to draw as an error bar."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp, isnan, log1p
+from typing import Literal
+
+from experiments.costs.cells import Cell, cells
+from repro.harness.results import Results
+
+Quantity = Literal["ratio", "throughput"]
+
+
+@dataclass(frozen=True)
+class ErrorBar:
+    """Errors of the cost model over all cells whose step is known.
+
+    An error is |log(predicted / real)|, so that half as fast and twice as fast are equally wrong.
+    Nothing was fitted to these steps, so the same error is to be expected of a step that nobody has
+    measured.
+
+    Attributes:
+        median: half of the cells are nearer.
+        worst: no cell is farther off.
+        cells: how many there are.
+    """
+
+    median: float
+    worst: float
+    cells: int
+
+    def ends(
+        self, value: float, which: Literal["median", "worst"] = "median"
+    ) -> tuple[float, float]:
+        """Lower and upper end of the bar around a simulated value of the same quantity."""
+        factor = exp(getattr(self, which))
+        return value / factor, value * factor
+
+
+def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None:
+    """The error of simulated ratios, or of simulated throughput, over all recorded cells.
+
+    Steps of scale smoke do not count: they are too short to say anything.
+
+    Args:
+        results: recorded runs, those of the experiment `costs` among them.
+        quantity: "ratio": throughput over that of the source's own base cell, such as K=2, M=1.
+            "throughput": examples per second.
+
+    Returns:
+        None without a recorded cell.
+    """
+    return bar_of((cell for cell in cells(results) if cell.run.scale != "smoke"), quantity)
+
+
+def bar_of(judged: Iterable[Cell], quantity: Quantity = "ratio") -> ErrorBar | None:
+    """The error of these cells; None if there are none that have it."""
+    errors = [cell.ratio_error if quantity == "ratio" else cell.absolute_error for cell in judged]
+    sizes = [abs(log1p(error)) for error in errors if not isnan(error)]
+    return ErrorBar(statistics.median(sizes), max(sizes), len(sizes)) if sizes else None
