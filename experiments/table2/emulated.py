@@ -15,7 +15,11 @@ from repro.report.table import Table
 
 @dataclass(frozen=True)
 class Pair:
-    """An emulated run, and the seconds of the same step simulated."""
+    """An emulated run, and the seconds of the same step simulated without set-up.
+
+    Set-up is not emulated. It comes before all actions, so that a step without it is shorter by as
+    much.
+    """
 
     run: Run
     simulated: float
@@ -53,9 +57,10 @@ def tables(results: Results) -> list[Table]:
     for model, runs in emulated.items():
         simulated = protocol(results, model, "controlled")
         for place in places(model):
-            run, step = runs.run(*place), simulated.step(*place)
-            if run and run.done and step == step:
-                lines.append(Pair(run, step))
+            run, modelled = runs.run(*place), simulated.modelled(*place)
+            if run and run.done and modelled and modelled.batch:
+                setup = max(modelled.stages.setup, default=0.0)
+                lines.append(Pair(run, simulated.step(*place) - setup))
     if not lines:
         return []
     columns: list[Column[Pair]] = [

@@ -1,4 +1,4 @@
-"""Table 2 as bars, the best evidence for each cell beside the paper's, and its protocols."""
+"""Table 2 as bars: the best evidence for each cell beside the paper's and beside the ideal."""
 
 import textwrap
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.table2.protocols import above, ran_protocols
+from experiments.costs.error import error_bar
 from experiments.table2.recorded import (
+    HEADLINES,
     MODELS,
     Protocol,
     another_size,
@@ -31,27 +32,30 @@ _WIDTH = 0.21  # of a bar; groups stand 1 apart
 # Where the parts of a group stand, beside its middle.
 _OFFSETS = {"quoted": -0.33, "ours": -0.11, "ideal": 0.11, "measured": 0.28}
 _TITLE_WIDTH = 96  # characters that fit a panel
-_FORMS: dict[theory.Form, str] = {"plain": "--", "early": "-"}
-# Modelled fidelity -> its protocol, the most real first.
-_MODELLED = {"emulated": "emulated", "simulated": "controlled"}
-# Protocol -> label and colour; all are simulated, so of one marker.
-_PROTOCOLS = {
-    "controlled": ("one N", FIDELITIES["simulated"]),
-    "by memory": ("largest N that fits", "#D55E00"),
-    "half widths, by memory": ("largest N that fits, half widths", "#F0C04A"),
-    "by parameters": ("one N, cut by parameters", "#009E73"),
-}
 _SCALES = ("paper", "node", "laptop", "smoke")
+_HATCH = "////"  # of cells that are counted not to fit the device
 Place = tuple[int, int]  # K, M
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The best evidence for a cell: throughput over K=2, M=1; NaN and no fidelity without any."""
+    """The best evidence for a cell: throughput over K=2, M=1; NaN and no fidelity without any.
+
+    Attributes:
+        fidelity: measured, at the paper's size, or simulated.
+        ratio: over K=2, M=1.
+        size: of the model.
+        fits: whether the cell and its base are counted to fit the device.
+        low: lower end of the error bar; NaN without one.
+        high: upper end of it.
+    """
 
     fidelity: str = ""
     ratio: float = nan
     size: str = ""
+    fits: bool = True
+    low: float = nan
+    high: float = nan
 
 
 def bars(results: Results, _rows: list[Run]) -> Figure | None:
@@ -71,9 +75,9 @@ def bars(results: Results, _rows: list[Run]) -> Figure | None:
         _dots(panel, model, smaller[model])
         kinds = dict.fromkeys(cell.fidelity for cell in best[model].values())
         sizes = [
-            _size_of(kind, protocol(results, model, _MODELLED[kind]))
+            _size_of(kind, protocol(results, model, HEADLINES[model]))
             for kind in kinds
-            if kind in _MODELLED
+            if kind == "simulated"
         ]
         panel.set_title(_wrapped("; ".join([model_name(model), *sizes])))
     handles = _legend(evidence, sorted(scales, key=_SCALES.index))
@@ -82,16 +86,23 @@ def bars(results: Results, _rows: list[Run]) -> Figure | None:
 
 
 def best_evidence(results: Results, model: str, K: int, M: int) -> Evidence:
-    """The most real evidence for a cell; measured counts only at the paper's size."""
+    """Measured at the paper's size, else the headline simulation with its error bar."""
     for run in _measured(results, model, K, M):
         if at_papers_size(run):
-            return Evidence("measured", over_k2m1(results, run).value, "the paper's size")
-    for fidelity, name in _MODELLED.items():
-        runs = protocol(results, model, name)
-        if not isnan(runs.ratio(K, M)):
-            size = another_size([runs]) or "the paper's size"
-            return Evidence(fidelity, runs.ratio(K, M), size)
-    return Evidence()
+            ratio = over_k2m1(results, run)
+            size = "the paper's size"
+            return Evidence("measured", ratio.value, size, low=ratio.low, high=ratio.high)
+    headline = protocol(results, model, HEADLINES[model])
+    ratio = headline.ratio(K, M)
+    if isnan(ratio):
+        return Evidence()
+    fits = headline.fits(K, M) is not False and headline.fits(2, 1) is not False
+    low = high = nan
+    bar = error_bar(results)
+    if bar is not None and (K, M) != (2, 1):  # the base is 1 without an error
+        low, high = bar.ends(ratio)
+    size = another_size([headline]) or "the paper's size"
+    return Evidence("simulated", ratio, size, fits, low, high)
 
 
 def smaller_models(results: Results, model: str) -> dict[Place, tuple[str, Ratio]]:
@@ -120,26 +131,17 @@ def _size_of(fidelity: str, runs: Protocol) -> str:
 
 def bars_caption(results: Results) -> str:
     """Two sentences below the bars."""
-    shown = [protocol(results, model, name) for model in MODELS for name in _MODELLED.values()]
-    return (
-        f"Table 2 as bars, throughput over K=2, M=1: quoted, the best evidence {_at(shown)} "
-        "(measured, else emulated, else simulated) and the ideal. Dots, with their intervals: "
-        "measured with a smaller model, whose ratios can show a trend."
+    shown = [protocol(results, model, HEADLINES[model]) for model in MODELS]
+    size = another_size(shown)
+    at = f"at {size}, which shows nothing about the paper," if size else "at the paper's size"
+    bar = (
+        "" if error_bar(results) is None else ", with the median error of the cost model as its bar"
     )
-
-
-def protocols_caption(results: Results) -> str:
-    """Two sentences below the protocols."""
-    shown = [runs for model in MODELS for runs in ran_protocols(results, model).values()]
     return (
-        f"Table 2 under other protocols, simulated {_at(shown)}, each over its own K=2, M=1. No "
-        "pipeline at one mini-batch is above the plain ideal, except by recomputing early."
+        f"Table 2 as bars, throughput over K=2, M=1: quoted, simulated {at} with the largest "
+        f"mini-batch that fits{bar}, and the ideal. Dots, with their intervals: measured with a "
+        "smaller model, whose ratios can show a trend."
     )
-
-
-def _at(protocols: list[Protocol]) -> str:
-    size = another_size(protocols)
-    return f"at {size}, which shows nothing about the paper," if size else "at the paper's size"
 
 
 def _wrapped(title: str) -> str:
@@ -157,8 +159,14 @@ def _bars(axes: Axes, model: str, cells: dict[Place, Evidence]) -> None:
     for x, (place, cell) in enumerate(cells.items()):
         if cell.fidelity:
             colour = FIDELITIES[cell.fidelity]
-            bar = axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, color=colour)
+            hatch = "" if cell.fits else _HATCH
+            bar = axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, color=colour, hatch=hatch)
             axes.bar_label(bar, [f"{cell.ratio:.2f}"], **label)
+            if not isnan(cell.low):
+                ends = [[cell.ratio - cell.low], [cell.high - cell.ratio]]
+                axes.errorbar(
+                    x + _OFFSETS["ours"], cell.ratio, ends, fmt="none", ecolor="#222222", capsize=2
+                )
         ideal = theory.speedup_over_k2m1(*place, "early")
         look: dict[str, Any] = {"facecolor": "none", "edgecolor": THEORY, "linewidth": 0.9}
         bar = axes.bar(x + _OFFSETS["ideal"], ideal, _WIDTH, **look)
@@ -196,70 +204,19 @@ def _legend(evidence: list[Evidence], scales: list[str]) -> list[Any]:
         if sizes:
             handles.append(Patch(facecolor=colour, label=f"{fidelity}, {' or '.join(sizes)}"))
     handles.append(Patch(facecolor="none", edgecolor=THEORY, label="ideal"))
+    if any(not cell.fits for cell in evidence):
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": THEORY, "hatch": _HATCH}
+        handles.append(Patch(label="counted not to fit", **look))
     if scales:
         label = f"measured, {' or '.join(scales)} size: a smaller model"
-        look: dict[str, Any] = {"marker": MARKERS["measured"], "linestyle": ""}
-        handles.append(Line2D([], [], label=label, color=FIDELITIES["measured"], **look))
-    return handles
-
-
-def protocol_dots(results: Results, _rows: list[Run]) -> Figure | None:
-    """Quoted cells over the simulated ones of every protocol; rings above the plain ideal."""
-    ran = {model: ran_protocols(results, model) for model in MODELS}
-    if not any(len(protocols) > 1 for protocols in ran.values()):
-        return None
-    figure, axes = grid(len(MODELS), 1, 3.0)
-    for (panel,), model in zip(axes, MODELS, strict=True):
-        _protocols(panel, model, ran[model])
-    label = "quoted (ringed: above the plain ideal)"
-    handles = [Line2D([], [], marker="D", linestyle="", color=QUOTED, label=label)]
-    for name, (label, colour) in _PROTOCOLS.items():
-        if any(name in protocols for protocols in ran.values()):
-            look: dict[str, Any] = {"marker": MARKERS["simulated"], "linestyle": ""}
-            handles.append(Line2D([], [], color=colour, label=f"simulated: {label}", **look))
-    handles.append(Line2D([], [], linestyle="--", color=THEORY, label="plain ideal"))
-    handles.append(Line2D([], [], linestyle="-", color=THEORY, label="ideal"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    return figure
-
-
-def _protocols(axes: Axes, model: str, protocols: dict[str, Protocol]) -> None:
-    xs = {place: float(x) for x, place in enumerate(places(model))}
-    for place, x in xs.items():
-        for form, style in _FORMS.items():
-            ideal = theory.speedup_over_k2m1(*place, form)
-            axes.hlines(ideal, x - 0.4, x + 0.4, color=THEORY, ls=style, lw=1)
-        axes.plot(x - 0.3, quoted(model, *place), "D", color=QUOTED)
-    ringed = above(model)
-    axes.plot(
-        [xs[place] - 0.3 for place in ringed],
-        [quoted(model, *place) for place in ringed],
-        "o",
-        markersize=12,
-        markerfacecolor="none",
-        markeredgecolor="#222222",
-    )
-    for index, (name, (_, colour)) in enumerate(_PROTOCOLS.items()):
-        if name in protocols:
-            axes.plot(
-                [x - 0.1 + 0.14 * index for x in xs.values()],
-                [protocols[name].ratio(*place) for place in xs],
-                MARKERS["simulated"],
-                color=colour,
+        handles.append(
+            Line2D(
+                [],
+                [],
+                label=label,
+                color=FIDELITIES["measured"],
+                marker=MARKERS["measured"],
                 linestyle="",
             )
-    ticks(axes, list(xs.values()), [f"K={K}\nM={M}" for K, M in xs])
-    axes.set(title=_title(model, protocols), ylabel="throughput over K=2, M=1")
-    axes.set_ylim(bottom=0)
-
-
-def _title(model: str, protocols: dict[str, Protocol]) -> str:
-    """The model, and the size and device of its simulated runs."""
-    title = model_name(model)
-    if size := another_size(protocols.values()):
-        title += f", {size}"
-    if "controlled" in protocols:
-        title += f": {protocols['controlled'].size}"
-    if "half widths, by memory" in protocols:
-        title += f"; half widths: {protocols['half widths, by memory'].size}"
-    return _wrapped(title)
+        )
+    return handles

@@ -1,8 +1,8 @@
-"""Table 2 predicted and held against the paper's: the gap of each cell, cause by cause.
+"""Table 2 predicted: every cell beside the paper's and beside two formulas that know no device.
 
-Ratios are over K=2, M=1; a cause is the difference that it makes to the ratio, so causes add up
-from the uniform pipeline's closed form to the prediction. Models of another size than the paper's
-get no verdict.
+Ratios are over K=2, M=1. The headline is the protocol that could have run on the paper's devices:
+the largest mini-batch that is counted to fit each cell. The others are comparisons, and their cells
+that do not fit earn no verdict.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from math import isnan, nan
 
 from experiments.table2.recorded import (
     CAUSES,
+    HEADLINES,
     MODELS,
     TOLERANCE,
     Protocol,
@@ -23,48 +24,83 @@ from experiments.table2.recorded import (
 from experiments.table2.runs import NAME
 from repro.harness.results import Results
 from repro.paper import theory
-from repro.report.compare import rows_of
 from repro.report.grid import Cell, Column, amount, declared, plain
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
 UPDATE = "update"
-# Explanations of what is left -> their protocol.
-EXPLANATIONS = {"batch": "by memory", "cut by parameters": "by parameters"}
-_HALF = 0.5  # of the gap: what an explanation must close to be named at all
+CONTROLLED = "controlled"
+# Protocols with one N for all cells, which compare schedules and cuts -> their names in tables.
+COMPARISONS = {
+    CONTROLLED: "one N, cut by time",
+    "Lingvo's cut": "one N, Lingvo's cut",
+    "minimum variance": "one N, minimum variance",
+}
+BY_MEMORY = "by memory"
+LINGVO_BY_MEMORY = "Lingvo's cut, by memory"
+# Comparisons that are also shown with every operator but matrix products fused away.
+FUSED = (CONTROLLED, "Lingvo's cut")
+DOES_NOT_FIT = "does not fit"
+_NOT_FITTING = "*"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One cell; every number is a ratio over K=2, M=1.
+    """One cell of the paper; every number is a ratio over K=2, M=1.
 
     Attributes:
-        quoted: the paper's.
-        ideal: of equal layers, recomputing early.
-        predicted: simulated, the controlled protocol.
-        causes: from ideal to predicted, one after the other; their sum is the difference.
-        others: of each explanation, its ratio minus the predicted; NaN where it was not run or
-            nothing fits.
-        whole: explanations whose protocol could run every cell of the model; no other earns a
-            verdict.
-        papers_size: whether what was simulated is of the paper's size.
+        model: name of the model.
+        K: stages.
+        M: micro-batches.
+        protocols: those of the model that were run, by name.
     """
 
     model: str
     K: int
     M: int
-    quoted: float
-    ideal: float
-    predicted: float
-    causes: dict[str, float]
-    others: dict[str, float]
-    whole: tuple[str, ...] = tuple(EXPLANATIONS)
-    papers_size: bool = True
+    protocols: dict[str, Protocol]
 
     @property
     def baseline(self) -> bool:
         """Whether it is the cell that all others are divided by."""
         return (self.K, self.M) == (2, 1)
+
+    @property
+    def quoted(self) -> float:
+        """The paper's ratio."""
+        return quoted(self.model, self.K, self.M)
+
+    def ideal(self, form: theory.Form) -> float:
+        """The closed form at one N; "plain" is the textbook's, from K M / (M + K - 1)."""
+        return theory.speedup_over_k2m1(self.K, self.M, form)
+
+    @property
+    def headline(self) -> Protocol | None:
+        """The protocol that could have run; None where it was not simulated."""
+        return self.protocols.get(HEADLINES[self.model])
+
+    def ratio(self, name: str) -> float:
+        """The ratio under a protocol; NaN where it was not run or nothing fits."""
+        found = self.protocols.get(name)
+        return found.ratio(self.K, self.M) if found else nan
+
+    def fused(self, name: str) -> float:
+        """The ratio under a protocol if operators without matrix products took no time."""
+        found = self.protocols.get(name)
+        return found.bound_ratio("fused", self.K, self.M) if found else nan
+
+    def fits(self, name: str) -> bool | None:
+        """Whether a cell and the one that it is divided by fit the device; None if not known."""
+        found = self.protocols.get(name)
+        if found is None:
+            return None
+        both = (found.fits(self.K, self.M), found.fits(2, 1))
+        return None if None in both else all(both)
+
+    @property
+    def predicted(self) -> float:
+        """The headline's ratio."""
+        return self.ratio(HEADLINES[self.model])
 
     @property
     def gap(self) -> float:
@@ -77,83 +113,36 @@ class Prediction:
         return abs(1 / self.quoted - 1) <= TOLERANCE
 
     @property
-    def unexplained(self) -> float:
-        """Quoted minus the predicted and the batch; a batch that was not run explains nothing."""
-        batch = self.others["batch"]
-        return self.quoted - self.predicted - (0 if isnan(batch) else batch)
-
-    @property
     def verdict(self) -> str:
-        """Consistent, or what closes the gap, or that nothing does."""
+        """Whether the headline is within the tolerance; none of another size or without a fit."""
+        headline = self.headline
+        if headline is None or not headline.N(self.K, self.M):
+            return DOES_NOT_FIT if headline and headline.modelled(self.K, self.M) else EMPTY
         if self.baseline:
             return "baseline"
-        if not self.papers_size:
+        if not headline.papers_size:
             return "another size"
-        if abs(self.gap) <= TOLERANCE:
-            return "consistent"
-        gap = self.quoted - self.predicted
-        left = {
-            name: abs(gap - more)
-            for name, more in self.others.items()
-            if name in self.whole and not isnan(more)
-        }
-        name = min(left, key=lambda name: left[name], default="")
-        if not name or left[name] > _HALF * abs(gap):
-            return "not explained"
-        if left[name] <= TOLERANCE * self.quoted:
-            return name
-        if abs(self.others[name]) > abs(gap):
-            return f"{name} overshoots"
-        return f"{name}, {1 - left[name] / abs(gap):.0%} of the gap"
-
-    @property
-    def largest_cause(self) -> str:
-        """The cause that makes the most difference."""
-        return max(self.causes, key=lambda name: abs(self.causes[name]))
+        if self.fits(HEADLINES[self.model]) is False:
+            return DOES_NOT_FIT
+        if abs(self.gap) > TOLERANCE:
+            return "not consistent"
+        return "consistent, as 1.00 would be" if self.easy else "consistent"
 
 
 def predictions(results: Results) -> list[Prediction]:
-    """Of every cell of the paper that was simulated at one N."""
-    found = []
+    """Of every cell of the models that were simulated."""
+    cells = []
     for model in MODELS:
-        controlled = protocol(results, model, "controlled")
-        others = {name: protocol(results, model, other) for name, other in EXPLANATIONS.items()}
-        for K, M in places(model):
-            if not isnan(controlled.ratio(K, M)):
-                found.append(_prediction(controlled, others, K, M))
-    return found
+        names = (*COMPARISONS, BY_MEMORY, LINGVO_BY_MEMORY, HEADLINES[model])
+        ran = {name: found for name in names if (found := protocol(results, model, name))}
+        if ran:
+            cells += [Prediction(model, K, M, ran) for K, M in places(model)]
+    return cells
 
 
-def _prediction(controlled: Protocol, others: dict[str, Protocol], K: int, M: int) -> Prediction:
-    model = controlled.model
-    predicted = controlled.ratio(K, M)
-    ideal = theory.speedup_over_k2m1(K, M, "early")
-    causes = {}
-    so_far = ideal
-    for cause, name in CAUSES.items():
-        ratio = controlled.cause_ratio(cause, K, M)
-        causes[name] = ratio - so_far
-        so_far = ratio
-    causes[UPDATE] = predicted - so_far
-    run = {name: runs for name, runs in others.items() if runs}
-    return Prediction(
-        model,
-        K,
-        M,
-        quoted(model, K, M),
-        ideal,
-        predicted,
-        causes,
-        {name: run[name].ratio(K, M) - predicted if name in run else nan for name in others},
-        tuple(name for name in run if all(run[name].N(*place) for place in places(model))),
-        all(runs.papers_size for runs in (controlled, *run.values())),
-    )
-
-
-def tables(results: Results) -> list[Table]:
-    """The predictions, and their causes; none before the controlled runs."""
-    found = predictions(results)
-    return [main(results, found), causes(results, found)] if found else []
+def tables(cells: list[Prediction]) -> list[Table]:
+    """The predictions, the other protocols, and the causes; none before a simulation."""
+    return [main(cells), others(cells), causes(cells)] if cells else []
 
 
 HEAD: list[Column[Prediction]] = [
@@ -162,101 +151,115 @@ HEAD: list[Column[Prediction]] = [
     Column("M", lambda cell: plain(cell.M)),
 ]
 QUOTED: Column[Prediction] = Column("quoted", lambda cell: Cell(cell.quoted, f"{cell.quoted:g}"))
-IDEAL: Column[Prediction] = Column("ideal", lambda cell: amount(cell.ideal))
+IDEAL: Column[Prediction] = Column("ideal", lambda cell: amount(cell.ideal("early")))
 
 
-def main(results: Results, found: list[Prediction]) -> Table:
-    """One line a cell: quoted, ideal, predicted, the gap and its verdict."""
+def main(cells: list[Prediction]) -> Table:
+    """One line a cell: quoted, the two formulas, the headline, its gap and verdict."""
     columns: list[Column[Prediction]] = [
         *HEAD,
         QUOTED,
+        Column("textbook", lambda cell: amount(cell.ideal("plain"))),
         IDEAL,
-        *(Column("", partial(_cause, name), name) for name in (*CAUSES.values(), UPDATE)),
         Column("predicted, simulated", lambda cell: amount(cell.predicted), "predicted"),
+        Column("N", _headline_N),
         Column("gap", _gap),
-        Column("most between ideal and predicted", _largest_cause, ""),
-        Column("by memory", partial(_with, "batch"), ""),
-        Column("by parameters", partial(_with, "cut by parameters"), ""),
-        *(Column("", partial(_other, name), name) for name in EXPLANATIONS),
-        Column("", lambda cell: Cell(cell.unexplained), "not explained"),
-        Column("1.00 would do", _easy, ""),
         Column("verdict", lambda cell: plain(cell.verdict)),
     ]
+    headlines = [cell.headline for cell in cells if cell.headline]
     note = (
-        "Throughput over that of K=2, M=1, simulated at one N for all cells of a model and cut by "
-        f"time: {sizes(_controlled(results))}. Consistent: within {TOLERANCE:.0%}, of which "
-        "1.00 would do as well where it says so; else the explanation that leaves the least, if it "
-        f"closes half of the gap or more. Recorded with the code of {_commits(results)}."
+        "Throughput over that of K=2, M=1; predicted with the largest mini-batch that is counted "
+        f"to fit each cell: {sizes(headlines)}. Textbook is K M / (M + K - 1), ideal recomputes "
+        f"early, and consistent is within {TOLERANCE:.0%}."
     )
-    title = titled("Table 2 predicted: quoted against simulated", _protocols(results))
-    return declared("table2_predictions", title, note, found, columns, NAME)
+    title = titled("Table 2 predicted: quoted against simulated", headlines)
+    return declared("table2_predictions", title, note, cells, columns, NAME)
 
 
-def causes(results: Results, found: list[Prediction]) -> Table:
-    """The same with every cause: ideal, each difference, predicted, batch, what is left, quoted."""
+def _headline_N(cell: Prediction) -> Cell:
+    N = cell.headline.N(cell.K, cell.M) if cell.headline else None
+    return Cell(N, str(N or EMPTY))
+
+
+def _gap(cell: Prediction) -> Cell:
+    hidden = cell.baseline or isnan(cell.gap)
+    return Cell(cell.gap, EMPTY if hidden else f"{100 * cell.gap:+.0f} %")
+
+
+def others(cells: list[Prediction]) -> Table:
+    """The same cells under every other protocol, marked where they do not fit the device."""
+    names = dict.fromkeys(name for cell in cells for name in cell.protocols)
+    columns: list[Column[Prediction]] = [*HEAD, QUOTED]
+    for name in names:
+        columns.append(Column(COMPARISONS.get(name, name), partial(_ratio, name)))
+        columns.append(Column("", partial(_fits, name), f"{COMPARISONS.get(name, name)}: fits"))
+    columns += [
+        Column(f"{COMPARISONS[name]}, all else fused", partial(_fused, name)) for name in FUSED
+    ]
+    shown = [found for cell in cells for found in cell.protocols.values()]
+    note = (
+        f"Simulated throughput over that of K=2, M=1 of the same protocol; {_NOT_FITTING} where "
+        "the cell or the one it is divided by is counted not to fit the device. Fused: every "
+        "operator that multiplies no matrices takes no time, a bound of what a compiler can do."
+    )
+    title = titled("Table 2 under other protocols: mini-batch, cut and fusion", shown)
+    return declared("table2_protocols", title, note, cells, columns, NAME, folded=True)
+
+
+def _ratio(name: str, cell: Prediction) -> Cell:
+    ratio = cell.ratio(name)
+    mark = _NOT_FITTING if cell.fits(name) is False else ""
+    if isnan(ratio):
+        return Cell(ratio, "nothing fits" if mark else EMPTY)
+    return Cell(ratio, number(ratio) + mark)
+
+
+def _fits(name: str, cell: Prediction) -> Cell:
+    fits = cell.fits(name)
+    return Cell(None if fits is None else int(fits))
+
+
+def _fused(name: str, cell: Prediction) -> Cell:
+    return amount(cell.fused(name))
+
+
+def causes(cells: list[Prediction]) -> Table:
+    """From the ideal to the controlled protocol, cause by cause, and what is left to quoted."""
+    simulated = [cell for cell in cells if not isnan(cell.ratio(CONTROLLED))]
     columns: list[Column[Prediction]] = [
         *HEAD,
         IDEAL,
         *(Column(name, partial(_cause, name)) for name in (*CAUSES.values(), UPDATE)),
-        Column("predicted", lambda cell: amount(cell.predicted)),
-        Column("batch", partial(_other, "batch")),
-        Column("not explained", lambda cell: _difference(cell.unexplained)),
+        Column("simulated", lambda cell: amount(cell.ratio(CONTROLLED))),
+        Column("left", lambda cell: _difference(cell.quoted - cell.ratio(CONTROLLED))),
         QUOTED,
-        Column("or cut by parameters", partial(_other, "cut by parameters")),
     ]
+    shown = [cell.protocols[CONTROLLED] for cell in simulated]
     note = (
         "Ratios over K=2, M=1 at one N; each cause is what it adds to the ratio on top of those "
         "left of it, with the best cut for what counts then, so that a line adds up to quoted. A "
         "cause that slows the base more than the cell raises the ratio."
     )
-    title = titled(
-        "Table 2 predicted: from the ideal to the quoted ratio, cause by cause (simulated)",
-        _protocols(results),
-    )
-    return declared("table2_causes", title, note, found, columns, NAME, folded=True)
+    title = titled("Table 2 at one N: from the ideal to the quoted ratio, cause by cause", shown)
+    return declared("table2_causes", title, note, simulated, columns, NAME, folded=True)
+
+
+def cause_differences(cell: Prediction) -> dict[str, float]:
+    """What each cause adds to the ratio, one after the other, from the ideal to the controlled."""
+    controlled = cell.protocols[CONTROLLED]
+    differences = {}
+    so_far = cell.ideal("early")
+    for cause, name in CAUSES.items():
+        ratio = controlled.cause_ratio(cause, cell.K, cell.M)
+        differences[name] = ratio - so_far
+        so_far = ratio
+    differences[UPDATE] = cell.ratio(CONTROLLED) - so_far
+    return differences
 
 
 def _cause(name: str, cell: Prediction) -> Cell:
-    return _difference(cell.causes[name])
-
-
-def _other(name: str, cell: Prediction) -> Cell:
-    return _difference(cell.others[name])
+    return _difference(cause_differences(cell)[name])
 
 
 def _difference(value: float) -> Cell:
     return Cell(value, EMPTY if isnan(value) else f"{value:+.2f}")
-
-
-def _gap(cell: Prediction) -> Cell:
-    return Cell(cell.gap, EMPTY if cell.baseline else f"{100 * cell.gap:+.0f} %")
-
-
-def _largest_cause(cell: Prediction) -> Cell:
-    if cell.baseline:
-        return Cell()
-    return Cell(text=f"{cell.largest_cause} {cell.causes[cell.largest_cause]:+.2f}")
-
-
-def _with(name: str, cell: Prediction) -> Cell:
-    return Cell(text=number(cell.predicted + cell.others[name]))
-
-
-def _easy(cell: Prediction) -> Cell:
-    return Cell(text="yes" if cell.easy and cell.verdict == "consistent" else EMPTY)
-
-
-def _controlled(results: Results) -> list[Protocol]:
-    return [protocol(results, model, "controlled") for model in MODELS]
-
-
-def _protocols(results: Results) -> list[Protocol]:
-    """Those that the predictions are made from."""
-    others = [protocol(results, model, name) for model in MODELS for name in EXPLANATIONS.values()]
-    return [*_controlled(results), *others]
-
-
-def _commits(results: Results) -> str:
-    """The commits whose code simulated Table 2."""
-    runs = rows_of(results, experiment=NAME, fidelity="simulated", status="done")
-    return ", ".join(dict.fromkeys(commit for run in runs for commit in run.commit.split(", ")))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import nan
 
-from experiments.table2.runs import NAME, TPUS
+from experiments.table2.runs import CUTS, NAME, TPUS
 from repro.harness.results import Results, Run
 from repro.harness.schema import Modelled
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
@@ -18,14 +18,16 @@ MODELS = tuple(TPUS)
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
 TOLERANCE = 0.10  # of a quoted ratio: within it a prediction is consistent
 # Groups that change more than K and M from cell to cell, or how layers are cut.
-VARIED = ("-by-memory", "-by-parameters")
+VARIED = ("-by-memory", *(f"-{name}" for name in CUTS))
 # Causes that a simulated step is put together from, one after the other -> their names in tables.
 CAUSES = {
     "imbalance": "imbalance",
     "ends": "softmax and embedding",
+    "tile padding": "tile padding",
     "memory-bound": "memory-bound operators",
     "launch": "launch",
     "transfer": "transfer",
+    "set-up": "set-up",
 }
 # Protocol -> its group and fidelity.
 _PROTOCOLS = {
@@ -33,8 +35,12 @@ _PROTOCOLS = {
     "emulated": ("{}-emulated", "emulated"),
     "by memory": ("{}-by-memory", "simulated"),
     "half widths, by memory": ("{}-narrow-by-memory", "simulated"),
-    "by parameters": ("{}-by-parameters", "simulated"),
+    "Lingvo's cut": ("{}-lingvo", "simulated"),
+    "Lingvo's cut, by memory": ("{}-lingvo-by-memory", "simulated"),
+    "minimum variance": ("{}-variance", "simulated"),
 }
+# The protocol of each model that could have run on the paper's devices in every cell it has.
+HEADLINES = {"amoebanet-d": "by memory", "transformer": "half widths, by memory"}
 _SCALES = ("paper", "node", "laptop", "smoke")  # in order of preference; smoke has tiny models
 
 
@@ -98,12 +104,29 @@ class Protocol:
         modelled = self.modelled(K, M)
         return modelled.batch if modelled else None
 
+    def fits(self, K: int, M: int) -> bool | None:
+        """Whether the counted peak of every stage fits the device; None where nobody knows."""
+        run, modelled = self.run(K, M), self.modelled(K, M)
+        if run is None or modelled is None or modelled.memory is None:
+            return None
+        if not modelled.batch:
+            return False
+        peaks = run.rounds[-1].record.peak_bytes
+        return max(peaks) <= modelled.memory if peaks else None
+
     def cause_ratio(self, cause: str, K: int, M: int) -> float:
         """The ratio with all causes up to this one; NaN where there are none."""
         base, cell = self.modelled(2, 1), self.modelled(K, M)
         if base is None or cell is None:
             return nan
         return base.rungs.get(cause, nan) / cell.rungs.get(cause, nan)
+
+    def bound_ratio(self, bound: str, K: int, M: int) -> float:
+        """The ratio under a bound, such as "fused"; NaN where it was not recorded."""
+        base, cell = self.modelled(2, 1), self.modelled(K, M)
+        if base is None or cell is None:
+            return nan
+        return base.bounds.get(bound, nan) / cell.bounds.get(bound, nan)
 
     @property
     def papers_size(self) -> bool:

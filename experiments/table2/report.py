@@ -10,8 +10,8 @@ from math import isnan, nan
 
 from matplotlib.figure import Figure
 
-from experiments.table2 import emulated, predictions, protocols, row32, sensitivity
-from experiments.table2.figures import bars, bars_caption, protocol_dots, protocols_caption
+from experiments.table2 import divisions, emulated, inverse, nulls, predictions, sensitivity
+from experiments.table2.figures import bars, bars_caption
 from experiments.table2.recorded import Protocol, fixed, protocol, quoted, sizes
 from experiments.table2.runs import NAME
 from repro.harness.results import Results, Run
@@ -55,18 +55,21 @@ def tables(results: Results) -> list[Table]:
         return []
     made = [table2(results), table2_speedup(results)]
     if beside_paper(results, NAME):
-        made += predictions.tables(results)
-        made += row32.tables(results)
+        cells = predictions.predictions(results)
+        made += predictions.tables(cells)
+        made += nulls.tables(cells)
+        made += divisions.tables(cells)
+        made += inverse.tables(cells)
         made += sensitivity.tables(results)
-        made += protocols.tables(results)
     return [*made, *emulated.tables(results), table2_long(results)]
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Table 2 as bars and under other protocols; the generic figures of its controlled runs."""
+    """Table 2 as bars and divided by other cells; the generic figures of its controlled runs."""
     if beside_paper(results, NAME):
         yield "bars", bars(results, rows), bars_caption(results)
-        yield "protocols", protocol_dots(results, rows), protocols_caption(results)
+        cells = predictions.predictions(results)
+        yield "divisions", divisions.figure(cells), divisions.CAPTION
     yield from generic.figures(results, fixed(rows), HIDDEN)
 
 

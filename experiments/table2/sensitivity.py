@@ -25,6 +25,8 @@ FIGURES = {
     "other_flops": "rate of other operators",
     "bytes_per_second": "memory bandwidth",
     "launch_s": "launch of an operator",
+    "tile": "tile of the matrix unit",
+    "setup_s": "set-up of a step",
     "link_bytes_per_second": "link bandwidth",
     "link_latency_s": "link latency",
 }

@@ -10,7 +10,8 @@ from typing import Any
 
 from recorded import MACHINE
 
-from experiments.table2.recorded import SIZES
+from experiments.table2.recorded import CAUSES, SIZES
+from experiments.table2.runs import CUTS
 from experiments.table2.sensitivity import FIGURES
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
@@ -27,9 +28,10 @@ FIXED = 0.01  # seconds of each step by memory
 LATE = 0.001  # seconds of all latencies of one micro-batch
 OVERHEAD = 1.05  # emulated over simulated
 STRETCH = 2.0
+MEMORY = 2**30  # bytes of a device
 PROFILES = {"amoebanet-d": "tpu-v2", "transformer": "tpu-v3"}
 NAMES = {
-    "amoebanet-d": ("simulated", "by-memory", "by-parameters", "emulated"),
+    "amoebanet-d": ("simulated", "by-memory", "lingvo", "variance", "emulated"),
     "transformer": ("simulated", "by-memory", "narrow-by-memory", "emulated"),
 }
 
@@ -59,8 +61,9 @@ def _runs(model: str, name: str) -> tuple[RunSpec, ...]:
         if name == "emulated"
         else {"fidelity": "simulated"}
     )
-    more |= {"memory": 2**30} if name.endswith("by-memory") else {}
-    more |= {"balance": "parameters"} if name == "by-parameters" else {}
+    more |= {"memory": MEMORY} if name.endswith("by-memory") else {}
+    if name in CUTS:
+        more |= {"balance": "flops", "partitioner": CUTS[name]}
     Ks = KS if name == "simulated" else KS[1:]
     runs = [RunSpec(K=K, M=M, **more) for K in Ks for M in MS]
     if name == "simulated":
@@ -100,16 +103,16 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
     spans = simulate(make_schedule("gpipe", K, M, spec.checkpoint), stages)
     step = OVERHEAD * spans.step_time if emulated else spans.step_time + FIXED * bool(spec.memory)
     plain = simulate(make_schedule("gpipe", K, M, spec.checkpoint), costs(K, M, N or 1)).step_time
-    rungs = {"imbalance": plain} | dict.fromkeys(
-        ("ends", "memory-bound", "launch", "transfer"), slower * plain
-    )
+    rungs = dict.fromkeys(CAUSES, slower * plain) | {"imbalance": plain}
+    # One N of the Transformer does not fit at K=2, M=1, by which every cell is divided.
+    too_large = (group, K, M) == ("transformer-simulated", 2, 1)
     metrics = {
         "step_s": [step] if N else [],
         "loss": [1.0] if emulated else [],
         "bubble_idle_over_total": [spans.bubble_over_total if N else None],
         "bubble_idle_over_work": [spans.bubble_over_work if N else None],
         "breakdown": {},
-        "peak_bytes": [2**30] * K,
+        "peak_bytes": [2 * MEMORY if too_large else MEMORY] * K,
         "balance": [8 // K] * K,
         "setup_s": 0.1,
         "unit": "images/s",
@@ -118,6 +121,8 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
             "batch": N,
             "stages": stages.plain(),
             "rungs": rungs if N else {},
+            "bounds": {"fused": plain} if N else {},
+            "memory": MEMORY,
             "sensitivity": dependence(M, step) if N else {},
         },
     }

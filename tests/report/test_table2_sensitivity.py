@@ -31,7 +31,7 @@ def shown(modelled):
 def test_a_line_a_figure_between_the_prediction_and_the_widest_range(shown):
     assert list(shown.index) == ["as it is", *FIGURES.values(), "widest range"]
     assert shown.loc["as it is", "K=8, M=32"] == f"{step(2, 1) / step(8, 32):.2f}"
-    assert list(shown["rests on"])[1:-1] == ["sourced"] * 5 + ["assumption"]
+    assert list(shown["rests on"])[1:-1] == ["sourced"] * 7 + ["assumption"]
 
 
 def test_what_slows_base_and_cell_alike_leaves_the_ratio(shown):

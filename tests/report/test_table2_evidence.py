@@ -1,0 +1,205 @@
+"""Table 2's evidence: null models, divisions, what fits, causes, and the inverse problem."""
+
+from dataclasses import replace
+from math import inf, isnan
+from typing import Any
+
+import numpy as np
+import pytest
+from modelled import ENDS, MEMORY
+from recorded import changed_runs
+
+from experiments.table2 import divisions, inverse, nulls, predictions
+from experiments.table2.predictions import CONTROLLED, DOES_NOT_FIT
+from experiments.table2.recorded import HEADLINES, protocol, quoted
+from repro.paper import theory
+from repro.report.style import styled
+
+
+@pytest.fixture(scope="module")
+def cells(modelled):
+    return predictions.predictions(modelled)
+
+
+def of(cells, model, K, M):
+    return next(cell for cell in cells if (cell.model, cell.K, cell.M) == (model, K, M))
+
+
+def test_causes_add_up_from_the_ideal_to_the_quoted(cells):
+    assert len(cells) == 18
+    for cell in cells:
+        causes = predictions.cause_differences(cell)
+        ratio = cell.ratio(CONTROLLED)
+        assert cell.ideal("early") + sum(causes.values()) == pytest.approx(ratio)
+    ideal = theory.speedup_over_k2m1(8, 32, "early")
+    causes = predictions.cause_differences(of(cells, "transformer", 8, 32))
+    assert causes["softmax and embedding"] == pytest.approx(ideal / ENDS - ideal)
+
+
+def test_a_cell_fits_only_if_the_cell_that_it_is_divided_by_does(cells):
+    assert of(cells, "transformer", 8, 4).protocols[CONTROLLED].fits(8, 4)
+    assert of(cells, "transformer", 8, 4).fits(CONTROLLED) is False
+    assert of(cells, "amoebanet-d", 8, 4).fits(CONTROLLED) is True
+    assert of(cells, "transformer", 2, 4).fits("by memory") is False  # nothing fits at all
+    shown = {table.name: table for table in predictions.tables(cells)}["table2_protocols"].shown
+    ours = shown[(shown["model"] == "Transformer") & (shown["K"] == "8") & (shown["M"] == "4")]
+    assert ours["one N, cut by time"].iloc[0].endswith("*")
+    assert not ours["half widths, by memory"].iloc[0].endswith("*")
+
+
+def with_headline(modelled, change):
+    """The Transformer's cell K=4, M=32 with a changed headline run."""
+
+    def changed(run):
+        if run.group != "transformer-narrow-by-memory" or (run.K, run.M) != (4, 32):
+            return run
+        return replace(run, rounds=tuple(change(round_) for round_ in run.rounds))
+
+    return of(predictions.predictions(changed_runs(modelled, changed)), "transformer", 4, 32)
+
+
+def at_ratio(modelled, ratio):
+    """The same with the step that gives this ratio."""
+    headline = protocol(modelled, "transformer", HEADLINES["transformer"])
+
+    def change(round_):
+        step = headline.N(4, 32) / (ratio * headline.throughput(2, 1))
+        return replace(round_, record=round_.record.model_copy(update={"step_s": [step]}))
+
+    return with_headline(modelled, change)
+
+
+def test_verdicts_of_the_headline(modelled):
+    printed = quoted("transformer", 4, 32)
+    assert at_ratio(modelled, 1.09 * printed).verdict == "consistent"
+    assert at_ratio(modelled, 0.89 * printed).verdict == "not consistent"
+    assert of(predictions.predictions(modelled), "transformer", 2, 1).verdict == "baseline"
+
+
+def test_what_does_not_fit_earns_no_verdict(modelled):
+    def too_large(round_):
+        peaks = [2 * MEMORY] * 4
+        return replace(round_, record=round_.record.model_copy(update={"peak_bytes": peaks}))
+
+    assert with_headline(modelled, too_large).verdict == DOES_NOT_FIT
+
+
+def test_the_null_models_have_the_known_errors(cells):
+    """Arithmetic on the printed table alone, so these numbers never change."""
+    found = {(score.model, score.predictor): score for score in nulls.scores(cells)}
+    textbook = found["amoebanet-d", nulls.TEXTBOOK]
+    assert (round(textbook.median, 3), textbook.near) == (0.647, 0)
+    textbook = found["transformer", nulls.TEXTBOOK]
+    assert (round(textbook.median, 3), textbook.near) == (0.077, 5)
+    early = found["transformer", nulls.EARLY]
+    assert (round(early.median, 3), early.near) == (0.092, 4)
+
+
+def score(*gaps):
+    return nulls.Score("transformer", "made up", gaps, len(gaps))
+
+
+def test_a_prediction_beats_another_in_both_numbers():
+    assert score(0.01, 0.2, 0.2).beats(score(0.3, 0.3, 0.3))
+    assert not score(0.2, 0.2, 0.2).beats(score(0.01, 0.05, 0.9))
+    assert not score(0.2, 0.2, 0.2).beats(score(0.05, 0.21, 0.21))  # fewer cells are near
+    assert not score(0.2, 0.2).beats(score(0.2, 0.2))
+
+
+def test_a_score_says_what_it_beats(modelled, cells):
+    (table,) = nulls.tables(cells)
+    shown = table.shown
+    nulls_shown = shown[shown["beats"] == "null model"]
+    assert len(nulls_shown) == 4
+    assert set(shown["beats"]) <= {"null model", "both", "neither", "textbook alone"} | {
+        f"{nulls.EARLY} alone"
+    }
+    ours = shown[(shown["model"] == "Transformer") & (shown["prediction"] == "one N, cut by time")]
+    assert list(ours["do not fit"]) == ["8"]
+
+
+def test_divisions_have_the_known_quotients():
+    found = {(d.model, d.K, d.M, d.under): d for d in divisions.divisions("amoebanet-d")}
+    gains = [found["amoebanet-d", K, 32, (K, 4)] for K in (2, 4, 8)]
+    assert [round(gain.quoted, 3) for gain in gains] == [1.131, 1.460, 2.023]
+    assert [round(gain.ideal, 3) for gain in gains] == [1.160, 1.460, 1.987]
+    assert all(abs(gain.quoted / gain.ideal - 1) < 0.026 for gain in gains)
+    assert len(found) == 9
+
+
+@pytest.mark.parametrize(("K", "M"), [(2, 4), (4, 1), (4, 32), (8, 4)])
+def test_the_effective_number_is_that_of_the_ideal_itself(K: int, M: int):
+    ratio = theory.speedup_over_k2m1(K, M, "early")
+    assert divisions.effective_micro_batches(K, ratio) == pytest.approx(M)
+
+
+def test_no_number_of_micro_batches_gives_seven_eighths_of_k():
+    assert divisions.effective_micro_batches(8, 7.0) == inf
+    assert divisions.effective_micro_batches(8, 6.99) > 1000
+
+
+def test_divisions_are_drawn_for_both_models(cells):
+    with styled():
+        figure: Any = divisions.figure(cells)
+        assert len(figure.axes) == 4
+        assert divisions.figure([]) is None
+
+
+def test_a_step_without_unknowns_is_the_ideal_s():
+    n = np.array([1.0, 4.0])
+    ideal = theory.step_time(4, 8, "early", 1 / 4, 1 / 4, 2 / 4)
+    assert inverse.step(4, 8, n, 0.0, 0.0, 1.0) == pytest.approx(n * ideal)
+    more = inverse.step(4, 8, n, 0.5, 3.0, 1.25)
+    expected = [
+        3.0 + theory.step_time(4, 8, "early", F, F, B)
+        for F, B in ((1.25 * k / 4 + 0.5, 2.5 * k / 4 + 0.5) for k in n)
+    ]
+    assert more == pytest.approx(expected)
+
+
+PLACES = [(K, M) for K in (2, 4, 8) for M in (1, 4, 32)]
+EXAMPLES = {place: np.array([1.0, 2.0, 4.0, 8.0]) for place in PLACES}
+EVEN = dict.fromkeys((2, 4, 8), 1.0)
+
+
+def test_the_inverse_finds_what_a_table_was_made_from():
+    """A table of c = 1, s = 2 and one example a micro-batch everywhere is reproduced."""
+    one = np.array([1.0])
+
+    def rate(K, M):
+        return M / inverse.step(K, M, one, 1.0, 2.0, 1.0)[0]
+
+    table = {(K, M): rate(K, M) / rate(2, 1) for K, M in PLACES}
+    best, solved = inverse.solve(table, EXAMPLES, EVEN)
+    assert best is not None
+    assert best.worst == pytest.approx(0, abs=1e-9)
+    assert (1.0, 2.0) in solved
+
+
+def test_the_inverse_of_the_impossible_has_no_solution():
+    """No unknown makes eight stages a hundred times as fast as two."""
+    table = dict.fromkeys(PLACES, 1.0) | {(8, 32): 100.0}
+    best, solved = inverse.solve(table, EXAMPLES, EVEN)
+    assert best is not None
+    assert best.worst > inverse.WITHIN
+    assert solved == []
+    missing = EXAMPLES | {(4, 4): np.array([])}
+    assert inverse.solve(table, missing, EVEN) == (None, [])
+
+
+def test_one_mini_batch_for_all_cells_is_one():
+    ideal = {(K, M): theory.speedup_over_k2m1(K, M, "early") for K, M in PLACES}
+    examples = {(K, M): np.array([32.0, 64.0]) / M for K, M in PLACES}
+    best, solved = inverse.solve(ideal, examples, EVEN, same_N=True)
+    assert best is not None
+    assert best.worst == pytest.approx(0, abs=1e-9)
+    assert set(best.N.values()) <= {32, 64}
+    assert (0.0, 0.0) in solved
+
+
+def test_the_inverse_of_the_paper_is_not_identified(cells):
+    lines = inverse.answers(cells)
+    verdicts = {(line.model, line.limit): line.verdict for line in lines}
+    assert verdicts["amoebanet-d", "any N up to 4096"] == "not identified"
+    assert verdicts["amoebanet-d", "one N for all cells"] == "not reproduced by any"
+    assert all(line.best is None or not isnan(line.best.worst) for line in lines)
