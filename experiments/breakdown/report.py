@@ -18,7 +18,7 @@ from repro.paper import breakdown as paper_breakdown
 from repro.report.bars import drawable, stack
 from repro.report.compare import beside_paper, fidelities, rows_of, where
 from repro.report.grid import Cell, Column, declared, plain, share
-from repro.report.rounds import parts
+from repro.report.rounds import fits, parts
 from repro.report.style import PART_NAMES, PARTS, grid, model_name
 from repro.report.table import EMPTY, NOT_RUN, Table
 
@@ -73,7 +73,7 @@ def by_part(results: Results) -> Table:
 
     def against_pie(part: str, run: Run) -> Cell:
         value, printed = parts(run)[part], PIE.get(part, nan)
-        return Cell(value - printed, verdict(part, value, printed))
+        return Cell(value - printed, verdict(part, value, printed, fitting=fits(run)))
 
     for (name, fidelity), run in runs.items():
         comparable = fidelity == "simulated" and run.done and at_papers_size(run)
@@ -91,13 +91,18 @@ def by_part(results: Results) -> Table:
     return declared(NAME, title, note, _ORDER, columns, NAME)
 
 
-def verdict(part: str, value: float, printed: float) -> str:
-    """`+1.4 points, consistent`: how far a share is from the pie's, and what that shows."""
+def verdict(part: str, value: float, printed: float, *, fitting: bool | None = None) -> str:
+    """`+1.4 points, consistent`: how far a share is from the pie's, and what that shows.
+
+    A run that is counted not to fit its device earns no verdict.
+    """
     if isnan(printed) or isnan(value):
         return EMPTY
     off = f"{100 * (value - printed):+.1f} points"
+    if fitting is False:
+        return f"{off}, does not fit"
     if part == "setup":
-        return f"{off}, not modelled"
+        return f"{off}, assumed from the pie"
     if part == "bubble":
         return f"{off}, fitted"
     if printed <= 2 * CLOSE:

@@ -8,6 +8,8 @@ from typing import Literal
 
 from experiments.costs.cells import Cell, cells
 from repro.harness.results import Results
+from repro.report import table as report
+from repro.report.grid import amount
 
 Quantity = Literal["ratio", "throughput"]
 
@@ -59,3 +61,14 @@ def bar_of(judged: Iterable[Cell], quantity: Quantity = "ratio") -> ErrorBar | N
     errors = [cell.ratio_error if quantity == "ratio" else cell.absolute_error for cell in judged]
     sizes = [abs(log1p(error)) for error in errors if not isnan(error)]
     return ErrorBar(statistics.median(sizes), max(sizes), len(sizes)) if sizes else None
+
+
+MEANING = "[low, high] around a simulated ratio is the cost model's median error, see `costs`"
+
+
+def with_error(ratio: float, bar: ErrorBar | None) -> report.Cell:
+    """`1.49 [1.38, 1.61]`: a simulated ratio with the median error of the cost model."""
+    if bar is None or isnan(ratio):
+        return amount(ratio)
+    low, high = bar.ends(ratio)
+    return report.Cell(ratio, f"{ratio:.2f} [{low:.2f}, {high:.2f}]", low, high)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
 
+from experiments.costs.error import MEANING, ErrorBar, with_error
 from experiments.table2.recorded import (
     CAUSES,
     HEADLINES,
@@ -140,9 +141,14 @@ def predictions(results: Results) -> list[Prediction]:
     return cells
 
 
-def tables(cells: list[Prediction]) -> list[Table]:
-    """The predictions, the other protocols, and the causes; none before a simulation."""
-    return [main(cells), others(cells), causes(cells)] if cells else []
+def tables(cells: list[Prediction], bar: ErrorBar | None) -> list[Table]:
+    """The predictions, the other protocols, and the causes; none before a simulation.
+
+    Args:
+        cells: of the paper.
+        bar: error of the cost model; None where it is not known.
+    """
+    return [main(cells, bar), others(cells), causes(cells)] if cells else []
 
 
 HEAD: list[Column[Prediction]] = [
@@ -154,14 +160,19 @@ QUOTED: Column[Prediction] = Column("quoted", lambda cell: Cell(cell.quoted, f"{
 IDEAL: Column[Prediction] = Column("ideal", lambda cell: amount(cell.ideal("early")))
 
 
-def main(cells: list[Prediction]) -> Table:
-    """One line a cell: quoted, the two formulas, the headline, its gap and verdict."""
+def main(cells: list[Prediction], bar: ErrorBar | None) -> Table:
+    """One line a cell: quoted, the two formulas, the headline with its error, gap and verdict."""
     columns: list[Column[Prediction]] = [
         *HEAD,
         QUOTED,
         Column("textbook", lambda cell: amount(cell.ideal("plain"))),
         IDEAL,
-        Column("predicted, simulated", lambda cell: amount(cell.predicted), "predicted"),
+        Column(
+            "predicted, simulated",
+            lambda cell: with_error(cell.predicted, None if cell.baseline else bar),
+            "predicted",
+            ends=("predicted: low", "predicted: high"),
+        ),
         Column("N", _headline_N),
         Column("gap", _gap),
         Column("verdict", lambda cell: plain(cell.verdict)),
@@ -170,7 +181,7 @@ def main(cells: list[Prediction]) -> Table:
     note = (
         "Throughput over that of K=2, M=1; predicted with the largest mini-batch that is counted "
         f"to fit each cell: {sizes(headlines)}. Textbook is K M / (M + K - 1), ideal recomputes "
-        f"early, and consistent is within {TOLERANCE:.0%}."
+        f"early, and consistent is within {TOLERANCE:.0%}; {MEANING}."
     )
     title = titled("Table 2 predicted: quoted against simulated", headlines)
     return declared("table2_predictions", title, note, cells, columns, NAME)

@@ -12,6 +12,7 @@ from repro.harness.spec import canonical
 from repro.paper import table2 as paper_table2
 from repro.report.compare import rows_of
 from repro.report.grid import Grid
+from repro.report.rounds import fits
 from repro.report.style import model_name
 
 MODELS = tuple(TPUS)
@@ -106,13 +107,7 @@ class Protocol:
 
     def fits(self, K: int, M: int) -> bool | None:
         """Whether the counted peak of every stage fits the device; None where nobody knows."""
-        run, modelled = self.run(K, M), self.modelled(K, M)
-        if run is None or modelled is None or modelled.memory is None:
-            return None
-        if not modelled.batch:
-            return False
-        peaks = run.rounds[-1].record.peak_bytes
-        return max(peaks) <= modelled.memory if peaks else None
+        return fits(self.run(K, M))
 
     def cause_ratio(self, cause: str, K: int, M: int) -> float:
         """The ratio with all causes up to this one; NaN where there are none."""

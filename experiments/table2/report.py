@@ -10,6 +10,7 @@ from math import isnan, nan
 
 from matplotlib.figure import Figure
 
+from experiments.costs.error import error_bar
 from experiments.table2 import divisions, emulated, inverse, nulls, predictions, sensitivity
 from experiments.table2.figures import bars, bars_caption
 from experiments.table2.recorded import Protocol, fixed, protocol, quoted, sizes
@@ -56,7 +57,7 @@ def tables(results: Results) -> list[Table]:
     made = [table2(results), table2_speedup(results)]
     if beside_paper(results, NAME):
         cells = predictions.predictions(results)
-        made += predictions.tables(cells)
+        made += predictions.tables(cells, error_bar(results))
         made += nulls.tables(cells)
         made += divisions.tables(cells)
         made += inverse.tables(cells)

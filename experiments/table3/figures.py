@@ -6,8 +6,10 @@ from math import inf, isnan
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
+from experiments.costs.error import error_bar
 from experiments.table3.runs import NAME, M
 from experiments.table3.series import (
     KS,
@@ -23,7 +25,7 @@ from experiments.table3.series import (
 from repro.harness.results import Results, Run
 from repro.report.compare import beside_paper, speed_name, where
 from repro.report.ratio import NO_INTERVAL, over
-from repro.report.rounds import parts
+from repro.report.rounds import fits, parts
 from repro.report.style import (
     FIDELITIES,
     MARKERS,
@@ -41,7 +43,9 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     yield (
         "bars",
         bars(results),
-        f"Throughput over K=2 at M={M}. Ideal: equal stages and free messages.",
+        f"Throughput over K=2 at M={M}; the ideal has equal stages and free messages. Bars of "
+        "simulated cells are the cost model's median error, and hatched cells are counted not to "
+        "fit the device.",
     )
     yield (
         "throttled",
@@ -78,7 +82,10 @@ def _panel(axes: Axes, results: Results, series: Series) -> None:
     heights: dict[str, dict[int, float]] = {}
     if beside_paper(results, NAME):
         heights["quoted"] = {K: quoted(series.model, K) for K in KS}
+    # What is emulated shows our runtime, and not the paper's devices.
     for fidelity in by_line.fidelities:
+        if fidelity == "emulated":
+            continue
         runs = [by_line.run(fidelity, series, K) for K in KS]
         done = [run for run in runs if run is not None and run.done]
         if done:
@@ -94,11 +101,29 @@ def _panel(axes: Axes, results: Results, series: Series) -> None:
         if name != "ideal":
             look = {"color": FIDELITIES[name]}
         drawn = axes.bar(places, list(known.values()), width * 0.94, label=name, **look)
+        if name == "simulated":
+            _mark_uncertainty(axes, drawn, results, series, known)
         texts = [f"{ratio:.2f}" for ratio in known.values()]
         axes.bar_label(drawn, texts, fontsize=7.5, padding=1.5)
     ticks(axes, list(range(len(KS))), [f"K={K}" for K in KS])
     axes.set(title=series.title, ylabel="throughput over K=2")
     axes.grid(axis="x", visible=False)
+
+
+def _mark_uncertainty(
+    axes: Axes, drawn: BarContainer, results: Results, series: Series, ratios: dict[int, float]
+) -> None:
+    """Error bars of the cost model on simulated bars, and hatches where a cell does not fit."""
+    by_line, bar = runs_by_line(results), error_bar(results)
+    for patch, (K, ratio) in zip(drawn, ratios.items(), strict=True):
+        if False in (fits(by_line.run("simulated", series, k)) for k in (K, 2)):
+            patch.set_hatch("////")
+        if bar is not None and K != 2:
+            low, high = bar.ends(ratio)
+            x = patch.get_x() + patch.get_width() / 2
+            axes.errorbar(
+                x, ratio, [[ratio - low], [high - ratio]], fmt="none", ecolor=THEORY, capsize=2
+            )
 
 
 def slow_links(results: Results) -> Figure | None:

@@ -64,7 +64,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         needs="any machine; 8 GPUs to measure every cell",
         deviations=DEVIATIONS,
         minutes={"smoke": 0.5, "laptop": 3, "node": 10, "paper": 10},
-        version=2,
+        version=3,
         rounds=ROUNDS[scale],
         groups=(
             *simulated,

@@ -20,3 +20,18 @@ def costs(run: Run) -> StageCosts | None:
     """The modelled stage costs of a simulated or emulated run, of the newest round."""
     modelled = [round_.modelled for round_ in run.rounds if round_.modelled]
     return StageCosts.from_plain(modelled[-1].stages.model_dump()) if modelled else None
+
+
+def fits(run: Run | None) -> bool | None:
+    """Whether the counted peak of every stage of a modelled run fits its device.
+
+    None where that is not known: the run is not modelled, or was not run.
+    """
+    if run is None or not run.done or not run.rounds:
+        return None
+    modelled, peaks = run.rounds[-1].modelled, run.rounds[-1].record.peak_bytes
+    if modelled is None or modelled.memory is None:
+        return None
+    if not modelled.batch:
+        return False  # not even micro-batches of one example
+    return max(peaks) <= modelled.memory if peaks else None

@@ -41,7 +41,9 @@ def test_a_cell_fits_only_if_the_cell_that_it_is_divided_by_does(cells):
     assert of(cells, "transformer", 8, 4).fits(CONTROLLED) is False
     assert of(cells, "amoebanet-d", 8, 4).fits(CONTROLLED) is True
     assert of(cells, "transformer", 2, 4).fits("by memory") is False  # nothing fits at all
-    shown = {table.name: table for table in predictions.tables(cells)}["table2_protocols"].shown
+    shown = {table.name: table for table in predictions.tables(cells, None)}[
+        "table2_protocols"
+    ].shown
     ours = shown[(shown["model"] == "Transformer") & (shown["K"] == "8") & (shown["M"] == "4")]
     assert ours["one N, cut by time"].iloc[0].endswith("*")
     assert not ours["half widths, by memory"].iloc[0].endswith("*")
