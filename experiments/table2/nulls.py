@@ -60,7 +60,7 @@ def scores(cells: list[Prediction]) -> list[Score]:
             TEXTBOOK: [cell.ideal("plain") for cell in judged],
             EARLY: [cell.ideal("early") for cell in judged],
         }
-        names = {HEADLINES[model]: f"headline: {HEADLINES[model]}"}
+        names = {HEADLINES[model]: f"headline ({HEADLINES[model]})"}
         names |= {LINGVO_BY_MEMORY: LINGVO_BY_MEMORY, **COMPARISONS}
         for name, shown in names.items():
             predicted[shown] = [cell.ratio(name) for cell in judged]
