@@ -11,6 +11,7 @@ from repro.harness.job import Job
 from repro.harness.pools import Local
 from repro.harness.schema import TrainRound
 from repro.harness.spec import RunSpec
+from repro.harness.tasks.run import run
 from repro.harness.workers import Outcome, Workers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
@@ -96,6 +97,29 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert silent.reason.endswith("stage 1, F0 of step 0 when last heard of)")
         assert alive(pids) == []
     assert before == {name: os.environ.get(name) for name in before}
+
+
+def test_stages_are_cut_by_counted_flops_as_the_cost_model_cuts(tmp_path: Path):
+    """One layer has most of the FLOPs, so that the three rules cut it differently from a count."""
+    with Workers(Local(2, tmp_path / "logs")) as crew:
+        for partitioner in (None, "minimum-variance", "cumulative-share"):
+            spec = RunSpec(
+                model="transformer",
+                model_args={"L": 5, "d": 16, "H": 32, "heads": 2, "V": 512, "T": 8},
+                K=2,
+                M=2,
+                N=4,
+                warmup=0,
+                steps=1,
+                balance="flops",
+                partitioner=partitioner,
+            )
+            simulated = spec.model_copy(update={"fidelity": "simulated", "profile": "v100"})
+            predicted = run(Job(simulated), 0)
+            assert predicted is not None
+            measured = trained(crew.measure(Job(spec), 60))
+            assert measured.balance == predicted.record.balance
+            assert measured.balance[0] > measured.balance[1], "the softmax has most of the FLOPs"
 
 
 @pytest.mark.parametrize(
