@@ -42,10 +42,19 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each after a layer norm, on [N, T, d]."""
 
-    def __init__(self, d: int, H: int, heads: int, dropout: float, attention: Attention) -> None:
+    def __init__(
+        self,
+        d: int,
+        H: int,
+        heads: int,
+        dropout: float,
+        attention: Attention,
+        attention_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.attend = _plain if attention == "plain" else _fused
+        self.attention_dropout = attention_dropout
         self.attention_norm = nn.LayerNorm(d)
         self.query, self.key, self.value, self.out = (_linear(d, d) for _ in range(4))
         self.feed_forward_norm = nn.LayerNorm(d)
@@ -53,7 +62,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both branches; dropout is on their outputs (Vaswani et al., section 5.4) only."""
+        """Add both branches; dropout is on their outputs (Vaswani et al., section 5.4)."""
         x = x + self.dropout(self._attention(self.attention_norm(x)))
         hidden = functional.relu(self.expand(self.feed_forward_norm(x)))
         return x + self.dropout(self.contract(hidden))
@@ -64,7 +73,8 @@ class Block(nn.Module):
             project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
-        return self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
+        p = self.attention_dropout if self.training else 0.0
+        return self.out(self.attend(q, k, v, p).transpose(1, 2).flatten(2))
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -81,6 +91,7 @@ def transformer(
     T: int = 1024,
     dropout: float = 0.1,
     attention: Attention = "plain",
+    attention_dropout: float = 0.0,
 ) -> Model:
     """Transformer-L; the default sizes are those of Table 1, the default L is that of Table 2.
 
@@ -95,6 +106,10 @@ def transformer(
         attention: "plain": matrix products and softmax, as in the paper's time, which keep weights
             of [N, heads, T, T]; "fused": torch's scaled_dot_product_attention, which does not keep
             them. The results are the same.
+        attention_dropout: dropout on the attention weights. The paper states none; the authors'
+            Lingvo has 0.1. It keeps two more tensors of [N, heads, T, T] a block: which weights
+            were dropped, and what was left of them. On a CPU torch has no fused kernel with
+            dropout, so that "fused" keeps the weights too.
     """
     for name, value in {"L": L, "H": H, "heads": heads, "T": T}.items():
         require(value >= 1, name, value, "1 or more", f"{name}=1")
@@ -115,7 +130,14 @@ def transformer(
         f"V={text.MIN_VOCABULARY}",
     )
     require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.1")
-    block = partial(Block, d, H, heads, dropout, attention)
+    require(
+        0 <= attention_dropout < 1,
+        "attention_dropout",
+        attention_dropout,
+        "a number in [0, 1)",
+        "attention_dropout=0.1",
+    )
+    block = partial(Block, d, H, heads, dropout, attention, attention_dropout)
     return Model(
         name="transformer",
         layers=(partial(Embedding, V, d, T, dropout), *[block] * L, partial(_linear, d, V)),
@@ -126,16 +148,19 @@ def transformer(
     )
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention as matrix products; all tensors are [N, heads, T, d / heads]."""
+def _plain(q: Tensor, k: Tensor, v: Tensor, p: float) -> Tensor:
+    """Attention as matrix products, weights dropped with p; tensors [N, heads, T, d / heads]."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(future, -math.inf).softmax(-1) @ v
+    weights = scores.masked_fill(future, -math.inf).softmax(-1)
+    if p > 0:
+        weights = functional.dropout(weights, p)
+    return weights @ v
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention in one fused kernel; all tensors are [N, heads, T, d / heads]."""
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+def _fused(q: Tensor, k: Tensor, v: Tensor, p: float) -> Tensor:
+    """Attention in one fused kernel, weights dropped with p; tensors [N, heads, T, d / heads]."""
+    return functional.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -22,7 +22,13 @@ _WHERE_SEVERAL = (
     "warmup",
     "steps",
 )
-_UPDATES = {"sgd": "SGD", "rmsprop": "RMSProp", "adam": "Adam", "adamw": "AdamW"}
+_UPDATES = {
+    "sgd": "SGD",
+    "rmsprop": "RMSProp",
+    "rmsprop-momentum": "RMSProp with momentum",
+    "adam": "Adam",
+    "adamw": "AdamW",
+}
 _EMULATION = ("stretch", "steps", "warmup", "trace", "transport")  # how an emulation is run
 _REAL_LAYERS = ("data", "compute", "device")  # labels of runs with real layers
 

@@ -36,6 +36,10 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         ({"K": 2, "balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({"balance": "tim"}, ["balance = 'tim'", "uniform", "did you mean 'time'"]),
         ({"optimizer": "sgdd"}, ["optimizer = 'sgdd'", "adam"]),
+        (
+            {"optimizer": "rmsprop-momentun"},
+            ["optimizer = 'rmsprop-momentun'", "did you mean 'rmsprop-momentum'"],
+        ),
         ({"lr": 0}, ["lr = 0", "more than 0"]),
         ({"model": ""}, ["model = ''"]),
         ({"D": 2, "M": 5}, ["M = 5", "each of D = 2 replicas", "N = 8", "1 to 4"]),

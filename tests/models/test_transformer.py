@@ -2,6 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from repro.costs import Counter, mini_batch
+from repro.costs.stage_memory import micro_batch
 from repro.models import build
 from repro.models.transformer import Block
 
@@ -80,6 +82,38 @@ def test_attention_agrees_with_torchs_own():
     torch.testing.assert_close(block._attention(x), expected)
 
 
+@pytest.mark.parametrize(
+    ("attention", "more_tensors"),
+    [
+        # The mask of dropout, and the weights that it leaves.
+        ("plain", 2),
+        # On a CPU there is no fused kernel with dropout: it keeps the weights too.
+        ("fused", 3),
+    ],
+)
+def test_dropout_of_attention_keeps_as_much_as_is_counted_by_hand(attention, more_tensors):
+    N, heads, T = 2, SMALL["heads"], SMALL["T"]
+    saved = []
+    for p in (0.0, 0.1):
+        model = build("transformer", **SMALL, attention=attention, attention_dropout=p)
+        inputs = mini_batch(model.batch(1, 0)[0], N)
+        saved.append(Counter(model.layers, model.loss).cost(1, micro_batch(inputs, N)).saved)
+    expected = more_tensors * 4 * N * heads * T * T
+    if attention == "fused":
+        expected -= 4 * N * heads * T  # which the fused kernel keeps in place of the weights
+    assert saved[1] - saved[0] == expected
+
+
+@pytest.mark.parametrize("attention", ["plain", "fused"])
+def test_attention_is_dropped_in_training_alone(attention):
+    model = made(attention=attention, attention_dropout=0.5, dropout=0.0)
+    tokens = torch.randint(64, (2, 12))
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+    assert torch.equal(model(tokens), made(attention=attention).eval()(tokens))
+
+
 def test_order_matters_though_no_position_is_learned():
     model = made(L=1).eval()
     logits = model(torch.full((1, 12), 5))
@@ -103,6 +137,7 @@ def test_labels_name_the_attention():
         ("d", 30, "a multiple of 4 .*; try d=32"),
         ("V", 15, "16 words or more"),
         ("dropout", -0.1, r"\[0, 1\)"),
+        ("attention_dropout", 1.0, r"a number in \[0, 1\); try attention_dropout=0.1"),
         ("T", 0, "1 or more"),
         ("attention", "flash", "'plain' or 'fused'"),
     ],
