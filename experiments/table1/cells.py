@@ -1,57 +1,29 @@
-"""Behind Table 1: the paper's sizes, what is not printed varied, what was trained, an allocator."""
+"""Behind Table 1: what is not printed varied, torchgpipe's sizes, what trained, an allocator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 
 from experiments.table1.fits import (
     Fit,
     activations,
-    as_printed,
     largest_size,
-    memory_text,
+    printed_fit,
     recorded_fits,
     short,
     times,
 )
-from experiments.table1.runs import MEMORY, NAME
+from experiments.table1.runs import ACCOUNTINGS, DECIMAL_16G, NAME, OPTIMIZER, M
 from repro.harness.results import Results
 from repro.harness.schema import Tried
 from repro.harness.spec import UNLIMITED_MEMORY
 from repro.paper import Size, table1, torchgpipe
-from repro.report.grid import Cell, Column, declared, plain
+from repro.report.grid import Cell, Column, amount, declared, plain
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table, number, percent
+from repro.report.table import EMPTY, Table, number
 
-MIB = 2**20
-
-
-def printed(results: Results) -> Table:
-    """The paper's own sizes: what they take by our count, beside torchgpipe's measurement."""
-    fits = [
-        fit
-        for fit in recorded_fits(results, fidelity="counted")
-        if fit.fixed_size and fit.spec.memory != UNLIMITED_MEMORY
-    ]
-    columns: list[Column[Fit]] = [
-        *HEAD,
-        Column("size", lambda fit: plain(fit.size(fit.cut))),
-        Column("M", lambda fit: plain(fit.spec.M)),
-        Column("parameters, quoted", lambda fit: plain(as_printed(_printed_size(fit)))),
-        Column("counted", lambda fit: plain(f"{fit.cut.parameters:,}")),
-        Column("peak activations, quoted", _quoted_activations),
-        Column("peak activations, counted", lambda fit: _bytes(fit, activations(fit.cut))),
-        Column("torchgpipe, quoted", _torchgpipe_activations),
-        Column("fullest stage, counted", lambda fit: _bytes(fit, max(_totals(fit)))),
-        Column("emptiest", lambda fit: _bytes(fit, min(_totals(fit)))),
-        Column("of the memory", lambda fit: plain(percent(fit.share))),
-    ]
-    note = (
-        "Each of the paper's sizes, counted at its N; activations are of all stages together. "
-        "torchgpipe's are of its own cell, M=128, read from its allocator's cache on Tesla P40s, "
-        "which keeps more than tensors take."
-    )
-    return declared("table1_printed", "The paper's sizes, counted", note, fits, columns, NAME)
+GIB, MIB = 2**30, 2**20
 
 
 HEAD: list[Column[Fit]] = [
@@ -60,37 +32,56 @@ HEAD: list[Column[Fit]] = [
 ]
 
 
-def _printed_size(fit: Fit) -> Size | None:
-    sizes = {(size.model, size.name): size for size in table1()}
-    return sizes.get((fit.model, fit.column))
+@dataclass(frozen=True)
+class Peer:
+    """One of the paper's sizes that torchgpipe measured too.
+
+    Attributes:
+        size: as the paper has it.
+        values: torchgpipe's.
+        fit: our count with torchgpipe's M and optimizer.
+    """
+
+    size: Size
+    values: Mapping[str, float | None]
+    fit: Fit
 
 
-def _quoted_activations(fit: Fit) -> Cell:
-    size = _printed_size(fit)
-    return plain(f"{size.peak_activation_gb:g}" if size else EMPTY)
-
-
-def _torchgpipe_activations(fit: Fit) -> Cell:
-    """Of the cells that torchgpipe measured too: AmoebaNet-D with one example a micro-batch."""
-    if fit.model != "amoebanet-d":
-        return plain(EMPTY)
-    if fit.naive:
-        return plain("out of memory")
-    if fit.spec.M != fit.spec.N:
-        return plain(EMPTY)
+def torchgpipe_sizes(results: Results) -> Table:
+    """The paper's sizes of AmoebaNet-D in torchgpipe's setting: our counts, its measurement."""
+    fits = recorded_fits(results, model="amoebanet-d", fidelity="counted")
+    sizes = {size.name.lower(): size for size in table1() if size.model == "amoebanet-d"}
+    lines = []
     for peer in torchgpipe("amoebanetd_memory"):
-        gib = peer.values["peak_activation_gib"]
-        if peer.name.split()[0] == f"pipeline-{fit.spec.K}" and gib is not None:
-            return plain(f"{gib:g} GiB")
-    return plain(EMPTY)
+        size = sizes.get(peer.name.split()[0])
+        if size is not None and peer.M is not None:
+            fit = printed_fit(fits, size, "rmsprop", peer.M)
+            if fit is not None:
+                lines.append(Peer(size, peer.values, fit))
+    columns: list[Column[Peer]] = [
+        Column(("", "column"), lambda line: plain(line.size.name)),
+        Column(("", "size"), lambda line: plain(line.fit.size(line.fit.cut))),
+        Column(("parameters", "quoted"), lambda line: plain(short(_value(line, "parameters")))),
+        Column(("parameters", "counted"), lambda line: plain(short(line.fit.cut.parameters))),
+        Column(("activations, GiB", "quoted"), _peak_activations),
+        Column(("activations, GiB", "counted"), lambda line: amount(activations(line.fit) / GIB)),
+    ]
+    note = (
+        "AmoebaNet-D at N=128 in 128 micro-batches, RMSProp without momentum; quoted from "
+        "torchgpipe's benchmarks on Tesla P40s. Its activations are read from its allocator's "
+        "cache, which keeps more than tensors take."
+    )
+    title = "The paper's sizes in torchgpipe's setting"
+    return declared("table1_torchgpipe", title, note, lines, columns, NAME)
 
 
-def _bytes(fit: Fit, size: int) -> Cell:
-    return plain(memory_text(fit.model, size))
+def _peak_activations(line: Peer) -> Cell:
+    return amount(_value(line, "peak_activation_gib"))
 
 
-def _totals(fit: Fit) -> list[int]:
-    return [stage.total for stage in fit.cut.stages]
+def _value(line: Peer, name: str) -> float:
+    value = line.values[name]
+    return nan if value is None else value
 
 
 @dataclass(frozen=True)
@@ -103,25 +94,28 @@ class Varied:
 
 
 def varied(results: Results) -> Table:
-    """The largest model against what is not printed: M, attention, N of Naive-1."""
+    """The largest model against what is not printed: attention, N of Naive-1, the unit of 16 G."""
     sizes: dict[tuple[str, str], dict[int, str]] = {}
     for fit in recorded_fits(results, fidelity="counted"):
-        if fit.fixed_size or set(fit.spec.model_args) - {"attention"}:
+        spec = fit.spec
+        favoured = spec.optimizer == OPTIMIZER and (fit.naive or spec.M == M)
+        if fit.fixed_size or not (favoured or spec.memory == DECIMAL_16G):
             continue
         text = largest_size(fit)
         if fit.largest:
             text += f": {short(fit.largest.parameters)}"
-        sizes.setdefault((fit.model, _setting(fit)), {})[fit.spec.K] = text
+        sizes.setdefault((fit.model, _setting(fit)), {})[spec.K] = text
     lines = [Varied(model, setting, by_k) for (model, setting), by_k in sizes.items()]
     columns: list[Column[Varied]] = [
         Column("model", lambda line: plain(model_name(line.model))),
         Column("setting", lambda line: plain(line.setting)),
     ]
-    Ks = dict.fromkeys(K for line in lines for K in line.sizes)
+    Ks = sorted({K for line in lines for K in line.sizes})
     columns += [Column(f"K={K}", partial(_varied_size, K)) for K in Ks]
     note = (
         "Counted on 8 GB (AmoebaNet-D) and 16 GiB (Transformer; decimal: 16 GB) a stage, all but "
-        "Naive-1 with re-materialization."
+        f"Naive-1 with re-materialization, and with {ACCOUNTINGS[OPTIMIZER]} unless another "
+        "number of slots is named. Accountings and M are varied in table1_accountings."
     )
     title = "The largest model against what the paper does not print"
     return declared("table1_varied", title, note, lines, columns, NAME)
@@ -132,11 +126,16 @@ def _varied_size(K: int, line: Varied) -> Cell:
 
 
 def _setting(fit: Fit) -> str:
-    """`N=32, M=16`, `N=32, Naive-1, fused attention`."""
-    parts = [f"N={fit.spec.N}", "Naive-1" if fit.naive else f"M={fit.spec.M}"]
-    if "attention" in fit.spec.model_args:
-        parts.append(f"{fit.spec.model_args['attention']} attention")
-    if fit.spec.memory != MEMORY[fit.model]:
+    """`N=32, M=32`, `N=8, Naive-1`, `N=32, M=16, one slot, decimal GB`."""
+    spec = fit.spec
+    parts = [f"N={spec.N}", "Naive-1" if fit.naive else f"M={spec.M}"]
+    if spec.optimizer != OPTIMIZER:
+        parts.append(ACCOUNTINGS[spec.optimizer])
+    if "attention" in spec.model_args:
+        parts.append(f"{spec.model_args['attention']} attention")
+    if "attention_dropout" in spec.model_args:
+        parts.append(f"attention dropout {spec.model_args['attention_dropout']:g}")
+    if spec.memory == DECIMAL_16G:
         parts.append("decimal GB")
     return ", ".join(parts)
 

@@ -10,12 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from experiments.table1.fits import MODELS, Fit, recorded_fits, unit
+from experiments.table1.fits import MODELS, Fit, printed_fit, recorded_fits, unit
 from experiments.table1.laws import activation_points, axis, constants, law_bytes
-from experiments.table1.runs import MEMORY, M
+from experiments.table1.runs import ACCOUNTINGS, MEMORY, OPTIMIZER, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage
-from repro.harness.spec import UNLIMITED_MEMORY
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
 from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
@@ -52,12 +51,10 @@ def kinds(results: Results, _rows: list[Run]) -> Figure | None:
 
 
 def _one_fit_a_column(results: Results, model: str) -> list[Fit]:
-    """The paper's size of each column, with the first M that was counted."""
-    columns: dict[str, Fit] = {}
-    for fit in recorded_fits(results, model=model, fidelity="counted"):
-        if fit.fixed_size and fit.spec.memory != UNLIMITED_MEMORY:
-            columns.setdefault(fit.column, fit)
-    return list(columns.values())
+    """The paper's size of each column."""
+    fits = recorded_fits(results, fidelity="counted")
+    sizes = [printed_fit(fits, size) for size in table1() if size.model == model]
+    return [fit for fit in sizes if fit is not None]
 
 
 def _shown_stages(cut: CutModel) -> list[tuple[str, Stage]]:
@@ -165,7 +162,7 @@ class Curve:
         fidelity: of the numbers, or "quoted".
         label: in the legend.
         M: None for the quoted curve.
-        fused: whether attention is fused.
+        hollow: whether its markers are, which tells one slot from two.
         small: whether the models are scaled down.
         parameters: by K.
     """
@@ -173,7 +170,7 @@ class Curve:
     fidelity: str
     label: str
     M: int | None = None
-    fused: bool = False
+    hollow: bool = False
     small: bool = False
     parameters: dict[int, float] = field(default_factory=dict)
 
@@ -210,16 +207,17 @@ def _curves(results: Results, model: str) -> list[Curve]:
     """The curves of Pipelines that have K=1; the quoted one last."""
     curves: dict[str, Curve] = {}
     for fit in recorded_fits(results, model=model):
-        small = fit.spec.memory != MEMORY[model]
+        spec = fit.spec
+        small = spec.memory != MEMORY[model]
         if fit.fixed_size or fit.naive or not fit.largest:
             continue
-        if small and fit.spec.fidelity == "counted":
-            continue  # 16 GB read as decimal
-        fused = fit.spec.model_args.get("attention") == "fused"
-        label = f"{fit.spec.fidelity}, {'small, ' if small else ''}M={fit.spec.M}"
-        if fused:
-            label += ", fused"
-        curve = Curve(fit.spec.fidelity, label, fit.spec.M, fused, small)
+        # 16 GB read as decimal, and other attention, stand in a table of their own.
+        if spec.fidelity == "counted" and (small or spec.model_args):
+            continue
+        slots = "small" if small else ACCOUNTINGS[spec.optimizer]
+        label = f"{spec.fidelity}, {slots}, M={spec.M}"
+        hollow = not small and spec.optimizer != OPTIMIZER
+        curve = Curve(spec.fidelity, label, spec.M, hollow, small)
         curve = curves.setdefault(label, curve)
         curve.parameters[fit.spec.K] = fit.largest.parameters
     if curves:
@@ -233,7 +231,7 @@ def _curves(results: Results, model: str) -> list[Curve]:
 
 def _plot(axes: Axes, curve: Curve, over: float) -> None:
     colour = QUOTED if curve.M is None else m_colour(curve.M)
-    look: dict[str, Any] = {"markerfacecolor": "white"} if curve.fused else {}
+    look: dict[str, Any] = {"markerfacecolor": "white"} if curve.hollow else {}
     axes.plot(
         list(curve.parameters),
         [parameters / over for parameters in curve.parameters.values()],

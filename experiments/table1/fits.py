@@ -1,20 +1,26 @@
 """Recorded searches for the largest model that fits, and how their sizes and bytes are written."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from experiments.table1.runs import MEMORY, N_OF, NAME, M
+from experiments.table1.runs import MEMORY, N_OF, NAME, OPTIMIZER, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage, Tried
-from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
+from repro.harness.spec import Optimizer, RunSpec
 from repro.paper import Size
 from repro.report.compare import rows_of
 from repro.report.table import EMPTY, NOT_RUN
 
 MODELS = tuple(N_OF)
-BYTES_PER_PARAMETER = 12  # weights, gradients, RMSProp's mean square; section 3
+BYTES_PER_PARAMETER = 12  # section 3, because RMSProp is used
 _UNITS = {"amoebanet-d": ("GB", 10**9), "transformer": ("GiB", 2**30)}  # of memory in Table 1
-_PARAMETER_KINDS = ("parameters", "gradients", "optimizer")
+# The kinds that make the 12 bytes; see `runs.ACCOUNTINGS`.
+_PARAMETER_KINDS: dict[Optimizer, tuple[str, ...]] = {
+    "rmsprop": ("parameters", "gradients", "optimizer"),
+    "rmsprop-momentum": ("parameters", "optimizer"),
+}
 
 
 @dataclass(frozen=True)
@@ -97,17 +103,42 @@ def recorded_fits(results: Results, **wanted: Any) -> list[Fit]:
     return list(fits.values())
 
 
-def counted_columns(fits: list[Fit], model: str) -> dict[str, Fit]:
-    """Column of Table 1 -> what was counted for it: at the paper's N, with plain attention."""
-    columns: dict[str, Fit] = {}
+def search_fit(
+    fits: list[Fit], model: str, column: str, optimizer: Optimizer = OPTIMIZER, m: int = M
+) -> Fit | None:
+    """The counted search of one column of Table 1; None if it was not run."""
+    return _counted_fit(fits, model, column, {}, optimizer, m)
+
+
+def printed_fit(
+    fits: list[Fit],
+    size: Size,
+    optimizer: Optimizer = OPTIMIZER,
+    m: int = M,
+    changed: Mapping[str, float] = MappingProxyType({}),
+) -> Fit | None:
+    """The paper's own size of one column, counted with `changed` arguments; None if it was not."""
+    arguments = {"L": size.L} if size.D is None else {"L": size.L, "D": size.D}
+    return _counted_fit(fits, size.model, size.name, {**arguments, **changed}, optimizer, m)
+
+
+def _counted_fit(
+    fits: list[Fit],
+    model: str,
+    column: str,
+    arguments: Mapping[str, float],
+    optimizer: Optimizer,
+    m: int,
+) -> Fit | None:
+    """A count at the paper's N and memory; Naive-1 has no micro-batches, whatever `m` is."""
+    wanted = ("counted", N_OF[model], MEMORY[model], arguments, optimizer)
     for fit in fits:
         spec = fit.spec
-        asked = (spec.model, spec.fidelity, spec.N, spec.memory, spec.model_args)
-        if asked != (model, "counted", N_OF[model], MEMORY[model], {}):
-            continue
-        if fit.naive or spec.M == M:
-            columns.setdefault(fit.column, fit)
-    return columns
+        settings = (spec.fidelity, spec.N, spec.memory, spec.model_args, spec.optimizer)
+        right_column = (fit.model, fit.column) == (model, column)
+        if right_column and settings == wanted and (fit.naive or m == spec.M):
+            return fit
+    return None
 
 
 def small_columns(fits: list[Fit], model: str) -> dict[str, Fit]:
@@ -120,27 +151,20 @@ def small_columns(fits: list[Fit], model: str) -> dict[str, Fit]:
     return columns
 
 
-def printed_sizes(fits: list[Fit], size: Size) -> list[Fit]:
-    """The paper's own size of one column, counted with each M."""
-    arguments = {"L": size.L} if size.D is None else {"L": size.L, "D": size.D}
-    return [
-        fit
-        for fit in fits
-        if (fit.model, fit.column) == (size.model, size.name)
-        and (fit.spec.fidelity, fit.spec.model_args) == ("counted", arguments)
-        and N_OF[size.model] == fit.spec.N
-        and fit.spec.memory != UNLIMITED_MEMORY
-    ]
+def activations(fit: Fit) -> int:
+    """Bytes of all stages except the 12 of each parameter, as Table 1 sums them.
 
-
-def activations(cut: CutModel) -> int:
-    """Bytes of all stages except weights, gradients and optimizer state, as Table 1 sums them."""
-    return sum(stage_activations(stage) for stage in cut.stages)
+    Gradients belong to them where the 12 bytes are the weights and two slots.
+    """
+    kinds = _PARAMETER_KINDS[fit.spec.optimizer]
+    return sum(
+        stage.total - sum(stage.bytes_of(kind) for kind in kinds) for stage in fit.cut.stages
+    )
 
 
 def stage_activations(stage: Stage) -> int:
-    """Activations, boundary inputs, messages and buffers of one stage."""
-    return stage.total - sum(stage.bytes_of(kind) for kind in _PARAMETER_KINDS)
+    """Activations, boundary inputs, messages and buffers of one stage, without gradients."""
+    return stage.total - sum(stage.bytes_of(kind) for kind in _PARAMETER_KINDS["rmsprop"])
 
 
 def unit(model: str) -> tuple[str, int]:

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.table1 import runs
 from repro.cli.main import main
 from repro.costs.fit import Count, Search, Step
 from repro.costs.size_ladder import Sizes, size_ladders
 from repro.costs.units import in_unit, parse_bytes, readable
 from repro.gpipe.core.config import PipelineConfig
+from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.models import Model, build
 
 GIB = 2**30
@@ -26,7 +28,9 @@ def transformer(L: int):
 
 @pytest.fixture(scope="module")
 def search() -> Search:
-    return Search(transformer, Step(PipelineConfig(stages=4, micro_batches=8), batch=8), 4 * 2**20)
+    config = PipelineConfig(stages=4, micro_batches=8)
+    step = Step(config, batch=8, optimizer=OPTIMIZERS["rmsprop-momentum"])
+    return Search(transformer, step, 4 * 2**20)
 
 
 SIZES = [{"L": L} for L in range(1, 500)]
@@ -255,6 +259,27 @@ def test_the_command_for_programs(capsys: pytest.CaptureFixture[str], search: Se
     assert told["next"]["args"]["L"] == fit.best.args["L"] + 1
 
 
+def test_the_default_is_the_reading_of_table_1_that_is_counted(capsys: pytest.CaptureFixture[str]):
+    small = [f"{name}={value}" for name, value in SMALL.items()]
+    for batch, M in ((None, runs.M), (8, 8)):
+        command = ["fit", "transformer", "--memory", "4MiB", "--json"]
+        command += ["--batch", str(batch)] if batch else []
+        assert main([*command, "--model-args", "L=1", *small]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["M"], told["optimizer"]) == (M, runs.OPTIMIZER)
+
+
+@pytest.mark.parametrize(("optimizer", "slots"), [("rmsprop", 1), ("rmsprop-momentum", 2)])
+def test_slots_of_rmsprop_take_4_bytes_each(optimizer: str, slots: int):
+    step = Step(PipelineConfig(1, 8), batch=8, optimizer=OPTIMIZERS[optimizer])
+    cut = Search(transformer, step, GIB).cut({"L": 2})
+    assert cut is not None
+    (stage,) = cut.stages
+    assert stage.at != "U"  # where the update needs memory of its own
+    steps = 4 * sum(1 for layer in transformer(2).layers for _ in layer().parameters())
+    assert stage.by_kind["optimizer"] == 4 * slots * cut.parameters + steps
+
+
 MINE = """
 from torch import nn
 
@@ -398,7 +423,7 @@ def test_sizes_that_a_model_refuses_are_left_out_and_told(
 
 
 def test_what_is_refused_between_sizes_that_were_traced_is_found_out(refusing):
-    status, found, told = refusing("holes")
+    status, found, told = refusing("holes", "36MB")
     assert (status, found["largest"]["args"], found["next"]["args"]) == (
         0,
         {"width": 499},
@@ -424,7 +449,7 @@ def test_where_the_search_ends_at_its_limit_it_says_so(refusing):
     assert (status, found["largest"]["args"], found["next"]) == (0, {"width": 4096}, None)
     assert found["limit_reached"]
     assert (
-        "search limit reached at width=4096: the fullest stage takes 0.20 GB of 1.00 GB, so "
+        "search limit reached at width=4096: the fullest stage takes 0.25 GB of 1.00 GB, so "
         "larger models" in told
     )
     assert "--up-to 8192 searches further" in told
@@ -502,12 +527,16 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]):
         (["transformer", "--memory", "8GB", "--stages", "0"], "--stages 0: allowed is 1 to"),
         (["transformer", "--memory", "8GB", "--vary", "L", "--model-args", "L=3"], "vary = 'L'"),
         (["transformer", "--memory", "8GB", "--checkpoint", "maybe"], "checkpoint"),
+        (["transformer", "--memory", "8GB", "--optimizer", "momentum"], "rmsprop-momentum"),
         (["transformer", "--memory", "8GB", "--up-to", "0"], "--up-to 0: allowed is 1 to 65536"),
         (
             ["amoebanet-d", "--memory", "8GB", "--up-to", "15"],
             "up_to = 15: allowed is 16 or more, the smallest D",
         ),
-        (["transformer", "--memory", "8GB", "--model-args", "Q=3"], "dropout, attention\n"),
+        (
+            ["transformer", "--memory", "8GB", "--model-args", "Q=3"],
+            "attention, attention_dropout\n",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_line(

@@ -191,7 +191,7 @@ def test_counting_gives_the_same_as_the_command(capsys: pytest.CaptureFixture[st
 
     from repro.cli.main import main
 
-    record = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop"), "cpu")
+    record = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop-momentum"), "cpu")
     words = [
         "fit",
         "transformer",
