@@ -129,10 +129,11 @@ def torchgpipe_memory() -> list[tuple[RunSpec, Peer]]:
 
 
 def lingvo_memory() -> tuple[RunSpec, ...]:
-    """Lingvo's 94 layers, one more on the stage of the embedding, and one more on each stage."""
+    """Lingvo's 94 layers, one more on the stage of the embedding, two and three more on each."""
     (peer,) = lingvo("memory")
     blocks = list(peer.balance or ())
-    cuts = (blocks, [blocks[0] + 1, *blocks[1:]], [count + 1 for count in blocks])
+    cuts = [blocks, [blocks[0] + 1, *blocks[1:]]]
+    cuts += [[count + more for count in blocks] for more in (2, 3)]
     return tuple(
         _lingvo(with_ends(cut), optimizer, N=peer.N, M=peer.M)
         for optimizer in OPTIMIZERS
@@ -164,6 +165,7 @@ def _on_p40(
         checkpoint=rule,
         fidelity="simulated",
         profile=P40,
+        trace=False,
         **settings,
     )
 
@@ -177,6 +179,7 @@ def _lingvo(balance: tuple[int, ...], optimizer: Optimizer, **sizes: Any) -> Run
         optimizer=optimizer,
         fidelity="simulated",
         profile=V100,
+        trace=False,
         **sizes,
     )
 
@@ -184,7 +187,13 @@ def _lingvo(balance: tuple[int, ...], optimizer: Optimizer, **sizes: Any) -> Run
 def _measured(model: str, args: dict[str, Any], scale: Scale) -> Group:
     """Steps, and the layer times from the rates that this machine attains in the same round."""
     name = model.removeprefix("timm:")
-    common: dict[str, Any] = {"model": model, "model_args": args, "N": N[scale], "steps": 1}
+    common: dict[str, Any] = {
+        "model": model,
+        "model_args": args,
+        "N": N[scale],
+        "steps": 1,
+        "trace": False,
+    }
     Ms = MS[:2] if scale == "smoke" else MS
     rates = [RunSpec(K=K, M=Ms[-1], task="roofline", balance="uniform", **common) for K in KS]
     steps = [RunSpec(K=K, M=M, **common) for K in KS for M in Ms]

@@ -1,0 +1,191 @@
+"""The errors of the cost model, on made-up steps that are a known part off."""
+
+from math import exp, isnan, log
+from typing import Any
+
+import pytest
+from recorded import fill_with, record, timeline
+
+from experiments.costs import report
+from experiments.costs.cells import cells
+from experiments.costs.error import ErrorBar, error_bar
+from experiments.costs.runs import (
+    SPEED,
+    experiment,
+    lingvo_memory,
+    torchgpipe_memory,
+    with_ends,
+)
+from repro.costs import device
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.harness.job import Measured
+from repro.harness.results import Results, load
+from repro.harness.schema import round_record
+from repro.harness.spec import RunSpec
+from repro.report.table import Table
+from repro.simulate import Calibration, StageCosts, simulate
+
+FASTER = 1.5  # than every published step, but the base cells
+# Seconds of each of two layers, so that a stage of one layer takes F, R, B = 1, 1, 2.
+F, R, B = [1.0, 1.0], [1.0, 1.0], [2.0, 2.0]
+SLOWER = (1.1, 1.2, 1.3)  # measured steps over predicted ones, a round each
+MODEL: dict[str, Any] = {"model": "transformer", "model_args": {"L": 0}, "N": 8, "steps": 1}
+
+
+def simulated(spec: RunSpec, step_s: float, peaks: list[int] | None = None) -> Measured:
+    """A simulated run with this step."""
+    stages = StageCosts.uniform(spec.K).plain()
+    modelled = {"batch": spec.N, "stages": stages, "rungs": {}, "memory": 16e9}
+    spans = timeline(spec.K, 1)
+    schedule = make_schedule("gpipe", spec.K, 1)
+    return Measured(record(spans, schedule, step_s=[step_s], modelled=modelled, peak_bytes=peaks))
+
+
+def published(spec: RunSpec) -> Measured | None:
+    """The run of a published step: right for each base, `FASTER` for all others."""
+    for rows in SPEED.values():
+        for index, (other, speed) in enumerate(rows()):
+            if spec == other:
+                # Lingvo's has no unit, so it stands for any number of examples per second.
+                return simulated(spec, spec.N / (speed * (FASTER if index else 1.0)))
+    for other, peer in torchgpipe_memory():
+        if spec == other:
+            quoted = peer.values["model_memory_gib"], peer.values["peak_activation_gib"]
+            gib = sum(value or 0.0 for value in quoted)
+            return simulated(spec, 1.0, [round(gib * 2**30 / spec.K)] * spec.K)
+    if spec in lingvo_memory():
+        largest = 15 * 10**9 if spec.model_args["L"] < 95 else 17 * 10**9
+        return simulated(spec, 1.0, [10**9] * 7 + [largest])
+    return None
+
+
+def calibration() -> dict[str, Any]:
+    rows = {"forward": [F] * 2, "recompute": [R] * 2, "backward": [B] * 2}
+    link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
+    free = {"update": [0.0, 0.0], "activations": [0.0], "gradients": [0.0], "link": link}
+    return {"sizes": [2, 8], **rows, **free}
+
+
+def measured(spec: RunSpec, number: int) -> Measured | None:
+    """Rates, and steps that are `SLOWER` than these rates predict; twice as slow for M=4."""
+    balance = [1, 1] if spec.K == 2 else [2]
+    common = {"balance": balance, "setup_s": 0.1, "unit": "x", "labels": {}}
+    if spec.task == "roofline":
+        plain = device.load("v100").model_dump()
+        line = {"task": "roofline", "device": plain, "calibration": calibration(), **common}
+        return Measured(round_record(line))
+    cost = Calibration.from_plain(calibration()).stages(balance, spec.N // spec.M)
+    step_s = simulate(spec.make_schedule(), cost).step_time * SLOWER[number]
+    step_s *= 2 if spec.M == 4 else 1
+    spans, schedule = timeline(spec.K, 1), make_schedule("gpipe", spec.K, 1)
+    return Measured(record(spans, schedule, step_s=[step_s], loss=[1.0], balance=balance))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    path = tmp_path_factory.mktemp("results")
+    plan = experiment()
+    here = plan.groups[-1].name
+
+    def made(spec: RunSpec, number: int) -> Measured | None:
+        in_group = spec in next(group for group in plan.groups if group.name == here).runs
+        if in_group:
+            return measured(spec, number)
+        return published(spec) if number == 0 else None
+
+    fill_with(path, plan, made, rounds=len(SLOWER))
+    return load(path)
+
+
+def table(results: Results, name: str) -> Table:
+    (chosen,) = [table for table in report.tables(results) if table.name == name]
+    return chosen
+
+
+def test_ratios_are_over_the_first_published_cell_of_the_same_model(results):
+    found = [cell for cell in cells(results) if cell.source == "a"]
+    assert len(found) == 9 + 5
+    for cell in found:
+        assert cell.absolute_error == pytest.approx(0.0 if cell.is_base else FASTER - 1)
+        assert isnan(cell.ratio_error) if cell.is_base else True
+    assert sum(cell.is_base for cell in found) == 2
+    assert {round(c.ratio_error, 6) for c in found if not c.is_base} == {FASTER - 1}
+
+
+def test_lingvo_published_ratios_only(results):
+    found = [cell for cell in cells(results) if cell.source == "b"]
+    assert [cell.run.K for cell in found] == [1, 2, 4, 8]
+    assert all(isnan(cell.absolute_error) for cell in found)
+    assert found[3].ratio_error == pytest.approx(FASTER - 1)
+
+
+def test_measured_steps_are_predicted_by_the_rates_of_their_own_round(results):
+    found = {(c.run.K, c.run.M): c for c in cells(results) if c.source == "c"}
+    assert set(found) == {(K, M) for K in (1, 2) for M in (1, 4, 32)}
+    # The steps are 1.1, 1.2 and 1.3 times as long as predicted; the median counts.
+    assert found[1, 1].absolute_error == pytest.approx(0.2)
+    assert found[2, 1].ratio_error == pytest.approx(0.0)
+    assert found[2, 4].ratio_error == pytest.approx(1.0)
+    assert found[2, 4].absolute_error == pytest.approx(1.4)
+
+
+def test_the_error_bar_is_of_logarithms_and_counts_no_base(results):
+    bar = error_bar(results)
+    assert bar is not None
+    assert bar.cells == 8 + 4 + 3 + 5
+    assert bar.worst == pytest.approx(log(2))
+    assert bar.median == pytest.approx(log(FASTER))
+    assert bar.ends(3.0) == (pytest.approx(3 / FASTER), pytest.approx(3 * FASTER))
+    low, high = bar.ends(3.0, "worst")
+    assert (low, high) == (pytest.approx(1.5), pytest.approx(6.0))
+    absolute = error_bar(results, "throughput")
+    assert absolute is not None
+    assert exp(absolute.worst) == pytest.approx(2.4)
+
+
+def test_half_as_fast_and_twice_as_fast_are_equally_wrong():
+    low, high = ErrorBar(log(2), log(2), 1).ends(1.0)
+    assert (low, high) == (pytest.approx(0.5), pytest.approx(2.0))
+
+
+def test_quoted_and_measured_steps_stand_in_columns_of_their_own(results):
+    rows = table(results, "costs").data.to_dict("records")
+    for row in rows:
+        source = str(row["", "source"])
+        known = [name for name in ("quoted", "measured") if row["examples/s", name] > 0]
+        if row["", "K"] == "" or source.startswith("Lingvo"):
+            assert known == []
+        else:
+            assert known == ["quoted" if source.startswith("torchgpipe") else "measured"]
+    last = table(results, "costs").shown.iloc[-1]
+    assert (last["", "source"], last["error (%)", "ratio"]) == ("all", "100")
+
+
+def test_memory_is_compared_without_weights_and_says_what_fits(results):
+    rows = table(results, "costs_memory").data.to_dict("records")
+    assert len(rows) == 4 + 8
+    for row in rows[:4]:
+        assert row["", "error (%)"] == pytest.approx(0, abs=0.5)
+    assert [row["", "fits"] for row in rows[4:]] == ["yes", "no", "no", "no"] * 2
+
+
+def test_without_results_there_is_nothing(nothing):
+    assert report.tables(nothing) == []
+    assert error_bar(nothing) is None
+
+
+def test_lingvo_s_94_layers_are_cut_as_published():
+    assert with_ends([10, *[12] * 7]) == (11, 12, 12, 12, 12, 12, 12, 13)
+    assert [spec.model_args["L"] for spec in lingvo_memory()] == [94, 95, 110, 118] * 2
+
+
+def test_published_runs_are_as_published():
+    (first, speed), *_ = SPEED["torchgpipe-amoebanet-d"]()
+    assert (first.K, first.M, first.N, first.balance) == (2, 1, 96, (7, 17))
+    assert (first.checkpoint, first.profile, speed) == ("always", "p40", 26.733)
+    resnet = [spec for spec, _ in SPEED["torchgpipe-resnet101"]()]
+    assert [(spec.N, spec.M, spec.checkpoint) for spec in resnet][:3] == [
+        (118, 1, "never"),
+        (220, 2, "except_last"),
+        (25005, 1667, "except_last"),
+    ]
