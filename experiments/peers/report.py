@@ -6,16 +6,17 @@ A run belongs here if a peer library ran it, or if a peer ran the same point.
 from dataclasses import dataclass, replace
 from math import isnan, nan
 
-from experiments.peers.runs import NAME
+from experiments.peers.runs import GOALS, NAME
 from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound, Finding
 from repro.paper import theory
-from repro.report.compare import fidelities, matching, rows_of, suffix
+from repro.report.compare import fidelities, matching, rows_of, suffix, where
 from repro.report.grid import (
     Cell,
     Column,
     amount,
     declared,
+    met_or_missed,
     milliseconds,
     plain,
     quotient,
@@ -23,9 +24,10 @@ from repro.report.grid import (
 )
 from repro.report.ratio import NO_INTERVAL, Ratio, over
 from repro.report.style import model_name
-from repro.report.table import EMPTY, Table
+from repro.report.table import Table
 
 FOLDED = ("peers_points*",)
+NOTHING = Ratio(nan, nan, nan, 0, "not measured")
 NAMES = {
     "repro": "ours",
     "torch": "torch.distributed.pipelining, ScheduleGPipe",
@@ -34,15 +36,12 @@ NAMES = {
 
 
 def tables(results: Results) -> list[Table]:
-    """What was checked, what was timed, and what noise alone does."""
+    """What was checked, and what was timed."""
     runs = rows_of(results, experiment=NAME)
     checked = [run for run in runs if run.spec.task == "check"]
     timed = [run for run in runs if run.spec.task == "train"]
-    repeated = [run for run in timed if run.spec.seed and results.baseline(run, seed=0)]
-    made = [checks(checked)] if checked else []
+    made = [checks(results, checked)] if checked else []
     made += [speed(results, f, matching(timed, fidelity=f)) for f in fidelities(timed)]
-    if repeated:
-        made.append(noise(results, repeated))
     return made
 
 
@@ -55,7 +54,7 @@ class Check:
     finding: Finding | None = None
 
 
-def checks(runs: list[Run]) -> Table:
+def checks(results: Results, runs: list[Run]) -> Table:
     """Library and check: verdict, greatest difference from the unsplit model, evidence."""
     lines = []
     for run in runs:
@@ -74,7 +73,7 @@ def checks(runs: list[Run]) -> Table:
 
     columns: list[Column[Check]] = [
         Column("library", lambda check: plain(NAMES[check.run.library])),
-        *settings(lambda check: check.run, "scale"),
+        Column("where", lambda check: plain(where(results, check.run))),
         Column("model", lambda check: plain(model_name(check.run.model))),
         Column("check", lambda check: plain(check.name)),
         Column("verdict", verdict),
@@ -91,23 +90,57 @@ def checks(runs: list[Run]) -> Table:
 
 @dataclass(frozen=True)
 class Pair:
-    """A peer's run, ours at the same point, and the throughput of ours over the peer's."""
+    """A peer's run and ours at the same point.
+
+    Attributes:
+        peer: the peer's run.
+        ours: our run; None where there is none.
+        ratio: throughput of ours over the peer's.
+        noise: the A/A ratio of ours that they are held against.
+    """
 
     peer: Run
     ours: Run | None
     ratio: Ratio
+    noise: Ratio
+
+    @property
+    def verdict(self) -> str:
+        """Faster or slower, if the ratio's interval is clear of 1 and of the A/A interval."""
+        if isnan(self.ratio.value):
+            return ""
+        if isnan(self.ratio.low):
+            return "too few rounds"
+        if isnan(self.noise.low):
+            return "no A/A interval"
+        if self.ratio.low > max(1.0, self.noise.high):
+            return "faster"
+        if self.ratio.high < min(1.0, self.noise.low):
+            return "slower"
+        return "not distinguishable"
 
 
 def pair_of(results: Results, peer: Run) -> Pair:
     """A peer's run and ours at the same point."""
     ours = results.baseline(peer, library="repro")
-    if ours is None:
-        return Pair(peer, None, Ratio(nan, nan, nan, 0, "not measured"))
-    return Pair(peer, ours, over(results, ours, library=peer.library))
+    ratio = over(results, ours, library=peer.library) if ours else NOTHING
+    return Pair(peer, ours, ratio, noise_of(results, peer))
+
+
+def noise_of(results: Results, peer: Run) -> Ratio:
+    """The widest A/A ratio of the same model, fidelity and place; NaN without an interval.
+
+    A/A: throughput of our run with another seed over that with seed 0, everything else equal.
+    """
+    alike = {"place": peer.place, "model": peer.model, "fidelity": peer.fidelity}
+    ours = matching(results.runs, library="repro", **alike)
+    repeated = [over(results, run, seed=0) for run in ours if run.spec.seed]
+    intervals = [ratio for ratio in repeated if not isnan(ratio.low)]
+    return max(intervals, key=lambda ratio: ratio.high - ratio.low, default=NOTHING)
 
 
 def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
-    """Step time of ours and of each peer, and their ratio."""
+    """Step time of ours and of each peer, their ratio, and what noise alone does to one."""
 
     def ratio(pair: Pair) -> Cell:
         return quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer.status)
@@ -123,10 +156,15 @@ def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
         rest = {"value": value / explained, "low": low / explained, "high": high / explained}
         return quotient(replace(pair.ratio, **rest))
 
+    def goal(pair: Pair) -> Cell:
+        ratio = GOALS.get((pair.peer.K, pair.peer.M))
+        return Cell() if ratio is None else met_or_missed(pair.ratio.value, at_least=ratio)
+
     columns: list[Column[Pair]] = [
         Column("peer", lambda pair: plain(pair.peer.library), csv="library"),
         Column("model", lambda pair: Cell(pair.peer.model, model_name(pair.peer.model))),
-        *settings(lambda pair: pair.peer, "scale", "K", "M", "N", "fidelity"),
+        Column("where", lambda pair: plain(where(results, pair.peer))),
+        *settings(lambda pair: pair.peer, "K", "M", "N", "fidelity"),
         Column(
             "ours (ms)",
             lambda pair: milliseconds(pair.ours.step_s if pair.ours else nan),
@@ -135,20 +173,24 @@ def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
         Column("peer (ms)", lambda pair: milliseconds(pair.peer.step_s), csv="peer_s"),
         Column("throughput, ours over peer", ratio, csv="ratio", ends=("low", "high")),
         Column("", lambda pair: Cell(pair.ratio.rounds), csv="rounds"),
-        Column("verdict", lambda pair: Cell(text=pair.ratio.verdict), csv=""),
+        Column(
+            "A/A",
+            lambda pair: quotient(pair.noise),
+            csv="noise",
+            ends=("noise_low", "noise_high"),
+        ),
+        Column("verdict", lambda pair: plain(pair.verdict)),
     ]
-    note = (
-        "Throughput of ours over the peer's at the same model, cut, K, M, N and "
-        "re-materialization, inside a round; [low, high] is a bootstrap 95 % interval over rounds "
-        f"({NO_INTERVAL}), ~ where it spans 1."
-    )
     if fidelity == "emulated":
-        columns.append(Column("ideal, simulated", ideal, csv="ideal"))
-        columns.append(Column("runtime, emulated", runtime, csv="runtime"))
-        note += (
-            " Ideal: the peer's step over ours by the closed forms of the two schedules; runtime: "
-            "the ratio over that."
-        )
+        columns.append(Column("goal", goal))
+        columns.append(Column("ratio of the schedules, simulated", ideal, csv="ideal"))
+        columns.append(Column("ratio over that, emulated", runtime, csv="runtime"))
+    note = (
+        "Throughput of ours over the peer's at the same point, inside a round, with a bootstrap "
+        f"95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). A/A is the same ratio of "
+        "one point of ours that was measured as two runs; faster and slower need an interval "
+        "clear of 1 and of the A/A interval."
+    )
     lines = [pair_of(results, run) for run in runs if run.library != "repro"]
     title = f"Step time beside other libraries, {fidelity}"
     return declared(f"peers_speed{suffix(fidelity)}", title, note, lines, columns, NAME)
@@ -162,27 +204,3 @@ def ideal_ratio(peer: Run) -> float:
     R = 1.0 if peer.remat == "always" else 0.0
     ours = theory.step_time(peer.K, peer.M, "early", R=R)
     return theory.step_time(peer.K, peer.M, "plain", R=R) / ours
-
-
-def noise(results: Results, runs: list[Run]) -> Table:
-    """The same point measured as two runs, which differ in their seed: does the interval hold 1?"""
-
-    def holds_one(run: Run) -> Cell:
-        ratio = over(results, run, seed=0)
-        if isnan(ratio.low):
-            return plain(EMPTY)
-        return plain("yes" if ratio.low <= 1 <= ratio.high else "no")
-
-    columns: list[Column[Run]] = [
-        Column("model", lambda run: plain(model_name(run.model))),
-        *settings(lambda run: run, "scale", "K", "M", "N", "fidelity"),
-        Column("rounds", lambda run: plain(len(run.rounds))),
-        Column("ratio", lambda run: plain(over(results, run, seed=0))),
-        Column("1 is inside", holds_one),
-    ]
-    note = (
-        "Throughput with seed 1 over that with seed 0, everything else equal; 95 % interval, "
-        f"{NO_INTERVAL}."
-    )
-    title = "The same point measured twice: what noise alone does"
-    return declared("peers_noise", title, note, runs, columns, NAME)

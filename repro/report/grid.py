@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
+from math import inf, isnan
 from typing import Any, Generic, TypeVar
 
 from repro.harness.results import Run
@@ -127,6 +127,21 @@ def estimate(median_and_ends: tuple[float, float, float], form: str = ".2f") -> 
     if not isnan(low):
         text += f" [{low:{form}}, {high:{form}}]"
     return Cell(median, text, low, high)
+
+
+def met_or_missed(value: float, *, at_least: float = -inf, at_most: float = inf) -> Cell:
+    """A goal and whether a number meets it: `at most 4: missed by 0.5`; the csv file has the same.
+
+    Args:
+        value: the number; NaN where nothing was run.
+        at_least: the goal, if larger is better.
+        at_most: the goal, if smaller is better.
+    """
+    goal = f"at most {at_most:g}" if at_least == -inf else f"at least {at_least:g}"
+    missed_by = max(at_least - value, value - at_most)
+    if isnan(value):
+        return plain(f"{goal}: {NOT_RUN}")
+    return plain(f"{goal}: met" if missed_by <= 0 else f"{goal}: missed by {missed_by:.2g}")
 
 
 def spread(key: tuple[str, str], cell: Callable[[Line], Cell]) -> Column[Line]:

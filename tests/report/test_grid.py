@@ -11,6 +11,7 @@ from repro.report.grid import (
     amount,
     declared,
     estimate,
+    met_or_missed,
     milliseconds,
     plain,
     quotient,
@@ -45,6 +46,15 @@ def test_readers_and_the_csv_file_have_the_same_cells(tmp_path):
         "rounds",
     ]
     assert written.iloc[1].tolist() == [2, 0.002, 2, 1.5, 2.5, 4]
+
+
+def test_a_goal_says_by_how_much_it_is_missed():
+    assert met_or_missed(1.3, at_least=1.25).text == "at least 1.25: met"
+    assert met_or_missed(1.25, at_least=1.25).text == "at least 1.25: met"
+    assert met_or_missed(1.2485, at_least=1.25).text == "at least 1.25: missed by 0.0015"
+    assert met_or_missed(3.4, at_most=4).text == "at most 4: met"
+    assert met_or_missed(5.5, at_most=4).text == "at most 4: missed by 1.5"
+    assert met_or_missed(nan, at_most=4).text == "at most 4: not run"
 
 
 def test_names_without_a_group_stay_plain():

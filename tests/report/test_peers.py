@@ -1,5 +1,6 @@
 """The tables beside other libraries, from recorded rounds with known numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from recorded import MACHINE
 
 from experiments.peers import report as peers
+from repro.harness import catalog
 from repro.harness.job import Measured
 from repro.harness.record import Folder
 from repro.harness.results import Results, load
@@ -26,11 +28,9 @@ TIMED = {
     "fidelity": "emulated",
 }
 CHECKED = {"model": "probe", "K": 2, "M": 4, "N": 16, "trace": False, "task": "check"}
-RUNS = [  # seconds of a step in each of five rounds: ours, a peer, and ours again
-    (RunSpec(**TIMED), (1.0, 1.1, 1.2, 1.0, 1.1)),
-    (RunSpec(**TIMED, library="torch"), (1.25, 1.375, 1.5, 1.25, 1.375)),
-    (RunSpec(**TIMED, seed=1), (1.02, 1.08, 1.21, 0.99, 1.1)),
-]
+OURS = (1.0, 1.1, 1.2, 1.0, 1.1)  # seconds of a step in each of five rounds
+AGAIN = (1.02, 1.08, 1.21, 0.99, 1.1)  # the same point as another run
+NOISY = (0.7, 1.5, 1.2, 0.75, 1.4)
 FOUND = {
     "gradients": {"verdict": "ok", "value": 1e-8, "evidence": "near"},
     "dropout": {"verdict": "refused", "value": None, "evidence": "RuntimeError: no."},
@@ -48,28 +48,48 @@ def line(steps: list[float], **more: Any) -> RoundRecord:
     return round_record({"step_s": steps, "loss": steps, **unknown, **rest, **more})
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    path: Path = tmp_path_factory.mktemp("peers")
+def recorded(
+    path: Path, peer_over_ours: float = 1.25, again: tuple[float, ...] = AGAIN, rounds: int = 5
+) -> Results:
+    """Results of a peer whose steps take so many times as long as ours, ours again, two checks."""
+    timed = [
+        (RunSpec(**TIMED), OURS),
+        (RunSpec(**TIMED, library="torch"), [peer_over_ours * step for step in OURS]),
+    ]
+    if again:
+        timed.append((RunSpec(**TIMED, seed=1), again))
     checked, skipped = RunSpec(**CHECKED, library="torch"), RunSpec(**CHECKED, library="torchgpipe")
-    specs = [*(spec for spec, _ in RUNS), checked, skipped]
+    specs = [*(spec for spec, _ in timed), checked, skipped]
     group = Group(name="all", runs=tuple(specs))
     plan = Experiment(name="peers", title="", question="", groups=(group,))
     folder = Folder.of(path, MACHINE, "laptop", "peers")
     ids = [spec.run_id(1, MACHINE.identity) for spec in specs]
     listed = {run: ("all", spec) for run, spec in zip(ids, specs, strict=True)}
     folder.write_specs(plan, listed, MACHINE.identity, accumulate=False)
-    for number in range(5):
+    for number in range(rounds):
         measured = {
-            run: Measured(line([steps[number]])) for run, (_, steps) in zip(ids, RUNS, strict=False)
+            run: Measured(line([steps[number]]))
+            for run, (_, steps) in zip(ids, timed, strict=False)
         }
         if number == 0:
             measured[ids[-2]] = Measured(line([], checks=FOUND))
         folder.commit_round("all", measured, MACHINE, WHEN)
     for run in ids[:-1]:
-        folder.set_status(run, "done", rounds=5)
+        folder.set_status(run, "done", rounds=rounds)
     folder.set_status(ids[-1], "skipped", "not installed")
     return load(path)
+
+
+def speed_of(results: Results) -> dict[str, Any]:
+    """The one line of the table of emulated steps, as it is shown."""
+    (table,) = (t for t in peers.tables(results) if t.name == "peers_speed_emulated")
+    (shown,) = table.shown.to_dict("records")
+    return shown
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return recorded(tmp_path_factory.mktemp("peers"))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +98,7 @@ def found(compared: Results) -> dict[str, Table]:
 
 
 def test_each_kind_has_its_table(found: dict[str, Table]):
-    assert list(found) == ["peers_checks", "peers_speed_emulated", "peers_noise"]
+    assert list(found) == ["peers_checks", "peers_speed_emulated"]
     assert {table.experiment for table in found.values()} == {"peers"}
 
 
@@ -104,9 +124,60 @@ def test_a_ratio_is_split_into_the_schedules_and_the_runtimes_part(found: dict[s
     )
 
 
-def test_the_same_point_twice_says_whether_one_is_inside(found: dict[str, Table]):
-    (one,) = found["peers_noise"].shown.to_dict("records")
-    assert (one["K"], one["M"], one["1 is inside"]) == ("8", "4", "yes")
+def test_the_noise_of_ours_against_ours_stands_in_the_row(found: dict[str, Table]):
+    (one,) = found["peers_speed_emulated"].data.to_dict("records")
+    ratios = sorted(ours / again for ours, again in zip(OURS, AGAIN, strict=True))
+    assert one["noise"] == pytest.approx(ratios[2])
+    assert ratios[0] <= one["noise_low"] < 1 < one["noise_high"] <= ratios[-1]
+
+
+@pytest.mark.parametrize(
+    ("peer_over_ours", "again", "verdict"),
+    [
+        (1.25, AGAIN, "faster"),
+        (0.8, AGAIN, "slower"),
+        (1.25, NOISY, "not distinguishable"),
+        (0.8, NOISY, "not distinguishable"),
+        (1.0, AGAIN, "not distinguishable"),
+        (1.25, (), "no A/A interval"),
+    ],
+)
+def test_faster_needs_an_interval_that_is_clear_of_the_noise(
+    tmp_path, peer_over_ours, again, verdict
+):
+    shown = speed_of(recorded(tmp_path, peer_over_ours, again))
+    assert shown["verdict"] == verdict
+    # The interval of the ratio alone never holds 1 but where both are equally fast.
+    assert shown["throughput, ours over peer"].endswith("~") == (peer_over_ours == 1.0)
+
+
+def test_the_widest_noise_of_a_model_counts(tmp_path):
+    results = recorded(tmp_path)
+    noisy = recorded(tmp_path / "noisy", again=NOISY)
+    # A second repetition, with another seed, whose steps are the noisy ones.
+    (repeated,) = (run for run in noisy.runs if run.spec.seed == 1)
+    spec = repeated.spec.model_copy(update={"seed": 2})
+    both = replace(results, runs=[*results.runs, replace(repeated, spec=spec)])
+    assert speed_of(results)["verdict"] == "faster"
+    assert speed_of(both)["verdict"] == "not distinguishable"
+
+
+def test_few_rounds_earn_no_verdict(tmp_path):
+    shown = speed_of(recorded(tmp_path, rounds=4))
+    assert (shown["verdict"], shown["A/A"]) == ("too few rounds", "-")
+
+
+def test_a_goal_is_met_or_missed(tmp_path):
+    met, missed = recorded(tmp_path / "met", 1.3), recorded(tmp_path / "missed", 1.2)
+    assert peers.GOALS[8, 4] == 1.25
+    assert speed_of(met)["goal"] == "at least 1.25: met"
+    assert speed_of(missed)["goal"] == "at least 1.25: missed by 0.05"
+
+
+@pytest.mark.parametrize("scale", ["laptop", "node", "paper"])
+def test_each_goal_has_its_runs(scale):
+    groups = {group.name: group.runs for group in catalog.find("peers").build(scale).groups}
+    assert set(peers.GOALS) == {(run.K, run.M) for run in groups["known-durations"]}
 
 
 def test_results_without_peers_have_no_such_table(nothing: Results, mixed: Results):
@@ -115,6 +186,6 @@ def test_results_without_peers_have_no_such_table(nothing: Results, mixed: Resul
 
 def test_the_report_has_them_and_other_tables_leave_peers_out(compared: Results):
     tables = {table.name: table for table in all_tables(compared)}
-    assert {"peers_checks", "peers_speed_emulated", "peers_noise"} <= tables.keys()
+    assert {"peers_checks", "peers_speed_emulated"} <= tables.keys()
     assert len(tables["peers_points_emulated"].shown) == 2
     assert len(tables["runs"].shown) == 5

@@ -159,7 +159,22 @@ def test_a_span_costs_the_difference_within_rounds(results):
         assert line["per span", "emulated: high"] == pytest.approx(36 / 14), (
             "the drift of the rounds is taken out"
         )
-    assert "at most 5" in table.note
+        assert line["per span", "goal"] == "at most 5: met"
+
+
+@pytest.mark.parametrize(("limit", "goal"), [(3.0, "at most 3: met"), (1.5, "at most 1.5: missed")])
+def test_a_goal_is_met_or_missed(results, monkeypatch, limit, goal):
+    monkeypatch.setitem(runtime.GOALS, (FORWARD, 4, 32), limit)
+    table = runtime.known_durations(results)
+    without, judged = (line["overhead (%)", "goal"] for line in table.shown.to_dict("records"))
+    assert without == "-"
+    assert judged.startswith(goal)
+
+
+def test_each_goal_has_its_run():
+    groups = {group.name: group.runs for group in catalog.find("runtime").build("laptop").groups}
+    known = {(run.model_args["forward_s"], run.K, run.M) for run in groups[KNOWN_DURATIONS]}
+    assert set(runtime.GOALS) <= known
 
 
 def test_overhead_is_drawn_against_message_size(results):
