@@ -21,6 +21,7 @@ from experiments.table3.series import (
     quoted,
     runs_by_line,
     throttled,
+    title_of,
 )
 from repro.harness.results import Results, Run
 from repro.report.compare import beside_paper, speed_name, where
@@ -106,7 +107,7 @@ def _panel(axes: Axes, results: Results, series: Series) -> None:
         texts = [f"{ratio:.2f}" for ratio in known.values()]
         axes.bar_label(drawn, texts, fontsize=7.5, padding=1.5)
     ticks(axes, list(range(len(KS))), [f"K={K}" for K in KS])
-    axes.set(title=series.title, ylabel="throughput over K=2")
+    axes.set(title=title_of(series, by_line), ylabel="throughput over K=2")
     axes.grid(axis="x", visible=False)
 
 

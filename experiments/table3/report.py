@@ -17,13 +17,14 @@ from experiments.table3.series import (
     quoted,
     runs_by_line,
     throttled,
+    title_of,
 )
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
 from repro.paper import table2
 from repro.report.compare import beside_paper, rows_of, speed_name, where
-from repro.report.grid import Cell, Column, amount, declared, plain, quotient, settings, share
+from repro.report.grid import Cell, Column, Grid, amount, declared, plain, quotient, settings, share
 from repro.report.ratio import NO_INTERVAL, over
 from repro.report.rounds import costs, fits, parts
 from repro.report.style import model_name
@@ -31,7 +32,6 @@ from repro.report.table import EMPTY, Table
 
 FOLDED = ("table3_points*",)
 TOLERANCE = 0.1  # of a ratio, for "reproduced" and "consistent"
-MODEL: Column[Line] = Column("model", lambda line: plain(line.series.title))
 STAGES: Column[Line] = Column("K", lambda line: plain(line.K))
 
 
@@ -43,6 +43,11 @@ def tables(results: Results) -> list[Table]:
     if beside_paper(results, NAME):
         made.append(against_tpus(results))
     return [*made, throttled_links(results)]
+
+
+def model_column(grid: Grid) -> Column[Line]:
+    """The model of a line."""
+    return Column("model", lambda line: plain(title_of(line.series, grid)))
 
 
 def over_k2(results: Results, run: Run) -> Cell:
@@ -97,7 +102,7 @@ def throughput(results: Results) -> Table:
         )
         return Cell(value / theirs, EMPTY if line.K == 2 else text)
 
-    columns = [MODEL, STAGES]
+    columns = [model_column(grid), STAGES]
     if quoting:
         columns.append(Column(("quoted", "over K=2"), printed))
     for fidelity in ("simulated", "emulated", "measured"):
@@ -158,7 +163,7 @@ def links(results: Results) -> Table:
         return amount(stages.link.seconds(int(max(stages.activations))) / max(stages.forward))
 
     columns: list[Column[Line]] = [
-        MODEL,
+        model_column(grid),
         STAGES,
         Column(("step (ms)", "simulated"), lambda line: amount(1e3 * simulated(line).step_s, 1)),
         Column(
@@ -199,8 +204,8 @@ def free_step(run: Run) -> float:
 def against_tpus(results: Results) -> Table:
     """Do GPUs without fast links scale as TPUs do: Table 3 beside the row M=32 of Table 2."""
     grid = runs_by_line(results)
-    full = {series.model: series for series in all_series(grid) if not series.scaled_down}
-    lines = [Line(series, K) for series in full.values() for K in KS[1:]]
+    full = [series for series in all_series(grid) if not series.scaled_down]
+    lines = [Line(series, K) for series in full for K in KS[1:]]
     table_2 = {(cell.model, cell.K): cell.value for cell in table2() if cell.M == M}
 
     def gpu(line: Line) -> float:
@@ -217,7 +222,7 @@ def against_tpus(results: Results) -> Table:
         return tpu_over_k2(results, line.series.model, line.K)
 
     columns: list[Column[Line]] = [
-        Column("model", lambda line: plain(model_name(line.series.model))),
+        model_column(grid),
         STAGES,
         Column(("quoted", "P100"), lambda line: amount(gpu(line))),
         Column(("quoted", "TPU"), lambda line: amount(tpu(line))),

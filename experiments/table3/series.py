@@ -31,12 +31,6 @@ class Series(NamedTuple):
     model: str
     where: str
 
-    @property
-    def title(self) -> str:
-        """The model, and the place where its size is not the paper's."""
-        name = model_name(self.model)
-        return f"{name} ({self.where})" if self.scaled_down else name
-
 
 class Line(NamedTuple):
     """A line of a table."""
@@ -59,6 +53,13 @@ def runs_by_line(results: Results) -> Grid:
 def all_series(grid: Grid) -> list[Series]:
     """Those of the paper's sizes first."""
     return sorted({series for series, _ in grid.keys if isinstance(series, Series)})
+
+
+def title_of(series: Series, grid: Grid) -> str:
+    """The model, and the place where its size is not the paper's or several places have it."""
+    name = model_name(series.model)
+    alike = [other for other in all_series(grid) if other[:2] == series[:2]]
+    return f"{name} ({series.where})" if series.scaled_down or len(alike) > 1 else name
 
 
 def quoted(model: str, K: int) -> float:

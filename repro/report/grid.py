@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from repro.harness.results import Run
 from repro.report.compare import fidelities
+from repro.report.provenance import runs_in
 from repro.report.ratio import Ratio
 from repro.report.table import (
     EMPTY,
@@ -170,8 +171,9 @@ def declared(
     folded: bool = False,
 ) -> Table:
     """The table of these columns, with a row for each line; without lines it says what to run."""
+    lines = list(lines)
     rows = [[column.cell(line) for column in columns] for line in lines]
     if not rows:
         return not_run(table, title, note, experiment)
     headings = [column.heading for column in columns]
-    return Table(table, title, note, headings, rows, experiment, folded)
+    return Table(table, title, note, headings, rows, experiment, folded, runs=runs_in(lines))

@@ -12,6 +12,8 @@ from typing import Any
 
 from pandas import DataFrame, MultiIndex
 
+from repro.harness.results import Run
+
 NOT_RUN = "not run"
 EMPTY = "-"
 Name = str | tuple[str, str]  # of a column: a name, or a group and a name
@@ -68,6 +70,7 @@ class Table:
         experiment: that it belongs to; empty for none.
         folded: whether the page shows it only on request.
         missing: whether it only says that nothing was run.
+        runs: that its lines hold; empty for lines that name no run, such as parts of a step.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Table:
     experiment: str = ""
     folded: bool = False
     missing: bool = False
+    runs: Sequence[Run] = ()
 
     @property
     def shown(self) -> DataFrame:

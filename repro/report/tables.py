@@ -20,6 +20,7 @@ from repro.report.compare import (
 )
 from repro.report.declared import report_of
 from repro.report.grid import Cell, Column, amount, declared, plain, settings, share
+from repro.report.provenance import with_provenance
 from repro.report.ratio import MARKS, ideal, ideal_over_k1, over_k1
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
@@ -45,7 +46,7 @@ def all_tables(results: Results) -> list[Table]:
     with_memory = [run for run in timed if run.peak_gib_per_stage]
     tables += [memory(results, fidelity) for fidelity in fidelities(with_memory)]
     tables.append(runs(results))
-    tables = [table for table in tables if not table.missing]
+    tables = [with_provenance(results, table) for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is three files of that name
     return tables
 

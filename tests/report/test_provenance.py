@@ -1,0 +1,114 @@
+"""Below a table stand commit and machine of its rows where they differ; two machines are shown."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recorded import changed_runs
+
+from repro.harness.results import Results, Round, Run, load
+from repro.harness.schema import TrainRound
+from repro.report.provenance import provenance, runs_in
+from repro.report.table import Table
+from repro.report.tables import all_tables, points
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ("breakdown", "bubble", "peers", "runtime", "simulator", "table3")
+
+
+def on(machine: str, commit: str, slower: float = 1.0) -> Callable[[Run], Run]:
+    """A change of a run: recorded on this machine, by this commit, so many times as slow."""
+
+    def changed_round(round_: Round) -> Round:
+        record = round_.record
+        if isinstance(record, TrainRound):
+            steps = [slower * step for step in record.step_s]
+            record = record.model_copy(update={"step_s": steps})
+        return replace(round_, commit=commit, record=record)
+
+    def changed(run: Run) -> Run:
+        rounds = tuple(changed_round(round_) for round_ in run.rounds)
+        return replace(run, place=run.place._replace(machine=machine), rounds=rounds)
+
+    return changed
+
+
+def on_two_machines(results: Results) -> Results:
+    """The runs recorded on one machine, and more slowly on another one by another commit."""
+    here = changed_runs(results, on("here-2c", "aaaaaaaaaa"))
+    other = changed_runs(results, on("other-2c", "bbbbbbbbbb", slower=1.37))
+    return replace(results, runs=[*here.runs, *other.runs])
+
+
+def rows_that_name(machine: str, table: Table) -> int:
+    return sum(any(machine in cell.text for cell in row) for row in table.rows)
+
+
+def test_nothing_is_said_of_rows_of_one_commit_and_machine(results):
+    assert results.runs[0].rounds
+    assert provenance(results.runs) == ""
+    assert not [table.name for table in all_tables(results) if "Rows come from" in table.note]
+
+
+def test_both_machines_and_commits_stand_below_a_table(results):
+    two = on_two_machines(results)
+    sentence = (
+        "Rows come from commit aaaaaaaaaa on here-2c (measured); commit bbbbbbbbbb on other-2c "
+        "(measured)."
+    )
+    assert provenance(two.runs) == sentence
+    tables = {table.name: table for table in all_tables(two)}
+    for name in ("table2", "table2_points", "memory"):
+        assert tables[name].note.endswith(sentence)
+        assert sentence in tables[name].markdown()
+        assert rows_that_name("here-2c", tables[name]) == rows_that_name("other-2c", tables[name])
+
+
+def test_commits_of_one_machine_are_told_apart_by_round(results):
+    run = next(run for run in results.runs if run.rounds)
+    first, *rest = run.rounds
+    mixed = replace(run, rounds=(replace(first, commit="aaaaaaaaaa"), *rest))
+    machine = run.machine
+    assert f"commit aaaaaaaaaa on {machine} (measured)" in provenance([mixed])
+    assert f"commit {rest[0].commit} on {machine} (measured)" in provenance([mixed])
+
+
+def test_runs_are_found_in_lines_of_every_kind(results):
+    first, second, *_ = results.runs
+    assert runs_in(first) == [first]
+    assert runs_in(("text", 3, [second], {"K": first})) == [second, first]
+    lines = points(results, "table2").runs
+    assert {id(run) for run in lines} == {id(run) for run in results.runs}
+
+
+@pytest.fixture(scope="module")
+def reference() -> Results:
+    """The reference results of experiments that no other place has recorded."""
+    every = load(ROOT / "results/reference")
+    return replace(every, runs=[run for run in every.runs if run.experiment in EXPERIMENTS])
+
+
+def test_no_table_takes_the_first_of_two_machines(reference):
+    two = all_tables(on_two_machines(reference))
+    of_experiments = [table for table in two if table.experiment]
+    assert {table.experiment for table in of_experiments} == set(EXPERIMENTS)
+    for table in of_experiments:
+        shown = table.markdown()
+        assert "on here-2c" in shown, table.name
+        assert "on other-2c" in shown, table.name
+        here, other = (rows_that_name(machine, table) for machine in ("here-2c", "other-2c"))
+        assert here == other, table.name
+        # Where a line has no run of its own, each machine has columns.
+        names = " ".join(str(heading.shown) for heading in table.headings)
+        assert here > 0 or ("here-2c" in names and "other-2c" in names), table.name
+
+
+def test_a_table_of_parts_names_the_fidelities_that_it_shows(reference):
+    def emulated_elsewhere(run: Run) -> Run:
+        commit = "bbbbbbbbbb" if run.fidelity == "emulated" else "aaaaaaaaaa"
+        return on("here-2c", commit)(run)
+
+    tables = {t.name: t for t in all_tables(changed_runs(reference, emulated_elsewhere))}
+    assert "commit bbbbbbbbbb on here-2c (emulated)." in tables["breakdown"].note
+    assert "Rows come from" not in tables["breakdown_by_m"].note, "all of it is simulated"
