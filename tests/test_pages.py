@@ -1,6 +1,7 @@
-"""The pages for readers: their numbers are those of the reference tables, their links lead
-somewhere."""
+"""The pages for readers: their numbers are those of the reference tables and records, their links
+lead somewhere."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +13,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # A number of ours is followed by a comment that names its cell: <!-- table key=value key=value:
 # column -->
 NUMBER = re.compile(r"<!-- (\w+) ([^:>]+): (.+?) -->")
+# A number of a record is followed by its file below results/reference and its field:
+# <!-- machine/campaign.json: kills -->
+RECORDED = re.compile(r"<!-- ([\w/-]+\.json): (\w+) -->")
 
 
 def cells(line: str) -> list[str]:
@@ -51,6 +55,22 @@ def test_a_number_is_that_of_its_table(before, table, keys, column):
     shown = [text for text in texts if before.endswith(text)]
     assert shown, f"the table says {cell}"
     assert not re.search(r"[\d.]$", before.removesuffix(shown[0])), "the end of a longer number"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_number_is_that_of_its_record(page):
+    text = page.read_text(encoding="utf-8")
+    for quoted in RECORDED.finditer(text):
+        file, field = quoted.groups()
+        record = json.loads((ROOT / "results/reference" / file).read_text(encoding="utf-8"))
+        before, value = text[: quoted.start()], str(record[field])
+        assert before.endswith(value), f"{file} says {field} {value}"
+        assert not re.search(r"[\d.]$", before.removesuffix(value)), "the end of a longer number"
+
+
+def test_faults_quotes_what_a_campaign_of_kills_recorded():
+    quoted = RECORDED.findall((ROOT / "docs/faults.md").read_text(encoding="utf-8"))
+    assert {"kills", "runs", "runs_lost", "runs_alike"} <= {field for _, field in quoted}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,26 +1,33 @@
 """Kill `repro run` and its workers at random moments, go on until done, compare with a whole sweep.
 
-As a script it is `repro run` that notes what it is doing, and when: `campaign.py NOTE run ...`.
+As a script it does so and writes what came out of it to results/reference/<machine>/campaign.json,
+which docs/faults.md quotes: `.venv/bin/python tests/harness/campaign.py --kills 100 --minutes 30`.
 """
 
+import argparse
 import json
+import math
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from repro.gpipe.schedule.timeline import Timeline
+
 HERE = Path(__file__).parent
+REFERENCE = HERE.parents[1] / "results/reference"
 PHASES = ("planning", "starting workers", "measuring", "recording")
 Aim = tuple[str, ...]  # the phases that a kill may fall into
 AIMS: tuple[Aim, ...] = (PHASES, *((phase,) for phase in PHASES))
@@ -30,21 +37,58 @@ Phase = tuple[str, float, float]
 
 @dataclass
 class Counts:
-    """What a campaign did."""
+    """What a campaign did, and how its sweeps ended.
+
+    Attributes:
+        seed: of the moments at which it killed.
+        kills: by the phase that each fell into.
+        sweeps: that were killed, some of them several times, until they were done.
+        sweeps_alike: of these, with the files and the tables of an undisturbed sweep.
+        runs: of all sweeps.
+        runs_lost: without exactly one record of each round.
+        runs_alike: with the bytes of an undisturbed sweep, readings of a clock aside.
+        most_processes: that one kill ended.
+        seconds: that it all took.
+    """
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
     sweeps: int = 0
+    sweeps_alike: int = 0
     runs: int = 0
+    runs_lost: int = 0
+    runs_alike: int = 0
     most_processes: int = 0
+    seconds: float = 0.0
 
-    def __str__(self) -> str:
-        phases = ", ".join(f"{self.kills[phase]} while {phase}" for phase in PHASES)
-        return (
-            f"seed {self.seed}: {self.kills.total()} kills ({phases}; up to {self.most_processes} "
-            f"processes) of {self.sweeps} sweeps, in which {self.runs} runs were each recorded "
-            "once in every round"
-        )
+    @property
+    def nothing_lost(self) -> bool:
+        """Whether every sweep ended as if it had never been killed."""
+        alike = (self.sweeps_alike, self.runs_alike) == (self.sweeps, self.runs)
+        return alike and self.runs_lost == 0
+
+    def record(self) -> dict[str, Any]:
+        """The content of campaign.json."""
+        from repro.harness import machine
+
+        here = machine.detect("smoke")
+        return {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "commit": machine.commit(),
+            "machine": here.slug,
+            "device": here.kind,
+            "seed": self.seed,
+            "kills": self.kills.total(),
+            "kills_while": {phase: self.kills[phase] for phase in PHASES},
+            "most_processes": self.most_processes,
+            "sweeps": self.sweeps,
+            "sweeps_alike": self.sweeps_alike,
+            "runs": self.runs,
+            "runs_lost": self.runs_lost,
+            "runs_alike": self.runs_alike,
+            "seconds": round(self.seconds),
+            "minutes": round(self.seconds / 60),
+        }
 
 
 class Start:
@@ -55,7 +99,7 @@ class Start:
         self._note.write_text(f"planning {time.monotonic()}\n")
         command = [
             sys.executable,
-            __file__,
+            str(HERE / "noted_run.py"),
             str(self._note),
             "run",
             str(HERE / "tiny_sweep.py"),
@@ -108,23 +152,25 @@ def living(group: int) -> list[int]:
     return found
 
 
-def campaign(folder: Path, aims: Sequence[Aim], seed: int) -> Counts:
-    """A kill for each aim, in as many sweeps as it takes; AssertionError where one ends unlike an
-    undisturbed one."""
+def campaign(folder: Path, aims: Sequence[Aim], seed: int, minutes: float = math.inf) -> Counts:
+    """A kill for each aim, in as many sweeps as it takes, as far as the minutes allow."""
     print(f"seed {seed}", flush=True)
     rng, counts, left = random.Random(seed), Counts(seed), list(aims)
+    began = time.monotonic()
+    end = began + 60 * minutes
     whole = folder / "whole"
     usual = Start(whole).wait()
-    while left:
+    while left and time.monotonic() < end:
         results = folder / f"sweep{counts.sweeps}"
         start = Start(results)
-        while left and killed(start, usual, left[0], counts, rng):
+        while left and time.monotonic() < end and killed(start, usual, left[0], counts, rng):
             left.pop(0)
             start = Start(results)
         start.wait()
         counts.sweeps += 1
-        counts.runs += assert_same(results, whole)
+        compare(results, whole, counts)
         shutil.rmtree(results)
+        counts.seconds = time.monotonic() - began
         print(counts, flush=True)
     return counts
 
@@ -153,28 +199,51 @@ def sleep_into(start: Start, usual: list[Phase], aim: Aim, rng: random.Random) -
         time.sleep(0.001)
 
 
-def assert_same(results: Path, whole: Path) -> int:
-    """Hold a finished sweep against an undisturbed one; returns how many runs it has."""
+def compare(results: Path, whole: Path, counts: Counts) -> None:
+    """Hold a finished sweep against an undisturbed one; count what is lost and what is alike."""
     from tiny_sweep import experiment
 
     from repro.harness.results import load
 
     mine, theirs = load(results), load(whole)
-    assert files_of(results) == files_of(whole)
-    assert mine.rows["rounds"].tolist() == [experiment().rounds] * len(theirs.rows)
-    for run in mine.rows["run"]:
-        (path,) = results.glob(f"*/*/*/{run}/metrics.jsonl")
-        assert len(path.read_text().splitlines()) == experiment().rounds, "a line without a marker"
-    for path in (
-        path
-        for name in ("spec", "env", "status", "experiment")
-        for path in whole.rglob(f"{name}.json")
-    ):
-        assert (results / path.relative_to(whole)).read_bytes() == path.read_bytes()
-    for run, other in zip(mine.runs, theirs.runs, strict=True):
-        assert spans(mine.timeline(run)) == spans(theirs.timeline(other))
-    assert shown_without_clocks(results) == shown_without_clocks(whole)
-    return len(mine.rows)
+    rounds = experiment().rounds
+    recorded = {run.id: run for run in mine.runs}
+    lines = without_clocks(results)
+    usual_lines = without_clocks(whole)
+    for usual in theirs.runs:
+        counts.runs += 1
+        run = recorded.get(usual.id)
+        # A line of a round that was not committed would stand in the file, but not among rounds.
+        if run is None or len(run.rounds) != rounds or stored_lines(results, usual.id) != rounds:
+            counts.runs_lost += 1
+            continue
+        counts.runs_alike += (
+            lines[usual.id] == usual_lines[usual.id]
+            and small_files(results, usual.id) == small_files(whole, usual.id)
+            and spans(mine.timeline(run)) == spans(theirs.timeline(usual))
+        )
+    counts.sweeps_alike += (
+        files_of(results) == files_of(whole)
+        and listings(results) == listings(whole)
+        and shown_without_clocks(results) == shown_without_clocks(whole)
+    )
+
+
+def stored_lines(results: Path, run: str) -> int:
+    """Lines of the file with a run's rounds, and 0 without the file."""
+    paths = list(results.glob(f"*/*/*/{run}/metrics.jsonl"))
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+def small_files(results: Path, run: str) -> list[bytes]:
+    """What is recorded of a run besides its rounds and spans."""
+    names = ("env.json", "spec.json", "status.json")
+    return [path.read_bytes() for name in names for path in results.glob(f"*/*/*/{run}/{name}")]
+
+
+def listings(results: Path) -> list[bytes]:
+    """What is recorded of experiments."""
+    return [path.read_bytes() for path in sorted(results.rglob("experiment.json"))]
 
 
 def files_of(results: Path) -> list[str]:
@@ -182,37 +251,52 @@ def files_of(results: Path) -> list[str]:
     return sorted(str(path.relative_to(results)) for path in results.rglob("*"))
 
 
-def spans(timeline: Any) -> list[tuple[str, int, int, int]]:
+def spans(timeline: Timeline | None) -> list[tuple[str, int, int, int]]:
+    if timeline is None:
+        return []
     return sorted((span.kind, span.stage, span.micro_batch, span.step) for span in timeline.spans)
 
 
+def without_clocks(results: Path) -> dict[str, list[dict[str, Any]]]:
+    """Run -> its records, with every number that was read off a clock replaced by the same one."""
+    from repro.harness.results import load
+
+    lines = {}
+    for folder in load(results).folders:
+        markers, about = folder.markers(), folder.about()
+        assert about is not None
+        for run in about.runs:
+            records = folder.records(run, markers)
+            lines[run] = [stopped(record.model_dump(mode="json")) for record in records]
+    return lines
+
+
 def shown_without_clocks(results: Path) -> list[str]:
-    """Every table of the report, with each number that was read off a clock replaced by one and the
-    same."""
+    """Every table of the report, with every number that was read off a clock replaced likewise."""
     from repro.harness.results import load
     from repro.harness.spec import digest
     from repro.report.tables import all_tables
 
     still = results.with_name("still")
     shutil.copytree(results, still)
+    every_line = without_clocks(still)
     for folder in load(still).folders:
-        markers = folder.markers()
-        about = folder.about()
+        markers, about = folder.markers(), folder.about()
         assert about is not None
         for run in about.runs:
-            records = folder.records(run, markers)
-            lines = [stopped(record.model_dump(mode="json")) for record in records]
-            (folder.path / run / "metrics.jsonl").write_text(
-                "".join(json.dumps(line) + "\n" for line in lines)
-            )
+            lines = every_line[run]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (folder.path / run / "metrics.jsonl").write_text(text)
             for line in lines:
                 markers[line["round"]].runs[run] = digest(line)
         for name, marker in markers.items():
             (folder.path / "rounds" / f"{name}.json").write_text(marker.model_dump_json())
-    found = load(still)
+    stopped_results = load(still)
     shutil.rmtree(still)
-    assert found.rounds["step_s"].tolist() == [0.5] * len(found.rounds)
-    return [str(found.rows.to_json()), *(table.markdown() for table in all_tables(found))]
+    steps = stopped_results.rounds["step_s"].tolist()
+    assert steps == [0.5] * len(steps)
+    tables = [table.markdown() for table in all_tables(stopped_results)]
+    return [str(stopped_results.rows.to_json()), *tables]
 
 
 def stopped(line: dict[str, Any]) -> dict[str, Any]:
@@ -249,38 +333,23 @@ def clock_fields() -> set[str]:
     return {name for name in slow if slow[name] != quick[name]}
 
 
-def main(note: Path, arguments: list[str]) -> int:
-    """`repro ARGUMENTS`, and in the file `note` a line for each phase that begins."""
-    from repro.cli import main
+def main() -> None:
+    """Run a campaign and write its record."""
     from repro.harness import machine
-    from repro.harness.record import Folder
-    from repro.harness.workers import Workers
+    from repro.io.files import as_json, write
 
-    # timed layers wait, so two stages run side by side on one core as well
-    machine.cores = lambda: 2
-    with note.open("a", buffering=1) as file:
-
-        def say(phase: str) -> None:
-            file.write(f"{phase} {time.monotonic()}\n")
-
-        noted(Workers, "ready", say, "starting workers", "measuring")
-        noted(Folder, "commit_round", say, "recording", "measuring")
-        return main.main(arguments)
-
-
-def noted(owner: type, name: str, say: Callable[[str], None], phase: str, then: str) -> None:
-    """Have a method say that its phase begins, and that the next one does when it ends."""
-    method = getattr(owner, name)
-
-    @wraps(method)
-    def wrapped(*arguments: Any) -> Any:
-        say(phase)
-        found = method(*arguments)
-        say(then)
-        return found
-
-    setattr(owner, name, wrapped)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--seed", type=int, default=1811_06965)
+    options = parser.parse_args()
+    aims = [AIMS[n % len(AIMS)] for n in range(options.kills)]
+    with tempfile.TemporaryDirectory() as folder:
+        counts = campaign(Path(folder), aims, options.seed, options.minutes)
+    path = REFERENCE / machine.detect("smoke").slug / "campaign.json"
+    write(path, as_json(counts.record()))
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    main()

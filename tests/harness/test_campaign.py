@@ -2,10 +2,11 @@
 undisturbed sweep."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
-from campaign import AIMS, PHASES, campaign, clock_fields
+from campaign import AIMS, PHASES, Counts, Start, campaign, clock_fields, compare
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -24,7 +25,30 @@ def test_clocks_are_found_by_what_they_do():
 @pytest.mark.timeout(900)
 def test_a_few_kills(tmp_path: Path):
     counts = campaign(tmp_path, [PHASES, ("recording",)], seed=random.randrange(10**6))
-    assert counts.kills.total() == 2
+    assert counts.kills.total() == counts.record()["kills"] == 2
+    assert counts.nothing_lost, counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_lost_round_and_a_changed_file_are_counted(tmp_path: Path):
+    whole, damaged = tmp_path / "whole", tmp_path / "damaged"
+    Start(whole).wait()
+    shutil.copytree(whole, damaged)
+    counts = Counts(0, sweeps=1)
+    compare(damaged, whole, counts)
+    assert counts.nothing_lost, counts
+
+    lost, changed, *_ = sorted(damaged.glob("*/*/*/*/metrics.jsonl"))
+    lost.write_text(lost.read_text().splitlines()[0] + "\n")
+    env = changed.with_name("env.json")
+    env.write_text(env.read_text().replace("{", "{ ", 1))
+    counts = Counts(0, sweeps=1)
+    with pytest.warns(UserWarning, match="left out"):
+        compare(damaged, whole, counts)
+    assert (counts.runs_lost, counts.runs_alike) == (1, counts.runs - 2)
+    assert counts.sweeps_alike == 0
+    assert not counts.nothing_lost
 
 
 @pytest.mark.campaign
@@ -33,5 +57,6 @@ def test_a_few_kills(tmp_path: Path):
 def test_a_hundred_kills(tmp_path: Path):
     counts = campaign(tmp_path, AIMS * 20, seed=1811_06965)
     assert counts.kills.total() == 100
+    assert counts.nothing_lost, counts
     assert set(counts.kills) == set(PHASES)
     assert counts.most_processes >= 3
