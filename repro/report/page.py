@@ -21,6 +21,7 @@ from repro.report import figures, gantt, texts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_smoke
 from repro.report.declared import is_folded
 from repro.report.figures import Drawn
+from repro.report.provenance import origins
 from repro.report.style import model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, rounds
@@ -92,7 +93,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
         },
         environments=_environments(results),
         counts=_counts(rows_of(results)),
-        commits=_commits(rows_of(results)),
+        origins=origins(rows_of(results)),
     )
     path = plots_dir / "report.html"
     path.write_text(page, encoding="utf-8")
@@ -300,8 +301,3 @@ def _as_text(value: Any) -> str:
 def _counts(runs: list[Run]) -> list[tuple[str, int]]:
     """How many runs there are of each status, reasons left out."""
     return sorted(Counter(run.status.partition("(")[0] for run in runs).items())
-
-
-def _commits(runs: list[Run]) -> list[str]:
-    """The commits whose code measured these runs."""
-    return sorted({commit for run in runs for commit in run.commit.split(", ") if commit})

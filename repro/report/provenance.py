@@ -39,14 +39,17 @@ def with_provenance(results: Results, table: Table) -> Table:
 
 def provenance(runs: Iterable[Run]) -> str:
     """Commit and machine of these runs, with their fidelities; empty where all have the same."""
+    every = origins(runs)
+    return f"Rows come from {'; '.join(every)}." if len(every) > 1 else ""
+
+
+def origins(runs: Iterable[Run]) -> list[str]:
+    """`commit 643b6124aa on amd-epyc-2c (measured, emulated)` of each commit and machine."""
     recorded: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for round_ in run.rounds:
             recorded.setdefault((round_.commit, run.machine), []).append(run)
-    if len(recorded) <= 1:
-        return ""
-    origins = [
+    return [
         f"commit {commit} on {machine} ({', '.join(fidelities(recorded[commit, machine]))})"
         for commit, machine in sorted(recorded)
     ]
-    return f"Rows come from {'; '.join(origins)}."

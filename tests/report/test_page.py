@@ -201,7 +201,7 @@ def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
             json.dumps(json.loads(marker.read_text()) | {"commit": f"commit{number % 2}"})
         )
     html = page.write(copy, tmp_path / "plots").read_text(encoding="utf-8")
-    assert "<b>Rows come from 2 commits</b>: commit0, commit1." in html
+    assert "Rows come from commit commit0 on test-cpu-2c (measured); commit commit1 on" in html
 
 
 def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stages(tmp_path):
