@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
 
 from repro.costs.device import Device
@@ -22,7 +23,7 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.partition.layer_profile import LinkSpeed
 
 WINDOW = 0.15  # seconds for each case
-_TINY = 200  # launches that are timed together; one takes a microsecond or two
+_TINY = 200  # operators that are launched one after the other, each way
 _ELEMENT = 4  # bytes of a float32
 _NO_NEIGHBOUR = LinkSpeed(bytes_per_second=1e15)  # the fastest link that a profile may have
 
@@ -35,7 +36,7 @@ class Rates:
         matmul: case -> FLOP/s; a multiply-add counts as two.
         other: case -> elements written per second.
         bytes_per_second: read and written, in an addition of buffers larger than any cache.
-        launch_s: seconds of an operator on one element.
+        launch_s: seconds of an operator on one element, in a forward with its graph or a backward.
         link: to stage j+1; free on the last stage.
     """
 
@@ -154,9 +155,18 @@ class _Bench:
         return 3 * _ELEMENT * count / self._seconds(lambda: torch.add(a, b, out=c))
 
     def launch(self) -> float:
-        """Seconds of an addition of one element."""
-        x = torch.zeros(1, device=self._device)
-        return self._seconds(lambda: x + x, calls=_TINY)
+        """Seconds of an operator on one element, as training launches it.
+
+        That is half by a module that builds a graph, and half by a backward through the graph.
+        """
+        chain = nn.Sequential(*[nn.ReLU() for _ in range(_TINY)])
+        x = torch.ones(1, device=self._device, requires_grad=True)
+
+        def forward_and_backward() -> None:
+            with torch.enable_grad():
+                chain(x).backward()
+
+        return self._seconds(forward_and_backward) / (2 * _TINY)
 
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, device=self._device)

@@ -45,8 +45,8 @@ def test_a_cell_fits_only_if_the_cell_that_it_is_divided_by_does(cells):
         "table2_protocols"
     ].shown
     ours = shown[(shown["model"] == "Transformer") & (shown["K"] == "8") & (shown["M"] == "4")]
-    assert ours["one N, cut by time"].iloc[0].endswith("*")
-    assert not ours["half widths, by memory"].iloc[0].endswith("*")
+    assert list(ours["one N, cut by time"])[0].endswith("*")
+    assert not list(ours["half widths, by memory"])[0].endswith("*")
 
 
 def with_headline(modelled, change):
@@ -159,9 +159,11 @@ def test_a_step_without_unknowns_is_the_ideal_s():
     assert more == pytest.approx(expected)
 
 
-PLACES = [(K, M) for K in (2, 4, 8) for M in (1, 4, 32)]
-EXAMPLES = {place: np.array([1.0, 2.0, 4.0, 8.0]) for place in PLACES}
-EVEN = dict.fromkeys((2, 4, 8), 1.0)
+PLACES: list[tuple[int, int]] = [(K, M) for K in (2, 4, 8) for M in (1, 4, 32)]
+EXAMPLES: dict[tuple[int, int], np.ndarray] = {
+    place: np.array([1.0, 2.0, 4.0, 8.0]) for place in PLACES
+}
+EVEN: dict[int, float] = {2: 1.0, 4: 1.0, 8: 1.0}
 
 
 def test_the_inverse_finds_what_a_table_was_made_from():
