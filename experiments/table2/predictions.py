@@ -42,7 +42,7 @@ LINGVO_BY_MEMORY = "Lingvo's cut, by memory"
 # Comparisons that are also shown with every operator but matrix products fused away.
 FUSED = (CONTROLLED, "Lingvo's cut")
 DOES_NOT_FIT = "does not fit"
-_NOT_FITTING = "*"
+NOT_FITTING = "*"
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def others(cells: list[Prediction]) -> Table:
     ]
     shown = [found for cell in cells for found in cell.protocols.values()]
     note = (
-        f"Simulated throughput over that of K=2, M=1 of the same protocol; {_NOT_FITTING} where "
+        f"Simulated throughput over that of K=2, M=1 of the same protocol; {NOT_FITTING} where "
         "the cell or the one it is divided by is counted not to fit the device. Fused: every "
         "operator that multiplies no matrices takes no time, a bound of what a compiler can do."
     )
@@ -219,7 +219,7 @@ def others(cells: list[Prediction]) -> Table:
 
 def _ratio(name: str, cell: Prediction) -> Cell:
     ratio = cell.ratio(name)
-    mark = _NOT_FITTING if cell.fits(name) is False else ""
+    mark = NOT_FITTING if cell.fits(name) is False else ""
     if isnan(ratio):
         return Cell(ratio, "nothing fits" if mark else EMPTY)
     return Cell(ratio, number(ratio) + mark)

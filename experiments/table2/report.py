@@ -3,7 +3,7 @@
 A column holds one fidelity; a cell without a number says why.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from experiments.costs.error import error_bar
 from experiments.table2 import divisions, emulated, inverse, nulls, predictions, sensitivity
 from experiments.table2.figures import bars, bars_caption
-from experiments.table2.recorded import Protocol, fixed, protocol, quoted, sizes
+from experiments.table2.predictions import CONTROLLED, NOT_FITTING
+from experiments.table2.recorded import HEADLINES, Protocol, fixed, protocol, quoted, sizes
 from experiments.table2.runs import NAME
 from repro.harness.results import Results, Run
 from repro.paper import table2 as paper_table2
@@ -82,13 +83,13 @@ class Line:
         title: the model, with its setting where there are several.
         setting: the measured runs; empty where none was measured.
         M: micro-batches.
-        modelled: the controlled protocol by fidelity.
+        simulated: the simulated runs.
     """
 
     title: str
     setting: Setting
     M: int
-    modelled: dict[str, Protocol]
+    simulated: Protocol
 
     @property
     def model(self) -> str:
@@ -97,8 +98,11 @@ class Line:
 
 
 def table2(results: Results) -> Table:
-    """Table 2, rows (model, M), for each K: quoted, our fidelities, ideal; all over K=2, M=1."""
-    lines = _lines(results)
+    """Table 2, rows (model, M), for each K: quoted, ours, ideal; all over K=2, M=1.
+
+    Simulated is the protocol that could have run on the paper's devices.
+    """
+    lines = _lines(results, HEADLINES)
     columns = [*_HEAD]
     quoting = beside_paper(results, NAME)
     for K in _Ks(results):
@@ -106,10 +110,10 @@ def table2(results: Results) -> Table:
             columns.append(Column((f"K={K}", "quoted"), partial(_quoted, K)))
         columns += _ratios(results, lines, K, over_k2m1)
         columns.append(Column((f"K={K}", "ideal"), partial(_ideal, ideal_over_k2m1, K)))
-    theirs = "The paper's batch changed from cell to cell and is not printed. " if quoting else ""
     note = (
-        "Throughput over that of K=2, M=1 of the same model and column, at the same N and "
-        f"re-materialization. {theirs}{MARKS} {_what_was_run(results, lines)}"
+        "Throughput over that of K=2, M=1 of the same model and column; measured at one N, "
+        "simulated with the largest mini-batch that is counted to fit each cell, as the paper says "
+        f"it did. {MARKS} {_what_was_run(results, lines)}"
     )
     title = "Table 2 (v5 and NeurIPS): throughput" if quoting else "Throughput"
     return declared("table2", f"{title} normalised to K=2, M=1", note, lines, columns, NAME)
@@ -117,16 +121,17 @@ def table2(results: Results) -> Table:
 
 def table2_speedup(results: Results) -> Table:
     """The controlled view: speedup over K=1 at the same M and N, which the paper does not print."""
-    lines = _lines(results)
+    lines = _lines(results, dict.fromkeys(HEADLINES, CONTROLLED))
     columns = [*_HEAD]
     for K in _Ks(results):
         columns += _ratios(results, lines, K, over_k1)
-        if any(line.modelled["simulated"] for line in lines):
+        if any(line.simulated for line in lines):
             columns.append(Column((f"K={K}", _OVER_KEPT), partial(_over_kept, K)))
         columns.append(Column((f"K={K}", "ideal"), partial(_ideal, ideal_over_k1, K)))
     note = (
         "Speedup over K=1 at the same M, N and re-materialization; the paper prints no K=1 "
-        f"column, so nothing is quoted. {MARKS} {_what_was_run(results, lines)}"
+        f"column, so nothing is quoted; {NOT_FITTING}: counted not to fit the device. {MARKS} "
+        f"{_what_was_run(results, lines)}"
     )
     title = "Table 2's runs: speedup over K=1 at the same M"
     return declared("table2_speedup", title, note, lines, columns, NAME)
@@ -145,10 +150,14 @@ def _Ks(results: Results) -> list[int]:
     return sorted(printed | {run.K for run in measured if run.K > 1})
 
 
-def _lines(results: Results) -> list[Line]:
+def _lines(results: Results, simulated: Mapping[str, str]) -> list[Line]:
     """A line for each measured setting and M, and for each model of the paper that has none.
 
     Without the paper's numbers beside them, only models that are recorded have lines.
+
+    Args:
+        results: recorded runs.
+        simulated: model -> the protocol of its simulated runs.
     """
     runs = rows_of(results, experiment=NAME)
     measured = [run for run in matching(runs, fidelity="measured") if run.K > 1]
@@ -163,35 +172,36 @@ def _lines(results: Results) -> list[Line]:
     for setting in sorted(found, key=lambda setting: setting.model):
         model = setting.model
         title = setting.title if models.count(model) > 1 else model_name(model)
-        modelled = {
-            "emulated": protocol(results, model, "emulated"),
-            "simulated": protocol(results, model, "controlled"),
-        }
+        protocol_runs = protocol(results, model, simulated.get(model, CONTROLLED))
         printed = {cell.M for cell in paper_table2() if cell.model == model}
         Ms = sorted(printed | {run.M for run in setting.rows})
-        lines += [Line(title, setting, M, modelled) for M in Ms]
+        lines += [Line(title, setting, M, protocol_runs) for M in Ms]
     return lines
 
 
 def _ratios(
     results: Results, lines: list[Line], K: int, over: Callable[[Results, Run], Ratio]
 ) -> list[Column[Line]]:
-    """A column for each fidelity that has runs; emulated ones only where they have the baseline."""
+    """A column for each of measured and simulated that has runs.
+
+    What is emulated shows our runtime and not the paper's devices: it is in `table2_emulated`.
+    """
 
     def measured(line: Line) -> Cell:
         runs = matching(line.setting.rows, K=K, M=line.M)
         return _ratio(results, runs[0] if runs else None, over)
 
-    def modelled(fidelity: str, line: Line) -> Cell:
-        return _ratio(results, line.modelled[fidelity].run(K, line.M), over)
+    def simulated(line: Line) -> Cell:
+        cell = _ratio(results, line.simulated.run(K, line.M), over)
+        if line.simulated.N(K, line.M) == 0:
+            return plain("nothing fits")
+        if line.simulated.fits(K, line.M) is False:
+            return plain(f"{cell.text}{NOT_FITTING}")
+        return cell
 
     columns: list[Column[Line]] = [Column((f"K={K}", "measured"), measured)]
-    for fidelity in ("emulated", "simulated"):
-        present = [line.modelled[fidelity] for line in lines if line.modelled[fidelity]]
-        if over is over_k1:
-            present = [found for found in present if any(run.K == 1 for run in found.runs)]
-        if present:
-            columns.append(Column((f"K={K}", fidelity), partial(modelled, fidelity)))
+    if any(line.simulated for line in lines):
+        columns.append(Column((f"K={K}", "simulated"), simulated))
     return columns
 
 
@@ -216,9 +226,8 @@ def _ideal(over: Callable[[int, int, str, str], float], K: int, line: Line) -> C
 
 def _over_kept(K: int, line: Line) -> Cell:
     """Simulated, over the stage that keeps all activations and so computes less."""
-    simulated = line.modelled["simulated"]
-    kept = simulated.run(1, line.M, "never")
-    return plain(number(simulated.throughput(K, line.M) / kept.throughput if kept else nan))
+    kept = line.simulated.run(1, line.M, "never")
+    return plain(number(line.simulated.throughput(K, line.M) / kept.throughput if kept else nan))
 
 
 def _what_was_run(results: Results, lines: list[Line]) -> str:
@@ -226,10 +235,9 @@ def _what_was_run(results: Results, lines: list[Line]) -> str:
     settings_of = {line.setting.title: line.setting for line in lines}
     measured = [setting.title for setting in settings_of.values() if setting.details]
     parts = [f"Measured: {'; '.join(measured)}."] if measured else []
-    for fidelity in ("emulated", "simulated"):
-        present = sizes(line.modelled[fidelity] for line in lines)
-        if present:
-            parts.append(f"{fidelity.capitalize()}: {present}.")
+    present = sizes(line.simulated for line in lines)
+    if present:
+        parts.append(f"Simulated: {present}.")
     parts.append(optimizers(fixed(rows_of(results, experiment=NAME))))
     return " ".join(part for part in parts if part)
 
