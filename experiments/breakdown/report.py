@@ -15,6 +15,7 @@ from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
 from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
+from repro.paper import theory
 from repro.report.bars import drawable, stack
 from repro.report.compare import beside_paper, fidelities, rows_of, where
 from repro.report.grid import Cell, Column, declared, plain, share
@@ -31,6 +32,14 @@ _ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", 
 
 PART: Column[str] = Column("part", lambda part: plain(LONG_NAMES.get(part, part)))
 QUOTED: Column[str] = Column(("quoted", "pie"), lambda part: share(PIE.get(part, nan)))
+# The pipeline of equal stages that recomputes early: its step is 4M + 3(K-1) forwards long.
+_STEP = theory.step_time(K, M, "early")
+ARITHMETIC = {
+    "computation": 3 * M / _STEP,
+    "recompute": M / _STEP,
+    "bubble": theory.bubble(K, M, "early"),
+}
+IDEAL: Column[str] = Column(("ideal", "arithmetic"), lambda part: share(ARITHMETIC.get(part, nan)))
 
 
 def tables(results: Results) -> list[Table]:
@@ -67,7 +76,7 @@ def by_part(results: Results) -> Table:
     """One line a part: quoted, each run's share, and how near a full-size simulation is."""
     runs = named_runs(results)
     quoting = beside_paper(results, NAME)
-    columns = [PART, QUOTED] if quoting else [PART]
+    columns = [PART, QUOTED, IDEAL] if quoting else [PART, IDEAL]
     for (name, fidelity), run in runs.items():
         columns.append(Column((fidelity, name), partial(share_of, results, run)))
 
@@ -107,7 +116,11 @@ def verdict(part: str, value: float, printed: float, *, fitting: bool | None = N
         return f"{off}, fitted"
     if printed <= 2 * CLOSE:
         return f"{off}, too small a slice to tell"
-    return f"{off}, consistent" if abs(value - printed) <= CLOSE else f"{off}, not consistent"
+    word = "consistent" if abs(value - printed) <= CLOSE else "not consistent"
+    formula = ARITHMETIC.get(part, nan)
+    return (
+        f"{off}, {word}, as a formula is" if abs(formula - printed) <= CLOSE else f"{off}, {word}"
+    )
 
 
 def by_m(results: Results) -> Table:

@@ -63,7 +63,14 @@ def bar_of(judged: Iterable[Cell], quantity: Quantity = "ratio") -> ErrorBar | N
     return ErrorBar(statistics.median(sizes), max(sizes), len(sizes)) if sizes else None
 
 
-MEANING = "[low, high] around a simulated ratio is the cost model's median error, see `costs`"
+def meaning(bar: ErrorBar | None) -> str:
+    """What the interval around a simulated ratio is, for the end of a note; empty without a bar."""
+    if bar is None:
+        return ""
+    return (
+        "; [low, high] around a simulated ratio is the cost model's median error over the steps of "
+        "`costs`, which test neither tiles nor set-up"
+    )
 
 
 def with_error(ratio: float, bar: ErrorBar | None) -> report.Cell:

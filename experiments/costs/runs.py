@@ -129,10 +129,10 @@ def torchgpipe_memory() -> list[tuple[RunSpec, Peer]]:
 
 
 def lingvo_memory() -> tuple[RunSpec, ...]:
-    """Lingvo's 94 layers, one more on the stage of the embedding, two and three more on each."""
+    """Lingvo's 94 layers, one more on the last stage, which has the softmax, and more on each."""
     (peer,) = lingvo("memory")
     blocks = list(peer.balance or ())
-    cuts = [blocks, [blocks[0] + 1, *blocks[1:]]]
+    cuts = [blocks, [*blocks[:-1], blocks[-1] + 1]]
     cuts += [[count + more for count in blocks] for more in (2, 3)]
     return tuple(
         _lingvo(with_ends(cut), optimizer, N=peer.N, M=peer.M)

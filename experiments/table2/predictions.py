@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
 
-from experiments.costs.error import MEANING, ErrorBar, with_error
+from experiments.costs.error import ErrorBar, meaning, with_error
 from experiments.table2.recorded import (
     CAUSES,
+    CUMULATIVE_SHARE,
     HEADLINES,
+    MINIMUM_VARIANCE,
     MODELS,
     TOLERANCE,
     Protocol,
@@ -34,13 +36,18 @@ CONTROLLED = "controlled"
 # Protocols with one N for all cells, which compare schedules and cuts -> their names in tables.
 COMPARISONS = {
     CONTROLLED: "one N, cut by time",
-    "Lingvo's cut": "one N, Lingvo's cut",
-    "minimum variance": "one N, minimum variance",
+    CUMULATIVE_SHARE: "one N, cumulative share",
+    MINIMUM_VARIANCE: "one N, minimum variance",
 }
 BY_MEMORY = "by memory"
-LINGVO_BY_MEMORY = "Lingvo's cut, by memory"
-# Comparisons that are also shown with every operator but matrix products fused away.
-FUSED = (CONTROLLED, "Lingvo's cut")
+SHARE_BY_MEMORY = "cumulative share, by memory"
+VARIANCE_BY_MEMORY = "minimum variance, by memory"
+# Comparisons that are also shown under a bound of what a compiler may do.
+FUSED = tuple(
+    (protocol, bound)
+    for protocol in (CONTROLLED, CUMULATIVE_SHARE)
+    for bound in ("fused", "fused and folded")
+)
 DOES_NOT_FIT = "does not fit"
 NOT_FITTING = "*"
 
@@ -85,10 +92,10 @@ class Prediction:
         found = self.protocols.get(name)
         return found.ratio(self.K, self.M) if found else nan
 
-    def fused(self, name: str) -> float:
-        """The ratio under a protocol if operators without matrix products took no time."""
+    def bound(self, name: str, bound: str) -> float:
+        """The ratio under a protocol with a bound of the cost model, such as "fused"."""
         found = self.protocols.get(name)
-        return found.bound_ratio("fused", self.K, self.M) if found else nan
+        return found.bound_ratio(bound, self.K, self.M) if found else nan
 
     def fits(self, name: str) -> bool | None:
         """Whether a cell and the one that it is divided by fit the device; None if not known."""
@@ -125,16 +132,27 @@ class Prediction:
             return "another size"
         if self.fits(HEADLINES[self.model]) is False:
             return DOES_NOT_FIT
-        if abs(self.gap) > TOLERANCE:
-            return "not consistent"
-        return "consistent, as 1.00 would be" if self.easy else "consistent"
+        word = "consistent" if abs(self.gap) <= TOLERANCE else "not consistent"
+        if headline.widths != "":
+            word += f" at {headline.widths}"
+        if self.easy:
+            return f"{word}, as 1.00 would be"
+        formulas = [self.ideal("plain"), self.ideal("early")]
+        near = [abs(ratio / self.quoted - 1) <= TOLERANCE for ratio in formulas]
+        return f"{word}, as a formula is" if any(near) else word
 
 
 def predictions(results: Results) -> list[Prediction]:
     """Of every cell of the models that were simulated."""
     cells = []
     for model in MODELS:
-        names = (*COMPARISONS, BY_MEMORY, LINGVO_BY_MEMORY, HEADLINES[model])
+        names = (
+            *COMPARISONS,
+            BY_MEMORY,
+            SHARE_BY_MEMORY,
+            VARIANCE_BY_MEMORY,
+            HEADLINES[model],
+        )
         ran = {name: found for name in names if (found := protocol(results, model, name))}
         if ran:
             cells += [Prediction(model, K, M, ran) for K, M in places(model)]
@@ -181,7 +199,7 @@ def main(cells: list[Prediction], bar: ErrorBar | None) -> Table:
     note = (
         "Throughput over that of K=2, M=1; predicted with the largest mini-batch that is counted "
         f"to fit each cell: {sizes(headlines)}. Textbook is K M / (M + K - 1), ideal recomputes "
-        f"early, and consistent is within {TOLERANCE:.0%}; {MEANING}."
+        f"early, and consistent is within {TOLERANCE:.0%}{meaning(bar)}."
     )
     title = titled("Table 2 predicted: quoted against simulated", headlines)
     return declared("table2_predictions", title, note, cells, columns, NAME)
@@ -205,13 +223,15 @@ def others(cells: list[Prediction]) -> Table:
         columns.append(Column(COMPARISONS.get(name, name), partial(_ratio, name)))
         columns.append(Column("", partial(_fits, name), f"{COMPARISONS.get(name, name)}: fits"))
     columns += [
-        Column(f"{COMPARISONS[name]}, all else fused", partial(_fused, name)) for name in FUSED
+        Column(f"{COMPARISONS[name]}, all else {bound}", partial(_bound, name, bound))
+        for name, bound in FUSED
     ]
     shown = [found for cell in cells for found in cell.protocols.values()]
     note = (
         f"Simulated throughput over that of K=2, M=1 of the same protocol; {NOT_FITTING} where "
         "the cell or the one it is divided by is counted not to fit the device. Fused: every "
-        "operator that multiplies no matrices takes no time, a bound of what a compiler can do."
+        "operator that multiplies no matrices takes no time; folded: a convolution's kernel is one "
+        "product with its channels, which pads less."
     )
     title = titled("Table 2 under other protocols: mini-batch, cut and fusion", shown)
     return declared("table2_protocols", title, note, cells, columns, NAME, folded=True)
@@ -230,8 +250,10 @@ def _fits(name: str, cell: Prediction) -> Cell:
     return Cell(None if fits is None else int(fits))
 
 
-def _fused(name: str, cell: Prediction) -> Cell:
-    return amount(cell.fused(name))
+def _bound(name: str, bound: str, cell: Prediction) -> Cell:
+    ratio = cell.bound(name, bound)
+    mark = NOT_FITTING if cell.fits(name) is False else ""
+    return Cell(ratio, EMPTY if isnan(ratio) else number(ratio) + mark)
 
 
 def causes(cells: list[Prediction]) -> Table:
@@ -251,7 +273,9 @@ def causes(cells: list[Prediction]) -> Table:
         "left of it, with the best cut for what counts then, so that a line adds up to quoted. A "
         "cause that slows the base more than the cell raises the ratio."
     )
-    title = titled("Table 2 at one N: from the ideal to the quoted ratio, cause by cause", shown)
+    title = titled(
+        "Table 2 at one N, a comparison: from the ideal to the quoted ratio, cause by cause", shown
+    )
     return declared("table2_causes", title, note, simulated, columns, NAME, folded=True)
 
 

@@ -30,17 +30,19 @@ CAUSES = {
     "transfer": "transfer",
     "set-up": "set-up",
 }
+CUMULATIVE_SHARE, MINIMUM_VARIANCE = "cumulative share", "minimum variance"  # cuts by FLOPs
 # Protocol -> its group and fidelity.
 _PROTOCOLS = {
     "controlled": ("{}-simulated", "simulated"),
     "emulated": ("{}-emulated", "emulated"),
     "by memory": ("{}-by-memory", "simulated"),
     "half widths, by memory": ("{}-narrow-by-memory", "simulated"),
-    "Lingvo's cut": ("{}-lingvo", "simulated"),
-    "Lingvo's cut, by memory": ("{}-lingvo-by-memory", "simulated"),
-    "minimum variance": ("{}-variance", "simulated"),
+    CUMULATIVE_SHARE: ("{}-share", "simulated"),
+    MINIMUM_VARIANCE: ("{}-variance", "simulated"),
+    f"{CUMULATIVE_SHARE}, by memory": ("{}-share-by-memory", "simulated"),
+    f"{MINIMUM_VARIANCE}, by memory": ("{}-variance-by-memory", "simulated"),
 }
-# The protocol of each model that could have run on the paper's devices in every cell it has.
+# The protocol of each model that is counted to fit the paper's devices in every cell it has.
 HEADLINES = {"amoebanet-d": "by memory", "transformer": "half widths, by memory"}
 _SCALES = ("paper", "node", "laptop", "smoke")  # in order of preference; smoke has tiny models
 
@@ -122,6 +124,11 @@ class Protocol:
         if base is None or cell is None:
             return nan
         return base.bounds.get(bound, nan) / cell.bounds.get(bound, nan)
+
+    @property
+    def widths(self) -> str:
+        """`half widths`, where they are not Table 1's; else empty."""
+        return "half widths" if self.runs[0].spec.model_args == NARROW["paper"] else ""
 
     @property
     def papers_size(self) -> bool:

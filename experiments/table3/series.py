@@ -7,7 +7,7 @@ from experiments.table3.runs import KS as EVERY_K
 from experiments.table3.runs import NAME, THROTTLED, M
 from repro.harness.results import Results, Run
 from repro.harness.sizes import TABLE3_AMOEBANET, TABLE3_TRANSFORMER
-from repro.paper import table3
+from repro.paper import table3, theory
 from repro.report.compare import rows_of, where
 from repro.report.grid import Grid
 from repro.report.ratio import ITSELF, Ratio, ideal_over_k1
@@ -70,6 +70,11 @@ def quoted(model: str, K: int) -> float:
 def ideal(K: int) -> float:
     """Throughput over K=2 with equal stages, free messages and early recomputation."""
     return ideal_over_k1(K, M, "gpipe", "always") / ideal_over_k1(2, M, "gpipe", "always")
+
+
+def textbook(K: int) -> float:
+    """Throughput over K=2 by K M / (M + K - 1)."""
+    return theory.speedup_over_k1(K, M, "plain") / theory.speedup_over_k1(2, M, "plain")
 
 
 def throttled(results: Results) -> list[Run]:

@@ -2,13 +2,31 @@
 
 A matrix unit multiplies tiles of fixed extents, 128 x 128 on a TPU. A product whose rows, columns
 or summed dimension are no multiples of the tile takes as long as one that is padded up to them.
+
+How a compiler lays a convolution out is not published. Either each position of the kernel is a
+product of its own, or all positions are folded into the summed dimension, which pads less where
+channels are few. The cost model takes the first, and has the second as a bound.
 """
 
 from collections.abc import Sequence
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
-Extents = tuple[int, int, int]  # rows, summed dimension, columns
+
+class Extents(NamedTuple):
+    """Extents of the products of an operator.
+
+    Attributes:
+        rows: of the left matrix.
+        inner: the dimension that is summed over.
+        columns: of the right matrix.
+        positions: of a kernel, each with a product of these extents.
+    """
+
+    rows: int
+    inner: int
+    columns: int
+    positions: int = 1
 
 
 def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:
@@ -29,38 +47,43 @@ def extents(name: str, args: Sequence[Any], result: Any) -> Extents | None:
     if base in ("addmm", "baddbmm"):
         return _of_product(args[1], args[2])
     if base == "convolution":
-        return _of_convolution(result, args[1])
+        return _of_convolution(result, args[1], groups=args[8])
     if base == "convolution_backward":
-        return _of_convolution(args[0], args[2])
+        return _of_convolution(args[0], args[2], groups=args[9])
     if "attention" in base:
         # Q times the keys, and the weights times the values; a backward gets the gradient first.
         query, key = args[1:3] if "backward" in base else args[:2]
-        return query.shape[-2], query.shape[-1], key.shape[-2]
+        return Extents(query.shape[-2], query.shape[-1], key.shape[-2])
     return None
 
 
-def padding(product: Extents, tile: float) -> float:
+def padding(product: Extents, tile: float, *, folded: bool = False) -> float:
     """How many times as long a product takes because its extents are padded to tiles; at least 1.
 
     Args:
         product: its extents.
         tile: rows and columns of a tile of the matrix unit; 1: nothing is padded.
+        folded: whether the positions of a kernel are folded into the summed dimension.
     """
-    return prod(ceil(extent / tile) * tile / extent for extent in product)
+    inner = product.inner * product.positions if folded else product.inner
+    padded = (product.rows, inner, product.columns)
+    return prod(ceil(extent / tile) * tile / extent for extent in padded)
 
 
 def _of_product(left: Any, right: Any) -> Extents:
-    return left.shape[-2], left.shape[-1], right.shape[-1]
+    return Extents(left.shape[-2], left.shape[-1], right.shape[-1])
 
 
-def _of_convolution(output: Any, weight: Any) -> Extents | None:
+def _of_convolution(output: Any, weight: Any, groups: int) -> Extents | None:
     """None for a depthwise convolution, which multiplies no matrices.
 
     Args:
         output: of the convolution, or its gradient, [N, channels, height, width].
         weight: [channels out, channels in of a group, height, width].
+        groups: number of groups.
     """
     rows = prod(output.shape) // output.shape[1]
-    channels_in = weight.shape[1]
-    # The number of groups is no argument of every form; without groups all channels are in one.
-    return None if channels_in == 1 else (rows, channels_in, weight.shape[0])
+    channels_out, channels_in, *kernel = weight.shape
+    if channels_in == 1:
+        return None
+    return Extents(rows, channels_in, channels_out // groups, prod(kernel))

@@ -68,10 +68,15 @@ class LayerTime:
     end: bool
 
 
-def operator_seconds(op: Op, device: Device) -> Terms:
+def operator_seconds(op: Op, device: Device, *, folded: bool = False) -> Terms:
     """Seconds of one operator; one that neither computes nor moves data costs nothing.
 
     An operator without counted FLOPs takes one operation for each element that it writes.
+
+    Args:
+        op: the operator.
+        device: the device that is modelled.
+        folded: whether kernels are folded before matrices are padded, see `repro.costs.products`.
     """
     moved = _moved(op) / device.bytes_per_second.value
     if not (op.flops or moved):
@@ -83,17 +88,20 @@ def operator_seconds(op: Op, device: Device) -> Terms:
     work = op.flops / device.matmul_flops.value
     padded = work
     if op.product is not None:
-        padded *= products.padding(op.product, device.tile.value)
+        padded *= products.padding(op.product, device.tile.value, folded=folded)
     return Terms(work, padded - work, max(0.0, moved - padded), launch)
 
 
-def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...]:
+def layers(
+    counter: Counter, part: Tree, device: Device, *, folded: bool = False
+) -> tuple[LayerTime, ...]:
     """Costs of every layer of a model.
 
     Args:
         counter: of the model and its optimizer.
         part: inputs of one micro-batch.
         device: the device that is modelled.
+        folded: whether kernels are folded before matrices are padded, see `repro.costs.products`.
 
     Raises:
         ValueError: one line: a layer does not work on fake tensors.
@@ -107,7 +115,9 @@ def layers(counter: Counter, part: Tree, device: Device) -> tuple[LayerTime, ...
         end = index == last or any(op.name.startswith("embedding") for op in cost.forward)
         key = id(cost.forward), id(cost.backward)
         if key not in known:
-            known[key] = _seconds(cost.forward, device), _seconds(cost.backward, device)
+            known[key] = tuple(
+                _seconds(ops, device, folded=folded) for ops in (cost.forward, cost.backward)
+            )
         forward, backward = known[key]
         update = counter.resident(index).updated / device.bytes_per_second.value
         times.append(
@@ -169,8 +179,8 @@ def profile(
     )
 
 
-def _seconds(ops: Iterable[Op], device: Device) -> Terms:
-    parts = [operator_seconds(op, device) for op in ops]
+def _seconds(ops: Iterable[Op], device: Device, *, folded: bool = False) -> Terms:
+    parts = [operator_seconds(op, device, folded=folded) for op in ops]
     return Terms(*(sum(getattr(part, term) for part in parts) for term in TERMS))
 
 

@@ -254,8 +254,10 @@ class Run:
 
     @property
     def cut_by(self) -> str:
-        """The rule that the balance comes from."""
-        return self.spec.balance if isinstance(self.spec.balance, str) else "given"
+        """The rule that the balance comes from: `time`, or `flops, cumulative-share`."""
+        if not isinstance(self.spec.balance, str):
+            return "given"
+        return ", ".join(filter(None, (self.spec.balance, self.spec.partitioner)))
 
     @property
     def labels(self) -> dict[str, Any]:

@@ -306,7 +306,7 @@ class GroupRun:
 
 def _cut_of(run: PlannedRun) -> str:
     """A key that is equal for runs with the same cut by time, which the first of them measures."""
-    fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance"}
+    fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner"}
     return canonical(run.spec.model_dump(mode="json", include=fields))
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from repro.costs import Counter
 from repro.costs.device import load
-from repro.costs.products import extents, padding
+from repro.costs.products import Extents, extents, padding
 from repro.costs.roofline import operator_seconds
 from repro.costs.trace import Op
 
@@ -23,7 +23,14 @@ from repro.costs.trace import Op
     ],
 )
 def test_padding_rounds_each_extent_up_to_the_tile(product, tile, factor: float):
-    assert padding(product, tile) == pytest.approx(factor)
+    assert padding(Extents(*product), tile) == pytest.approx(factor)
+
+
+def test_a_folded_kernel_is_padded_once():
+    """A 3 x 3 kernel of 3 channels: nine products with 3 padded to 128, or one with 27."""
+    stem = Extents(128, 3, 128, positions=9)
+    assert padding(stem, 128) == pytest.approx(128 / 3)
+    assert padding(stem, 128, folded=True) == pytest.approx(128 / 27)
 
 
 def products_of(layer: nn.Module, inputs: Tensor) -> tuple[list, list]:
@@ -38,20 +45,21 @@ def products_of(layer: nn.Module, inputs: Tensor) -> tuple[list, list]:
 
 def test_extents_of_a_linear_layer_are_tokens_inputs_and_outputs():
     forward, backward = products_of(nn.Linear(32, 48), torch.zeros(5, 7, 32))
-    assert forward == [(35, 32, 48)]
-    assert sorted(map(sorted, backward)) == [sorted((35, 32, 48))]  # inputs need no gradient
+    assert forward == [(35, 32, 48, 1)]
+    assert [sorted(product[:3]) for product in backward] == [
+        [32, 35, 48]
+    ]  # inputs need no gradient
 
 
 def test_extents_of_a_convolution_are_pixels_and_channels_also_in_its_backward():
     layer = nn.Conv2d(16, 24, (1, 7), stride=2, padding=(0, 3))
     forward, backward = products_of(layer, torch.zeros(3, 16, 10, 10))
-    assert forward == [(3 * 5 * 5, 16, 24)]
-    assert backward == [(3 * 5 * 5, 16, 24)]
+    assert forward == backward == [(3 * 5 * 5, 16, 24, 7)]
 
 
 def test_extents_of_groups_are_those_of_a_group_along_the_sum():
     layer = nn.Conv2d(16, 24, 3, groups=2)
-    assert products_of(layer, torch.zeros(1, 16, 5, 5))[0] == [(9, 8, 24)]
+    assert products_of(layer, torch.zeros(1, 16, 5, 5)) == ([(9, 8, 12, 9)], [(9, 8, 12, 9)])
     depthwise = nn.Conv2d(16, 16, 3, groups=16)
     assert products_of(depthwise, torch.zeros(1, 16, 5, 5))[0] == [None]
 
@@ -62,7 +70,7 @@ class Attention(nn.Module):
 
 
 def test_extents_of_fused_attention_are_queries_head_width_and_keys():
-    assert products_of(Attention(), torch.zeros(2, 4, 20, 8))[0] == [(20, 8, 20)]
+    assert products_of(Attention(), torch.zeros(2, 4, 20, 8))[0] == [(20, 8, 20, 1)]
 
 
 def test_an_operator_that_multiplies_no_matrices_has_no_extents():
@@ -72,12 +80,12 @@ def test_an_operator_that_multiplies_no_matrices_has_no_extents():
 def test_padded_work_takes_its_factor_longer_and_hides_more_of_the_bytes():
     tpu = load("tpu-v2")
     work = 2 * 64**3
-    op = Op("mm", work, 2 * 4 * 64**2, 4 * 64**2, (64, 64, 64))
+    op = Op("mm", work, 2 * 4 * 64**2, 4 * 64**2, Extents(64, 64, 64))
     time = operator_seconds(op, tpu)
     seconds = work / tpu.matmul_flops.value
     assert time.matmul == pytest.approx(seconds)
     assert time.padding == pytest.approx(7 * seconds)
-    more_bytes = Op("mm", work, 10**6, 0, (64, 64, 64))
+    more_bytes = Op("mm", work, 10**6, 0, Extents(64, 64, 64))
     moved = 10**6 / tpu.bytes_per_second.value
     assert time.memory == 0  # its bytes take less time than the padded work
     assert operator_seconds(more_bytes, tpu).memory == pytest.approx(moved - 8 * seconds)

@@ -31,7 +31,7 @@ STRETCH = 2.0
 MEMORY = 2**30  # bytes of a device
 PROFILES = {"amoebanet-d": "tpu-v2", "transformer": "tpu-v3"}
 NAMES = {
-    "amoebanet-d": ("simulated", "by-memory", "lingvo", "variance", "emulated"),
+    "amoebanet-d": ("simulated", "by-memory", "share", "variance", "emulated"),
     "transformer": ("simulated", "by-memory", "narrow-by-memory", "emulated"),
 }
 
@@ -121,7 +121,7 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
             "batch": N,
             "stages": stages.plain(),
             "rungs": rungs if N else {},
-            "bounds": {"fused": plain} if N else {},
+            "bounds": dict.fromkeys(("fused", "fused and folded"), plain) if N else {},
             "memory": MEMORY,
             "sensitivity": dependence(M, step) if N else {},
         },

@@ -227,7 +227,7 @@ def test_varied_protocols_stay_out_of_the_pictures_of_settings(modelled):
     rows = rows_of(modelled)
     assert {run.group for run in rows} - {run.group for run in fixed(rows)} == {
         "amoebanet-d-by-memory",
-        "amoebanet-d-lingvo",
+        "amoebanet-d-share",
         "amoebanet-d-variance",
         "transformer-by-memory",
         "transformer-narrow-by-memory",

@@ -12,8 +12,10 @@ from recorded import changed_runs
 from experiments.table2 import divisions, inverse, nulls, predictions
 from experiments.table2.predictions import CONTROLLED, DOES_NOT_FIT
 from experiments.table2.recorded import HEADLINES, protocol, quoted
+from repro.gpipe.schedule.kinds import make_schedule
 from repro.paper import theory
 from repro.report.style import styled
+from repro.simulate import StageCosts, simulate
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +75,9 @@ def at_ratio(modelled, ratio):
 
 def test_verdicts_of_the_headline(modelled):
     printed = quoted("transformer", 4, 32)
-    assert at_ratio(modelled, 1.09 * printed).verdict == "consistent"
-    assert at_ratio(modelled, 0.89 * printed).verdict == "not consistent"
+    as_formula = " at half widths, as a formula is"  # both formulas are within 10 % of this cell
+    assert at_ratio(modelled, 1.09 * printed).verdict == f"consistent{as_formula}"
+    assert at_ratio(modelled, 0.89 * printed).verdict == f"not consistent{as_formula}"
     assert of(predictions.predictions(modelled), "transformer", 2, 1).verdict == "baseline"
 
 
@@ -98,7 +101,7 @@ def test_the_null_models_have_the_known_errors(cells):
 
 
 def score(*gaps):
-    return nulls.Score("transformer", "made up", gaps, len(gaps))
+    return nulls.Score("transformer", "made up", gaps)
 
 
 def test_a_prediction_beats_another_in_both_numbers():
@@ -113,11 +116,9 @@ def test_a_score_says_what_it_beats(modelled, cells):
     shown = table.shown
     nulls_shown = shown[shown["beats"] == "null model"]
     assert len(nulls_shown) == 4
-    assert set(shown["beats"]) <= {"null model", "both", "neither", "textbook alone"} | {
-        f"{nulls.EARLY} alone"
-    }
     ours = shown[(shown["model"] == "Transformer") & (shown["prediction"] == "one N, cut by time")]
     assert list(ours["do not fit"]) == ["8"]
+    assert list(ours["beats"]) == [DOES_NOT_FIT]
 
 
 def test_divisions_have_the_known_quotients():
@@ -147,23 +148,35 @@ def test_divisions_are_drawn_for_both_models(cells):
         assert divisions.figure([]) is None
 
 
-def test_a_step_without_unknowns_is_the_ideal_s():
+def test_a_step_of_even_stages_is_the_closed_form():
     n = np.array([1.0, 4.0])
+    even = (0.25,) * 4
     ideal = theory.step_time(4, 8, "early", 1 / 4, 1 / 4, 2 / 4)
-    assert inverse.step(4, 8, n, 0.0, 0.0, 1.0) == pytest.approx(n * ideal)
-    more = inverse.step(4, 8, n, 0.5, 3.0, 1.25)
+    assert inverse.step(even, 8, n, 0.0, 0.0) == pytest.approx(n * ideal)
+    more = inverse.step(even, 8, n, 0.5, 3.0)
     expected = [
         3.0 + theory.step_time(4, 8, "early", F, F, B)
-        for F, B in ((1.25 * k / 4 + 0.5, 2.5 * k / 4 + 0.5) for k in n)
+        for F, B in ((k / 4 + 0.5, k / 2 + 0.5) for k in n)
     ]
     assert more == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("M", [1, 4, 32])
+@pytest.mark.parametrize("shares", [(0.55, 0.45), (0.3, 0.25, 0.25, 0.2), (0.2, 0.3, 0.26, 0.24)])
+def test_a_step_of_uneven_stages_is_near_the_simulated_one(shares, M: int):
+    forward = tuple(share + 0.01 for share in shares)
+    backward = tuple(2 * share + 0.01 for share in shares)
+    costs = StageCosts(forward, forward, backward)
+    simulated = simulate(make_schedule("gpipe", len(shares), M, "always"), costs).step_time
+    by_formula = inverse.step(shares, M, np.array([1.0]), 0.01, 0.0)[0]
+    assert by_formula == pytest.approx(simulated, rel=0.05)
 
 
 PLACES: list[tuple[int, int]] = [(K, M) for K in (2, 4, 8) for M in (1, 4, 32)]
 EXAMPLES: dict[tuple[int, int], np.ndarray] = {
     place: np.array([1.0, 2.0, 4.0, 8.0]) for place in PLACES
 }
-EVEN: dict[int, float] = {2: 1.0, 4: 1.0, 8: 1.0}
+EVEN: dict[int, tuple[float, ...]] = {K: (1 / K,) * K for K in (2, 4, 8)}
 
 
 def test_the_inverse_finds_what_a_table_was_made_from():
@@ -171,7 +184,7 @@ def test_the_inverse_finds_what_a_table_was_made_from():
     one = np.array([1.0])
 
     def rate(K, M):
-        return M / inverse.step(K, M, one, 1.0, 2.0, 1.0)[0]
+        return M / inverse.step(EVEN[K], M, one, 1.0, 2.0)[0]
 
     table = {(K, M): rate(K, M) / rate(2, 1) for K, M in PLACES}
     best, solved = inverse.solve(table, EXAMPLES, EVEN)

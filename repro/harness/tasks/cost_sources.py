@@ -30,6 +30,7 @@ class Counted(NamedTuple):
         link: messages between stages.
         setup: what a step takes before its first action.
         update: of the optimizer.
+        folded: kernels are folded before matrices are padded, see `repro.costs.products`.
     """
 
     terms: tuple[str, ...] = roofline.TERMS
@@ -37,6 +38,7 @@ class Counted(NamedTuple):
     link: bool = True
     setup: bool = True
     update: bool = True
+    folded: bool = False
 
 
 _ALL = Counted()
@@ -53,7 +55,10 @@ CAUSES = {
 }
 # Bounds of a step's time. Fused: a compiler makes every other operator a part of a matrix product,
 # which then takes no time of its own.
-BOUNDS = {"fused": Counted(terms=("matmul", "padding"))}
+BOUNDS = {
+    "fused": Counted(terms=("matmul", "padding")),
+    "fused and folded": Counted(terms=("matmul", "padding"), folded=True),
+}
 # Figures of a device that `sensitivity` scales, one at a time, by each of the factors.
 FIGURES = (
     "matmul_flops",
@@ -250,10 +255,10 @@ class Roofline(_Counted):
         """Seconds of each layer for a micro-batch of n examples."""
         return self._profile(self._times(n, self._device))
 
-    def _times(self, n: int, device: Device) -> Times:
+    def _times(self, n: int, device: Device, *, folded: bool = False) -> Times:
         """Times of the layers and of the loss."""
         inputs, targets = (micro_batch(few, n) for few in self._few)
-        layers = roofline.layers(self._counter, inputs, device)
+        layers = roofline.layers(self._counter, inputs, device, folded=folded)
         return layers, roofline.head(self._counter, inputs, targets, device)
 
     def _profile(self, times: Times, counted: Counted = _ALL) -> Profile:
@@ -281,8 +286,12 @@ class Roofline(_Counted):
 
     def bounds(self, n: int) -> dict[str, float]:
         """Bound -> seconds of the step with its best cut."""
-        times = self._times(n, self._device)
-        return {name: self._step(times, self._device, counted) for name, counted in BOUNDS.items()}
+        return {
+            name: self._step(
+                self._times(n, self._device, folded=counted.folded), self._device, counted
+            )
+            for name, counted in BOUNDS.items()
+        }
 
     def sensitivity(self, n: int) -> dict[str, dict[str, Any]]:
         """Figure -> its basis, and seconds of the step under each factor, with its best cut.
