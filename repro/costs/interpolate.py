@@ -106,7 +106,8 @@ class InterpolatedCounter:
             return number
         if isinstance(first, tuple | list) and len(set(map(len, values))) == 1:
             inner = self._interpolate_once if isinstance(first, list) else self._interpolate
-            return type(first)(map(inner, zip(*values, strict=True)))
+            make = getattr(first, "_make", type(first))  # the former of a NamedTuple
+            return make(map(inner, zip(*values, strict=True)))
         if dataclasses.is_dataclass(first):
             fields = {
                 field.name: self._interpolate([getattr(value, field.name) for value in values])

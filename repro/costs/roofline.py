@@ -115,8 +115,9 @@ def layers(
         end = index == last or any(op.name.startswith("embedding") for op in cost.forward)
         key = id(cost.forward), id(cost.backward)
         if key not in known:
-            known[key] = tuple(
-                _seconds(ops, device, folded=folded) for ops in (cost.forward, cost.backward)
+            known[key] = (
+                _seconds(cost.forward, device, folded=folded),
+                _seconds(cost.backward, device, folded=folded),
             )
         forward, backward = known[key]
         update = counter.resident(index).updated / device.bytes_per_second.value

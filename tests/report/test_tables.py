@@ -95,7 +95,6 @@ def test_the_long_form_names_every_baseline(results):
 def test_a_fidelity_never_shares_a_column(mixed):
     table = table2.table2(mixed)
     assert cell(table, "Transformer", 4, "K=4", "measured") == "skipped(needs 4 devices)"
-    assert cell(table, "Transformer", 4, "K=4", "emulated") == "failed(timed wait)"
     made = {table.name: table for table in tables.all_tables(mixed)}
     assert {"table2_points", "table2_points_emulated", "memory", "memory_emulated"} <= set(made)
     for name, table in made.items():
