@@ -118,9 +118,9 @@ def verdict(part: str, value: float, printed: float, *, fitting: bool | None = N
         return f"{off}, too small a slice to tell"
     word = "consistent" if abs(value - printed) <= CLOSE else "not consistent"
     formula = ARITHMETIC.get(part, nan)
-    return (
-        f"{off}, {word}, as a formula is" if abs(formula - printed) <= CLOSE else f"{off}, {word}"
-    )
+    if abs(formula - printed) <= CLOSE:
+        word += ", as a formula is" if word == "consistent" else ", but a formula is"
+    return f"{off}, {word}"
 
 
 def by_m(results: Results) -> Table:

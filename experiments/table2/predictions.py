@@ -132,14 +132,16 @@ class Prediction:
             return "another size"
         if self.fits(HEADLINES[self.model]) is False:
             return DOES_NOT_FIT
-        word = "consistent" if abs(self.gap) <= TOLERANCE else "not consistent"
-        if headline.widths != "":
+        consistent = abs(self.gap) <= TOLERANCE
+        word = "consistent" if consistent else "not consistent"
+        if headline.widths:
             word += f" at {headline.widths}"
+        link = "as" if consistent else "but"
         if self.easy:
-            return f"{word}, as 1.00 would be"
+            return f"{word}, {link} 1.00 would be"
         formulas = [self.ideal("plain"), self.ideal("early")]
         near = [abs(ratio / self.quoted - 1) <= TOLERANCE for ratio in formulas]
-        return f"{word}, as a formula is" if any(near) else word
+        return f"{word}, {link} a formula is" if any(near) else word
 
 
 def predictions(results: Results) -> list[Prediction]:

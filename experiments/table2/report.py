@@ -268,7 +268,7 @@ def table2_long(results: Results) -> Table:
         for setting, run in settled(results, runs)
     ]
     quoting = beside_paper(results, NAME)
-    columns: list[Column[LongLine]] = [Column("", lambda line: Cell(line.run.machine), "machine")]
+    columns: list[Column[LongLine]] = [Column("machine", lambda line: plain(line.run.machine))]
     columns += [Column(name, partial(_attribute, name)) for name in _LONG_KEYS]
     if quoting:
         columns.append(Column("quoted", _quoted_or_not))
@@ -291,7 +291,7 @@ def table2_long(results: Results) -> Table:
     return declared("table2_long", "Table 2, one line a run", note, lines, columns, NAME)
 
 
-_LONG_KEYS = ("scale", "model", "K", "M", "N", "D", "schedule", "remat", "status")
+_LONG_KEYS = ("scale", "fidelity", "model", "K", "M", "N", "D", "schedule", "remat", "status")
 
 
 def _attribute(name: str, line: LongLine) -> Cell:

@@ -81,9 +81,12 @@ def verdict(
     if fitting is False:
         return f"{off:+.1%}, does not fit"
     word = "reproduced" if fidelity == "measured" else "consistent"
+    near = [abs(formula / printed - 1) <= TOLERANCE for formula in formulas]
     if abs(off) > TOLERANCE:
         word = f"not {word}"
-    if any(abs(formula / printed - 1) <= TOLERANCE for formula in formulas):
+        if any(near):
+            word += ", but a formula is"
+    elif any(near):
         word += ", as a formula is"
     return f"{off:+.1%}, {word}"
 

@@ -73,7 +73,7 @@ def test_each_part_is_held_against_the_pie(results):
     judged = {part: one["simulated against quoted", "Transformer"] for part, one in rows.items()}
     assert judged == {
         "computation": "+0.4 points, consistent",
-        "recompute": "+2.5 points, not consistent, as a formula is",
+        "recompute": "+2.5 points, not consistent, but a formula is",
         "load imbalance": "+1.8 points, too small a slice to tell",
         "bubble": "+0.0 points, fitted",
         "set-up": "-2.9 points, assumed from the pie",

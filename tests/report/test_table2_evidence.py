@@ -75,9 +75,10 @@ def at_ratio(modelled, ratio):
 
 def test_verdicts_of_the_headline(modelled):
     printed = quoted("transformer", 4, 32)
-    as_formula = " at half widths, as a formula is"  # both formulas are within 10 % of this cell
-    assert at_ratio(modelled, 1.09 * printed).verdict == f"consistent{as_formula}"
-    assert at_ratio(modelled, 0.89 * printed).verdict == f"not consistent{as_formula}"
+    # Both formulas are within 10 % of this cell.
+    near, far = at_ratio(modelled, 1.09 * printed), at_ratio(modelled, 0.89 * printed)
+    assert near.verdict == "consistent at half widths, as a formula is"
+    assert far.verdict == "not consistent at half widths, but a formula is"
     assert of(predictions.predictions(modelled), "transformer", 2, 1).verdict == "baseline"
 
 

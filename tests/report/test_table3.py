@@ -122,7 +122,7 @@ def test_table3_judges_each_simulated_cell(results):
         "%, consistent, as a formula is"
     )
     assert words["Transformer", 8]["simulated", "against quoted"].endswith(
-        "not consistent, as a formula is"
+        "not consistent, but a formula is"
     )
     assert words["Transformer", 4]["emulated", "over K=2"] == "not run"
     assert words["Transformer", 2]["simulated", "over K=2"].startswith("1")
@@ -133,11 +133,11 @@ def test_the_tolerance_and_the_word_depend_on_size_and_fidelity():
     assert table3.verdict("measured", 1.71, 1.8, scaled_down=False) == "-5.0%, reproduced"
     assert table3.verdict("simulated", 1.98, 1.8, scaled_down=False) == "+10.0%, consistent"
     assert table3.verdict("simulated", 1.5, 1.8, scaled_down=False) == "-16.7%, not consistent"
-    formula = {"scaled_down": False, "formulas": (1.9, 3.0)}
-    assert table3.verdict("simulated", 1.5, 1.8, **formula).endswith(", as a formula is")
+    beside_formulas = table3.verdict("simulated", 1.5, 1.8, scaled_down=False, formulas=(1.9, 3.0))
+    assert beside_formulas == "-16.7%, not consistent, but a formula is"
     assert table3.verdict("emulated", 1.5, 1.8, scaled_down=False) == "-16.7%"
-    too_large = {"scaled_down": False, "fitting": False}
-    assert table3.verdict("simulated", 1.8, 1.8, **too_large) == "+0.0%, does not fit"
+    too_large = table3.verdict("simulated", 1.8, 1.8, scaled_down=False, fitting=False)
+    assert too_large == "+0.0%, does not fit"
     assert table3.verdict("simulated", 1.8, 1.8, scaled_down=True) == "+0.0%, another size"
 
 
