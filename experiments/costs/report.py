@@ -1,7 +1,10 @@
 """How far the cost model is off: predicted beside published and measured steps and memory."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import expm1, isnan, nan
+
+from matplotlib.figure import Figure
 
 from experiments.costs.cells import SOURCES, Cell, cells
 from experiments.costs.error import Quantity, bar_of
@@ -23,6 +26,11 @@ def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
     return [speed(results), memory(results)]
+
+
+def figures(_results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """None: errors are few numbers, and steps of different devices make no curve."""
+    return iter(())
 
 
 @dataclass(frozen=True)
