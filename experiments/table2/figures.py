@@ -26,7 +26,16 @@ from repro.harness.results import Results, Run
 from repro.paper import theory
 from repro.report.compare import rows_of
 from repro.report.ratio import Ratio, over_k2m1
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
+from repro.report.style import (
+    FIDELITIES,
+    MARKERS,
+    QUOTED,
+    THEORY,
+    above_bar,
+    grid,
+    model_name,
+    ticks,
+)
 
 _WIDTH = 0.21  # of a bar; groups stand 1 apart
 # Where the parts of a group stand, beside its middle.
@@ -101,7 +110,8 @@ def best_evidence(results: Results, model: str, K: int, M: int) -> Evidence:
     bar = error_bar(results)
     if bar is not None and (K, M) != (2, 1):  # the base is 1 without an error
         low, high = bar.ends(ratio)
-    size = another_size([headline]) or "the paper's size"
+    papers_size = "half of Table 1's widths" if headline.widths else "the paper's size"
+    size = another_size([headline]) or papers_size
     return Evidence("simulated", ratio, size, fits, low, high)
 
 
@@ -160,8 +170,9 @@ def _bars(axes: Axes, model: str, cells: dict[Place, Evidence]) -> None:
         if cell.fidelity:
             colour = FIDELITIES[cell.fidelity]
             hatch = "" if cell.fits else _HATCH
-            bar = axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, color=colour, hatch=hatch)
-            axes.bar_label(bar, [f"{cell.ratio:.2f}"], **label)
+            axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, color=colour, hatch=hatch)
+            top = cell.ratio if isnan(cell.high) else cell.high
+            above_bar(axes, x + _OFFSETS["ours"], top, f"{cell.ratio:.2f}", 6.5)
             if not isnan(cell.low):
                 ends = [[cell.ratio - cell.low], [cell.high - cell.ratio]]
                 axes.errorbar(

@@ -31,6 +31,7 @@ from repro.report.style import (
     FIDELITIES,
     MARKERS,
     THEORY,
+    above_bar,
     grid,
     in_pairs,
     model_colour,
@@ -104,8 +105,9 @@ def _panel(axes: Axes, results: Results, series: Series) -> None:
         drawn = axes.bar(places, list(known.values()), width * 0.94, label=name, **look)
         if name == "simulated":
             _mark_uncertainty(axes, drawn, results, series, known)
-        texts = [f"{ratio:.2f}" for ratio in known.values()]
-        axes.bar_label(drawn, texts, fontsize=7.5, padding=1.5)
+        if name != "simulated":
+            texts = [f"{ratio:.2f}" for ratio in known.values()]
+            axes.bar_label(drawn, texts, fontsize=7.5, padding=1.5)
     ticks(axes, list(range(len(KS))), [f"K={K}" for K in KS])
     axes.set(title=title_of(series, by_line), ylabel="throughput over K=2")
     axes.grid(axis="x", visible=False)
@@ -114,17 +116,18 @@ def _panel(axes: Axes, results: Results, series: Series) -> None:
 def _mark_uncertainty(
     axes: Axes, drawn: BarContainer, results: Results, series: Series, ratios: dict[int, float]
 ) -> None:
-    """Error bars of the cost model on simulated bars, and hatches where a cell does not fit."""
+    """Error bars of the cost model, hatches where a cell does not fit, and the numbers above."""
     by_line, bar = runs_by_line(results), error_bar(results)
     for patch, (K, ratio) in zip(drawn, ratios.items(), strict=True):
         if False in (fits(by_line.run("simulated", series, k)) for k in (K, 2)):
             patch.set_hatch("////")
+        x, top = patch.get_x() + patch.get_width() / 2, ratio
         if bar is not None and K != 2:
-            low, high = bar.ends(ratio)
-            x = patch.get_x() + patch.get_width() / 2
+            low, top = bar.ends(ratio)
             axes.errorbar(
-                x, ratio, [[ratio - low], [high - ratio]], fmt="none", ecolor=THEORY, capsize=2
+                x, ratio, [[ratio - low], [top - ratio]], fmt="none", ecolor=THEORY, capsize=2
             )
+        above_bar(axes, x, top, f"{ratio:.2f}", 7.5)
 
 
 def slow_links(results: Results) -> Figure | None:

@@ -61,6 +61,19 @@ _MODEL = {"amoebanet-d": "#D55E00", "amoebanet-b": "#8B5E00", "transformer": "#0
 FORMATS = ("png", "svg")
 
 
+def above_bar(axes: Axes, x: float, top: float, text: str, size: float) -> None:
+    """Write a number above a bar, or above the end of its error bar."""
+    axes.annotate(
+        text,
+        (x, top),
+        (0, 1.5),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=size,
+    )
+
+
 def k_colour(K: int) -> str:
     """The colour of K stages in every figure."""
     return _K.get(K, "#222222")
