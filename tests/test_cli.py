@@ -299,7 +299,7 @@ def test_plan_counts_estimates_and_names_what_is_skipped(
         == 0
     )
     output = capfd.readouterr().out
-    assert "24 to measure in 5 rounds, about" in output
+    assert "34 to measure in 5 rounds, about" in output
     assert "added, because ratios are divided by them" in output
     assert main(["plan", "table2", "--scale", "laptop", "--results", str(tmp_path)]) == 0
     assert "12 skipped (6 x needs 4 devices, 6 x needs 8 devices)" in capfd.readouterr().out

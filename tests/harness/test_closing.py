@@ -191,7 +191,8 @@ def test_an_experiment_of_the_paper_ends_with_one_line(tmp_path: Path):
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "breakdown", "bubble"])
 def test_the_exhibits_of_the_reference_results(name: str):
     load(Path("results/reference"))  # committed packed, unpacked where they are read
-    (recorded,) = Path("results/reference").glob(f"*/laptop/{name}/experiment.json")
+    # Several machines may have measured it; the first one has all of its groups.
+    recorded = min(Path("results/reference").glob(f"*/laptop/{name}/experiment.json"))
     identity = json.loads(recorded.read_text())["identity"]
     here = Machine("cpu", identity["device"], 2, identity["transport"], identity["torch"])
     (line,) = closing(

@@ -79,7 +79,7 @@ def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
 
 def test_every_field_of_a_spec_is_in_a_row():
     """Or runs could differ by their hash alone. What a link does is in the labels of the report."""
-    named = {"checkpoint": "remat", "balance": "cut_by"}
+    named = {"checkpoint": "remat", "balance": "cut_by", "partitioner": "cut_by"}
     assert {named.get(field, field) for field in RunSpec.model_fields} - {"link"} <= set(COLUMNS)
 
 
