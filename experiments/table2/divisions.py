@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.table2.predictions import CONTROLLED, Prediction
+from experiments.costs.error import ErrorBar, meaning, with_error
+from experiments.table2.predictions import Prediction
 from experiments.table2.recorded import HEADLINES, MODELS, quoted, titled
 from experiments.table2.runs import KS, MS, NAME
 from repro.paper import theory
@@ -74,15 +75,20 @@ def effective_micro_batches(K: int, ratio: float) -> float:
     return 3 * (K - 1) * ratio / left if left > 0 else inf
 
 
-def tables(cells: list[Prediction]) -> list[Table]:
-    """The quotients, and the effective M' of every cell; none before a simulation."""
+def tables(cells: list[Prediction], bar: ErrorBar | None) -> list[Table]:
+    """The quotients, and the effective M' of every cell; none before a simulation.
+
+    Args:
+        cells: of the paper.
+        bar: error of the cost model; None where it is not known.
+    """
     if not cells:
         return []
-    return [quotients(cells), effective(cells)]
+    return [quotients(cells, bar), effective(cells)]
 
 
-def quotients(cells: list[Prediction]) -> Table:
-    """One line a quotient: quoted, ideal, simulated by both protocols."""
+def quotients(cells: list[Prediction], bar: ErrorBar | None) -> Table:
+    """One line a quotient: quoted, ideal, simulated by the headline."""
     by_place = {(cell.model, cell.K, cell.M): cell for cell in cells}
     models = dict.fromkeys(cell.model for cell in cells)
     columns: list[Column[Division]] = [
@@ -94,14 +100,15 @@ def quotients(cells: list[Prediction]) -> Table:
         Column("quoted over ideal", lambda line: amount(line.quoted / line.ideal, 3)),
         Column(
             "headline, simulated",
-            lambda line: amount(line.simulated(by_place, HEADLINES[line.model]), 3),
+            lambda line: with_error(line.simulated(by_place, HEADLINES[line.model]), bar),
+            ends=("headline: low", "headline: high"),
         ),
-        Column("one N, simulated", lambda line: amount(line.simulated(by_place, CONTROLLED), 3)),
     ]
     lines = [line for model in models for line in divisions(model)]
     note = (
         "Throughput of one printed cell over another, which does not need the paper's K=2, M=1. "
-        "Where quoted over ideal is 1, the printed gain is that of a pipeline without any loss."
+        "Where quoted over ideal is 1, the printed gain is that of a pipeline without any loss"
+        f"{meaning(bar)}."
     )
     shown = [found for cell in cells for found in cell.protocols.values()]
     title = titled("Table 2 divided by other cells: what M and K gain", shown)
@@ -150,8 +157,8 @@ CAPTION = (
 )
 
 
-def figure(cells: list[Prediction]) -> Figure | None:
-    """Both divisions of both models: quoted, ideal and the headline."""
+def figure(cells: list[Prediction], bar: ErrorBar | None) -> Figure | None:
+    """Both divisions of both models: quoted, ideal and the headline with its error."""
     models = [model for model in MODELS if any(cell.model == model for cell in cells)]
     if not models:
         return None
@@ -159,9 +166,9 @@ def figure(cells: list[Prediction]) -> Figure | None:
     made, axes = grid(len(models), 2, 2.7)
     for row, model in zip(axes, models, strict=True):
         lines = divisions(model)
-        _panel(row[0], [line for line in lines if line.under[0] == line.K], by_place)
+        _panel(row[0], [line for line in lines if line.under[0] == line.K], by_place, bar)
         row[0].set(title=f"{model_name(model)}: M=32 over M=4", ylabel="throughput ratio")
-        _panel(row[1], [line for line in lines if line.under[0] != line.K], by_place)
+        _panel(row[1], [line for line in lines if line.under[0] != line.K], by_place, bar)
         row[1].set(title=f"{model_name(model)}: over K=2 at the same M")
     handles = [
         Line2D([], [], marker=MARKERS["quoted"], ls="", color=QUOTED, label="quoted"),
@@ -176,14 +183,25 @@ def figure(cells: list[Prediction]) -> Figure | None:
 
 
 def _panel(
-    axes: Axes, lines: list[Division], cells: dict[tuple[str, int, int], Prediction]
+    axes: Axes,
+    lines: list[Division],
+    cells: dict[tuple[str, int, int], Prediction],
+    bar: ErrorBar | None,
 ) -> None:
     """A place for each quotient."""
     for x, line in enumerate(lines):
         axes.hlines(line.ideal, x - 0.35, x + 0.35, color=THEORY, lw=1.2)
         axes.plot(x - 0.12, line.quoted, MARKERS["quoted"], color=QUOTED)
         simulated = line.simulated(cells, HEADLINES[line.model])
-        axes.plot(x + 0.12, simulated, MARKERS["simulated"], color=FIDELITIES["simulated"])
+        low, high = bar.ends(simulated) if bar else (simulated, simulated)
+        axes.errorbar(
+            x + 0.12,
+            simulated,
+            [[simulated - low], [high - simulated]],
+            fmt=MARKERS["simulated"],
+            color=FIDELITIES["simulated"],
+            capsize=2,
+        )
     ticks(axes, list(range(len(lines))), [f"K={line.K}\nM={line.M}" for line in lines])
     axes.set_ylim(bottom=0.9)
     axes.margins(x=0.05)

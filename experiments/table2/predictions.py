@@ -168,7 +168,7 @@ def tables(cells: list[Prediction], bar: ErrorBar | None) -> list[Table]:
         cells: of the paper.
         bar: error of the cost model; None where it is not known.
     """
-    return [main(cells, bar), others(cells), causes(cells)] if cells else []
+    return [main(cells, bar), others(cells, bar), causes(cells)] if cells else []
 
 
 HEAD: list[Column[Prediction]] = [
@@ -217,12 +217,12 @@ def _gap(cell: Prediction) -> Cell:
     return Cell(cell.gap, EMPTY if hidden else f"{100 * cell.gap:+.0f} %")
 
 
-def others(cells: list[Prediction]) -> Table:
+def others(cells: list[Prediction], bar: ErrorBar | None) -> Table:
     """The same cells under every other protocol, marked where they do not fit the device."""
     names = dict.fromkeys(name for cell in cells for name in cell.protocols)
     columns: list[Column[Prediction]] = [*HEAD, QUOTED]
     for name in names:
-        columns.append(Column(COMPARISONS.get(name, name), partial(_ratio, name)))
+        columns.append(Column(COMPARISONS.get(name, name), partial(_ratio, name, bar)))
         columns.append(Column("", partial(_fits, name), f"{COMPARISONS.get(name, name)}: fits"))
     columns += [
         Column(f"{COMPARISONS[name]}, all else {bound}", partial(_bound, name, bound))
@@ -233,18 +233,21 @@ def others(cells: list[Prediction]) -> Table:
         f"Simulated throughput over that of K=2, M=1 of the same protocol; {NOT_FITTING} where "
         "the cell or the one it is divided by is counted not to fit the device. Fused: every "
         "operator that multiplies no matrices takes no time; folded: a convolution's kernel is one "
-        "product with its channels, which pads less."
+        f"product with its channels, which pads less{meaning(bar)}."
     )
     title = titled("Table 2 under other protocols: mini-batch, cut and fusion", shown)
     return declared("table2_protocols", title, note, cells, columns, NAME, folded=True)
 
 
-def _ratio(name: str, cell: Prediction) -> Cell:
+def _ratio(name: str, bar: ErrorBar | None, cell: Prediction) -> Cell:
+    """With the error of the cost model; without it where the cell earns no verdict anyway."""
     ratio = cell.ratio(name)
     mark = NOT_FITTING if cell.fits(name) is False else ""
     if isnan(ratio):
         return Cell(ratio, "nothing fits" if mark else EMPTY)
-    return Cell(ratio, number(ratio) + mark)
+    if mark or cell.baseline:
+        return Cell(ratio, number(ratio) + mark)
+    return Cell(ratio, with_error(ratio, bar).text)
 
 
 def _fits(name: str, cell: Prediction) -> Cell:

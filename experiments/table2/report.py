@@ -58,9 +58,10 @@ def tables(results: Results) -> list[Table]:
     made = [table2(results), table2_speedup(results)]
     if beside_paper(results, NAME):
         cells = predictions.predictions(results)
-        made += predictions.tables(cells, error_bar(results))
+        bar = error_bar(results)
+        made += predictions.tables(cells, bar)
         made += nulls.tables(cells)
-        made += divisions.tables(cells)
+        made += divisions.tables(cells, bar)
         made += inverse.tables(cells)
         made += sensitivity.tables(results)
     return [*made, *emulated.tables(results), table2_long(results)]
@@ -71,7 +72,7 @@ def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | N
     if beside_paper(results, NAME):
         yield "bars", bars(results, rows), bars_caption(results)
         cells = predictions.predictions(results)
-        yield "divisions", divisions.figure(cells), divisions.CAPTION
+        yield "divisions", divisions.figure(cells, error_bar(results)), divisions.CAPTION
     yield from generic.figures(results, fixed(rows), HIDDEN)
 
 

@@ -1,7 +1,7 @@
 """Table 2's evidence: null models, divisions, what fits, causes, and the inverse problem."""
 
 from dataclasses import replace
-from math import inf, isnan
+from math import inf, isnan, log
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 from modelled import ENDS, MEMORY
 from recorded import changed_runs
 
+from experiments.costs.error import ErrorBar
 from experiments.table2 import divisions, inverse, nulls, predictions
 from experiments.table2.predictions import CONTROLLED, DOES_NOT_FIT
 from experiments.table2.recorded import HEADLINES, protocol, quoted
@@ -144,9 +145,24 @@ def test_no_number_of_micro_batches_gives_seven_eighths_of_k():
 
 def test_divisions_are_drawn_for_both_models(cells):
     with styled():
-        figure: Any = divisions.figure(cells)
+        figure: Any = divisions.figure(cells, ErrorBar(0.1, 0.5, 10))
         assert len(figure.axes) == 4
-        assert divisions.figure([]) is None
+        assert divisions.figure([], None) is None
+
+
+def test_simulated_ratios_carry_the_error_of_the_cost_model(cells):
+    """A median error of log 2: half and double the ratio. What does not fit has none."""
+    bar = ErrorBar(log(2), log(4), 10)
+    tables = {table.name: table.shown for table in predictions.tables(cells, bar)}
+    main = tables["table2_predictions"]
+    cell = main[(main["model"] == "Transformer") & (main["K"] == "8") & (main["M"] == "4")]
+    ratio = of(cells, "transformer", 8, 4).predicted
+    expected = f"{ratio:.2f} [{ratio / 2:.2f}, {2 * ratio:.2f}]"
+    assert list(cell["predicted, simulated"]) == [expected]
+    others = tables["table2_protocols"]
+    cell = others[(others["model"] == "Transformer") & (others["K"] == "8") & (others["M"] == "4")]
+    assert list(cell["half widths, by memory"]) == [expected]
+    assert "[" not in next(iter(cell["one N, cut by time"]))
 
 
 def test_a_step_of_even_stages_is_the_closed_form():
