@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from math import nan
 from typing import Literal, NamedTuple
 
-from experiments.costs.runs import HERE, NAME, SPEED
+from experiments.costs.runs import GPU, HERE, NAME, PROFILES, SPEED, simulated_group
 from repro.harness.results import Results, Round, Run
 from repro.harness.schema import RooflineRound
-from repro.harness.spec import RunSpec
+from repro.harness.spec import TINY, RunSpec
 from repro.report.compare import matching, rows_of
 from repro.simulate import Calibration, simulate
 
-Source = Literal["a", "b", "c", "d"]
+Source = Literal["a", "b", "c", "d", "rehearsal"]
 SOURCES: dict[Source, str] = {
     "a": "torchgpipe, Tesla P40",
     "b": "Lingvo, V100",
     "c": "measured on CPU cores",
     "d": "measured on GPUs",
+    "rehearsal": "rehearsal on a CPU of what GPUs measure",
 }
 _SOURCE_OF: dict[str, Source] = {
     "torchgpipe-amoebanet-d": "a",
@@ -98,7 +99,47 @@ def cells(results: Results) -> list[Cell]:
     here = [run for run in runs if run.group.endswith(HERE)]
     for place, group in dict.fromkeys((run.place, run.group) for run in here):
         judged += _measured(matching(here, place=place, group=group))
+    for measured, simulated in on_gpus(results):
+        judged += _by_profile(measured, simulated)
     return judged
+
+
+def on_gpus(results: Results) -> list[tuple[list[Run], list[Run]]]:
+    """What one GPU measured of a model, with the same simulated by that GPU's profile.
+
+    A rehearsal on a CPU takes the first profile: its errors mean nothing.
+    """
+    runs = [run for run in rows_of(results, experiment=NAME) if run.done]
+    of_gpus = [run for run in runs if run.group.endswith(GPU)]
+    pairs = []
+    for place, group in dict.fromkeys((run.place, run.group) for run in of_gpus):
+        measured = matching(of_gpus, place=place, group=group)
+        device = measured[0].device.lower()
+        profiles = [name for name in PROFILES if name in device]
+        if measured[0].scale in TINY:
+            profiles = [PROFILES[0]]
+        for profile in profiles:
+            name = simulated_group(measured[0].model, profile)
+            pairs.append((measured, matching(runs, place=place, group=name)))
+    return pairs
+
+
+def _by_profile(measured: list[Run], simulated: list[Run]) -> list[Cell]:
+    """Steps of K=1, M and rule by M and rule; the first one is the base."""
+    recorded = []
+    for run in measured:
+        if run.spec.task != "train":
+            continue
+        settings = {"K": 1, "M": run.M, "remat": run.remat}
+        predicted = next(iter(matching(simulated, **settings)), None)
+        if predicted is not None:
+            pairs = {
+                round_.name: Pair(predicted.throughput, round_.throughput) for round_ in run.rounds
+            }
+            recorded.append((run, pairs))
+    base = recorded[0][1] if recorded else {}
+    source: Source = "rehearsal" if measured[0].scale in TINY else "d"
+    return [Cell(source, run, pairs, base) for run, pairs in recorded]
 
 
 def _published(runs: list[Run], rows: list[tuple[RunSpec, float]], source: Source) -> list[Cell]:

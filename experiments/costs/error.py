@@ -8,6 +8,7 @@ from typing import Literal
 
 from experiments.costs.cells import Cell, cells
 from repro.harness.results import Results
+from repro.harness.spec import TINY
 from repro.report import table as report
 from repro.report.grid import amount
 
@@ -43,7 +44,7 @@ class ErrorBar:
 def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None:
     """The error of simulated ratios, or of simulated throughput, over all recorded cells.
 
-    Steps of scale smoke do not count: they are too short to say anything.
+    Steps of tiny models do not count: they are too short to say anything.
 
     Args:
         results: recorded runs, those of the experiment `costs` among them.
@@ -53,7 +54,7 @@ def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None
     Returns:
         None without a recorded cell.
     """
-    return bar_of((cell for cell in cells(results) if cell.run.scale != "smoke"), quantity)
+    return bar_of((cell for cell in cells(results) if cell.run.scale not in TINY), quantity)
 
 
 def bar_of(judged: Iterable[Cell], quantity: Quantity = "ratio") -> ErrorBar | None:

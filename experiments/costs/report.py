@@ -6,9 +6,10 @@ from math import expm1, isnan, nan
 
 from matplotlib.figure import Figure
 
-from experiments.costs.cells import SOURCES, Cell, cells
+from experiments.costs import gpu
+from experiments.costs.cells import SOURCES, Cell, cells, on_gpus
 from experiments.costs.error import Quantity, bar_of
-from experiments.costs.runs import NAME, lingvo_memory, torchgpipe_memory
+from experiments.costs.runs import GPU, NAME, lingvo_memory, torchgpipe_memory
 from repro.harness.results import GIB, Results, Run
 from repro.paper.numbers import Peer
 from repro.report import grid
@@ -22,10 +23,13 @@ GB = 10**9
 
 
 def tables(results: Results) -> list[Table]:
-    """Both; none if the experiment was never planned."""
+    """Steps and memory, and what one GPU says; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    return [speed(results), memory(results)]
+    made = [speed(results), memory(results)]
+    if on_gpus(results):
+        made += [gpu.stages(results), gpu.recomputation(results)]
+    return made
 
 
 def figures(_results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -61,7 +65,8 @@ def speed(results: Results) -> Table:
         lines += [_line(source, cell) for cell in of_source]
         lines += _summaries(source, of_source)
     if every_cell:
-        lines += _summaries("all", every_cell)
+        judged = [cell for cell in every_cell if cell.source != "rehearsal"]
+        lines += _summaries("all", judged)
 
     columns: list[Column[Line]] = [
         Column("source", lambda line: plain(line.source)),
@@ -86,6 +91,8 @@ def speed(results: Results) -> Table:
 
 def _line(source: str, cell: Cell) -> Line:
     model = model_name(cell.run.model)
+    if cell.run.group.endswith(GPU):  # where both rules were measured
+        model += f", {cell.run.remat}"
     return Line(source, model, cell.absolute_error, cell.ratio_error, cell)
 
 

@@ -8,6 +8,7 @@ from repro.paper import lingvo, torchgpipe
 from repro.paper.numbers import Peer
 
 NAME = "costs"
+SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")
 P40, V100 = "p40", "v100"
 LAYERS_ON_A_V100 = 8  # of a Transformer, in Lingvo's comment on weak scaling
 LINGVO: dict[str, Any] = {"d": 2048, "H": 8192, "heads": 16, "V": 32000, "T": 1024}
@@ -19,6 +20,22 @@ KS, MS = (1, 2), (1, 4, 32)
 N: dict[Scale, int] = {"smoke": 32, "laptop": 64, "node": 64, "paper": 64}
 ROUNDS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "node": 3, "paper": 3}
 HERE = "-here"  # ends the names of the groups that are measured
+# On one GPU: steps of K=1, and layers for single stages, against profiles of data sheets. The
+# Transformer has the paper's widths and as many layers as fit without recomputation.
+GPU = "-gpu"  # ends the names of these groups
+PROFILES = ("h100", "h200")  # a profile is held against GPUs whose names contain its name
+GPU_MS = (1, 4, 32)  # those of Table 2
+STAGES = {"amoebanet-d": 8, "transformer": 4}  # as many as its layers allow
+GPU_COMMON: dict[str, Any] = {"optimizer": "rmsprop", "steps": 2, "trace": False}
+RULES: tuple[Checkpoint, ...] = ("always", "never")
+GPU_MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "amoebanet-d": (AMOEBANET["paper"], 128),
+    "transformer": ({"L": 4}, 32),
+}
+DRY_MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "amoebanet-d": (AMOEBANET["smoke"], 32),
+    "transformer": (TRANSFORMER["smoke"], 32),
+}
 DEVIATIONS = (
     "No table of the paper: it gives simulated columns elsewhere their error bars. No figure of a "
     "device profile was adjusted to a step that stands here.",
@@ -30,6 +47,9 @@ DEVIATIONS = (
     "Measured here: the rates of this machine are measured in the round of the step that they "
     "predict, on as many processes as the step has, and the layers of each stage are those of the "
     "measured run.",
+    "Measured on a GPU, at scale gpu: AmoebaNet-D (18, 256) at N=128 and a Transformer of Table "
+    "1's widths with 4 layers at N=32, K=1, with TF32 products as the profiles have them. Nothing "
+    "of the profile is measured there.",
 )
 
 
@@ -40,6 +60,24 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     P40, its memory table, Lingvo's comments on its GPipe language model, and this machine. Scale
     smoke leaves out what takes minutes to count.
     """
+    if scale in SCALES:
+        groups = on_one_gpu(scale)
+    else:
+        groups = _elsewhere(scale)
+    return Experiment(
+        name=NAME,
+        title="How far is the cost model off?",
+        question="How far are steps and memory of the cost model from published and measured ones?",
+        needs="any machine; 2 devices to measure every cell",
+        deviations=DEVIATIONS,
+        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 9, "gpu": 10, "node": 15, "paper": 15},
+        rounds=ROUNDS.get(scale, 3),
+        groups=tuple(groups),
+    )
+
+
+def _elsewhere(scale: Scale) -> list[Group]:
+    """Published steps and memory, and steps measured here by this machine's own rates."""
     smoke = scale == "smoke"
     published = [Group(name=name, runs=cells_of(name)) for name in SPEED]
     memory = [
@@ -49,16 +87,34 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     models = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
     models["timm:resnet50"] = small("timm:resnet50", scale)
     measured = [_measured(model, args, scale) for model, args in models.items()]
-    return Experiment(
-        name=NAME,
-        title="How far is the cost model off?",
-        question="How far are steps and memory of the cost model from published and measured ones?",
-        needs="any machine; 2 devices to measure every cell",
-        deviations=DEVIATIONS,
-        minutes={"smoke": 0.5, "laptop": 9, "node": 15, "paper": 15},
-        rounds=ROUNDS[scale],
-        groups=tuple(measured[1:2] if smoke else [*published, *memory, *measured]),
-    )
+    return measured[1:2] if smoke else [*published, *memory, *measured]
+
+
+def on_one_gpu(scale: Scale) -> list[Group]:
+    """Steps and layers measured on one GPU, and the same simulated by each profile."""
+    groups = []
+    for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
+        measured = [
+            RunSpec(model=model, model_args=args, K=1, M=M, N=N, checkpoint=rule, **GPU_COMMON)
+            for M in GPU_MS
+            for rule in RULES
+        ]
+        layers = RunSpec(
+            model=model, model_args=args, K=1, M=GPU_MS[-1], N=N, task="calibrate", **GPU_COMMON
+        )
+        groups.append(Group(name=f"{model}{GPU}", runs=(*measured, layers)))
+        for profile in PROFILES:
+            modelled = {"fidelity": "simulated", "profile": profile}
+            steps = tuple(run.model_copy(update=modelled) for run in measured)
+            stages = measured[-2].model_copy(update={**modelled, "K": STAGES[model]})
+            name = simulated_group(model, profile)
+            groups.append(Group(name=name, runs=(*steps, stages), rounds=1))
+    return groups
+
+
+def simulated_group(model: str, profile: str) -> str:
+    """Name of the group that simulates what is measured on one GPU."""
+    return f"{model}-on-{profile}"
 
 
 def cells_of(group: str) -> tuple[RunSpec, ...]:

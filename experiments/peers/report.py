@@ -75,14 +75,15 @@ def checks(results: Results, runs: list[Run]) -> Table:
         Column("library", lambda check: plain(NAMES[check.run.library])),
         Column("where", lambda check: plain(where(results, check.run))),
         Column("model", lambda check: plain(model_name(check.run.model))),
+        Column("K", lambda check: plain(check.run.K)),
         Column("check", lambda check: plain(check.name)),
         Column("verdict", verdict),
         Column("greatest difference", difference, csv="value"),
         Column("evidence", lambda check: plain(check.finding.evidence if check.finding else "")),
     ]
     note = (
-        "Each library against the unsplit model on the same micro-batches, at K=2 with "
-        "recomputation. Refused: the library raises an error."
+        "Each library against the unsplit model on the same micro-batches, with recomputation. "
+        "Refused: the library raises an error."
     )
     title = "Does each library train as one device would?"
     return declared("peers_checks", title, note, lines, columns, NAME)

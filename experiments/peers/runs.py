@@ -6,6 +6,7 @@ from repro.harness.sizes import AMOEBANET, TRANSFORMER
 from repro.harness.spec import Experiment, Group, RunSpec, Scale
 
 NAME = "peers"
+SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")
 ROUNDS: dict[Scale, int] = {"smoke": 2, "laptop": 5, "node": 5, "paper": 5}
 N: dict[Scale, int] = {"smoke": 8, "laptop": 32, "node": 128, "paper": 128}
 MS: dict[Scale, tuple[int, ...]] = {
@@ -23,6 +24,10 @@ KNOWN: dict[Scale, tuple[float, int, tuple[int, ...]]] = {
     "node": (0.01, 8, (4, 32)),
     "paper": (0.01, 8, (4, 32)),
 }
+# Checked on one GPU that all stages share: models with batch norm and tuples at boundaries, and
+# with dropout, of nine and eight layers.
+SHARED_KS = (1, 2, 4, 8)
+SHARED = {"amoebanet-d": AMOEBANET["smoke"], "transformer": TRANSFORMER["smoke"]}
 # (K, M) of stages of known duration -> what the median throughput of ours over the peer's is to
 # reach.
 GOALS: dict[tuple[int, int], float] = {(8, 4): 1.25, (8, 32): 1.12}
@@ -47,22 +52,25 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     The paper compares with no other implementation. Ours against a peer is measured at K=2 on both
     models with real compute, and at K=8 on stages of known duration, where the schedules alone
     explain a ratio of 1.19 at M=4 and 1.05 at M=32 (early recompute, F:R:B = 1:1:2) and the
-    runtimes the rest. A peer that is not installed is skipped.
+    runtimes the rest. A peer that is not installed is skipped. At scale gpu only our library is
+    checked, for several K whose stages share the GPU.
     """
+    groups = [Group(name="checks", runs=_shared_checks() if scale in SCALES else _checks())]
+    if scale not in SCALES:
+        groups += [
+            Group(name="amoebanet-d", runs=_speed("amoebanet-d", AMOEBANET[scale], scale)),
+            Group(name="transformer", runs=_speed("transformer", TRANSFORMER[scale], scale)),
+            Group(name="known-durations", runs=_known(*KNOWN[scale])),
+        ]
     return Experiment(
         name=NAME,
         title="Our pipeline beside other libraries",
         question="Does each library train as one device would, and how fast is ours beside them?",
         needs="2 devices; torchgpipe is an optional extra",
         deviations=DEVIATIONS,
-        minutes={"smoke": 0.5, "laptop": 3, "node": 15, "paper": 15},
-        rounds=ROUNDS[scale],
-        groups=(
-            Group(name="checks", runs=_checks()),
-            Group(name="amoebanet-d", runs=_speed("amoebanet-d", AMOEBANET[scale], scale)),
-            Group(name="transformer", runs=_speed("transformer", TRANSFORMER[scale], scale)),
-            Group(name="known-durations", runs=_known(*KNOWN[scale])),
-        ),
+        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 3, "gpu": 3, "node": 15, "paper": 15},
+        rounds=ROUNDS.get(scale, 1),
+        groups=tuple(groups),
     )
 
 
@@ -78,6 +86,25 @@ def _checks() -> tuple[RunSpec, ...]:
     return tuple(
         RunSpec(library=library, task="check", trace=False, **common)
         for library in ("repro", "torch", "torchgpipe")
+    )
+
+
+def _shared_checks() -> tuple[RunSpec, ...]:
+    """Our library with stages that share one GPU and send their messages through the host."""
+    return tuple(
+        RunSpec(
+            model=model,
+            model_args=args,
+            K=K,
+            M=4,
+            N=16,
+            task="check",
+            trace=False,
+            balance="uniform",
+            transport="gloo",
+        )
+        for model, args in SHARED.items()
+        for K in SHARED_KS
     )
 
 

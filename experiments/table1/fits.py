@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from experiments.table1.runs import MEMORY, N_OF, NAME, OPTIMIZER, M
+from experiments.table1.runs import CAPPED, MEMORY, N_OF, NAME, OPTIMIZER, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage, Tried
 from repro.harness.spec import Optimizer, RunSpec
@@ -146,7 +146,7 @@ def small_columns(fits: list[Fit], model: str) -> dict[str, Fit]:
     columns: dict[str, Fit] = {}
     for fit in fits:
         measured = fit.model == model and fit.spec.fidelity == "measured"
-        if measured and not fit.fixed_size and fit.spec.memory != MEMORY[model]:
+        if measured and not fit.fixed_size and not fit.run.group.endswith(CAPPED):
             columns.setdefault(fit.column, fit)
     return columns
 

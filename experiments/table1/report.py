@@ -9,6 +9,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from experiments.table1 import gpu
 from experiments.table1.accountings import accountings
 from experiments.table1.cells import allocator_check, measured_small, torchgpipe_sizes, varied
 from experiments.table1.figures import FIGURES
@@ -37,7 +38,7 @@ from repro.report.grid import Column, declared, plain
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
-FOLDED = ("table1_check*", "table1_varied*", "table1_torchgpipe*")
+FOLDED = ("table1_check*", "table1_gpu_memory*", "table1_varied*", "table1_torchgpipe*")
 BASE = "Pipeline-1"  # the column that others are divided by
 
 
@@ -57,6 +58,8 @@ def tables(results: Results) -> list[Table]:
             *made,
             laws(results),
         ]
+    if columns := gpu.measured_columns(results):
+        made += [gpu.largest(columns), gpu.printed_activations(columns), gpu.memory(columns)]
     return [table for table in made if not table.missing]
 
 

@@ -23,6 +23,7 @@ from experiments.table2.recorded import (
 )
 from experiments.table2.runs import NAME
 from repro.harness.results import Results, Run
+from repro.harness.spec import SCALES
 from repro.paper import theory
 from repro.report.compare import rows_of
 from repro.report.ratio import Ratio, over_k2m1
@@ -41,7 +42,7 @@ _WIDTH = 0.21  # of a bar; groups stand 1 apart
 # Where the parts of a group stand, beside its middle.
 _OFFSETS = {"quoted": -0.33, "ours": -0.11, "ideal": 0.11, "measured": 0.28}
 _TITLE_WIDTH = 96  # characters that fit a panel
-_SCALES = ("paper", "node", "laptop", "smoke")
+_SCALES = SCALES[::-1]
 _HATCH = "////"  # of cells that are counted not to fit the device
 Place = tuple[int, int]  # K, M
 

@@ -8,7 +8,7 @@ from experiments.table2.runs import CUTS, NAME, TPUS
 from repro.harness.results import Results, Run
 from repro.harness.schema import Modelled
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
-from repro.harness.spec import canonical
+from repro.harness.spec import SCALES, canonical
 from repro.paper import table2 as paper_table2
 from repro.report.compare import rows_of
 from repro.report.grid import Grid
@@ -44,7 +44,7 @@ _PROTOCOLS = {
 }
 # The protocol of each model that is counted to fit the paper's devices in every cell it has.
 HEADLINES = {"amoebanet-d": "by memory", "transformer": "half widths, by memory"}
-_SCALES = ("paper", "node", "laptop", "smoke")  # in order of preference; smoke has tiny models
+_SCALES = SCALES[::-1]  # in order of preference; smoke has tiny models
 
 
 def at_papers_size(run: Run) -> bool:

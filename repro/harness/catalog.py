@@ -18,7 +18,7 @@ import tyro
 from repro.gpipe.errors import did_you_mean
 from repro.harness.outside import SMALL, consent, from_json, read
 from repro.harness.pack import RECORDS, unpack
-from repro.harness.spec import Experiment, Group, RunSpec, Scale, slug
+from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
 from repro.io.untrusted import message
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -33,20 +33,26 @@ class Source:
         function: scale and further parameters -> Experiment.
         parameters: those besides the scale.
         notice: a line for the user before it is planned; empty if there is nothing to say.
+        scales: scales that it has besides those of every experiment; its module's `SCALES`.
     """
 
     name: str
     function: Callable[..., Any]
     parameters: tuple[inspect.Parameter, ...] = ()
     notice: str = ""
+    scales: tuple[Scale, ...] = ()
 
     def build(self, scale: Scale, **values: Any) -> Experiment:
         """The experiment at a scale.
 
+        At a scale that it does not have, it has the sizes of another one, and is not among the
+        experiments that are run when none is named.
+
         Raises:
             ValueError: one line, if the function returns something else.
         """
-        experiment = self.function(scale=scale, **values)
+        known = scale not in SIZES_AT or scale in self.scales
+        experiment = self.function(scale=scale if known else SIZES_AT[scale], **values)
         if not isinstance(experiment, Experiment):
             raise ValueError(
                 f"{self.name}: experiment() returned {type(experiment).__name__}, allowed is an "
@@ -213,7 +219,8 @@ def _load(path: Path, name: str) -> Source:
         raise ValueError(
             f"{path}: experiment() takes no parameter 'scale'; write def experiment(scale='laptop')"
         )
-    return Source(name, function, tuple(p for p in parameters.values() if p.name != "scale"))
+    own_parameters = tuple(p for p in parameters.values() if p.name != "scale")
+    return Source(name, function, own_parameters, scales=getattr(module, "SCALES", ()))
 
 
 def _words(value: Any) -> list[str]:

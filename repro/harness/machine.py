@@ -14,9 +14,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from repro.harness.spec import Scale, slug
+from repro.harness.spec import ON_CPU, Scale, slug
 
 _ROOT = Path(__file__).resolve().parents[2]
+# A GPU that Table 1's capped stages, eight of 8 GB, can share.
+LARGE_GPU = 60 * 10**9
+TF32 = "TF32"  # of matrix products of timed runs on GPUs; sums and storage are float32
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -39,8 +42,9 @@ class Machine:
         kind: what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200".
         count: how many stages can compute at once: usable cores, or GPUs.
         transport: the default carrier of messages: "shm" (memory shared by the processes of a
-            Linux host), "gloo" or "nccl".
+            Linux host), "gloo" (also for stages that share a GPU) or "nccl".
         torch: version of torch.
+        precision: of matrix products in timed runs; empty for plain float32.
     """
 
     device: str
@@ -48,6 +52,7 @@ class Machine:
     count: int
     transport: str
     torch: str
+    precision: str = ""
 
     @property
     def slug(self) -> str:
@@ -59,17 +64,18 @@ class Machine:
     @property
     def identity(self) -> dict[str, str]:
         """The facts that the id of a timed run depends on, besides its spec."""
-        return {"device": self.kind, "transport": self.transport, "torch": self.torch}
+        facts = {"device": self.kind, "transport": self.transport, "torch": self.torch}
+        return facts | ({"precision": self.precision} if self.precision else {})
 
 
 def detect(scale: Scale) -> Machine:
-    """The devices of a scale: smoke and laptop compute on the CPU, node and paper on GPUs.
+    """The devices of a scale: those of `ON_CPU` compute on the CPU, the others on GPUs.
 
     Raises:
         ValueError: one line, if the scale needs a GPU and torch can use none.
     """
     torch = installed("torch")
-    if scale in ("smoke", "laptop"):
+    if scale in ON_CPU:
         transport = "shm" if sys.platform == "linux" else "gloo"
         return Machine("cpu", cpu_name(), _limit(cores()), transport, torch)
     names = gpus()
@@ -78,7 +84,8 @@ def detect(scale: Scale) -> Machine:
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
             "use --scale laptop or --scale smoke (`repro doctor` says what torch sees)"
         )
-    return Machine("cuda", names[0], _limit(len(names)), "nccl", torch)
+    transport = "nccl" if len(names) > 1 else "gloo"
+    return Machine("cuda", names[0], _limit(len(names)), transport, torch, TF32)
 
 
 def default_scale() -> tuple[Scale, str]:
@@ -86,8 +93,13 @@ def default_scale() -> tuple[Scale, str]:
     count = len(gpus())
     if count >= 2:
         return "node", f"{count} GPUs are usable"
-    usable = "one GPU is" if count else "no GPU is"
-    return "laptop", f"{usable} usable here, so stages compute on {cores()} CPU cores"
+    on_cpu = f"stages compute on {cores()} CPU cores"
+    if not count:
+        return "laptop", f"no GPU is usable here, so {on_cpu}"
+    memory = gpu_memory()
+    if memory >= LARGE_GPU:
+        return "gpu", f"one GPU of {memory / 1e9:.0f} GB is usable, which stages can share"
+    return "laptop", f"the one usable GPU has less than {LARGE_GPU / 1e9:.0f} GB, so {on_cpu}"
 
 
 def cores() -> int:
@@ -126,6 +138,13 @@ def gpus() -> tuple[str, ...]:
     if not torch.cuda.is_available():
         return ()
     return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+
+
+def gpu_memory() -> int:
+    """Bytes of the first GPU."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory
 
 
 def cpu_name() -> str:

@@ -311,11 +311,13 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run; empty when it can."""
-    # Emulated stages wait instead of computing, and a fit times nothing: they can share a device.
+    # Emulated stages wait instead of computing, fits and checks time nothing: they can share a
+    # device.
     # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     emulated = spec.fidelity == "emulated"
     needs_own_gpu = spec.library == "torch" and machine.device == "cuda"
-    shares_devices = spec.task == "fit" or (emulated and not needs_own_gpu)
+    timed = spec.task not in ("fit", "check") and not emulated
+    shares_devices = not timed and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
         return f"needs {spec.devices} devices"
     if spec.devices > max(machine.count, _PROCESSES):

@@ -26,7 +26,14 @@ from repro.io.files import remove_leftovers
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 # seconds for one run
-DEADLINES: dict[Scale, float] = {"smoke": 180, "laptop": 600, "node": 1800, "paper": 7200}
+DEADLINES: dict[Scale, float] = {
+    "smoke": 180,
+    "gpu-dry": 180,
+    "laptop": 600,
+    "gpu": 480,
+    "node": 1800,
+    "paper": 7200,
+}
 
 
 @dataclass

@@ -103,7 +103,8 @@ class Tried(_Recorded):
         reason: why it was not.
         peak_bytes: measured on each stage.
         counted_bytes: counted for each stage.
-        allocator_bytes: for each stage, bytes of tensors, and of tensors and kernels' workspace.
+        allocator_bytes: for each stage, bytes of tensors, and of tensors and kernels' workspace;
+            on a GPU a third number, of all that the allocator reserved.
     """
 
     args: dict[str, Any]

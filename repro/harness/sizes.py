@@ -1,13 +1,14 @@
 """Model arguments per scale that experiments share.
 
-`node` and `paper` have the paper's sizes: AmoebaNet-D (18, 256) at 224 x 224, and Transformer-48,
-whose widths Table 2 does not state, at Table 1's (2.548 billion parameters). The others are shrunk
-until two CPU cores do a step of 32 (smoke) or 128 (laptop) examples in about a second.
+`gpu`, `node` and `paper` have the paper's sizes: AmoebaNet-D (18, 256) at 224 x 224, and
+Transformer-48, whose widths Table 2 does not state, at Table 1's (2.548 billion parameters). The
+others are shrunk until two CPU cores do a step of 32 (smoke) or 128 (laptop) examples in about a
+second.
 """
 
 from typing import Any
 
-from repro.harness.spec import Scale
+from repro.harness.spec import ON_CPU, SIZES_AT, TINY, Scale
 
 AMOEBANET: dict[Scale, dict[str, Any]] = {
     "smoke": {"L": 3, "D": 16, "image": 48, "num_classes": 10},
@@ -15,17 +16,19 @@ AMOEBANET: dict[Scale, dict[str, Any]] = {
     "node": {"L": 18, "D": 256, "image": 224},
     "paper": {"L": 18, "D": 256, "image": 224},
 }
+AMOEBANET |= {scale: AMOEBANET[like] for scale, like in SIZES_AT.items()}
 TRANSFORMER: dict[Scale, dict[str, Any]] = {
     "smoke": {"L": 6, "d": 32, "H": 64, "heads": 2, "V": 128, "T": 16},
     "laptop": {"L": 10, "d": 128, "H": 512, "heads": 4, "V": 512, "T": 32},
     "node": {"L": 48},
     "paper": {"L": 48},
 }
+TRANSFORMER |= {scale: TRANSFORMER[like] for scale, like in SIZES_AT.items()}
 
 
 def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, dict[str, Any]]:
     """Arguments of simulated and emulated models: the paper's size, except at scale smoke."""
-    return {scale: smoke if scale == "smoke" else paper for scale in AMOEBANET}
+    return {scale: smoke if scale in TINY else paper for scale in AMOEBANET}
 
 
 MODELLED_AMOEBANET = _at_paper_size(AMOEBANET["smoke"], AMOEBANET["paper"])
@@ -59,7 +62,7 @@ def stretched(base: float, K: int, M: int) -> float:
 
 def small(model: str, scale: Scale) -> dict[str, Any]:
     """Arguments that make a model small enough for the CPU at a scale; empty for GPU scales."""
-    if scale not in ("smoke", "laptop"):
+    if scale not in ON_CPU:
         return {}
     if model.startswith("timm:"):
         return _TIMM

@@ -28,7 +28,8 @@ from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
 from repro.io.redact import expanded, portable
 
-Scale = Literal["smoke", "laptop", "node", "paper"]
+# From small to large. "gpu-dry" rehearses "gpu" on the CPU.
+Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
 ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
 Checkpoint = Literal["always", "except_last", "never"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
@@ -39,6 +40,10 @@ Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+ON_CPU: tuple[Scale, ...] = ("smoke", "gpu-dry", "laptop")
+TINY: tuple[Scale, ...] = ("smoke", "gpu-dry")  # show that everything runs, and nothing else
+# Scales that only some experiments have. The others take the sizes of these instead.
+SIZES_AT: dict[Scale, Scale] = {"gpu-dry": "smoke", "gpu": "node"}
 TIMED: tuple[Fidelity, ...] = ("measured", "emulated")
 Positive = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Count = Annotated[int, Field(ge=0, le=2**20, strict=True)]

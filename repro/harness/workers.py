@@ -7,6 +7,7 @@ failed, and fresh workers are started for the next one. `pools` decides where wo
 
 import dataclasses
 import json
+import os
 import shutil
 import time
 import traceback
@@ -134,6 +135,8 @@ class Workers:
 
 def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:
     """The body of a worker process; see `pools.Work`."""
+    # Without it cuBLAS is not deterministic; it is read when a GPU is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     health.begin(store, rank, world)
     initialise(rank, world, group)
     store.set(f"ready/{rank}", "yes")

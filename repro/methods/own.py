@@ -1,10 +1,12 @@
 """Our own pipeline as a method."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
 from repro.gpipe.comm.control_channel import Wire
@@ -57,9 +59,13 @@ class Own:
         """Peak memory per stage of this replica; see `Method`."""
         return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
 
+    def tensors(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
+        """What is in this stage's memory between steps."""
+        return self._pipe.resident(inputs, targets, self._optimizer)
+
     def resident(self, inputs: Tree, targets: Tree) -> int:
         """Bytes before a step, without gradients: weights, buffers, optimizer state, mini-batch."""
-        resident = self._pipe.resident(inputs, targets, self._optimizer)
+        resident = self.tensors(inputs, targets)
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         return sum(t.nbytes for t in resident) - sum(t.nbytes for t in gradients)
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from repro.harness.results import Results, Run
-from repro.harness.spec import RunSpec, canonical
+from repro.harness.spec import TINY, RunSpec, canonical
 from repro.report.ratio import batch_name
 from repro.report.style import MARKERS, model_name
 
@@ -48,17 +48,17 @@ def matching(runs: Iterable[Run], **wanted: Any) -> list[Run]:
 def beside_paper(results: Results, experiment: str) -> bool:
     """Whether the paper's numbers and verdicts on them are shown with an experiment's results.
 
-    Not at scale smoke alone, whose tiny models only show that everything runs: beside them the
+    Not at the scales `TINY` alone, whose models only show that everything runs: beside them the
     paper's numbers would look like a reproduction that failed.
     """
     done = rows_of(results, experiment=experiment, status="done")
-    return any(row.scale != "smoke" for row in done)
+    return any(row.scale not in TINY for row in done)
 
 
-def without_smoke(results: Results) -> Results:
-    """The results without smoke runs of paper experiments that another scale has too."""
+def without_tiny(results: Results) -> Results:
+    """The results without tiny runs of paper experiments that a larger scale has too."""
     larger = {name for name in of_paper(results) if beside_paper(results, name)}
-    kept = [run for run in results.runs if run.scale != "smoke" or run.experiment not in larger]
+    kept = [run for run in results.runs if run.scale not in TINY or run.experiment not in larger]
     return replace(results, runs=kept)
 
 

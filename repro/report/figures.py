@@ -21,7 +21,7 @@ from repro.report.compare import (
     rows_of,
     settings,
     suffix,
-    without_smoke,
+    without_tiny,
 )
 from repro.report.declared import is_folded, report_of
 from repro.report.ratio import NO_INTERVAL, ideal
@@ -80,7 +80,7 @@ class Drawn:
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
     """Draw every figure that these results allow into a directory; none without finished runs."""
-    results = without_smoke(results)
+    results = without_tiny(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
     with styled():

@@ -18,7 +18,7 @@ from repro.gpipe.errors import did_you_mean
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run, load
 from repro.report import figures, gantt, texts
-from repro.report.compare import beside_paper, of_paper, rows_of, without_smoke
+from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.declared import is_folded
 from repro.report.figures import Drawn
 from repro.report.provenance import origins
@@ -128,7 +128,7 @@ def _committed(results_dir: Path) -> str:
 
 def _banner(results: Results) -> list[str]:
     """What the scales of these results are for, and which runs are not compared with the paper."""
-    runs, compared = rows_of(results), rows_of(without_smoke(results))
+    runs, compared = rows_of(results), rows_of(without_tiny(results))
     scales = {run.scale for run in runs}
     sentences = [text for scale, text in texts.SCALES.items() if scale in scales]
     if not of_paper(results):

@@ -16,7 +16,7 @@ from repro.report.compare import (
     rows_of,
     settled,
     suffix,
-    without_smoke,
+    without_tiny,
 )
 from repro.report.declared import report_of
 from repro.report.grid import Cell, Column, amount, declared, plain, settings, share
@@ -33,7 +33,7 @@ def all_tables(results: Results) -> list[Table]:
     """Every table that these results allow, those of their experiments first."""
     every_run = rows_of(results)
     names = dict.fromkeys(run.experiment for run in every_run)
-    compared = without_smoke(results)
+    compared = without_tiny(results)
     tables: list[Table] = []
     for name in names:
         report = report_of(name)

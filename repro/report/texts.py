@@ -58,6 +58,14 @@ SCALES = {
         "Scale laptop measures models that two CPU cores can train, which shows trends. The "
         "paper's own sizes are counted, simulated or emulated."
     ),
+    "gpu-dry": (
+        "Scale gpu-dry rehearses scale gpu on the CPU, with small models and memories. Its numbers "
+        "say nothing about the paper."
+    ),
+    "gpu": (
+        "Scale gpu measures on one GPU that all stages share: memory and correctness at the "
+        "paper's sizes, and steps of K=1, but no speedup over K, since stages take turns."
+    ),
     "node": "Scale node measures on the GPUs of one machine, most models at the paper's sizes.",
     "paper": "Scale paper measures the paper's sizes on as many devices as its tables have.",
 }

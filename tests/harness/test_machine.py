@@ -17,9 +17,15 @@ def test_smoke_and_laptop_use_the_cpu_and_node_the_gpus(monkeypatch: pytest.Monk
     assert (here.device, here.count, here.transport, here.slug) == ("cuda", 4, "nccl", "4x-h200")
 
 
-@pytest.mark.parametrize(("count", "scale"), [(0, "laptop"), (1, "laptop"), (2, "node")])
-def test_the_default_scale_says_why(monkeypatch: pytest.MonkeyPatch, count: int, scale: str):
+@pytest.mark.parametrize(
+    ("count", "gigabytes", "scale"),
+    [(0, 0, "laptop"), (1, 24, "laptop"), (1, 60, "gpu"), (1, 141, "gpu"), (2, 24, "node")],
+)
+def test_the_default_scale_says_why(
+    monkeypatch: pytest.MonkeyPatch, count: int, gigabytes: int, scale: str
+):
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * count)
+    monkeypatch.setattr(machine, "gpu_memory", lambda: gigabytes * 10**9)
     chosen, why = machine.default_scale()
     assert chosen == scale
     assert "usable" in why

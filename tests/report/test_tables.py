@@ -17,7 +17,7 @@ from repro.harness.job import Measured
 from repro.harness.results import SETTINGS, Results, Run, load
 from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, tables
-from repro.report.compare import beside_paper, rows_of, settings, without_smoke
+from repro.report.compare import beside_paper, rows_of, settings, without_tiny
 from repro.report.ratio import Ratio, ideal_over_k1, over_k1, over_k2m1
 from repro.report.table import Cell, Heading, Table, csv_text
 
@@ -330,11 +330,11 @@ def test_at_smoke_no_figure_shows_the_paper_s_numbers(reference, tmp_path, monke
 def test_where_there_is_more_than_smoke_only_that_is_held_against_the_paper(results, nothing):
     tiny = at_smoke(results)
     both = replace(results, runs=[*results.runs, *tiny.runs])
-    assert set(without_smoke(both).rows["scale"]) == {"laptop"}
-    assert set(without_smoke(tiny).rows["scale"]) == {"smoke"}
+    assert set(without_tiny(both).rows["scale"]) == {"laptop"}
+    assert set(without_tiny(tiny).rows["scale"]) == {"smoke"}
     statuses = {"laptop": "planned", "smoke": "done"}
     planned = changed_runs(both, lambda run: replace(run, status=statuses[run.scale]))
-    assert set(without_smoke(planned).rows["scale"]) == {"laptop", "smoke"}
+    assert set(without_tiny(planned).rows["scale"]) == {"laptop", "smoke"}
     assert [beside_paper(some, "table2") for some in (results, both, tiny, planned, nothing)] == [
         True,
         True,

@@ -29,17 +29,21 @@ def over_limit(reason: str) -> bool:
 class LiveBytes(TorchDispatchMode):
     """While active, `now` and `peak` are the bytes of the live storages that it has seen."""
 
-    def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
+    def __init__(
+        self, resident: Iterable[Tensor] = (), limit: int | None = None, device: str = ""
+    ) -> None:
         """Count from what is alive already.
 
         Args:
             resident: parameters, buffers, gradients, optimizer state and inputs.
             limit: bytes; more at once are a MemoryError.
+            device: "cpu" or "cuda": only what lies there counts; empty: everything.
         """
         super().__init__()
         self.now = 0
         self.peak = 0
         self._limit = limit
+        self._device = device
         self._seen: set[int] = set()
         for tensor in resident:
             # Inputs may be a slice of a data set; the rest of its storage does not count.
@@ -47,6 +51,8 @@ class LiveBytes(TorchDispatchMode):
             self._add(tensor, min(tensor.untyped_storage().nbytes(), size))
 
     def _add(self, tensor: Tensor, size: int | None = None) -> None:
+        if self._device and tensor.device.type != self._device:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._seen:

@@ -10,6 +10,7 @@ import torch
 from repro.costs.fit import Search, Step
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
+from repro.gpipe.core.memory import LiveBytes
 from repro.harness import allocator
 from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
@@ -74,8 +75,7 @@ def counted(spec: RunSpec, device: str) -> FitRound:
 
     began = time.perf_counter()
     optimizer = partial(OPTIMIZERS[spec.optimizer], lr=spec.lr)
-    under_way = Messages(0, 0) if spec.transport == "shm" else Messages()
-    step = Step(config_of(spec), spec.N, optimizer, under_way, device)
+    step = Step(config_of(spec), spec.N, optimizer, _messages(spec, device), device)
     assert spec.memory is not None
     _last = Search(partial(build, spec.model), step, spec.memory, _last)
     sizes = size_ladders(spec.model, spec.arguments, None)
@@ -96,17 +96,29 @@ def counted(spec: RunSpec, device: str) -> FitRound:
     )
 
 
+def _messages(spec: RunSpec, device: str) -> Messages:
+    """What the links of this run keep in the memory of a stage's device."""
+    if spec.transport == "shm":
+        return Messages(0, 0)
+    share_gpus = device == "cuda" and torch.cuda.device_count() < spec.K
+    if device == "cuda" and (share_gpus or spec.transport == "gloo"):
+        return Messages(posted=0)  # receives are posted in the memory of the host
+    return Messages()
+
+
 def attempt(
     spec: RunSpec, method: Own, batch: tuple[Any, Any], device: str
 ) -> tuple[list[int], list[list[int]] | None]:
     """Train one size within the memory.
 
-    Two steps: before the first there are no gradients, and the optimizer has no state. A given size
+    Two steps: before the first there are no gradients, and the optimizer has no state. On a GPU a
+    third one watches every operator, to tell tensors from kernels' workspace. On a CPU a given size
     is small enough for a third one under torch's profiler.
 
     Returns:
-        Peak bytes of each stage, and, where that is cheap, what its allocator says: bytes of
-        tensors, and of tensors and workspace.
+        Peak bytes of each stage, and what its allocator says, where that is cheap: bytes of
+        tensors, and of tensors and workspace; on a GPU also of all that it reserved, fragments
+        among it.
 
     Raises:
         MemoryError, torch.OutOfMemoryError: on the stage that needs more.
@@ -114,7 +126,13 @@ def attempt(
     method.peak_bytes(*batch, limit=spec.memory)
     peaks = method.peak_bytes(*batch, limit=spec.memory)
     assert peaks is not None  # our own method always reads them
-    if spec.memory != UNLIMITED_MEMORY or device != "cpu":
+    if device == "cuda":
+        reserved = method.gather(torch.cuda.max_memory_reserved())
+        with LiveBytes(method.tensors(*batch), device="cuda") as meter:
+            method.train_step(*batch)
+        tensors = method.gather(meter.peak)
+        return peaks, [list(stage) for stage in zip(tensors, peaks, reserved, strict=True)]
+    if spec.memory != UNLIMITED_MEMORY:
         return peaks, None
     before = method.resident(*batch)
     peak = allocator.measure(lambda: method.train_step(*batch))

@@ -1,8 +1,9 @@
 """A measured fit: the coordinator searches for the largest size that trains.
 
 It starts at the size that is counted to be the largest, and goes up or down from there until one
-size has trained within the memory and the next one up has not. Every size is trained by fresh
-stages; a stage that runs out of memory is a result here.
+size has trained within the memory and the next one up has not. On the way down steps double, since
+a GPU's kernels take workspace that is not counted; then the sizes between are bisected. Every size
+is trained by fresh stages; a stage that runs out of memory is a result here.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.fit import counted
 
 Count = Callable[[RunSpec, str], FitRound]  # of a fit, on "cpu" or "cuda"
+_FIRST_STEP = 0.002  # down from a size that does not train, as a share of its memory
 
 
 def search(
@@ -57,10 +59,17 @@ class _Climb:
         try:
             first = self._counted(self.job.spec.memory)
             size, above = first.fit.largest, first.fit.next
+            step = _FIRST_STEP
             while size is not None and not self._trains(size):
-                size, above = self._smaller(size), size
-            while above is not None and not self._known(above) and self._trains(above):
-                size, above = above, self._counted(above.fullest).fit.next
+                size, above = self._smaller(size, step), size
+                step *= 2
+            while (middle := self._untried(size, above)) is not None:
+                if not self._trains(middle):
+                    above = middle
+                elif middle == above:
+                    size, above = above, self._counted(above.fullest).fit.next
+                else:
+                    size = middle
         except _Stopped as stopped:
             return stopped.outcome
         except ValueError as error:  # it cannot be counted
@@ -85,14 +94,26 @@ class _Climb:
             self.job.device,
         )
 
-    def _smaller(self, size: CutModel) -> CutModel | None:
-        """The next size down.
+    def _untried(self, size: CutModel | None, above: CutModel | None) -> CutModel | None:
+        """A size to try next, between one that trains and one that is larger; None at the end."""
+        if above is None or not self._known(above):
+            return above
+        if size is None:  # not even the smallest size trains
+            return None
+        middle = self._counted((size.fullest + above.fullest) // 2).fit.largest
+        if middle is None or self._known(middle):
+            # Halves of a step may end at a size that was tried: then the next one up is left.
+            middle = self._counted(size.fullest).fit.next
+        return None if middle is None or self._known(middle) else middle
+
+    def _smaller(self, size: CutModel, step: float) -> CutModel | None:
+        """A smaller size, by a step that is a share of the memory.
 
         Cuts are even to a thousandth, so the same size may be counted to need a bit less.
         """
         memory = size.fullest
         while True:
-            memory = memory * 998 // 1000 - 1
+            memory = int(memory * (1 - step)) - 1
             smaller = self._counted(memory).fit.largest if memory > 0 else None
             if smaller is None or not self._known(smaller):
                 return smaller

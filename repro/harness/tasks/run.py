@@ -1,5 +1,8 @@
 """The work of one worker process for one run in one round."""
 
+import gc
+
+import torch
 import torch.distributed as dist
 
 from repro.harness.job import Job, Measured
@@ -26,8 +29,21 @@ def run(job: Job, rank: int) -> Measured | None:
         "roofline": roofline.run,
     }
     task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
+    if job.device == "cuda":
+        _choose_kernels(exact=job.spec.task == "check")
     measured = task(job, rank, groups)
+    if job.device == "cuda":
+        # What this process keeps for its next run is missing to processes on the same GPU.
+        gc.collect()
+        torch.cuda.empty_cache()
     # Not after an error: closed connections would hide it behind errors of the neighbours.
     for group in groups:
         dist.destroy_process_group(group)
     return measured if rank == 0 else None
+
+
+def _choose_kernels(*, exact: bool) -> None:
+    """Float32 and deterministic kernels to compare results, TF32 (`Machine.precision`) to time."""
+    torch.set_float32_matmul_precision("highest" if exact else "high")
+    torch.backends.cudnn.allow_tf32 = not exact
+    torch.use_deterministic_algorithms(exact, warn_only=True)
