@@ -84,8 +84,8 @@ def detect(scale: Scale) -> Machine:
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
             "use --scale laptop or --scale smoke (`repro doctor` says what torch sees)"
         )
-    transport = "nccl" if len(names) > 1 else "gloo"
-    return Machine("cuda", names[0], _limit(len(names)), transport, torch, TF32)
+    count = len(names)
+    return Machine("cuda", names[0], _limit(count), "nccl" if count > 1 else "gloo", torch, TF32)
 
 
 def default_scale() -> tuple[Scale, str]:

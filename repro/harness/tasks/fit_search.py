@@ -66,10 +66,10 @@ class _Climb:
             while (middle := self._untried(size, above)) is not None:
                 if not self._trains(middle):
                     above = middle
-                elif middle == above:
-                    size, above = above, self._counted(above.fullest).fit.next
-                else:
-                    size = middle
+                    continue
+                size = middle
+                if middle == above:
+                    above = self._counted(middle.fullest).fit.next
         except _Stopped as stopped:
             return stopped.outcome
         except ValueError as error:  # it cannot be counted
