@@ -1,0 +1,254 @@
+"""Mini-batches in an order that a seed fixes, shared out to replicas, and resumable at any batch."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
+from typing import Any, Protocol
+
+import numpy as np
+
+Read = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
+"""Gives (inputs, targets) of examples; arguments are their numbers and epochs, both int64 [n]."""
+
+
+class Batches(Protocol):
+    """Mini-batches of one replica in an order that a seed fixes. They never end."""
+
+    labels: Mapping[str, str]
+    """Facts that every result must state, such as {"data": "scikit-learn digits"}."""
+
+    def next(self) -> tuple[Any, Any]:
+        """Inputs and targets of this replica's part of the next mini-batch: N / D examples."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Where the order stands, as plain JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken; a ValueError if it belongs to another order."""
+        ...
+
+
+class Order:
+    """An endless order of `count` examples: epoch after epoch, each shuffled by (seed, epoch)."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.count, self.seed = count, seed
+        self._epoch = -1
+        self._permutation = np.empty(0, np.int64)
+
+    def take(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Examples and their epochs at the positions from `start` to `stop` - 1, int64 both."""
+        epochs, places = np.divmod(np.arange(start, stop), self.count)
+        examples = np.empty_like(epochs)
+        for epoch in np.unique(epochs):
+            if epoch != self._epoch:
+                rng = np.random.default_rng((self.seed, int(epoch)))
+                self._epoch, self._permutation = int(epoch), rng.permutation(self.count)
+            chosen = epochs == epoch
+            examples[chosen] = self._permutation[places[chosen]]
+        return examples, epochs
+
+
+class Table:
+    """Batches of examples that can be read in any order.
+
+    What an epoch leaves over begins the first batch of the next one, so that all batches have N
+    examples. The parts of all replicas, put one after the other, are the batch of one replica.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        read: Read,
+        N: int,
+        seed: int,
+        labels: Mapping[str, str],
+        replica: int = 0,
+        replicas: int = 1,
+    ) -> None:
+        self.part = part_of(N, replica, replicas)
+        self.N, self.labels = N, dict(labels)
+        self._order, self._read = Order(count, seed), read
+        self._batches = 0
+
+    def next(self) -> tuple[Any, Any]:
+        """The next (inputs, targets) of this replica."""
+        start = self._batches * self.N
+        self._batches += 1
+        return self._read(*self._order.take(start + self.part.start, start + self.part.stop))
+
+    def state(self) -> dict[str, Any]:
+        """The number of batches that were read, and what else fixes the order."""
+        return {**self._identity(), "batches": self._batches}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue after as many batches as `state` had read."""
+        check_state(state, self._identity())
+        self._batches = state["batches"]
+
+    def _identity(self) -> dict[str, int]:
+        return {"N": self.N, "seed": self._order.seed, "examples": self._order.count}
+
+
+class Stream:
+    """Batches of a `datasets.IterableDataset`, which is only read from front to back.
+
+    Examples are shuffled within blocks of `block` consecutive examples. `datasets` loses the content
+    of its own shuffle buffer when it resumes; a block is read again from its first example instead,
+    so that the order after `restore` is the same.
+
+    Args:
+        rows: the whole data set. Each replica reads its own shards if their number is a multiple of
+            `replicas`, otherwise every `replicas`-th example.
+        collate: gives (inputs, targets) of rows; arguments are the rows, and each row's (epoch,
+            number of the example in that epoch).
+        N: examples of a mini-batch over all replicas.
+        seed: fixes the order within the blocks.
+        labels: facts that every result must state.
+        replica: number of this replica.
+        replicas: D.
+        block: examples in memory.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        collate: Callable[[list[Any], list[tuple[int, int]]], tuple[Any, Any]],
+        N: int,
+        seed: int,
+        labels: Mapping[str, str],
+        replica: int = 0,
+        replicas: int = 1,
+        block: int = 1024,
+    ) -> None:
+        part = part_of(N, replica, replicas)
+        self.N, self.seed, self.replica, self.replicas = N, seed, replica, replicas
+        self.labels = dict(labels)
+        self._size, self._block, self._collate = len(part), block, collate
+        self._source = copy(rows)  # its state is an attribute of it
+        if replicas > 1:
+            from datasets.distributed import split_dataset_by_node
+
+            self._source = split_dataset_by_node(rows, replica, replicas)
+        # Where the block in memory begins: the epoch, the number of its first example, and what
+        # `datasets` needs to read from there, None for the beginning of an epoch.
+        self._epoch, self._first = 0, 0
+        self._begin: dict[str, Any] | None = None
+        self._iterator = self._iterate()
+        self._rows: list[Any] = []
+        self._order = np.empty(0, np.int64)
+        self._used = 0
+
+    def next(self) -> tuple[Any, Any]:
+        """The next (inputs, targets) of this replica."""
+        rows, numbers = [], []
+        while len(rows) < self._size:
+            if self._used == len(self._rows):
+                self._next_block()
+            place = int(self._order[self._used])
+            self._used += 1
+            rows.append(self._rows[place])
+            numbers.append((self._epoch, self._first + place))
+        return self._collate(rows, numbers)
+
+    def state(self) -> dict[str, Any]:
+        """Where the block in memory begins, and how many of its examples were used."""
+        position = {"epoch": self._epoch, "first": self._first, "used": self._used}
+        return {**self._identity(), **position, "source": deepcopy(self._begin)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Read the block again that `state` was in, and skip what was used of it."""
+        check_state(state, self._identity())
+        self._epoch, self._first = state["epoch"], state["first"]
+        self._begin = deepcopy(state["source"])
+        self._iterator = self._iterate()
+        self._rows, self._used = [], 0
+        if state["used"]:
+            self._fill()
+            self._used = state["used"]
+
+    def _identity(self) -> dict[str, int]:
+        return {
+            "N": self.N,
+            "seed": self.seed,
+            "replica": self.replica,
+            "replicas": self.replicas,
+            "block": self._block,
+        }
+
+    def _next_block(self) -> None:
+        """Read the following block, or the first one of the next epoch."""
+        if self._rows:
+            self._first += len(self._rows)
+            self._begin = deepcopy(self._source.state_dict())
+            self._fill()
+            if self._rows:
+                return
+            self._epoch, self._first, self._begin = self._epoch + 1, 0, None
+            self._iterator = self._iterate()
+        self._fill()
+        if not self._rows:
+            raise ValueError(
+                f"replica {self.replica} of {self.replicas}: the data set has no examples for it; "
+                "use fewer replicas or another data set, such as --data digits"
+            )
+
+    def _fill(self) -> None:
+        """Read up to `block` examples and draw their order."""
+        self._rows = [row for _, row in zip(range(self._block), self._iterator, strict=False)]
+        rng = np.random.default_rng((self.seed, self.replica, self._epoch, self._first))
+        self._order = rng.permutation(len(self._rows))
+        self._used = 0
+
+    def _iterate(self) -> Iterator[Any]:
+        """An iterator over the source from `_begin` on."""
+        self._source.load_state_dict(deepcopy(self._begin))
+        return iter(self._source)
+
+
+class Evaluation(Sequence[tuple[Any, Any]]):
+    """All examples once, in their own order, read when asked for; the last batch may be shorter."""
+
+    def __init__(self, count: int, read: Read, N: int, labels: Mapping[str, str]) -> None:
+        self.count, self.N, self.labels = count, N, dict(labels)
+        self._read = read
+
+    def __len__(self) -> int:
+        return -(-self.count // self.N)
+
+    def __getitem__(self, index: Any) -> Any:
+        start = range(0, self.count, self.N)[index]
+        if not isinstance(start, int):
+            return [self._batch(first) for first in start]
+        return self._batch(start)
+
+    def _batch(self, start: int) -> tuple[Any, Any]:
+        examples = np.arange(start, min(start + self.N, self.count))
+        return self._read(examples, np.zeros_like(examples))
+
+
+def part_of(N: int, replica: int, replicas: int) -> range:
+    """Places of a mini-batch that belong to a replica, N / D of them."""
+    if replicas < 1 or not 0 <= replica < replicas:
+        raise ValueError(
+            f"replica={replica}: allowed are 0 to {replicas - 1} of {replicas} replicas"
+        )
+    if N < 1 or N % replicas:
+        raise ValueError(
+            f"N={N}: must be a positive multiple of the {replicas} replicas; try "
+            f"N={max(N - N % replicas, replicas)}"
+        )
+    size = N // replicas
+    return range(replica * size, (replica + 1) * size)
+
+
+def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a state belongs to batches in another order."""
+    for name, value in identity.items():
+        if state.get(name) != value:
+            raise ValueError(
+                f"{name}={value!r}: the checkpoint's data order was made with "
+                f"{name}={state.get(name)!r}, so training cannot continue with the same examples; "
+                f"use {name}={state.get(name)!r} or start anew"
+            )

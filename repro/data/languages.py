@@ -1,0 +1,291 @@
+"""Toy languages: nine made-up languages and English share meanings, and translate into each other.
+
+The paper trains on 25 billion sentence pairs of 102 languages that are not public (section 5). Here
+a meaning is a small tree, and each language says it with words, word order, morphology and script of
+its own. The members of a family share a part of their words. The sizes of the training sets follow Zipf's law,
+as sizes of real corpora do: from 20,000 pairs down to 247, where the paper has 10^9 down to 10^4.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from random import Random
+from typing import Literal
+
+LABEL = "toy languages"
+ENGLISH = "en"
+Split = Literal["train", "test"]
+
+_LARGEST = 20_000  # training pairs of the language of rank 1
+_EXPONENT = 2  # of Zipf's law: rank r has _LARGEST / r ** _EXPONENT pairs
+_TIERS = ("high", "middle", "low")
+_SHARED = 0.7  # of the roots of a language are its family's
+_TEST = 10  # one meaning in so many is a test meaning
+_ADJECTIVE, _PLURAL, _DEFINITE, _PLACE, _PAST = 0.5, 0.4, 0.5, 0.5, 0.5  # probabilities
+
+# Concepts, the frequent ones first: the r-th of a list is drawn with probability ~ 1 / r.
+# English adds "s" and "ed" to all of these without any other change, and no noun needs "an".
+_NOUNS = tuple(
+    "dog cat girl boy teacher doctor farmer king singer driver painter hunter sailor neighbor "
+    "bird horse cow lion bear goat duck cub tiger frog rabbit robot giant pirate "
+    "baker dancer student writer monster guard queen soldier stranger beggar judge clown".split()
+)
+_VERBS = tuple(
+    "help call follow visit greet paint pull lift want need clean warn "
+    "answer remember train reward respect doubt film defend attack correct reject trust".split()
+)
+_ADJECTIVES = tuple(
+    "big small young happy clever brave quiet strong hungry tired gentle rich poor proud shy "
+    "famous".split()
+)
+_PREPOSITIONS = ("near", "behind", "with", "without")
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """Somebody: a noun with number, definiteness and perhaps an adjective; all are concepts."""
+
+    noun: str
+    plural: bool
+    definite: bool
+    adjective: str | None
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Who does what to whom, when, and perhaps near whom."""
+
+    agent: Phrase
+    action: str
+    past: bool
+    patient: Phrase
+    preposition: str | None
+    companion: Phrase | None
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """How a language puts a sentence together.
+
+    Attributes:
+        order: S, V and O as they follow one another.
+        adjective_last: the adjective stands after its noun.
+        article_last: the article ends the phrase.
+        prefixes: plural, tense and case stand before the root instead of after it.
+        case: the patient's noun is marked.
+        preposition_last: the preposition stands after its phrase.
+    """
+
+    order: str
+    adjective_last: bool = False
+    article_last: bool = False
+    prefixes: bool = False
+    case: bool = False
+    preposition_last: bool = False
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Words and affixes of a language."""
+
+    roots: dict[str, str]
+    the: str
+    a: str
+    several: str
+    plural: str
+    past: str
+    present: str
+    """Affix of the present tense where the agent is one."""
+    patient: str
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language: its name, its grammar, and the consonants and vowels of its script."""
+
+    name: str
+    rank: int
+    """1 for the largest training set."""
+    grammar: Grammar
+    consonants: str
+    vowels: str
+    family: str = ""
+
+    @property
+    def size(self) -> int:
+        """Sentence pairs of the training set."""
+        return round(_LARGEST / self.rank**_EXPONENT)
+
+    @property
+    def tier(self) -> str:
+        """One of "high", "middle", "low": three languages each."""
+        return _TIERS[(self.rank - 1) // 3]
+
+
+_GREEK = ("βγδζκλμνπρστφχ", "αειου")
+_CYRILLIC = ("бвгджзклмнпрст", "аеиоу")
+LANGUAGES = {
+    language.name: language
+    for language in (
+        Language("alfa", 1, Grammar("SVO", adjective_last=True), *_GREEK, family="greek"),
+        Language("bravo", 2, Grammar("SOV", case=True), *_CYRILLIC, family="cyrillic"),
+        Language("charlie", 3, Grammar("VSO", prefixes=True), "ბგდვზთკლმნპრსტ", "აეიოუ"),
+        Language("delta", 4, Grammar("SOV", True, case=True), *_GREEK, family="greek"),
+        Language("echo", 5, Grammar("OVS", case=True), *_CYRILLIC, family="cyrillic"),
+        Language(
+            "foxtrot",
+            6,
+            Grammar("VOS", article_last=True),
+            "カサタナハマヤラワキシチ",
+            "アイウエオ",
+        ),
+        Language("golf", 7, Grammar("VSO", True, prefixes=True), *_GREEK, family="greek"),
+        Language("hotel", 8, Grammar("SVO", preposition_last=True), *_CYRILLIC, family="cyrillic"),
+        Language(
+            "india", 9, Grammar("OSV", True, True, preposition_last=True), "բգդզթլկմնպրստվ", "աեիօէ"
+        ),
+    )
+}
+
+
+def corpus(
+    language: str, count: int | None = None, seed: int = 0, split: Split = "train"
+) -> list[tuple[str, str]]:
+    """Sentences of a language and their English translations.
+
+    Args:
+        language: one of `LANGUAGES`.
+        count: number of pairs; by default the language's own size, or 200 for a test set.
+        seed: the same seed gives the same pairs.
+        split: no meaning is in both. A test set has the same meanings in every language.
+
+    Returns:
+        Pairs (sentence, English sentence) of 5 to 10 words each; no meaning comes twice.
+    """
+    if language not in LANGUAGES:
+        raise ValueError(
+            f"language={language!r}: no toy language has this name; allowed are "
+            f"{', '.join(LANGUAGES)}"
+        )
+    default = LANGUAGES[language].size if split == "train" else 200
+    number = default if count is None else count
+    if number < 1:
+        raise ValueError(f"count={number}: a language with no sentences; try count={default}")
+    source = seed if split == "test" else f"{seed} {language}"
+    pairs: dict[Meaning, tuple[str, str]] = {}
+    for meaning in _meanings(f"{split} {source}"):
+        if split_of(meaning) == split and meaning not in pairs:
+            pairs[meaning] = (say(language, meaning), say(ENGLISH, meaning))
+            if len(pairs) == number:
+                break
+    return list(pairs.values())
+
+
+def split_of(meaning: Meaning) -> Split:
+    """The only split that a meaning may stand in, whatever the language and the seed."""
+    return "train" if zlib.crc32(repr(meaning).encode()) % _TEST else "test"
+
+
+def say(language: str, meaning: Meaning) -> str:
+    """The sentence that a language has for a meaning."""
+    if language == ENGLISH:
+        grammar, lexicon = Grammar("SVO"), _english()
+    else:
+        grammar, lexicon = LANGUAGES[language].grammar, _lexicon(language)
+
+    def inflected(concept: str, affixes: list[str]) -> str:
+        root = lexicon.roots[concept]
+        return "".join([*affixes, root] if grammar.prefixes else [root, *affixes])
+
+    def phrase(part: Phrase, patient: bool = False) -> list[str]:
+        affixes = [lexicon.plural] * part.plural + [lexicon.patient] * (patient and grammar.case)
+        noun = [inflected(part.noun, affixes)]
+        if part.adjective:
+            adjective = [lexicon.roots[part.adjective]]
+            noun = noun + adjective if grammar.adjective_last else adjective + noun
+        article = lexicon.several if part.plural else lexicon.a
+        if part.definite:
+            article = lexicon.the
+        return [*noun, article] if grammar.article_last else [article, *noun]
+
+    tense = lexicon.past
+    if not meaning.past:
+        tense = "" if meaning.agent.plural else lexicon.present
+    parts = {
+        "S": phrase(meaning.agent),
+        "V": [inflected(meaning.action, [tense])],
+        "O": phrase(meaning.patient, patient=True),
+    }
+    sentence = [word for role in grammar.order for word in parts[role]]
+    if meaning.preposition and meaning.companion:
+        preposition = [lexicon.roots[meaning.preposition]]
+        companion = phrase(meaning.companion)
+        if grammar.preposition_last:
+            sentence += companion + preposition
+        else:
+            sentence += preposition + companion
+    return " ".join(sentence)
+
+
+def _meanings(source: str) -> Iterator[Meaning]:
+    """Meanings without end; `source` seeds them. The order of the draws fixes the text."""
+    rng = Random(source)
+
+    def concept(concepts: tuple[str, ...]) -> str:
+        weights = accumulate(1 / rank for rank in range(1, len(concepts) + 1))
+        return rng.choices(concepts, cum_weights=list(weights))[0]
+
+    def phrase() -> Phrase:
+        noun = concept(_NOUNS)
+        plural, definite = rng.random() < _PLURAL, rng.random() < _DEFINITE
+        adjective = concept(_ADJECTIVES) if rng.random() < _ADJECTIVE else None
+        return Phrase(noun, plural, definite, adjective)
+
+    while True:
+        agent, action, past, patient = phrase(), concept(_VERBS), rng.random() < _PAST, phrase()
+        preposition, companion = None, None
+        if rng.random() < _PLACE:
+            # Without an adjective, so that no sentence has more than ten words.
+            preposition, companion = concept(_PREPOSITIONS), replace(phrase(), adjective=None)
+        yield Meaning(agent, action, past, patient, preposition, companion)
+
+
+@cache
+def _english() -> Lexicon:
+    concepts = (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS)
+    roots = {concept: concept for concept in concepts}
+    return Lexicon(roots, "the", "a", "some", plural="s", past="ed", present="s", patient="")
+
+
+@cache
+def _lexicon(name: str) -> Lexicon:
+    """Roots of two or three syllables, some of them the family's; affixes of one syllable."""
+    language = LANGUAGES[name]
+    inherited = Random(f"family {language.family}")
+    invented = Random(f"language {name}")
+    taken: set[str] = set()
+
+    def word(rng: Random, syllables: int) -> str:
+        letters = (
+            rng.choice(language.consonants) + rng.choice(language.vowels) for _ in range(syllables)
+        )
+        return "".join(letters)
+
+    def new_word(syllables: int) -> str:
+        while (made := word(invented, syllables)) in taken:
+            pass
+        taken.add(made)
+        return made
+
+    roots = {}
+    for concept in (*_NOUNS, *_VERBS, *_ADJECTIVES, *_PREPOSITIONS):
+        # Drawn for every concept, so that the members of a family agree on what they share.
+        root = word(inherited, inherited.choice((2, 2, 3)))
+        if not language.family or invented.random() >= _SHARED or root in taken:
+            root = new_word(invented.choice((2, 2, 3)))
+        taken.add(root)
+        roots[concept] = root
+    the, a, several, plural, past, present, patient = (new_word(1) for _ in range(7))
+    return Lexicon(roots, the, a, several, plural, past, present, patient)

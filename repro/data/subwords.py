@@ -1,0 +1,78 @@
+"""Sub-words: a sentencepiece model trained on the training text.
+
+The paper has a vocabulary of 64k sub-words (section 5) and does not say how they were made.
+"""
+
+import io
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+"""The first four ids of every vocabulary."""
+
+
+class Subwords:
+    """A trained vocabulary. `len` is its size: the rows of an embedding."""
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        """The serialized sentencepiece model."""
+
+    @cached_property
+    def _processor(self) -> Any:
+        from sentencepiece import SentencePieceProcessor
+
+        return SentencePieceProcessor(model_proto=self.model)
+
+    def __len__(self) -> int:
+        return self._processor.get_piece_size()
+
+    def encode(self, sentence: str) -> list[int]:
+        """Ids of a sentence, without BOS and EOS."""
+        return self._processor.encode(sentence)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence of ids: up to the first EOS, without PAD and BOS."""
+        kept = []
+        for token in map(int, ids):
+            if token == EOS:
+                break
+            if token not in (PAD, BOS):
+                kept.append(token)
+        return self._processor.decode(kept)
+
+
+def learn(sentences: Sequence[str], size: int) -> Subwords:
+    """Train a vocabulary; the same sentences give the same one.
+
+    Args:
+        sentences: the training text.
+        size: ids wanted. A small text may not have as many sub-words; then the vocabulary is smaller.
+    """
+    from sentencepiece import SentencePieceTrainer
+
+    if not any(sentence.strip() for sentence in sentences):
+        raise ValueError("no text to learn sub-words from: every sentence is empty; try --data toy")
+    model = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            hard_vocab_limit=False,  # a smaller vocabulary is no error
+            character_coverage=1.0,
+            num_threads=1,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ValueError(
+            f"vocabulary={size}: sentencepiece cannot learn so few or so many sub-words ({reason}); "
+            "try vocabulary=1000"
+        ) from None
+    return Subwords(model.getvalue())
