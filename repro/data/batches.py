@@ -1,4 +1,4 @@
-"""Mini-batches in an order that a seed fixes, shared out to replicas, and resumable at any batch."""
+"""Mini-batches in an order that a seed fixes, for one replica, resumable at any batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
@@ -13,8 +13,10 @@ Read = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
 class Batches(Protocol):
     """Mini-batches of one replica in an order that a seed fixes. They never end."""
 
-    labels: Mapping[str, str]
-    """Facts that every result must state, such as {"data": "scikit-learn digits"}."""
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Facts that every result must state, such as {"data": "scikit-learn digits"}."""
+        ...
 
     def next(self) -> tuple[Any, Any]:
         """Inputs and targets of this replica's part of the next mini-batch: N / D examples."""
@@ -94,9 +96,9 @@ class Table:
 class Stream:
     """Batches of a `datasets.IterableDataset`, which is only read from front to back.
 
-    Examples are shuffled within blocks of `block` consecutive examples. `datasets` loses the content
-    of its own shuffle buffer when it resumes; a block is read again from its first example instead,
-    so that the order after `restore` is the same.
+    Examples are shuffled within blocks of `block` consecutive examples. `datasets` loses the
+    content of its own shuffle buffer when it resumes; a block is read again from its first example
+    instead, so that the order after `restore` is the same.
 
     Args:
         rows: the whole data set. Each replica reads its own shards if their number is a multiple of
@@ -211,20 +213,17 @@ class Evaluation(Sequence[tuple[Any, Any]]):
     """All examples once, in their own order, read when asked for; the last batch may be shorter."""
 
     def __init__(self, count: int, read: Read, N: int, labels: Mapping[str, str]) -> None:
-        self.count, self.N, self.labels = count, N, dict(labels)
+        self.examples, self.N, self.labels = count, N, dict(labels)
         self._read = read
 
     def __len__(self) -> int:
-        return -(-self.count // self.N)
+        return -(-self.examples // self.N)
 
     def __getitem__(self, index: Any) -> Any:
-        start = range(0, self.count, self.N)[index]
-        if not isinstance(start, int):
-            return [self._batch(first) for first in start]
-        return self._batch(start)
-
-    def _batch(self, start: int) -> tuple[Any, Any]:
-        examples = np.arange(start, min(start + self.N, self.count))
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        start = range(0, self.examples, self.N)[index]
+        examples = np.arange(start, min(start + self.N, self.examples))
         return self._read(examples, np.zeros_like(examples))
 
 

@@ -1,7 +1,7 @@
-"""Images: the 1797 handwritten digits that come with scikit-learn, resized to a given size.
+"""Images to measure with: the 1797 handwritten digits of scikit-learn, resized to a given size.
 
 The paper uses ImageNet. Speed, memory and exactness of a pipeline do not depend on what the images
-show.
+show. `repro.data.classification` has the image sets to train on, the digits among them.
 """
 
 from functools import cache, partial
@@ -19,7 +19,7 @@ LABEL = "scikit-learn digits"
 NUM_CLASSES = 10
 
 # Mean and standard deviation of the 8x8 originals, scaled to [0, 1].
-_MEAN, _STD = 0.3053, 0.3760
+GREY_MEAN, GREY_STD = 0.3053, 0.3760
 
 
 @cache
@@ -55,6 +55,6 @@ def _transform(size: int, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Normalise, resize and repeat over three channels."""
     # [rows, 1, 8, 8], 0 to 16
     pixels = torch.tensor(rows["image"], dtype=torch.float32).unsqueeze(1)
-    pixels = (pixels / 16 - _MEAN) / _STD
+    pixels = (pixels / 16 - GREY_MEAN) / GREY_STD
     pixels = functional.interpolate(pixels, (size, size), mode="bilinear", align_corners=False)
     return {**rows, "image": list(pixels.repeat(1, 3, 1, 1))}

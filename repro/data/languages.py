@@ -1,9 +1,9 @@
 """Toy languages: nine made-up languages and English share meanings, and translate into each other.
 
 The paper trains on 25 billion sentence pairs of 102 languages that are not public (section 5). Here
-a meaning is a small tree, and each language says it with words, word order, morphology and script of
-its own. The members of a family share a part of their words. The sizes of the training sets follow Zipf's law,
-as sizes of real corpora do: from 20,000 pairs down to 247, where the paper has 10^9 down to 10^4.
+a meaning is a small tree. Each language says it with words, word order, morphology and script of
+its own; the members of a family share a script and a part of their words. The sizes of the training
+sets follow Zipf's law: from 20,000 pairs down to 247, where the paper has 10^9 down to 10^4.
 """
 
 import zlib
@@ -27,20 +27,17 @@ _ADJECTIVE, _PLURAL, _DEFINITE, _PLACE, _PAST = 0.5, 0.4, 0.5, 0.5, 0.5  # proba
 
 # Concepts, the frequent ones first: the r-th of a list is drawn with probability ~ 1 / r.
 # English adds "s" and "ed" to all of these without any other change, and no noun needs "an".
-_NOUNS = tuple(
-    "dog cat girl boy teacher doctor farmer king singer driver painter hunter sailor neighbor "
-    "bird horse cow lion bear goat duck cub tiger frog rabbit robot giant pirate "
-    "baker dancer student writer monster guard queen soldier stranger beggar judge clown".split()
+_CONCEPTS = (
+    "dog cat girl boy teacher doctor farmer king singer driver painter hunter sailor "
+    "neighbor bird horse cow lion bear goat duck cub tiger frog rabbit robot giant pirate "
+    "baker dancer student writer monster guard queen soldier stranger beggar judge clown",  # nouns
+    "help call follow visit greet paint pull lift want need clean warn answer remember "
+    "train reward respect doubt film defend attack correct reject trust",  # verbs
+    "big small young happy clever brave quiet strong hungry tired gentle rich poor proud "
+    "shy famous",  # adjectives
+    "near behind with without",  # prepositions
 )
-_VERBS = tuple(
-    "help call follow visit greet paint pull lift want need clean warn "
-    "answer remember train reward respect doubt film defend attack correct reject trust".split()
-)
-_ADJECTIVES = tuple(
-    "big small young happy clever brave quiet strong hungry tired gentle rich poor proud shy "
-    "famous".split()
-)
-_PREPOSITIONS = ("near", "behind", "with", "without")
+_NOUNS, _VERBS, _ADJECTIVES, _PREPOSITIONS = (kind.split() for kind in _CONCEPTS)
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,7 @@ def _meanings(source: str) -> Iterator[Meaning]:
     """Meanings without end; `source` seeds them. The order of the draws fixes the text."""
     rng = Random(source)
 
-    def concept(concepts: tuple[str, ...]) -> str:
+    def concept(concepts: list[str]) -> str:
         weights = accumulate(1 / rank for rank in range(1, len(concepts) + 1))
         return rng.choices(concepts, cum_weights=list(weights))[0]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""The first four ids of every vocabulary."""
+from repro.data.tokens import BOS, EOS, PAD, UNK
 
 
 class Subwords:
@@ -48,7 +47,7 @@ def learn(sentences: Sequence[str], size: int) -> Subwords:
 
     Args:
         sentences: the training text.
-        size: ids wanted. A small text may not have as many sub-words; then the vocabulary is smaller.
+        size: ids wanted; a small text may have fewer sub-words, and then there are fewer ids.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -72,7 +71,7 @@ def learn(sentences: Sequence[str], size: int) -> Subwords:
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(
-            f"vocabulary={size}: sentencepiece cannot learn so few or so many sub-words ({reason}); "
-            "try vocabulary=1000"
+            f"vocabulary={size}: sentencepiece cannot learn as many sub-words ({reason}); try "
+            "vocabulary=1000"
         ) from None
     return Subwords(model.getvalue())

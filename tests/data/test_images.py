@@ -31,7 +31,11 @@ def test_digits_are_the_real_ones_normalised():
     assert torch.equal(pixels[:, 0], pixels[:, 2])
     grey = {
         tuple(image)
-        for image in (pixels[:, 0] * images._STD + images._MEAN).mul(16).round().flatten(1).tolist()
+        for image in (pixels[:, 0] * images.GREY_STD + images.GREY_MEAN)
+        .mul(16)
+        .round()
+        .flatten(1)
+        .tolist()
     }
     assert grey == {tuple(image.ravel()) for image in bunch.images}
 

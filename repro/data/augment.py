@@ -1,0 +1,115 @@
+"""Random changes of training images by timm; each depends on (seed, epoch, example) only."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Augment = Literal["none", "flip", "cutout", "autoaugment"]
+"""cutout and autoaugment also flip. The paper fine-tunes with flips and cutout (section 4)."""
+
+# The paper does not state the size of its cutout; this is a square of half the height and width, as
+# in the experiments with CIFAR-10 of its authors (DeVries and Taylor, arXiv:1708.04552).
+_CUTOUT_AREA = 0.25
+
+
+class Augmentation:
+    """Changes images between 8-bit pixels and normalised input.
+
+    Args:
+        name: what to do.
+        mean: of the pixels of each channel, from 0 to 1.
+        std: their standard deviation.
+    """
+
+    def __init__(self, name: Augment, mean: float | Tensor, std: float | Tensor) -> None:
+        if name not in get_args(Augment):
+            raise ValueError(f"augment={name!r}: allowed are {', '.join(get_args(Augment))}")
+        self.mean, self.std = mean, std
+        self._on_pixels: list[Callable[[Any], Any]] = []
+        self._on_input: list[Callable[[Tensor], Tensor]] = []
+        if name == "none":
+            return
+        if name == "autoaugment":
+            from timm.data.auto_augment import auto_augment_transform
+            from torchvision.transforms.functional import pil_to_tensor, to_pil_image
+
+            policy = auto_augment_transform("original", {"img_mean": (124, 116, 104)})
+            self._on_pixels.append(lambda pixels: pil_to_tensor(policy(to_pil_image(pixels))))
+        if name == "cutout":
+            from timm.data.random_erasing import RandomErasing
+
+            # In normalised input zero is the mean colour.
+            self._on_input.append(
+                RandomErasing(
+                    probability=1.0,
+                    min_area=_CUTOUT_AREA,
+                    max_area=_CUTOUT_AREA,
+                    min_aspect=1.0,
+                    mode="const",
+                    device="cpu",
+                )
+            )
+        from torchvision.transforms import RandomHorizontalFlip
+
+        self._on_pixels.append(RandomHorizontalFlip())
+
+    @property
+    def random(self) -> bool:
+        """The images change from epoch to epoch."""
+        return bool(self._on_pixels)
+
+    def __call__(self, pixels: Tensor, keys: list[tuple[int, ...]]) -> Tensor:
+        """Change and normalise images.
+
+        Args:
+            pixels: uint8 [n, 3, height, width].
+            keys: of each image, what its changes depend on, such as (seed, epoch, example).
+
+        Returns:
+            float32 [n, 3, height, width].
+        """
+        if not self.random:
+            return self.normalise(pixels)
+        images = []
+        with _generators_kept():
+            for image, key in zip(pixels, keys, strict=True):
+                _seed_all(key)
+                for change in self._on_pixels:
+                    image = change(image)
+                image = self.normalise(image)
+                for change in self._on_input:
+                    image = change(image)
+                images.append(image)
+        return torch.stack(images)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """float32 input of mean 0 and standard deviation 1, from uint8 [..., 3, height, width]."""
+        return (pixels / 255 - self.mean) / self.std
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Give Python's, NumPy's and torch's generators their states back at the end.
+
+    timm and torchvision draw from these. Seeding only torch's generator of the CPU leaves those of
+    GPUs, which belong to dropout, alone.
+    """
+    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.default_generator.set_state(states[2])
+
+
+def _seed_all(key: tuple[int, ...]) -> None:
+    seeds = np.random.SeedSequence(key).generate_state(3)
+    random.seed(int(seeds[0]))
+    np.random.seed(int(seeds[1]))
+    torch.default_generator.manual_seed(int(seeds[2]))

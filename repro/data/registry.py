@@ -1,0 +1,227 @@
+"""Every data set by name: its place on the Hugging Face Hub, columns, splits, licence and size.
+
+Where no revision is pinned, the newest one is read. Sizes are those that the authors of a data set
+state; a copy on the Hub may lack images. The paper's Table 4 prints 3,369 test images for the pets.
+"""
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["images", "pairs"]
+LOCAL = ("folder", "arrow", "parquet")
+"""Prefixes of data on this machine: folder:PATH, arrow:PATH, parquet:PATH."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Where a data set is, and what is in it."""
+
+    name: str
+    kind: Kind
+    title: str
+    licence: str
+    examples: tuple[int, int]
+    """Training and test examples; 0 where that depends on the language."""
+    hub: str = ""
+    """Id on the Hugging Face Hub; empty where no network is needed."""
+    config: str | None = None
+    revision: str | None = None
+    train: tuple[str, ...] = ("train",)
+    """Splits that are put together for training."""
+    test: str = "test"
+    columns: tuple[str, str] = ("image", "label")
+    """Of images: image and label. Of pairs: "translation" and the language of the source."""
+    classes: int = 0
+    """Classes of an image set."""
+    stream: bool = False
+    """Too large to download whole, so it is read from front to back."""
+    skipped: str = ""
+    """Why this data set cannot be had; empty when it can."""
+    path: str = ""
+    """Of local data: the folder or file."""
+    chosen: range | None = None
+    """Classes asked for by a name such as digits:0-4."""
+
+    @property
+    def local(self) -> bool:
+        """A folder or file on this machine."""
+        return self.name.partition(":")[0] in LOCAL
+
+
+DATA = {
+    entry.name: entry
+    for entry in (
+        DataSet(
+            "digits",
+            "images",
+            "scikit-learn digits",
+            "CC BY 4.0",
+            (1_442, 355),
+            classes=10,
+        ),
+        DataSet(
+            "cifar10",
+            "images",
+            "CIFAR-10",
+            "not stated",
+            (50_000, 10_000),
+            hub="uoft-cs/cifar10",
+            config="plain_text",
+            revision="0b2714987fa478483af9968de7c934580d0bb9a2",
+            columns=("img", "label"),
+            classes=10,
+        ),
+        DataSet(
+            "cifar100",
+            "images",
+            "CIFAR-100",
+            "not stated",
+            (50_000, 10_000),
+            hub="uoft-cs/cifar100",
+            config="cifar100",
+            revision="aadb3af77e9048adbea6b47c21a81e47dd092ae5",
+            columns=("img", "fine_label"),
+            classes=100,
+        ),
+        DataSet(
+            "imagenet",
+            "images",
+            "ImageNet-1k",
+            "ImageNet terms of access (gated)",
+            (1_281_167, 50_000),
+            hub="ILSVRC/imagenet-1k",
+            test="validation",
+            classes=1000,
+            stream=True,
+        ),
+        DataSet(
+            "cars",
+            "images",
+            "Stanford Cars",
+            "not stated",
+            (8_144, 8_041),
+            hub="tanganke/stanford_cars",
+            classes=196,
+        ),
+        DataSet(
+            "pets",
+            "images",
+            "Oxford-IIIT Pets",
+            "CC BY-SA 4.0",
+            (3_680, 3_669),
+            hub="timm/oxford-iiit-pet",
+            classes=37,
+        ),
+        DataSet(
+            "food101",
+            "images",
+            "Food-101",
+            "not stated",
+            (75_750, 25_250),
+            hub="ethz/food101",
+            test="validation",
+            classes=101,
+        ),
+        DataSet(
+            "aircraft",
+            "images",
+            "FGVC-Aircraft (variants)",
+            "non-commercial research",
+            (6_667, 3_333),
+            hub="mteb/FGVCAircraft",
+            train=("train", "validation"),
+            columns=("image", "variant"),
+            classes=100,
+        ),
+        DataSet(
+            "birdsnap",
+            "images",
+            "Birdsnap",
+            "not stated",
+            (47_386, 2_443),
+            hub="isaacchung/birdsnap",
+            columns=("image", "common"),
+            classes=500,
+        ),
+        DataSet(
+            "wmt14-de-en",
+            "pairs",
+            "WMT14 German to English",
+            "not stated",
+            (4_508_785, 3_003),
+            hub="wmt/wmt14",
+            config="de-en",
+            revision="b199e406369ec1b7634206d3ded5ba45de2fe696",
+            columns=("translation", "de"),
+        ),
+        DataSet(
+            "opus100",
+            "pairs",
+            "OPUS-100, a public stand-in for the paper's private corpus of 102 languages",
+            "not stated",
+            (0, 0),
+            hub="Helsinki-NLP/opus-100",
+            revision="805090dc28bf78897da9641cdf08b61287580df9",
+            columns=("translation", ""),
+        ),
+        DataSet("toy", "pairs", "toy languages", "MIT (generated)", (0, 0)),
+    )
+}
+
+
+def find(name: str) -> DataSet:
+    """The data set of a name.
+
+    Args:
+        name: a name of `DATA`; digits:0-4 and the like for some classes of an image set;
+            opus100:de-en and toy:alfa for one language; folder:PATH, arrow:PATH and parquet:PATH
+            for data on this machine.
+
+    Raises:
+        ValueError: the name is unknown, or the data set cannot be had. One line.
+    """
+    base, _, detail = name.partition(":")
+    if base in LOCAL:
+        if not detail:
+            raise ValueError(f"data={name!r}: the path is missing; try {base}:some/folder")
+        return DataSet(name, "images", name, "yours", (0, 0), path=detail)
+    entry = DATA.get(base)
+    if entry is None:
+        close = difflib.get_close_matches(base, DATA, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"data={name!r}: no data set has this name; allowed are {', '.join(DATA)}, and "
+            f"{', '.join(f'{kind}:PATH' for kind in LOCAL)}{hint}"
+        )
+    if entry.skipped:
+        raise ValueError(f"data={name!r}: {entry.skipped}; {offline(entry.kind)}")
+    if not detail:
+        return entry
+    if entry.kind == "images":
+        return replace(entry, name=name, chosen=_classes(name, detail, entry.classes))
+    if base == "opus100":
+        source = detail.removesuffix("-en").removeprefix("en-")
+        config = "-".join(sorted((source, "en")))
+        return replace(entry, name=name, config=config, columns=("translation", source))
+    if base == "toy":
+        return replace(entry, name=name, path=detail)
+    raise ValueError(f"data={name!r}: {base} has no parts; try {base}")
+
+
+def offline(kind: Kind) -> str:
+    """What needs no network, for error messages."""
+    default = "--data digits" if kind == "images" else "--data toy"
+    return f"without a network try {default}"
+
+
+def _classes(name: str, detail: str, classes: int) -> range:
+    """The classes of "5-9" or "3"."""
+    first, _, last = detail.partition("-")
+    last = last or first
+    if first.isdecimal() and last.isdecimal() and int(first) <= int(last) < classes:
+        return range(int(first), int(last) + 1)
+    raise ValueError(
+        f"data={name!r}: classes must be two numbers from 0 to {classes - 1}, such as "
+        f"{name.partition(':')[0]}:0-{classes // 2 - 1}"
+    )
