@@ -24,6 +24,13 @@ TRANSFORMER: dict[Scale, dict[str, Any]] = {
     "paper": {"L": 48},
 }
 TRANSFORMER |= {scale: TRANSFORMER[like] for scale, like in SIZES_AT.items()}
+TRANSLATION: dict[Scale, dict[str, Any]] = {
+    "smoke": {"L": 2, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": 128, "S": 12, "T": 12},
+    "laptop": {"L": 4, "d": 128, "H": 512, "A": 4, "head_dim": 32, "V": 512, "S": 16, "T": 16},
+    "node": {},
+    "paper": {},
+}
+TRANSLATION |= {scale: TRANSLATION[like] for scale, like in SIZES_AT.items()}
 
 
 def _at_paper_size(smoke: dict[str, Any], paper: dict[str, Any]) -> dict[Scale, dict[str, Any]]:
@@ -66,5 +73,10 @@ def small(model: str, scale: Scale) -> dict[str, Any]:
         return {}
     if model.startswith("timm:"):
         return _TIMM
-    known = {"amoebanet-b": AMOEBANET, "amoebanet-d": AMOEBANET, "transformer": TRANSFORMER}
+    known = {
+        "amoebanet-b": AMOEBANET,
+        "amoebanet-d": AMOEBANET,
+        "transformer": TRANSFORMER,
+        "translation": TRANSLATION,
+    }
     return known[model][scale] if model in known else {}

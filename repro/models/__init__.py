@@ -17,6 +17,7 @@ from repro.models.own import parameters as own_parameters
 from repro.models.timed import timed
 from repro.models.timm_models import is_timm_model, timm_model
 from repro.models.transformer import transformer
+from repro.models.translation import translation
 
 __all__ = ["Model", "build", "names", "parameters"]
 
@@ -24,6 +25,7 @@ BUILDERS: dict[str, Callable[..., Model]] = {
     "amoebanet-b": partial(amoebanet, "b", D=512, image=480),
     "amoebanet-d": partial(amoebanet, "d"),
     "transformer": transformer,
+    "translation": translation,
     "timed": timed,
 }
 MOST_LAYERS = 2**16  # greatest L: the list of layers is made before it is known what fits

@@ -11,16 +11,14 @@ embeddings scaled by sqrt(d) with sinusoidal positions.
 
 import math
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import text
+from repro.models.attention import ATTEND, Attention, linear
 from repro.models.model import Model, require
-
-Attention = Literal["plain", "fused"]
 
 
 class Embedding(nn.Module):
@@ -53,12 +51,12 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        self.attend = _plain if attention == "plain" else _fused
+        self.attend = ATTEND[attention]
         self.attention_dropout = attention_dropout
         self.attention_norm = nn.LayerNorm(d)
-        self.query, self.key, self.value, self.out = (_linear(d, d) for _ in range(4))
+        self.query, self.key, self.value, self.out = (linear(d, d) for _ in range(4))
         self.feed_forward_norm = nn.LayerNorm(d)
-        self.expand, self.contract = _linear(d, H), _linear(H, d)
+        self.expand, self.contract = linear(d, H), linear(H, d)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +72,7 @@ class Block(nn.Module):
             for project in (self.query, self.key, self.value)
         )
         p = self.attention_dropout if self.training else 0.0
-        return self.out(self.attend(q, k, v, p).transpose(1, 2).flatten(2))
+        return self.out(self.attend(q, k, v, p, None).transpose(1, 2).flatten(2))
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -140,35 +138,12 @@ def transformer(
     block = partial(Block, d, H, heads, dropout, attention, attention_dropout)
     return Model(
         name="transformer",
-        layers=(partial(Embedding, V, d, T, dropout), *[block] * L, partial(_linear, d, V)),
+        layers=(partial(Embedding, V, d, T, dropout), *[block] * L, partial(linear, d, V)),
         batch=lambda N, seed: text.batch(N, T, V, seed),
         loss=loss,
         unit="sequences/s",
         labels={"attention": attention, "data": text.LABEL},
     )
-
-
-def _plain(q: Tensor, k: Tensor, v: Tensor, p: float) -> Tensor:
-    """Attention as matrix products, weights dropped with p; tensors [N, heads, T, d / heads]."""
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    weights = scores.masked_fill(future, -math.inf).softmax(-1)
-    if p > 0:
-        weights = functional.dropout(weights, p)
-    return weights @ v
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, p: float) -> Tensor:
-    """Attention in one fused kernel, weights dropped with p; tensors [N, heads, T, d / heads]."""
-    return functional.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer with Xavier weights and zero bias; the last one gives the logits."""
-    linear = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear
 
 
 def _sinusoids(T: int, d: int) -> Tensor:

@@ -153,6 +153,7 @@ def test_listing_and_planning_import_no_torch(tmp_path: Path):
         ("amoebanet-d", "D"),
         ("amoebanet-b", "D"),
         ("transformer", "d"),
+        ("translation", "d"),
         ("timm:resnet18", "image"),
         ("timed", None),
     ],

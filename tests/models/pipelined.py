@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from repro.gpipe import Pipeline, breakdown
+from repro.gpipe.core.microbatch import map_leaves
 from repro.models import build
 
 M, N = 2, 4
@@ -20,6 +21,18 @@ MODELS = {
         "aux_head": True,
     },
     "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8, "dropout": 0.0},
+    "translation": {
+        "L": 1,
+        "d": 16,
+        "H": 32,
+        "A": 2,
+        "head_dim": 12,
+        "V": 64,
+        "S": 9,
+        "T": 10,
+        "dropout": 0.0,
+        "logit_clip": 1.0,
+    },
     "timm:resnet50": {"image": 32, "num_classes": 10},
     "timm:resnet101": {"image": 32, "num_classes": 10},
     "timm:vit_tiny_patch16_224": {"image": 32, "num_classes": 10},
@@ -33,7 +46,9 @@ def doubled(factory):
 
 def batch(model, examples):
     """A mini-batch whose numbers, but not its tokens, are float64."""
-    return tuple(t.double() if t.is_floating_point() else t for t in model.batch(examples, 0))
+    return map_leaves(
+        torch.Tensor, lambda t: t.double() if t.is_floating_point() else t, model.batch(examples, 0)
+    )
 
 
 def train(name: str, stages: int) -> dict:

@@ -9,7 +9,8 @@ from torch import nn
 
 from repro.gpipe import launch
 from repro.gpipe.core import layers as gpipe_layers
-from repro.gpipe.core.microbatch import flatten
+from repro.gpipe.core.loss import Weighted
+from repro.gpipe.core.microbatch import flatten, split
 from repro.models import build
 
 
@@ -27,9 +28,10 @@ def test_pipelined_as_not(ran, name):
     whole = nn.Sequential(
         *(gpipe_layers.build(f, n, 1, torch.device("cpu")) for n, f in enumerate(layers))
     )
+    weight = model.loss.weight if isinstance(model.loss, Weighted) else len
     total = 0.0
-    for x, y in zip(inputs.split(N // M), targets.split(N // M), strict=True):
-        loss = model.loss(whole(x), y) / M
+    for x, y in zip(split(inputs, M), split(targets, M), strict=True):
+        loss = model.loss(whole(x), y) * (weight(y) / weight(targets))
         loss.backward()
         total += loss.item()
     assert ran[0][name]["loss"] == pytest.approx(total, rel=1e-5)

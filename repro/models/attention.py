@@ -1,0 +1,52 @@
+"""Attention in heads, and the linear layers around it, of the Transformers."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Attention = Literal["plain", "fused"]
+# (queries, keys, values, p, hidden) -> their attention; weights are dropped with probability p.
+Attend = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Tensor]
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = None) -> Tensor:
+    """Attention as matrix products and a softmax.
+
+    Args:
+        q: queries [N, heads, T, channels of a head].
+        k: keys [N, heads, S, channels of a head].
+        v: values, of the shape of the keys.
+        p: probability with which a weight is dropped.
+        hidden: bool, broadcast to [N, heads, T, S], True where a query may not look. Each query
+            must see a key. None hides the future, and then S is T.
+    """
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if hidden is None:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    if p > 0:
+        weights = functional.dropout(weights, p)
+    return weights @ v
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, p: float, hidden: Tensor | None = None) -> Tensor:
+    """Attention in one fused kernel; arguments as of `plain`."""
+    visible = None if hidden is None else ~hidden
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, dropout_p=p, is_causal=hidden is None
+    )
+
+
+ATTEND: dict[Attention, Attend] = {"plain": plain, "fused": fused}
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer with Xavier weights and zero bias."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

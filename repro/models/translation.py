@@ -1,0 +1,310 @@
+"""T(L, H, A): the paper's translation models, an encoder-decoder Transformer as 2L + 3 layers.
+
+Section 5 of arXiv:1811.06965v5 gives L encoder and L decoder layers, a feed-forward dimension H, A
+heads and a model dimension of 1024. With heads of 64 channels the weight matrices of these layers
+have 276.8M parameters for T(6, 8192, 16), 1107M for T(12, 16384, 32) and T(24, 8192, 16), 2953M for
+T(32, 16384, 32) and 5905M for T(64, 16384, 32). The paper prints 400M, 1.3B, 1.3B, 3B and 6B, which
+include embeddings. So with A = 32 attention has 2048 channels, twice the model dimension.
+
+The choices that the paper does not state are ours:
+
+- Three tables of V x d: source embedding, target embedding, softmax. T(6, 8192, 16) then has
+  473.7M parameters; two tables would give 408M. A shared table would have to be on several stages.
+- Layer norm before each branch and at the end of encoder and decoder; ReLU, sinusoidal positions
+  and biases as in Transformer-L.
+- Which feed-forward weights are scaled down: the second matrix of each layer is divided by 2L, so
+  that a feed-forward branch starts 2L times smaller. The paper counts 128 layers for L = 64.
+
+The value between two layers of the encoder is (x, hidden, target tokens), and of the decoder (y,
+memory, hidden). Here x and y are the states [N, S, d] and [N, T, d], memory is the encoder's
+output, and hidden [N, S] is True where the source is padding.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.data import text
+from repro.data.tokens import BOS, EOS, PAD, SPECIAL
+from repro.gpipe.core.loss import Weighted
+from repro.models.attention import ATTEND, Attention, linear
+from repro.models.model import Model, require
+from repro.models.transformer import Embedding
+
+LABEL = "made-up sentences, each translated into its own words in reverse order"
+Boundary = tuple[Tensor, Tensor, Tensor]
+
+
+class MultiHead(nn.Module):
+    """Attention of x [N, T, d] to memory [N, S, d] -> [N, T, d].
+
+    Args:
+        d: model dimension.
+        heads: A.
+        head_dim: channels of a head; their sum may differ from d.
+        attention: "plain" or "fused".
+    """
+
+    def __init__(self, d: int, heads: int, head_dim: int, attention: Attention) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attend = ATTEND[attention]
+        self.query, self.key, self.value = (linear(d, heads * head_dim) for _ in range(3))
+        self.out = linear(heads * head_dim, d)
+
+    def forward(self, x: Tensor, memory: Tensor, hidden: Tensor | None) -> Tensor:
+        """Attend; `hidden` is a bool [N, S], or None to hide the future."""
+        q, k, v = (
+            project(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for project, states in ((self.query, x), (self.key, memory), (self.value, memory))
+        )
+        if hidden is not None:
+            hidden = hidden[:, None, None, :]
+        return self.out(self.attend(q, k, v, 0.0, hidden).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with ReLU between them; the initial output is divided by `shrink`."""
+
+    def __init__(self, d: int, H: int, shrink: float) -> None:
+        super().__init__()
+        self.expand, self.contract = linear(d, H), linear(H, d)
+        with torch.no_grad():
+            self.contract.weight.div_(shrink)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, T, d] -> [N, T, d]."""
+        return self.contract(functional.relu(self.expand(x)))
+
+
+class SourceEmbedding(nn.Module):
+    """(source [N, S], target tokens [N, T]) -> (x, hidden, target tokens)."""
+
+    def __init__(self, V: int, d: int, S: int, dropout: float) -> None:
+        super().__init__()
+        self.S = S
+        self.embedding = Embedding(V, d, S, dropout)
+
+    def forward(self, tokens: tuple[Tensor, Tensor]) -> Boundary:
+        """Embed the source and find its padding."""
+        source, target = tokens
+        _refuse_longer(source, "S", self.S)
+        hidden = source == PAD
+        # The first position is always seen: a softmax over nothing would make an empty source NaN.
+        hidden[:, 0] = False
+        return self.embedding(source), hidden, target
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention to all of the source, and a feed-forward layer, each after a layer norm."""
+
+    def __init__(
+        self,
+        d: int,
+        H: int,
+        heads: int,
+        head_dim: int,
+        dropout: float,
+        attention: Attention,
+        shrink: float,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(d)
+        self.attention = MultiHead(d, heads, head_dim, attention)
+        self.feed_forward_norm = nn.LayerNorm(d)
+        self.feed_forward = FeedForward(d, H, shrink)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, value: Boundary) -> Boundary:
+        """(x, hidden, target tokens) -> the same with another x."""
+        x, hidden, target = value
+        normed = self.attention_norm(x)
+        x = x + self.dropout(self.attention(normed, normed, hidden))
+        x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x, hidden, target
+
+
+class TargetEmbedding(nn.Module):
+    """The encoder's end and the decoder's start: (x, hidden, tokens) -> (y, memory, hidden)."""
+
+    def __init__(self, V: int, d: int, T: int, dropout: float) -> None:
+        super().__init__()
+        self.T = T
+        self.norm = nn.LayerNorm(d)
+        self.embedding = Embedding(V, d, T, dropout)
+
+    def forward(self, value: Boundary) -> Boundary:
+        """Embed the target; its tokens are not needed behind this layer."""
+        x, hidden, target = value
+        _refuse_longer(target, "T", self.T)
+        return self.embedding(target), self.norm(x), hidden
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention, attention to the memory, and a feed-forward layer, after layer norms.
+
+    Padding of the target needs no mask: it stands at the end, and nothing looks into the future.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        H: int,
+        heads: int,
+        head_dim: int,
+        dropout: float,
+        attention: Attention,
+        shrink: float,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(d)
+        self.attention = MultiHead(d, heads, head_dim, attention)
+        self.memory_norm = nn.LayerNorm(d)
+        self.memory_attention = MultiHead(d, heads, head_dim, attention)
+        self.feed_forward_norm = nn.LayerNorm(d)
+        self.feed_forward = FeedForward(d, H, shrink)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, value: Boundary) -> Boundary:
+        """(y, memory, hidden) -> the same with another y."""
+        y, memory, hidden = value
+        normed = self.attention_norm(y)
+        y = y + self.dropout(self.attention(normed, normed, None))
+        y = y + self.dropout(self.memory_attention(self.memory_norm(y), memory, hidden))
+        y = y + self.dropout(self.feed_forward(self.feed_forward_norm(y)))
+        return y, memory, hidden
+
+
+class Softmax(nn.Module):
+    """(y, memory, hidden) -> logits [N, T, V], clipped to [-logit_clip, logit_clip]."""
+
+    def __init__(self, d: int, V: int, logit_clip: float | None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d)
+        self.linear = linear(d, V)
+        self.logit_clip = logit_clip
+
+    def forward(self, value: Boundary) -> Tensor:
+        """Only the decoder's states are used."""
+        logits = self.linear(self.norm(value[0]))
+        if self.logit_clip is not None:
+            logits = logits.clamp(-self.logit_clip, self.logit_clip)
+        return logits
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy over the tokens that are not PAD; logits [N, T, V], targets [N, T]."""
+    return functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+    )
+
+
+def target_tokens(targets: Tensor) -> Tensor:
+    """How many tokens are not PAD, by which the mean losses of micro-batches are weighted."""
+    return (targets != PAD).sum()
+
+
+def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """N made-up sentences; the translation of a sentence is its words in reverse order.
+
+    Args:
+        N: number of pairs.
+        S: tokens of a source; longer ones are cut, shorter ones padded.
+        T: tokens of a target, EOS among them, likewise.
+        V: size of the vocabulary, the four special tokens among them.
+        seed: the same seed gives the same pairs.
+
+    Returns:
+        ((source [N, S], decoder's input [N, T]), targets [N, T]), all int64.
+    """
+    word_tokens = text.vocabulary(V - SPECIAL)
+    source = torch.full((N, S), PAD)
+    decoder_input, targets = torch.full((N, T), PAD), torch.full((N, T), PAD)
+    for row, sentence in enumerate(text.sentences(N, V - SPECIAL, seed)[:]["text"]):
+        tokens = torch.tensor([SPECIAL + word_tokens[word] for word in sentence.split()[:S]])
+        reverse = tokens.flip(0)[: T - 1]
+        source[row, : len(tokens)] = tokens
+        decoder_input[row, 0] = BOS
+        decoder_input[row, 1 : len(reverse) + 1] = reverse
+        targets[row, : len(reverse)] = reverse
+        targets[row, len(reverse)] = EOS
+    return (source, decoder_input), targets
+
+
+def translation(
+    L: int = 6,
+    d: int = 1024,
+    H: int = 8192,
+    A: int = 16,
+    V: int = 64000,
+    S: int = 128,
+    T: int = 128,
+    head_dim: int = 64,
+    dropout: float = 0.1,
+    attention: Attention = "plain",
+    scaled_init: bool = True,
+    logit_clip: float | None = None,
+) -> Model:
+    """T(L, H, A); the default is T(6, 8192, 16), the smallest model of the paper.
+
+    Args:
+        L: encoder layers, and as many decoder layers.
+        d: model dimension.
+        H: feed-forward dimension.
+        A: attention heads.
+        V: size of the vocabulary that source and target share.
+        S: tokens of a source sentence; the paper does not state it.
+        T: tokens of a target sentence; the paper does not state it.
+        head_dim: channels of a head. The paper does not state 64, but its sizes fit it.
+        dropout: on the embeddings and the output of each branch; the paper does not state it.
+        attention: "plain" or "fused", as of `transformer`.
+        scaled_init: whether feed-forward layers are scaled down by the number of layers, for
+            stability, as in the paper.
+        logit_clip: magnitude above which logits are clipped, also for stability. The paper clips
+            but does not state the magnitude. None does not clip.
+    """
+    for name, value in {"L": L, "H": H, "A": A, "S": S, "T": T, "head_dim": head_dim}.items():
+        require(value >= 1, name, value, "1 or more", f"{name}=1")
+    require(d > 0 and d % 2 == 0, "d", d, "an even number from 2 up", f"d={max(d // 2 * 2, 2)}")
+    smallest = text.MIN_VOCABULARY + SPECIAL
+    require(smallest <= V, "V", V, f"{smallest} tokens or more", f"V={smallest}")
+    require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.1")
+    require(
+        logit_clip is None or logit_clip > 0,
+        "logit_clip",
+        logit_clip,
+        "a number above 0, or None",
+        "logit_clip=50",
+    )
+    sizes: dict[str, Any] = {
+        "d": d,
+        "H": H,
+        "heads": A,
+        "head_dim": head_dim,
+        "dropout": dropout,
+        "attention": attention,
+        "shrink": 2.0 * L if scaled_init else 1.0,
+    }
+    return Model(
+        name="translation",
+        layers=(
+            partial(SourceEmbedding, V, d, S, dropout),
+            *[partial(EncoderBlock, **sizes)] * L,
+            partial(TargetEmbedding, V, d, T, dropout),
+            *[partial(DecoderBlock, **sizes)] * L,
+            partial(Softmax, d, V, logit_clip),
+        ),
+        batch=lambda N, seed: batch(N, S, T, V, seed),
+        loss=Weighted(cross_entropy, target_tokens),
+        unit="sequences/s",
+        labels={"attention": attention, "data": LABEL},
+    )
+
+
+def _refuse_longer(tokens: Tensor, name: str, most: int) -> None:
+    """Raise a ValueError if sentences are longer than there are positions."""
+    length = tokens.shape[1]
+    require(length <= most, name, length, f"up to {most}, as the model was built", f"{name}={most}")

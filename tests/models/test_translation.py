@@ -1,0 +1,172 @@
+import pytest
+import torch
+from torch import nn
+
+from repro.data.tokens import BOS, EOS, PAD
+from repro.models import build
+from repro.models.translation import DecoderBlock, EncoderBlock, batch, cross_entropy
+
+SMALL = {"L": 2, "d": 16, "H": 24, "A": 2, "head_dim": 12, "V": 32, "S": 12, "T": 13}
+
+
+def made(**changes) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = build("translation", **{**SMALL, "dropout": 0.0, **changes}).layers
+    return nn.Sequential(*[factory() for factory in layers])
+
+
+@pytest.mark.parametrize(
+    ("L", "H", "A", "millions"),
+    [
+        (6, 8192, 16, 276.8),
+        (12, 16384, 32, 1107.3),
+        (24, 8192, 16, 1107.3),
+        (32, 16384, 32, 2952.8),
+        (64, 16384, 32, 5905.6),
+    ],
+)
+def test_weight_matrices_of_the_papers_layers(L, H, A, millions):
+    with torch.device("meta"):
+        layers = [factory() for factory in build("translation", L=L, H=H, A=A).layers]
+    blocks = [layer for layer in layers if isinstance(layer, EncoderBlock | DecoderBlock)]
+    assert len(blocks) == 2 * L
+    matrices = sum(p.numel() for block in blocks for p in block.parameters() if p.ndim == 2)
+    assert matrices == L * (12 * 1024 * 64 * A + 4 * 1024 * H)
+    assert round(matrices / 1e6, 1) == millions
+    with_embeddings = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim == 2)
+    assert with_embeddings - matrices == 3 * 64000 * 1024
+
+
+def test_layers_and_what_passes_between_them():
+    model = build("translation", **SMALL)
+    shapes = []
+    value, _ = model.batch(3, 0)
+    for factory in model.layers:
+        value = factory()(value)
+        shapes.append([tuple(t.shape) for t in value] if isinstance(value, tuple) else value.shape)
+    encoder, decoder = [(3, 12, 16), (3, 12), (3, 13)], [(3, 13, 16), (3, 12, 16), (3, 12)]
+    assert shapes == [encoder] * 3 + [decoder] * 3 + [(3, 13, 32)]
+
+
+@pytest.mark.parametrize("attention", ["plain", "fused"])
+def test_padding_of_the_source_changes_nothing(attention):
+    model = made(attention=attention).eval()
+    (source, target), _ = batch(4, 8, 13, 32, 0)
+    assert (source == PAD).any()
+    longer = torch.cat((source, torch.full((4, 4), PAD)), 1)
+    torch.testing.assert_close(model((source, target)), model((longer, target)))
+
+
+def test_every_token_of_the_source_is_seen_and_no_later_one_of_the_target():
+    model = made().eval()
+    source, target = torch.randint(4, 32, (2, 12)), torch.randint(4, 32, (2, 13))
+    logits = model((source, target))
+    for position in range(12):
+        other = source.clone()
+        other[:, position] = (other[:, position] + 1) % 28 + 4
+        assert not torch.isclose(model((other, target)), logits).all(-1).any()
+    other = target.clone()
+    other[:, 6:] = (other[:, 6:] + 1) % 28 + 4
+    changed = model((source, other))
+    torch.testing.assert_close(changed[:, :6], logits[:, :6])
+    assert not torch.isclose(changed[:, 6:], logits[:, 6:]).all(-1).any()
+
+
+def test_an_empty_source_gives_numbers_and_finite_gradients():
+    model = made()
+    _, target = batch(2, 12, 13, 32, 0)[0]
+    model((torch.full((2, 12), PAD), target)).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_plain_and_fused_attention_agree_with_their_gradients():
+    inputs, targets = batch(4, 12, 13, 32, 0)
+    results = []
+    for attention in ("plain", "fused"):
+        model = made(attention=attention)
+        logits = model(inputs)
+        cross_entropy(logits, targets).backward()
+        results.append([logits, *(p.grad for p in model.parameters())])
+    for plain, fused in zip(*results, strict=True):
+        torch.testing.assert_close(plain, fused, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("L", [1, 3])
+def test_feed_forward_layers_start_smaller_by_the_number_of_layers(L):
+    scaled, plain = made(L=L), made(L=L, scaled_init=False)
+    for (name, small), (_, large) in zip(
+        scaled.named_parameters(), plain.named_parameters(), strict=True
+    ):
+        divisor = 2 * L if name.endswith("feed_forward.contract.weight") else 1
+        torch.testing.assert_close(small * divisor, large)
+
+
+def test_logits_are_clipped_above_a_magnitude():
+    (inputs, _), threshold = batch(4, 12, 13, 32, 0), 0.5
+    free, clipped = made()(inputs), made(logit_clip=threshold)(inputs)
+    assert free.abs().max() > threshold
+    assert torch.equal(clipped, free.clamp(-threshold, threshold))
+
+
+def test_dropout_acts_in_training_alone():
+    model = made(dropout=0.5)
+    inputs, _ = batch(2, 12, 13, 32, 0)
+    assert not torch.equal(model(inputs), model(inputs))
+    model.eval()
+    assert torch.equal(model(inputs), model(inputs))
+
+
+def test_the_loss_is_the_mean_over_tokens_that_are_not_padding():
+    inputs, targets = batch(4, 12, 13, 32, 0)
+    logits = made()(inputs)
+    log_probabilities = logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    expected = -log_probabilities[targets != PAD].mean()
+    loss = build("translation", **SMALL).loss
+    torch.testing.assert_close(loss(logits, targets), expected)
+    assert loss.weight(targets) == (targets != PAD).sum() < targets.numel()
+
+
+def test_the_first_loss_is_near_that_of_guessing():
+    inputs, targets = batch(8, 12, 13, 32, 0)
+    assert 3 < cross_entropy(made()(inputs), targets) < 5  # ln 32 = 3.5
+
+
+@pytest.mark.parametrize(("S", "T"), [(12, 13), (4, 3), (1, 1)])
+def test_a_batch_is_sentences_and_their_reversals(S, T):
+    (source, decoder_input), targets = batch(5, S, T, 32, 0)
+    assert source.shape == (5, S)
+    assert decoder_input.shape == targets.shape == (5, T)
+    for s, x, y in zip(source, decoder_input, targets, strict=True):
+        tokens = s[s != PAD]
+        assert tokens.min() > EOS
+        reverse = tokens.flip(0)[: T - 1].tolist()
+        padding = [PAD] * (T - len(reverse) - 1)
+        assert x.tolist() == [BOS, *reverse, *padding]
+        assert y.tolist() == [*reverse, EOS, *padding]
+
+
+def test_longer_sentences_than_the_model_was_built_for_are_refused():
+    model = made()
+    (source, target), _ = batch(2, 14, 15, 32, 0)
+    with pytest.raises(ValueError, match=r"^S=14: allowed is up to 12, as the model was built"):
+        model((source, target))
+    with pytest.raises(ValueError, match=r"^T=15: allowed is up to 13, as the model was built"):
+        model((source[:, :12], target))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("L", 0, "1 or more"),
+        ("A", 0, "1 or more"),
+        ("head_dim", 0, "1 or more"),
+        ("d", 15, "an even number .*; try d=14"),
+        ("V", 19, "20 tokens or more"),
+        ("dropout", 1.0, r"\[0, 1\)"),
+        ("logit_clip", 0, "above 0, or None"),
+        ("attention", "flash", "'plain' or 'fused'"),
+    ],
+)
+def test_bad_arguments_are_one_line_errors(argument, value, words):
+    with pytest.raises(ValueError, match=f"^{argument}={value!r}: .*{words}.*$"):
+        build("translation", **{**SMALL, argument: value})
