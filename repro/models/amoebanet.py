@@ -172,11 +172,12 @@ def amoebanet(
     Args:
         variant: the genotype.
         L: number of normal cells, a multiple of 3.
-        D: filters of the first stack, a multiple of 4 from 16 up.
-        image: height and width of the images, from 32 up. At 32 the last cells see a single pixel,
-            so that batch norm needs micro-batches of two examples or more. The auxiliary head needs
-            them at any size.
-        num_classes: at least the digits' 10; 1001 is ImageNet's 1000 and a background class.
+        D: filters of the first stack, a multiple of 4 from 8 up.
+        image: height and width of the images, from 16 up. Up to 32 the last cells see a single
+            pixel, so that batch norm needs micro-batches of two examples or more. The auxiliary
+            head needs them at any size.
+        num_classes: 1001 is ImageNet's 1000 and a background class. Where there are fewer than ten,
+            `Model.batch` counts the digits modulo their number.
         aux_head: whether there is an auxiliary head.
         dropout: before the classifier.
         bn_momentum: of batch norm's running statistics. The authors' 0.0003 (TensorFlow's decay
@@ -189,13 +190,9 @@ def amoebanet(
         "a multiple of 3 (three stacks of L/3 cells)",
         f"L={max(L // 3, 1) * 3}",
     )
-    require(
-        D >= 16 and D % 4 == 0, "D", D, "a multiple of 4 from 16 up", f"D={max(D // 4 * 4, 16)}"
-    )
-    require(image >= 32, "image", image, "a height and width from 32 up", "image=32")
-    require(
-        num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10"
-    )
+    require(D >= 8 and D % 4 == 0, "D", D, "a multiple of 4 from 8 up", f"D={max(D // 4 * 4, 8)}")
+    require(image >= 16, "image", image, "a height and width from 16 up", "image=16")
+    require(num_classes >= 2, "num_classes", num_classes, "2 or more", "num_classes=10")
     require(0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)", "dropout=0.5")
     require(
         0 < bn_momentum <= 1, "bn_momentum", bn_momentum, "a number in (0, 1]", "bn_momentum=0.1"
@@ -204,11 +201,17 @@ def amoebanet(
     return Model(
         name=f"amoebanet-{variant}",
         layers=tuple(layers),
-        batch=lambda N, seed: images.batch(N, image, seed),
+        batch=partial(_batch, image, num_classes),
         loss=loss,
         unit="images/s",
         labels={"aux_head": "yes" if aux_head else "no", "data": images.LABEL},
     )
+
+
+def _batch(image: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
+    """N digits; see num_classes."""
+    inputs, labels = images.batch(N, image, seed)
+    return inputs, labels % classes
 
 
 def _layers(

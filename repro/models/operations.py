@@ -102,7 +102,7 @@ def _conv1x1(channels: int, filters: int, stride: int) -> nn.Module:
 
 
 def _conv3x3(channels: int, filters: int, stride: int) -> nn.Module:
-    narrow = filters // 4
+    narrow = max(filters // 4, 1)
     return nn.Sequential(
         conv(channels, narrow),
         conv(narrow, narrow, (3, 3), (stride, stride)),
@@ -111,7 +111,7 @@ def _conv3x3(channels: int, filters: int, stride: int) -> nn.Module:
 
 
 def _conv1x7_7x1(channels: int, filters: int, stride: int) -> nn.Module:
-    narrow = filters // 4
+    narrow = max(filters // 4, 1)
     return nn.Sequential(
         conv(channels, narrow),
         conv(narrow, narrow, (1, 7), (1, stride)),

@@ -67,9 +67,9 @@ def test_layers_and_boundaries_of_table_2s_model():
 
 
 # cells of 32 channels that are not the first, and 32 filters
-@pytest.mark.parametrize("D", [16, 64, 128])
+@pytest.mark.parametrize("D", [8, 16, 64, 128])
 @pytest.mark.parametrize("name", ["amoebanet-d", "amoebanet-b"])
-@pytest.mark.parametrize("image", [32, 45])
+@pytest.mark.parametrize("image", [16, 24, 32, 45])
 def test_any_width_and_image_size(name, D, image):
     with torch.device("meta"):
         value = torch.empty(2, 3, image, image + 9)
@@ -162,15 +162,26 @@ def test_learns_the_digits_of_one_batch():
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.parametrize("image", [16, 24])
+@pytest.mark.parametrize("classes", [5, 10])
+def test_the_smallest_models_train_every_parameter(image, classes):
+    model = build("amoebanet-b", L=3, D=8, image=image, num_classes=classes, aux_head=True)
+    inputs, targets = model.batch(20, 0)
+    assert targets.unique().tolist() == list(range(classes))
+    layers = made(model)
+    model.loss(nn.Sequential(*layers)(inputs), targets).backward()
+    assert all(p.grad is not None for layer in layers for p in layer.parameters())
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [
         ("L", 4, "multiple of 3"),
         ("L", 0, "try L=3"),
         ("D", 18, "multiple of 4"),
-        ("D", 8, "from 16 up"),
-        ("image", 31, "from 32 up"),
-        ("num_classes", 9, "the digits"),
+        ("D", 4, "from 8 up"),
+        ("image", 15, "from 16 up"),
+        ("num_classes", 1, "2 or more"),
         ("dropout", 1.0, r"\[0, 1\)"),
         ("bn_momentum", 0, r"\(0, 1\]"),
     ],
