@@ -23,6 +23,7 @@ ALLOWED = {
     "paper": {"gpipe"},
     "costs": {"io", "gpipe", "models"},
     "simulate": {"gpipe"},
+    "train": {"io", "gpipe", "data", "models"},
     "methods": {"gpipe", "models"},
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods"},
     "report": {"io", "gpipe", "paper", "simulate", "harness"},

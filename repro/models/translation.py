@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from repro.data import text
 from repro.data.tokens import BOS, EOS, PAD, SPECIAL
-from repro.gpipe.core.loss import Weighted
+from repro.gpipe import Weighted
 from repro.models.attention import ATTEND, Attention, linear
 from repro.models.model import Model, require
 from repro.models.transformer import Embedding

@@ -136,7 +136,7 @@ def own(name: str, **changed: Any) -> RunSpec:
         (["--model-args", "Q=3"], "Q=3: transformer has no such argument"),
         (
             ["--model", "amoebanet-d", "--model-args", "image=4"],
-            "image=4: allowed is a height and width from 32 up",
+            "image=4: allowed is a height and width from 16 up",
         ),
         (["--model", "import:no_where:f"], "no module no_where in"),
         (["--model", "import:rehearsed_missing:f"], "No module named 'there_is_no_such_module'"),

@@ -1,0 +1,1 @@
+"""Training of models to an accuracy: recipes, the training loop, checkpoints, losses, decoding."""

@@ -1,0 +1,80 @@
+"""Losses of training, and measures of an evaluation, as the last stage computes them.
+
+Each is a mean over a micro-batch's examples or, as a `Weighted` one, over its tokens that are not
+padding. So the loss of a mini-batch does not depend on M.
+"""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from repro.gpipe import Weighted
+from repro.gpipe.core.loss import Loss
+from repro.models.amoebanet import AUX_LOSS_WEIGHT
+from repro.models.translation import cross_entropy, target_tokens
+
+
+def classification(smoothing: float = 0.0, auxiliary_weight: float = AUX_LOSS_WEIGHT) -> Loss:
+    """Mean cross-entropy of (outputs, classes int64 [N]).
+
+    Outputs are logits [N, classes], or (logits, auxiliary logits) of a model with an auxiliary
+    head, whose cross-entropy is added.
+
+    Args:
+        smoothing: share of the probability that is spread evenly over all classes.
+        auxiliary_weight: of the auxiliary head's cross-entropy; 0.4 in the authors' code.
+
+    Raises:
+        ValueError: one line: an argument is out of range.
+    """
+    _check_smoothing(smoothing)
+    if auxiliary_weight < 0:
+        raise ValueError(
+            f"auxiliary_weight={auxiliary_weight}: allowed is 0 or more; try auxiliary_weight=0.4"
+        )
+    return partial(_classification, smoothing, auxiliary_weight)
+
+
+def translation(smoothing: float = 0.0) -> Weighted:
+    """Mean cross-entropy over target tokens that are not PAD, of logits [N, T, V] and int64 [N, T].
+
+    Args:
+        smoothing: share of the probability that is spread evenly over the vocabulary.
+
+    Raises:
+        ValueError: one line: `smoothing` is out of range.
+    """
+    _check_smoothing(smoothing)
+    return Weighted(partial(cross_entropy, label_smoothing=smoothing), target_tokens)
+
+
+# Negative log-likelihood of a target token in nats, as in Table 5 of arXiv:1811.06965v5.
+token_nll = Weighted(cross_entropy, target_tokens)
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Share of the examples whose greatest logit is that of their class (top-1).
+
+    Args:
+        outputs: logits [N, classes] of evaluation mode.
+        targets: classes, int64 [N].
+    """
+    return (outputs.argmax(1) == targets).float().mean()
+
+
+def _classification(
+    smoothing: float, auxiliary_weight: float, outputs: Any, targets: Tensor
+) -> Tensor:
+    if isinstance(outputs, Tensor):
+        return functional.cross_entropy(outputs, targets, label_smoothing=smoothing)
+    losses = [functional.cross_entropy(t, targets, label_smoothing=smoothing) for t in outputs]
+    return losses[0] + auxiliary_weight * losses[1]
+
+
+def _check_smoothing(smoothing: float) -> None:
+    if not 0 <= smoothing < 1:
+        raise ValueError(
+            f"smoothing={smoothing}: allowed is a number in [0, 1); try smoothing=0.1, the authors'"
+        )

@@ -1,0 +1,64 @@
+"""Functions of the stage processes of `test_decode.py`, which spawned processes can import."""
+
+import torch
+from torch import Tensor
+
+from repro.data.tokens import BOS, EOS, PAD, SPECIAL
+from repro.gpipe import Pipeline
+from repro.models import build
+from repro.train.decode import greedy
+from repro.train.losses import translation
+
+LENGTH, V = 3, 20
+T = LENGTH + 1
+MODEL = {"L": 1, "d": 32, "H": 64, "A": 2, "head_dim": 16, "V": V, "S": LENGTH, "T": T}
+SEED = 3
+
+
+def to_copy(n: int, seed: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Sentences of one to LENGTH random tokens, which are their own translations."""
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(SPECIAL, V, (n, LENGTH), generator=generator)
+    lengths = torch.randint(1, LENGTH + 1, (n, 1), generator=generator)
+    source[torch.arange(LENGTH) >= lengths] = PAD
+    targets = torch.cat((source, torch.full((n, 1), PAD)), 1).scatter(1, lengths, EOS)
+    decoder_input = torch.cat((torch.full((n, 1), BOS), source), 1)
+    return (source, decoder_input), targets
+
+
+def made(stages: int, dropout: float = 0.0, replicas: int = 1) -> Pipeline:
+    """The small model with its initial weights, in four micro-batches."""
+    layers = build("translation", **MODEL, dropout=dropout).layers
+    return Pipeline(layers, stages, 4, replicas=replicas, device="cpu", seed=SEED)
+
+
+def untrained(stages: int) -> Tensor:
+    """Translations by the initial weights; only the first stage has the sources."""
+    torch.set_num_threads(1)
+    pipe = made(stages, dropout=0.5)
+    sources = to_copy(9, 0)[0][0]
+    tokens = greedy(pipe, sources if pipe.is_first else None, T)
+    assert pipe.module.training
+    pipe.close()
+    return tokens
+
+
+def two_replicas() -> tuple[int, Tensor]:
+    """Each replica translates sentences of its own: replica 0 one more than replica 1."""
+    pipe = made(1, replicas=2)
+    sources = to_copy(9, 0)[0][0]
+    part = sources[:5] if pipe.replica == 0 else sources[5:]
+    tokens = greedy(pipe, part, T)
+    pipe.close()
+    return pipe.replica, tokens
+
+
+def learns_to_copy(steps: int) -> tuple[Pipeline, float]:
+    """The model after some steps of training, and the last loss."""
+    pipe = made(1)
+    optimizer = torch.optim.Adam(pipe.parameters(), lr=3e-3)
+    loss = 0.0
+    for step in range(steps):
+        inputs, targets = to_copy(64, step + 1)
+        loss = pipe.train_step(inputs, targets, translation(), optimizer).loss
+    return pipe, loss

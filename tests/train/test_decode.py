@@ -1,0 +1,69 @@
+import pytest
+import torch
+from decoding import MODEL, SEED, T, learns_to_copy, made, to_copy, two_replicas, untrained
+from torch import Tensor, nn
+
+from repro.data.tokens import BOS, EOS, PAD
+from repro.gpipe import launch
+from repro.gpipe.core import layers as gpipe_layers
+from repro.models import build
+from repro.train.decode import greedy
+
+
+def unsplit() -> nn.Sequential:
+    """The model of `made`, without a pipeline."""
+    factories = build("translation", **MODEL).layers
+    layers = (
+        gpipe_layers.build(factory, n, SEED, torch.device("cpu"))
+        for n, factory in enumerate(factories)
+    )
+    return nn.Sequential(*layers).eval()
+
+
+def sentence_by_sentence(model: nn.Module, sources: Tensor) -> list[list[int]]:
+    """Greedy translations by a plain loop, without padding of the target."""
+    translations = []
+    for source in sources:
+        tokens = [BOS]
+        while len(tokens) <= T and tokens[-1] != EOS:
+            with torch.no_grad():
+                logits = model((source.unsqueeze(0), torch.tensor([tokens])))
+            tokens.append(int(logits[0, -1].argmax()))
+        translations.append(tokens[1:] + [PAD] * (T + 1 - len(tokens)))
+    return translations
+
+
+def test_any_number_of_stages_gives_the_tokens_of_a_plain_loop():
+    expected = sentence_by_sentence(unsplit(), to_copy(9, 0)[0][0])
+    assert len({tuple(tokens) for tokens in expected}) > 1
+    alone = untrained(1)
+    assert alone.tolist() == expected
+    for tokens in launch(untrained, 2, stages=2):
+        assert torch.equal(tokens, alone)
+
+
+def test_each_replica_translates_its_own_sentences():
+    expected = sentence_by_sentence(unsplit(), to_copy(9, 0)[0][0])
+    for replica, tokens in launch(two_replicas, stages=2):
+        assert tokens.tolist() == (expected[:5] if replica == 0 else expected[5:])
+
+
+def test_a_model_that_learned_to_copy_copies_and_ends():
+    pipe, loss = learns_to_copy(300)
+    assert loss < 0.1
+    (source, _), targets = to_copy(50, 0)
+    translations = greedy(pipe, source, T)
+    assert (translations == targets).all(1).float().mean() > 0.95
+    # Fewer tokens are the beginning of more.
+    assert torch.equal(greedy(pipe, source, 2), translations[:, :2])
+
+
+@pytest.mark.parametrize(("n", "length", "words"), [(4, 0, "^T=0: "), (3, 2, "^micro_batches=4: ")])
+def test_a_mistake_is_a_one_line_error(n, length, words):
+    with pytest.raises(ValueError, match=f"{words}.*$"):
+        greedy(made(1), to_copy(n, 0)[0][0], length)
+
+
+def test_more_tokens_than_the_model_has_are_refused():
+    with pytest.raises(ValueError, match=f"T={T + 1}: allowed is up to {T}"):
+        greedy(made(1), to_copy(4, 0)[0][0], T + 1)

@@ -1,0 +1,99 @@
+import math
+import pickle
+
+import pytest
+import torch
+
+from repro.data.tokens import PAD
+from repro.gpipe import Pipeline
+from repro.models import build
+from repro.train.losses import accuracy, classification, token_nll, translation
+
+SMALL = {"L": 1, "d": 16, "H": 24, "A": 2, "head_dim": 8, "V": 32, "S": 12, "T": 13, "dropout": 0.0}
+
+
+def smoothed(logits, targets, smoothing):
+    """Mean cross-entropy against smoothed targets, written out."""
+    log_probabilities = logits.log_softmax(-1)
+    of_targets = log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return -((1 - smoothing) * of_targets + smoothing * log_probabilities.mean(-1)).mean()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_classification(smoothing):
+    logits, auxiliary = torch.randn(2, 6, 5)
+    targets = torch.randint(5, (6,))
+    plain = smoothed(logits, targets, smoothing)
+    torch.testing.assert_close(classification(smoothing)(logits, targets), plain)
+    expected = plain + 0.4 * smoothed(auxiliary, targets, smoothing)
+    both = (logits, auxiliary)
+    torch.testing.assert_close(classification(smoothing)(both, targets), expected)
+    torch.testing.assert_close(classification(smoothing, 0.0)(both, targets), plain)
+
+
+def test_without_smoothing_it_is_the_loss_of_amoebanet():
+    model = build("amoebanet-b", L=3, D=8, image=16, num_classes=5, aux_head=True)
+    outputs, targets = tuple(torch.randn(2, 6, 5)), torch.randint(5, (6,))
+    assert classification()(outputs, targets) == model.loss(outputs, targets)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_translation_leaves_padding_out(smoothing):
+    logits, targets = torch.randn(4, 7, 9), torch.randint(1, 9, (4, 7))
+    targets[1:, 3:] = PAD
+    real = targets != PAD
+    loss = translation(smoothing)
+    torch.testing.assert_close(
+        loss(logits, targets), smoothed(logits[real], targets[real], smoothing)
+    )
+    assert loss.weight(targets) == 7 + 3 * 3
+
+
+def test_of_equal_logits_the_likelihood_is_that_of_guessing():
+    targets = torch.tensor([[4, 5, PAD]])
+    assert token_nll(torch.zeros(1, 3, 8), targets).item() == pytest.approx(math.log(8))
+
+
+def test_accuracy_is_the_share_of_right_classes():
+    logits = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
+    assert accuracy(logits, torch.tensor([1, 0, 0, 0])).item() == 0.75
+
+
+def test_unequal_micro_batches_give_the_loss_of_the_mini_batch():
+    model = build("translation", **SMALL)
+    inputs, targets = model.batch(7, 0)
+    losses, gradients = [], []
+    for M in (1, 3, 7):
+        pipe = Pipeline(model.layers, 1, M, device="cpu")
+        losses.append(pipe.train_step(inputs, targets, translation(0.1)).loss)
+        gradients.append([p.grad for p in pipe.parameters()])
+        losses.append(pipe.evaluate(inputs, targets, translation(0.1)).loss)
+        pipe.close()
+    assert losses == pytest.approx([losses[0]] * 6, rel=1e-5)
+    for other in gradients[1:]:
+        for a, b in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+
+
+def test_losses_can_be_sent_to_the_processes_of_stages():
+    logits, targets = torch.randn(2, 3, 8), torch.randint(1, 8, (2, 3))
+    loss = translation(0.1)
+    assert pickle.loads(pickle.dumps(loss))(logits, targets) == loss(logits, targets)
+    images = classification(0.1)
+    classes = targets[:, 0]
+    assert pickle.loads(pickle.dumps(images))(logits[:, 0], classes) == images(
+        logits[:, 0], classes
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: classification(1.0), r"^smoothing=1.0: .*\[0, 1\)"),
+        (lambda: translation(-0.1), r"^smoothing=-0.1: .*\[0, 1\)"),
+        (lambda: classification(0.1, -1), "^auxiliary_weight=-1: .*0 or more"),
+    ],
+)
+def test_a_mistake_is_a_one_line_error(make, words):
+    with pytest.raises(ValueError, match=f"{words}.*$"):
+        make()
