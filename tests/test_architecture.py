@@ -28,7 +28,18 @@ ALLOWED = {
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods"},
     "report": {"io", "gpipe", "paper", "simulate", "harness"},
     "experiments": {"gpipe", "paper", "costs", "simulate", "harness", "report"},
-    "cli": {"io", "gpipe", "models", "data", "costs", "simulate", "methods", "harness", "report"},
+    "cli": {
+        "io",
+        "gpipe",
+        "models",
+        "data",
+        "train",
+        "costs",
+        "simulate",
+        "methods",
+        "harness",
+        "report",
+    },
 }
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {

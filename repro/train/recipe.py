@@ -1,0 +1,143 @@
+"""Recipes: how weights are updated, with the settings of the paper's two kinds of experiments.
+
+A recipe counts in steps, one step being one update. So the learning rate depends on the number of
+the step only, and training can go on after any step without a scheduler's state.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from repro.gpipe.errors import one_of, within
+
+OptimizerName = Literal["rmsprop", "adam", "sgd"]
+ScheduleName = Literal["constant", "exponential", "inverse-sqrt"]
+Precision = Literal["float32", "bfloat16", "float16"]
+_TOP = 1e12  # a limit for numbers that have none of their own
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How weights are updated.
+
+    Attributes:
+        lr: the learning rate at its peak.
+        optimizer: "rmsprop" is timm's RMSpropTF, which computes what TensorFlow's RMSProp does.
+        momentum: of rmsprop and sgd; adam's first beta.
+        square_decay: how slowly rmsprop forgets squares of gradients; adam's second beta.
+        epsilon: added to the mean square (rmsprop) or to its root (adam).
+        schedule: "constant", "exponential" (`decay` every `decay_steps`, in stairs) or
+            "inverse-sqrt" (the peak at `warm_up`, then falling with the root of the step).
+        warm_up: steps in which the learning rate rises from 0 to its peak.
+        decay: factor of the exponential schedule.
+        decay_steps: steps until that factor is applied again.
+        floor: the least learning rate, as a share of `lr`.
+        weight_decay: added to the gradient, times the weight, of matrices and convolutions.
+        label_smoothing: share of the target's probability that all classes get evenly.
+        ema: decay of the moving average of the weights, which is what is evaluated; None: none.
+        clip: the largest norm of all gradients together; None: not clipped.
+        precision: in which layers and loss run; weights stay float32.
+    """
+
+    lr: float
+    optimizer: OptimizerName = "sgd"
+    momentum: float = 0.9
+    square_decay: float = 0.9
+    epsilon: float = 1e-8
+    schedule: ScheduleName = "constant"
+    warm_up: int = 0
+    decay: float = 0.97
+    decay_steps: int = 1
+    floor: float = 0.0
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    ema: float | None = None
+    clip: float | None = None
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        """Raise a one-line ValueError if a value is not allowed."""
+        one_of("optimizer", self.optimizer, get_args(OptimizerName))
+        one_of("schedule", self.schedule, get_args(ScheduleName))
+        one_of("precision", self.precision, get_args(Precision))
+        ranges = {
+            "lr": (0.0, _TOP),
+            "momentum": (0.0, 1.0),
+            "square_decay": (0.0, 1.0),
+            "epsilon": (0.0, _TOP),
+            "warm_up": (0, _TOP),
+            "decay": (0.0, 1.0),
+            "decay_steps": (1, _TOP),
+            "floor": (0.0, 1.0),
+            "weight_decay": (0.0, _TOP),
+            "label_smoothing": (0.0, 1.0),
+            "ema": (0.0, 1.0),
+            "clip": (0.0, _TOP),
+        }
+        for name, (least, most) in ranges.items():
+            value = getattr(self, name)
+            optional = name in ("ema", "clip")
+            if not (optional and value is None) and not within(value, least, most):
+                upper = f"to {most:g}" if most < _TOP else "up"
+                raise ValueError(f"{name}={value!r}: allowed is a number from {least:g} {upper}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings, for JSON."""
+        return asdict(self)
+
+
+def imagenet(N: int, examples: int) -> Recipe:
+    """The recipe of the paper's image models.
+
+    The paper takes the hyper-parameters of Real et al. (arXiv:1802.01548) and prints none. These
+    are the defaults of the authors' code for TPUs (tensorflow/tpu, amoeba_net_model.py): RMSProp
+    with decay 0.9, momentum 0.9 and epsilon 1.0; 0.97 every 2.4 epochs, in stairs; a floor of
+    0.0001; 3 epochs of warm-up; label smoothing 0.1; weight decay 4e-5; a moving average of 0.9999.
+
+    The learning rate there is 0.015 with a mini-batch of 32. To scale it with N is our choice. The
+    code's command line has 0.64 with a mini-batch of 256 and another decay. Gradients are not
+    clipped, as in that command line. Weight decay applies to the weights of convolutions and
+    classifiers, as there. The auxiliary head's loss has the weight 0.4, see `repro.train.losses`.
+
+    Args:
+        N: mini-batch, over all replicas.
+        examples: in the training set.
+    """
+    epoch = examples / N
+    return Recipe(
+        lr=0.015 * N / 32,
+        optimizer="rmsprop",
+        momentum=0.9,
+        square_decay=0.9,
+        epsilon=1.0,
+        schedule="exponential",
+        warm_up=round(3 * epoch),
+        decay=0.97,
+        decay_steps=max(1, round(2.4 * epoch)),
+        floor=1e-4,
+        weight_decay=4e-5,
+        label_smoothing=0.1,
+        ema=0.9999,
+    )
+
+
+def translation(lr: float = 1e-3, warm_up: int = 4000) -> Recipe:
+    """The recipe of the translation models.
+
+    The paper prints no optimizer for translation. Ours is that of the Transformer (Vaswani et al.,
+    arXiv:1706.03762, section 5.3), which the paper's models follow: Adam with betas 0.9 and 0.98
+    and epsilon 1e-9, inverse square root, 4000 steps of warm-up, label smoothing 0.1.
+
+    Args:
+        lr: at the peak. The Transformer's formula gives 0.0007 for a width of 512.
+        warm_up: steps.
+    """
+    return Recipe(
+        lr=lr,
+        optimizer="adam",
+        momentum=0.9,
+        square_decay=0.98,
+        epsilon=1e-9,
+        schedule="inverse-sqrt",
+        warm_up=warm_up,
+        label_smoothing=0.1,
+    )

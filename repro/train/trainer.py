@@ -1,0 +1,483 @@
+"""The training loop on a running `Pipeline`: updates, evaluation, checkpoints, exact resume.
+
+    pipe = Pipeline(layers, stages=2, micro_batches=8)
+    trainer = Trainer(pipe, loss, recipe, batches, folder="run", save_every=100)
+    trainer.resume()                          # goes on if the folder has a checkpoint
+    history = trainer.run(steps=1000)
+
+Every rank makes the same calls. Only the first stage needs inputs, and only the last one targets.
+"""
+
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from repro.gpipe import Pipeline, Weighted, whole_state_dict
+from repro.gpipe.checkpoint.save_load import together
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core.layers import names
+from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
+from repro.io import files
+from repro.train import checkpoints
+from repro.train.average import Average
+from repro.train.history import Evaluation, History, Step, digest
+from repro.train.optimizers import make_optimizer
+from repro.train.recipe import Recipe
+from repro.train.schedules import learning_rate
+
+Report = Callable[[History], None]
+Count = Callable[[Any, Any], int]  # (inputs, targets) -> examples, or tokens, for the throughput
+
+
+class Batches(Protocol):
+    """Mini-batches of one replica, without end, in an order that a seed fixes."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Facts that every result must state."""
+        ...
+
+    def next(self) -> tuple[Any, Any]:
+        """The next inputs and targets."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Where the order stands, as JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+def count_examples(inputs: Any, _targets: Any) -> int:
+    """The examples of a mini-batch."""
+    return batch_size(inputs)
+
+
+class Trainer:
+    """Trains a pipeline by a recipe; built alike on every rank.
+
+    Args:
+        pipe: the model, cut into stages.
+        loss: (outputs, targets) of a micro-batch -> its mean loss; or `Weighted`.
+        recipe: how weights are updated.
+        batches: of this replica, each of N / replicas examples.
+        folder: of the checkpoints, which all hosts see; None: none are written.
+        save_every: steps between checkpoints; 0: one at the end of `run`.
+        keep: how many checkpoints are kept.
+        evaluation: inputs and targets to evaluate on, the same number on every replica.
+        evaluate_every: steps between evaluations; 0: one at the end of `run`.
+        metrics: what else to evaluate, by name: functions of (outputs, targets) like a loss.
+        count: what the throughput counts in a mini-batch; by default its examples.
+        settings: facts of this run that JSON can hold, such as the model's name. `resume` refuses
+            a checkpoint with other ones.
+
+    Attributes:
+        step: updates so far.
+        history: losses, learning rates, seconds and evaluations so far.
+        optimizer: of this stage.
+        average: the moving average of this stage's weights, or None.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipeline,
+        loss: Loss,
+        recipe: Recipe,
+        batches: Batches,
+        *,
+        folder: Path | str | None = None,
+        save_every: int = 0,
+        keep: int = 2,
+        evaluation: Sequence[tuple[Any, Any]] = (),
+        evaluate_every: int = 0,
+        metrics: Mapping[str, Loss] | None = None,
+        count: Count = count_examples,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("save_every", save_every, 0),
+            ("evaluate_every", evaluate_every, 0),
+            ("keep", keep, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{name}={value}: allowed is a whole number from {least} up")
+        self.pipe = pipe
+        self.recipe = recipe
+        self.batches = batches
+        self.folder = None if folder is None else Path(folder)
+        self.step = 0
+        self.history = History()
+        self.optimizer = make_optimizer(pipe.module, recipe)
+        self.average = None if recipe.ema is None else Average(pipe.module, recipe.ema)
+        self.scaler = pipe.grad_scaler() if recipe.precision == "float16" else None
+        self._loss = loss
+        self._save_every = save_every
+        self._keep = keep
+        self._evaluation = evaluation
+        self._evaluate_every = evaluate_every
+        self._metrics = {"loss": loss, **(metrics or {})}
+        self._count = count
+        self._settings = {
+            **(settings or {}),
+            **{f"data: {name}": value for name, value in batches.labels.items()},
+            **{f"recipe: {name}": value for name, value in recipe.as_dict().items()},
+        }
+        self._may_write = False  # whether this run's own checkpoints are in the folder, or none
+        everyone = pipe.replica * pipe.stages + pipe.rank
+        self._wire = Wire(pipe.config.processes, everyone)
+        self._is_coordinator = everyone == 0
+
+    # Training.
+
+    def run(self, steps: int, report: Report | None = None) -> History:
+        """Train until so many steps are done in all, those before a restart included.
+
+        Evaluates and saves as often as asked for, and once more after the last step.
+
+        Args:
+            steps: in all.
+            report: called on every rank after each step, with the history.
+
+        Raises:
+            ValueError: one line, if the folder has checkpoints of another run, or a checkpoint
+                cannot be written.
+            NonFiniteError: on every rank, if the loss or a gradient is inf or nan.
+        """
+        if self.folder is not None and not self._may_write:
+            self._refuse_other_run(self.folder)
+        while self.step < steps:
+            self._do_step()
+            if self._evaluation and self._is_due(self._evaluate_every, steps):
+                values = self.evaluate(self._evaluation)
+                self.history.evaluations.append(Evaluation(self.step, values))
+            if report is not None:
+                report(self.history)
+            # The checkpoint comes last, so that its history has the evaluation.
+            if self.folder is not None and self._is_due(self._save_every, steps):
+                self.save()
+        return self.history
+
+    def _is_due(self, every: int, steps: int) -> bool:
+        return self.step == steps or (every > 0 and self.step % every == 0)
+
+    def _do_step(self) -> None:
+        started = time.perf_counter()
+        inputs, targets, count = None, None, 0
+        if self.pipe.is_first or self.pipe.is_last:
+            # Both ends read the same mini-batch, so that inputs meet their own targets.
+            inputs, targets = self.batches.next()
+            count = self._count(inputs, targets)
+        lr = learning_rate(self.recipe, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        loss = self._update(
+            inputs if self.pipe.is_first else None, targets if self.pipe.is_last else None
+        )
+        self.step += 1
+        if self.average is not None:
+            self.average.update(self.step)
+        seconds = time.perf_counter() - started
+        self.history.steps.append(Step(self.step, loss, lr, seconds, count * self.pipe.replicas))
+
+    def _update(self, inputs: Any, targets: Any) -> float:
+        """One synchronous update; returns the loss."""
+        pipe, optimizer, scaler = self.pipe, self.optimizer, self.scaler
+        if self.recipe.clip is None:
+            with self._precision():
+                result = pipe.train_step(inputs, targets, self._loss, optimizer, scaler=scaler)
+            return result.loss
+        optimizer.zero_grad()
+        with self._precision():
+            result = pipe.train_step(inputs, targets, self._loss, scaler=scaler)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        pipe.clip_grad_norm_(self.recipe.clip)
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        return result.loss
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """The region in which layers and loss run."""
+        if self.recipe.precision == "float32":
+            return nullcontext()
+        dtype = getattr(torch, self.recipe.precision)
+        return torch.autocast(self.pipe.device.type, dtype=dtype)
+
+    # Evaluation.
+
+    def evaluate(self, batches: Sequence[tuple[Any, Any]]) -> dict[str, float]:
+        """Means of the loss and the metrics over some data; call it on every rank.
+
+        With a moving average, that is evaluated in place of the weights. A mean is over examples,
+        or weighs as a `Weighted` metric says.
+
+        Args:
+            batches: inputs and targets, equally many on every rank.
+
+        Returns:
+            On every rank, the mean by name, over the data of all replicas.
+
+        Raises:
+            ValueError: on every rank, if the ranks have different numbers of batches, or none.
+        """
+        lengths = self._wire.all_gather(len(batches))
+        if len(set(lengths)) > 1 or lengths[0] == 0:
+            raise ValueError(
+                f"evaluation: {lengths} batches on the ranks; give each the same number, at least 1"
+            )
+        sums = dict.fromkeys(self._metrics, (0.0, 0.0))
+        averaged = self.average.in_place_of_weights() if self.average else nullcontext()
+        with averaged, self._precision():
+            for inputs, targets in batches:
+                outputs = self._outputs(inputs)
+                if self.pipe.is_last:
+                    self._add_metrics(sums, outputs, targets)
+        gathered = [part for part in self._wire.all_gather(sums) if part["loss"][1] > 0]
+        return {
+            name: sum(part[name][0] for part in gathered) / sum(part[name][1] for part in gathered)
+            for name in self._metrics
+        }
+
+    def _outputs(self, inputs: Any) -> Any:
+        """The last layer's outputs for a batch, on the last stage."""
+        if self.pipe.is_first:
+            inputs = _padded(inputs, self.pipe.micro_batches)
+        return self.pipe.evaluate(inputs, None, _no_loss).outputs
+
+    @torch.no_grad()
+    def _add_metrics(
+        self, sums: dict[str, tuple[float, float]], outputs: Any, targets: Any
+    ) -> None:
+        """Add a batch's metrics to (sum of weighted values, sum of weights) of each."""
+        N = batch_size(targets)
+        outputs = map_leaves(Tensor, lambda tensor: tensor[:N], outputs)  # without the padding
+        targets = map_leaves(Tensor, lambda tensor: tensor.to(self.pipe.device), targets)
+        for name, metric in self._metrics.items():
+            weight = float(metric.weight(targets)) if isinstance(metric, Weighted) else float(N)
+            value = float(metric(outputs, targets)) if weight else 0.0
+            total, weights = sums[name]
+            sums[name] = (total + value * weight, weights + weight)
+
+    # Checkpoints.
+
+    def save(self) -> Path:
+        """Write a checkpoint, then delete the oldest; call it on every rank.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            ValueError: one line, on every rank, if that is impossible, as on a full disk. The
+                checkpoints before it stay.
+        """
+        run = self._run_folder()
+        path = checkpoints.checkpoint_folder(run, self.step)
+        try:
+            self._write(path)
+        except (OSError, ValueError) as error:
+            if self._is_coordinator:
+                checkpoints.discard(path)
+            if not isinstance(error, OSError):
+                raise
+            raise ValueError(self._cannot_write(run, error)) from error
+        self._may_write = True
+        if self._is_coordinator:
+            checkpoints.remove_old(run, self._keep)
+        return path
+
+    def _write(self, path: Path) -> None:
+        def write_history() -> str:
+            history = self.history.as_json()
+            files.write(path / checkpoints.HISTORY, history)
+            return digest(history)
+
+        extra = {
+            "step": self.step,
+            "data": self._states_of_data(),
+            "history": self._first_of_all(path, write_history),
+            "settings": self._settings,
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+        }
+        if self.average is not None:
+            with self.average.in_place_of_weights():
+                self.pipe.save(path / checkpoints.AVERAGE)
+        self.pipe.save(path, self.optimizer, extra)  # its index is what makes the checkpoint whole
+
+    def _states_of_data(self) -> list[dict[str, Any]]:
+        """Where the data of each replica stand; raises a ValueError if its two ends differ."""
+        reads = self.pipe.is_first or self.pipe.is_last
+        states = self._wire.all_gather(self.batches.state() if reads else None)
+        of_replicas = []
+        for replica in range(self.pipe.replicas):
+            first = states[replica * self.pipe.stages]
+            last = states[(replica + 1) * self.pipe.stages - 1]
+            if first != last:
+                raise ValueError(
+                    f"batches: on the first stage they stand at {first}, on the last at {last}; "
+                    "give both stages the same data and seed"
+                )
+            of_replicas.append(first)
+        return of_replicas
+
+    def _cannot_write(self, run: Path, error: OSError) -> str:
+        """One line about a checkpoint that could not be written."""
+        kept = checkpoints.committed(run)
+        free = shutil.disk_usage(run if run.exists() else Path.cwd()).free
+        stays = f"{kept[-1]} is whole" if kept else "there is no earlier one"
+        return (
+            f"{run}: the checkpoint of step {self.step} cannot be written ({error}); {free} bytes "
+            f"are free there; {stays}; free some space and resume"
+        )
+
+    def resume(self) -> int:
+        """Go on from the newest checkpoint that is not damaged; call it on every rank.
+
+        Weights, optimizer, moving average, order of the data and history are as after that step, so
+        all that follows is the same, bit for bit on the CPU. K may be another one. A warning names
+        each newer checkpoint that is damaged.
+
+        Returns:
+            The step; 0 if the folder has no checkpoint.
+
+        Raises:
+            ValueError: one line, on every rank, if all checkpoints are damaged, or if the newest
+                usable one is of another model, recipe, data or number of replicas.
+        """
+        run = self._run_folder()
+        newest: checkpoints.Newest = self._first_of_all(run, lambda: checkpoints.newest_usable(run))
+        for damage in newest.damaged if self._is_coordinator else ():
+            warnings.warn(f"{damage}; going on from {newest.path}", stacklevel=2)
+        self._may_write = True
+        if newest.path is None:
+            return 0
+        path = newest.path
+        refusal = self._first_of_all(path, lambda: self._find_other_setting(path))
+        if refusal:
+            raise ValueError(f"checkpoint {path}: {refusal}")
+        if self.average is not None:
+            self.pipe.load(path / checkpoints.AVERAGE)
+            self.average.restart()
+        extra = self.pipe.load(path, self.optimizer)
+        self.batches.restore(extra["data"][self.pipe.replica])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(extra["scaler"])
+        self.history = checkpoints.read_history(path)
+        self.step = extra["step"]
+        return self.step
+
+    def start_from(self, source: Path | str | Mapping[str, Tensor], new_layers: int = 0) -> None:
+        """Begin with another run's weights; call it on every rank, before the first step.
+
+        The paper fine-tunes with a new softmax layer and all other layers from ImageNet: that is
+        `new_layers=1`.
+
+        Args:
+            source: the folder of a run, of which the newest usable checkpoint is taken, its moving
+                average if it has one; or a folder of `Pipeline.save`; or the state dict of the
+                unsplit model.
+            new_layers: how many layers at the end keep their initial weights.
+
+        Raises:
+            ValueError: one line, if the layers do not fit.
+        """
+        layers = self._names_of_layers()
+        if not 0 <= new_layers < len(layers):
+            raise ValueError(
+                f"new_layers={new_layers}: allowed is 0 to {len(layers) - 1}, since the model has "
+                f"{len(layers)} layers"
+            )
+        state = source if isinstance(source, Mapping) else self._read_weights(Path(source))
+        new = set(layers[len(layers) - new_layers :])
+        merged = {key: value for key, value in state.items() if key.split(".")[0] not in new}
+        here = self.pipe.module.state_dict()
+        merged |= {key: value for key, value in here.items() if key.split(".")[0] in new}
+        self.pipe.load_state_dict(merged)
+        if self.average is not None:
+            self.average.restart()
+
+    def _names_of_layers(self) -> list[str]:
+        """The names of all layers of the unsplit model, in order."""
+        of_ranks = self._wire.all_gather(names(self.pipe.module))
+        return [name for part in of_ranks[: self.pipe.stages] for name in part]
+
+    def _read_weights(self, folder: Path) -> Mapping[str, Tensor]:
+        def choose() -> Path:
+            newest = checkpoints.newest_usable(folder)
+            path = folder if newest.path is None else newest.path
+            average = path / checkpoints.AVERAGE
+            return average if average.exists() else path
+
+        return whole_state_dict(self._first_of_all(folder, choose))
+
+    def _refuse_other_run(self, run: Path) -> None:
+        """Raise a ValueError if a run that was not resumed would replace its checkpoints."""
+        there: list[Path] = self._first_of_all(run, lambda: checkpoints.committed(run))
+        if there:
+            raise ValueError(
+                f"{run}: it has the checkpoint {there[-1].name} of an earlier run; resume it, or "
+                "choose another folder"
+            )
+        self._may_write = True
+
+    def _find_other_setting(self, path: Path) -> str:
+        """Why a checkpoint is of another training, and what to do; empty if it is of this one."""
+        extra = checkpoints.read_extra(path)
+        saved = extra["settings"]
+        for name in sorted(saved.keys() | self._settings.keys()):
+            before, now = saved.get(name), self._settings.get(name)
+            if before != now:
+                return (
+                    f"it was trained with {name} = {before!r}, not {now!r}; resume it as it was "
+                    "begun, or begin another run from its weights"
+                )
+        replicas = len(extra["data"])
+        if replicas != self.pipe.replicas:
+            return (
+                f"it was trained with D={replicas}, not {self.pipe.replicas}; resume it with "
+                f"D={replicas}"
+            )
+        return ""
+
+    def _run_folder(self) -> Path:
+        if self.folder is None:
+            raise ValueError("folder=None: a checkpoint needs a folder; give Trainer a folder")
+        return self.folder
+
+    def _first_of_all(self, where: Path, call: Callable[[], Any]) -> Any:
+        """Call a function on the first rank only; every rank returns or raises what it did."""
+        return together(
+            f"checkpoint {where}",
+            self.pipe.rank,
+            self._wire.all_gather,
+            lambda: call() if self._is_coordinator else None,
+        )[0]
+
+
+def _no_loss(outputs: Any, _targets: Any) -> Tensor:
+    """For `Pipeline.evaluate`, of which only the outputs are needed."""
+    return torch.zeros((), device=flatten(outputs)[0][0].device)
+
+
+def _padded(inputs: Any, least: int) -> Any:
+    """A batch with at least so many examples; the last one is repeated.
+
+    The end of an evaluation set may be smaller than M.
+    """
+    examples = batch_size(inputs)
+    if examples >= least:
+        return inputs
+    rows = torch.arange(least).clamp(max=examples - 1)
+    return map_leaves(Tensor, lambda tensor: tensor[rows.to(tensor.device)], inputs)

@@ -1,0 +1,83 @@
+"""Recipes, learning rates and optimizers."""
+
+import pytest
+import torch
+from torch import nn
+
+from repro.train.optimizers import make_optimizer
+from repro.train.recipe import Recipe, imagenet, translation
+from repro.train.schedules import learning_rate
+
+
+def test_the_image_recipe_at_the_authors_size():
+    """Batch 32 on ImageNet: the defaults of the authors' code."""
+    recipe = imagenet(32, 1281167)
+    epoch = 1281167 / 32
+    assert (recipe.lr, recipe.warm_up, recipe.decay_steps) == (
+        0.015,
+        round(3 * epoch),
+        round(2.4 * epoch),
+    )
+    assert learning_rate(recipe, 0) == pytest.approx(0.015 * 1e-4)  # the floor
+    assert learning_rate(recipe, recipe.warm_up // 2) == pytest.approx(0.0075, rel=1e-4)
+    # 3 epochs of warm-up end after the first stair of 2.4.
+    assert learning_rate(recipe, recipe.warm_up) == pytest.approx(0.015 * 0.97)
+    assert learning_rate(recipe, 10 * recipe.decay_steps) == pytest.approx(0.015 * 0.97**10)
+    assert learning_rate(recipe, 10**9) == pytest.approx(0.015 * 1e-4)
+    assert imagenet(256, 1281167).lr == pytest.approx(8 * 0.015)
+
+
+def test_the_translation_recipe_is_the_transformers():
+    """d^-0.5 min(step^-0.5, step warm_up^-1.5), with steps from 1."""
+    d, warm_up = 512, 4000
+    recipe = translation(lr=(d * warm_up) ** -0.5, warm_up=warm_up)
+    for step in (1, 100, 3999, 4000, 4001, 100_000):
+        expected = d**-0.5 * min(step**-0.5, step * warm_up**-1.5)
+        assert learning_rate(recipe, step - 1) == pytest.approx(expected)
+
+
+def test_a_constant_learning_rate():
+    recipe = Recipe(lr=0.5, warm_up=2)
+    assert [learning_rate(recipe, step) for step in range(4)] == [0.0, 0.25, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"optimizer": "rmsprob"}, r"optimizer='rmsprob': choose one of .*did you mean 'rmsprop'"),
+        ({"schedule": "cosine"}, "schedule='cosine': choose one of"),
+        ({"precision": "int8"}, "precision='int8'"),
+        ({"lr": -1.0}, "lr=-1.0: allowed is a number from 0 up"),
+        ({"lr": float("nan")}, "lr=nan"),
+        ({"ema": 1.5}, "ema=1.5: allowed is a number from 0 to 1"),
+        ({"decay_steps": 0}, "decay_steps=0: allowed is a number from 1 up"),
+        ({"label_smoothing": True}, "label_smoothing=True"),
+    ],
+)
+def test_a_wrong_value_is_one_line(change, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        Recipe(**{"lr": 0.1, **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "adam", "sgd"])
+def test_only_matrices_and_convolutions_decay(name):
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(2, 2))
+    optimizer = make_optimizer(module, Recipe(lr=0.1, optimizer=name, weight_decay=0.5))
+    decaying, others = optimizer.param_groups
+    assert [p.dim() for p in decaying["params"]] == [4, 2]
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    assert len(others["params"]) == 4
+
+
+def test_a_stage_without_parameters_has_an_optimizer():
+    make_optimizer(nn.Sequential(nn.ReLU()), Recipe(lr=0.1, optimizer="rmsprop")).step()
+
+
+def test_the_optimizers_options_are_the_recipes():
+    module = nn.Linear(2, 2)
+    rmsprop = make_optimizer(module, imagenet(32, 1000)).defaults
+    assert (rmsprop["alpha"], rmsprop["momentum"], rmsprop["eps"]) == (0.9, 0.9, 1.0)
+    adam = make_optimizer(module, translation())
+    assert isinstance(adam, torch.optim.Adam)
+    assert adam.defaults["betas"] == (0.9, 0.98)

@@ -1,0 +1,361 @@
+"""The training loop: exact resume, evaluation, checkpoints that survive accidents."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from training import (
+    CLASSES,
+    LOSS,
+    RECIPE,
+    WIDTH,
+    M,
+    Numbers,
+    interrupted,
+    layers,
+    make,
+    saved_by,
+    state,
+    without_seconds,
+)
+
+from repro.gpipe import Pipeline, Weighted, launch, whole_state_dict
+from repro.train import checkpoints
+from repro.train.history import History
+from repro.train.recipe import Recipe
+from repro.train.schedules import learning_rate
+from repro.train.trainer import Trainer
+
+
+def assert_same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, stop):
+    (whole, history), (resumed, again) = interrupted(tmp_path, 5, stop, K=1)
+    assert_same(whole, resumed)
+    assert history == again
+    assert len(history.steps) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("K", "D"), [(2, 1), (1, 2)])
+def test_a_resumed_run_of_several_processes_is_the_same_bit_for_bit(tmp_path, K, D):
+    for (whole, history), (resumed, again) in launch(
+        interrupted, tmp_path, 5, 3, K, D, stages=K * D
+    ):
+        assert_same(whole, resumed)
+        assert [step.loss for step in history.steps] == [step.loss for step in again.steps]
+        assert history.evaluations == again.evaluations
+
+
+@pytest.mark.slow
+def test_another_K_trains_the_same_weights_and_goes_on_with_them(tmp_path):
+    of_stages = launch(saved_by, tmp_path / "two", 2, 4, stages=2)
+    of_one = make(tmp_path / "one", 1)
+    of_one.run(4)
+    for kind in ("weights", "average"):
+        together = {**of_stages[0][kind], **of_stages[1][kind]}
+        assert_same(together, state(of_one)[kind])
+    resumed = make(tmp_path / "two", 1)
+    resumed.resume()
+    resumed.run(6)
+    of_one.run(6)
+    assert_same(state(resumed), state(of_one))
+
+
+def test_the_trainer_does_what_a_plain_loop_does():
+    """Same optimizer, schedule and average on the unsplit model, with plain PyTorch."""
+    from timm.optim.rmsprop_tf import RMSpropTF
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    pipe = Pipeline(nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)), 1, 1)
+    pipe.load_state_dict(plain.state_dict())
+    trainer = Trainer(pipe, LOSS, RECIPE, Numbers())
+    history = trainer.run(6)
+
+    weights = [p for p in plain.parameters() if p.dim() > 1]
+    biases = [p for p in plain.parameters() if p.dim() == 1]
+    optimizer = RMSpropTF(
+        [{"params": weights, "weight_decay": 1e-3}, {"params": biases}],
+        alpha=0.9,
+        eps=1.0,
+        momentum=0.9,
+    )
+    average = {key: value.clone() for key, value in plain.state_dict().items()}
+    data, losses = Numbers(), []
+    for step in range(6):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(RECIPE, step)
+        optimizer.zero_grad()
+        inputs, targets = data.next()
+        loss = LOSS(plain(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        decay = min(0.9, (2 + step) / (11 + step))
+        for key, value in plain.state_dict().items():
+            average[key] = decay * average[key] + (1 - decay) * value
+    torch.testing.assert_close([step.loss for step in history.steps], losses)
+    torch.testing.assert_close(pipe.module.state_dict(), plain.state_dict())
+    assert trainer.average is not None
+    with trainer.average.in_place_of_weights():
+        torch.testing.assert_close(dict(pipe.module.state_dict()), average)
+    torch.testing.assert_close(pipe.module.state_dict(), plain.state_dict())
+
+
+def test_clipping_is_that_of_plain_pytorch():
+    clipped = Recipe(lr=1.0, momentum=0.0, clip=1e-3)
+    trainer = make(None, 1, clipped)
+    before = [p.detach().clone() for p in trainer.pipe.parameters()]
+    trainer.run(1)
+    moved = [(p - b).flatten() for p, b in zip(trainer.pipe.parameters(), before, strict=True)]
+    assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_lower_precision_trains_and_resumes(tmp_path, precision, clip):
+    recipe = Recipe(lr=0.1, precision=precision, clip=clip)
+    trainer = make(tmp_path, 1, recipe)
+    trainer.run(30)
+    losses = [step.loss for step in trainer.history.steps]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    assert all(p.dtype == torch.float32 for p in trainer.pipe.parameters())
+    resumed = make(tmp_path, 1, recipe)
+    resumed.resume()
+    resumed.run(32)
+    trainer.run(32)
+    assert_same(state(resumed), state(trainer))
+
+
+def test_evaluation_is_of_the_average_and_over_all_examples():
+    """Also where the last batch is smaller than M."""
+    inputs, targets = Numbers().next()
+    batches = [(inputs[:10], targets[:10]), (inputs[10:], targets[10:])]
+    assert len(inputs[10:]) < M
+
+    def accuracy(outputs, targets):
+        return (outputs.argmax(1) == targets).float().mean()
+
+    trainer = make(
+        None, 1, evaluation=batches, metrics={"accuracy": accuracy, "first": Weighted(LOSS, first)}
+    )
+    trainer.run(4)
+    ((step, values),) = trainer.history.evaluations
+    assert step == 4
+    assert trainer.average is not None
+    module = trainer.pipe.module.eval()
+    with trainer.average.in_place_of_weights(), torch.no_grad():
+        outputs = module(inputs)
+    assert values["accuracy"] == pytest.approx(accuracy(outputs, targets).item())
+    assert values["loss"] == pytest.approx(LOSS(outputs, targets).item(), rel=1e-5)
+    # Only the first batch weighs.
+    assert values["first"] == pytest.approx(LOSS(outputs[:10], targets[:10]).item(), rel=1e-5)
+
+
+def first(targets):
+    return int(len(targets) > 2)
+
+
+# Checkpoints.
+
+
+def trained(folder, steps=4, **options):
+    trainer = make(folder, 1, save_every=1, **options)
+    trainer.run(steps)
+    return trainer
+
+
+def test_two_checkpoints_are_kept(tmp_path):
+    trained(tmp_path)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000003", "step-000004"]
+    trained(tmp_path / "more", keep=3)
+    assert len(checkpoints.committed(tmp_path / "more")) == 3
+
+
+def some_file(folder, pattern):
+    return next(folder.glob(pattern))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["stage*.pt", "average/stage*.pt", "index.json", "history.json"]
+)
+def test_a_truncated_checkpoint_is_left_out_and_the_one_before_is_used(tmp_path, pattern):
+    whole = trained(tmp_path)
+    file = some_file(tmp_path / "step-000004", pattern)
+    file.write_bytes(file.read_bytes()[:-10])
+    resumed = make(tmp_path, 1)
+    with pytest.warns(UserWarning, match=r"step-000004.*going on from .*step-000003$"):
+        assert resumed.resume() == 3
+    resumed.run(4)
+    assert_same(state(resumed), state(whole))
+    assert make(tmp_path, 1).resume() == 4  # written anew, in place of the damaged one
+
+
+def test_if_all_are_damaged_nothing_is_trained(tmp_path):
+    trained(tmp_path)
+    for folder in checkpoints.committed(tmp_path):
+        some_file(folder, "stage*.pt").unlink()
+    with pytest.raises(ValueError, match=r"none there is whole.*step-000004") as caught:
+        make(tmp_path, 1).resume()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interrupted_save_counts_for_nothing(tmp_path):
+    trained(tmp_path)
+    (tmp_path / "step-000005" / "average").mkdir(parents=True)
+    (tmp_path / "step-000005" / "history.json").write_text("{")
+    resumed = make(tmp_path, 1)
+    assert resumed.resume() == 4
+    resumed.run(6)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000004", "step-000006"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    trained(tmp_path)
+    other = Pipeline(layers()[:2], stages=1, micro_batches=M)
+    trainer = Trainer(other, LOSS, RECIPE, Numbers(), folder=tmp_path)
+    with pytest.raises(ValueError, match=r"has 5 layers.*this model has 2 layers") as caught:
+        trainer.resume()
+    assert "\n" not in str(caught.value)
+
+
+def test_other_settings_are_refused(tmp_path):
+    trained(tmp_path, settings={"model": "small"})
+    with pytest.raises(ValueError, match=r"model = 'small', not 'large'") as caught:
+        make(tmp_path, 1, settings={"model": "large"}).resume()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"recipe: lr = 0\.05, not 0\.1"):
+        make(tmp_path, 1, replace(RECIPE, lr=0.1), settings={"model": "small"}).resume()
+
+
+def test_a_new_run_does_not_overwrite_an_old_one(tmp_path):
+    trained(tmp_path)
+    with pytest.raises(ValueError, match=r"step-000004 of an earlier run; resume it"):
+        make(tmp_path, 1).run(1)
+    assert make(tmp_path, 1).resume() == 4
+
+
+@pytest.mark.parametrize("broken", ["history", "weights"])
+def test_a_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch, broken):
+    trainer = trained(tmp_path, steps=2)
+
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if broken == "history":
+        monkeypatch.setattr("repro.train.trainer.files.write", full)
+    else:
+        monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(ValueError, match=r"No space left.* \d+ bytes are free") as caught:
+        trainer.run(3)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    assert "step-000002 is whole" in str(caught.value)
+    assert not (tmp_path / "step-000003").exists()
+    monkeypatch.undo()
+    assert make(tmp_path, 1).resume() == 2
+    # The trainer that could not write goes on too, once there is room.
+    trainer.run(4)
+    assert make(tmp_path, 1).resume() == 4
+
+
+def test_the_history_of_a_checkpoint_can_be_read(tmp_path):
+    trainer = trained(tmp_path)
+    assert checkpoints.read_history(tmp_path / "step-000004") == trainer.history
+    assert History.from_json(trainer.history.as_json()) == trainer.history
+    assert json.loads((tmp_path / "step-000004" / "history.json").read_bytes())["steps"][
+        "step"
+    ] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from training import endless
+from repro.gpipe import launch
+if __name__ == "__main__":
+    launch(endless, Path(sys.argv[1]), stages=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path):
+    """SIGKILL at a moment of chance, during a step or a save."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    run = tmp_path / "run"
+    command = [sys.executable, str(script), str(run), str(Path(__file__).parent)]
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while len(checkpoints.committed(run)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    time.sleep(3)  # the stages end once their launcher is gone
+    resumed = make(run, 1)
+    step = resumed.resume()
+    assert step >= 1
+    resumed.run(step + 2)
+    whole = make(None, 1)
+    whole.run(step + 2)
+    assert_same(state(resumed), state(whole))
+    of_loss = [each.loss for each in without_seconds(whole.history).steps]
+    assert [each.loss for each in resumed.history.steps] == of_loss
+
+
+# Fine-tuning.
+
+
+def test_fine_tuning_begins_with_a_new_last_layer(tmp_path):
+    trained(tmp_path)
+    tuned, fresh = make(None, 1), make(None, 1)
+    tuned.start_from(tmp_path, new_layers=1)
+    source = whole_state_dict(tmp_path / "step-000004" / "average")
+    now, initial = tuned.pipe.module.state_dict(), fresh.pipe.module.state_dict()
+    for key, value in now.items():
+        assert_same(value, initial[key] if key.startswith("4.") else source[key])
+    assert not torch.equal(source["4.weight"], initial["4.weight"])
+    tuned.run(2)
+
+    from_state = make(None, 1)
+    from_state.start_from(source, new_layers=1)
+    from_state.run(2)
+    assert_same(state(from_state), state(tuned))
+
+
+@pytest.mark.parametrize(("new", "problem"), [(5, "allowed is 0 to 4"), (-1, "new_layers=-1")])
+def test_new_layers_out_of_range(new, problem):
+    with pytest.raises(ValueError, match=problem):
+        make(None, 1).start_from({}, new_layers=new)
+
+
+def test_options_out_of_range():
+    with pytest.raises(ValueError, match=r"^keep=0: allowed is a whole number from 1 up$"):
+        make(None, 1, keep=0)
+    with pytest.raises(ValueError, match="needs a folder"):
+        make(None, 1).save()
+    with pytest.raises(ValueError, match="same number, at least 1"):
+        make(None, 1).evaluate([])
