@@ -18,6 +18,7 @@ VERBS = {
     "list": "List the experiments: what each reproduces, what it needs, how long it takes.",
     "plan": "Show which runs would be measured, are recorded, or cannot run on this machine.",
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
+    "train": "Train an image model to an accuracy, with checkpoints and exact resume.",
     "report": "Write tables, figures and report.html from the recorded results.",
     "why": "Explain why a recorded run is slow and which changes would make it faster.",
     "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",

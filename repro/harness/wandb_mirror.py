@@ -69,21 +69,66 @@ def log_run(
     Returns:
         The project's address when online, else None. Never raises: trouble is one line on stderr.
     """
+    # Of the rounds only numbers are mirrored.
+    spec, row = redacted(spec), redacted(row)
+
+    def fill(run: "wandb.Run") -> None:
+        drawn = None
+        if picture and timeline is not None:
+            drawn = picture(timeline, name, _fidelity(spec))
+        _fill(run, spec, row, rounds, drawn)
+
+    return _mirror(mode, experiment, name, spec, directory, redacted(tags), fill)
+
+
+def log_curves(
+    mode: Mode,
+    name: str,
+    settings: dict[str, Any],
+    points: Iterable[Mapping[str, float]],
+    directory: Path,
+) -> str | None:
+    """Mirror the curves of one training to W&B, under `directory`/wandb.
+
+    Args:
+        mode: as of `log_run`.
+        name: the W&B run's name; its group is "train".
+        settings: of the training, the W&B config.
+        points: of the curves, in order; each has its "step".
+        directory: where W&B may write; it is made if missing.
+
+    Returns:
+        The project's address when online, else None. Never raises, as `log_run`.
+    """
+    points = list(points)
+
+    def fill(run: "wandb.Run") -> None:
+        run.define_metric("step")
+        run.define_metric("*", step_metric="step")
+        for point in points:
+            run.log(dict(point))
+
+    return _mirror(mode, "train", name, redacted(settings), directory, (), fill)
+
+
+def _mirror(
+    mode: Mode,
+    experiment: str,
+    name: str,
+    spec: dict[str, Any],
+    directory: Path,
+    tags: Sequence[str],
+    fill: Callable[["wandb.Run"], None],
+) -> str | None:
+    """Start a W&B run, fill it and end it; returns its project's address when online."""
     if mode == "disabled":
         return None
-    # Of the rounds only numbers are mirrored.
-    spec, row, tags = redacted(spec), redacted(row), redacted(tags)
     try:
         mode = _usable(mode, directory)
         run = _start(mode, experiment, name, spec, directory, tags)
         try:
             with run:
-                drawn = (
-                    picture(timeline, name, _fidelity(spec))
-                    if picture and timeline is not None
-                    else None
-                )
-                _fill(run, spec, row, rounds, drawn)
+                fill(run)
         finally:
             _clean(Path(run.settings.log_dir))
         return run.project_url if mode == "online" else None
@@ -94,9 +139,7 @@ def log_run(
             return None
         _refused.add(mode)
         _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
-        return log_run(
-            "offline", experiment, name, spec, row, rounds, timeline, directory, tags, picture
-        )
+        return _mirror("offline", experiment, name, spec, directory, tags, fill)
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:

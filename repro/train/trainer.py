@@ -19,15 +19,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from repro.gpipe import Pipeline, Weighted, whole_state_dict
+from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.save_load import together
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.core.layers import names
 from repro.gpipe.core.loss import Loss
-from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
+from repro.gpipe.core.microbatch import batch_size
 from repro.io import files
 from repro.train import checkpoints
 from repro.train.average import Average
+from repro.train.evaluation import evaluate
 from repro.train.history import Evaluation, History, Step, digest
 from repro.train.optimizers import make_optimizer
 from repro.train.recipe import Recipe
@@ -86,6 +87,7 @@ class Trainer:
         history: losses, learning rates, seconds and evaluations so far.
         optimizer: of this stage.
         average: the moving average of this stage's weights, or None.
+        settings: those given, with the labels of the data and the recipe.
     """
 
     def __init__(
@@ -127,11 +129,12 @@ class Trainer:
         self._evaluate_every = evaluate_every
         self._metrics = {"loss": loss, **(metrics or {})}
         self._count = count
-        self._settings = {
+        self.settings = {
             **(settings or {}),
             **{f"data: {name}": value for name, value in batches.labels.items()},
             **{f"recipe: {name}": value for name, value in recipe.as_dict().items()},
         }
+        self._reads = pipe.is_first or pipe.is_last
         self._may_write = False  # whether this run's own checkpoints are in the folder, or none
         everyone = pipe.replica * pipe.stages + pipe.rank
         self._wire = Wire(pipe.config.processes, everyone)
@@ -173,7 +176,7 @@ class Trainer:
     def _do_step(self) -> None:
         started = time.perf_counter()
         inputs, targets, count = None, None, 0
-        if self.pipe.is_first or self.pipe.is_last:
+        if self._reads:
             # Both ends read the same mini-batch, so that inputs meet their own targets.
             inputs, targets = self.batches.next()
             count = self._count(inputs, targets)
@@ -233,43 +236,9 @@ class Trainer:
         Raises:
             ValueError: on every rank, if the ranks have different numbers of batches, or none.
         """
-        lengths = self._wire.all_gather(len(batches))
-        if len(set(lengths)) > 1 or lengths[0] == 0:
-            raise ValueError(
-                f"evaluation: {lengths} batches on the ranks; give each the same number, at least 1"
-            )
-        sums = dict.fromkeys(self._metrics, (0.0, 0.0))
         averaged = self.average.in_place_of_weights() if self.average else nullcontext()
         with averaged, self._precision():
-            for inputs, targets in batches:
-                outputs = self._outputs(inputs)
-                if self.pipe.is_last:
-                    self._add_metrics(sums, outputs, targets)
-        gathered = [part for part in self._wire.all_gather(sums) if part["loss"][1] > 0]
-        return {
-            name: sum(part[name][0] for part in gathered) / sum(part[name][1] for part in gathered)
-            for name in self._metrics
-        }
-
-    def _outputs(self, inputs: Any) -> Any:
-        """The last layer's outputs for a batch, on the last stage."""
-        if self.pipe.is_first:
-            inputs = _padded(inputs, self.pipe.micro_batches)
-        return self.pipe.evaluate(inputs, None, _no_loss).outputs
-
-    @torch.no_grad()
-    def _add_metrics(
-        self, sums: dict[str, tuple[float, float]], outputs: Any, targets: Any
-    ) -> None:
-        """Add a batch's metrics to (sum of weighted values, sum of weights) of each."""
-        N = batch_size(targets)
-        outputs = map_leaves(Tensor, lambda tensor: tensor[:N], outputs)  # without the padding
-        targets = map_leaves(Tensor, lambda tensor: tensor.to(self.pipe.device), targets)
-        for name, metric in self._metrics.items():
-            weight = float(metric.weight(targets)) if isinstance(metric, Weighted) else float(N)
-            value = float(metric(outputs, targets)) if weight else 0.0
-            total, weights = sums[name]
-            sums[name] = (total + value * weight, weights + weight)
+            return evaluate(self.pipe, self._wire, batches, self._metrics)
 
     # Checkpoints.
 
@@ -288,7 +257,7 @@ class Trainer:
         try:
             self._write(path)
         except (OSError, ValueError) as error:
-            if self._is_coordinator:
+            if self._is_coordinator and path not in checkpoints.committed(run):
                 checkpoints.discard(path)
             if not isinstance(error, OSError):
                 raise
@@ -308,7 +277,7 @@ class Trainer:
             "step": self.step,
             "data": self._states_of_data(),
             "history": self._first_of_all(path, write_history),
-            "settings": self._settings,
+            "settings": self.settings,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
         if self.average is not None:
@@ -318,8 +287,7 @@ class Trainer:
 
     def _states_of_data(self) -> list[dict[str, Any]]:
         """Where the data of each replica stand; raises a ValueError if its two ends differ."""
-        reads = self.pipe.is_first or self.pipe.is_last
-        states = self._wire.all_gather(self.batches.state() if reads else None)
+        states = self._wire.all_gather(self.batches.state() if self._reads else None)
         of_replicas = []
         for replica in range(self.pipe.replicas):
             first = states[replica * self.pipe.stages]
@@ -436,8 +404,8 @@ class Trainer:
         """Why a checkpoint is of another training, and what to do; empty if it is of this one."""
         extra = checkpoints.read_extra(path)
         saved = extra["settings"]
-        for name in sorted(saved.keys() | self._settings.keys()):
-            before, now = saved.get(name), self._settings.get(name)
+        for name in sorted(saved.keys() | self.settings.keys()):
+            before, now = saved.get(name), self.settings.get(name)
             if before != now:
                 return (
                     f"it was trained with {name} = {before!r}, not {now!r}; resume it as it was "
@@ -464,20 +432,3 @@ class Trainer:
             self._wire.all_gather,
             lambda: call() if self._is_coordinator else None,
         )[0]
-
-
-def _no_loss(outputs: Any, _targets: Any) -> Tensor:
-    """For `Pipeline.evaluate`, of which only the outputs are needed."""
-    return torch.zeros((), device=flatten(outputs)[0][0].device)
-
-
-def _padded(inputs: Any, least: int) -> Any:
-    """A batch with at least so many examples; the last one is repeated.
-
-    The end of an evaluation set may be smaller than M.
-    """
-    examples = batch_size(inputs)
-    if examples >= least:
-        return inputs
-    rows = torch.arange(least).clamp(max=examples - 1)
-    return map_leaves(Tensor, lambda tensor: tensor[rows.to(tensor.device)], inputs)

@@ -111,6 +111,23 @@ def test_offline_run_is_read_back(logged: Path) -> None:
     assert (logged.parent / "files" / values["timeline"]["path"]).stat().st_size > 1000
 
 
+def test_the_curves_of_a_training_are_read_back(tmp_path: Path) -> None:
+    points = [
+        {"step": 1, "train/loss": 2.0},
+        {"step": 2, "train/loss": 1.0, "evaluation/accuracy": 0.5},
+    ]
+    settings = {"model": "small", "N": 16}
+    assert wandb_mirror.log_curves("offline", "run", settings, points, tmp_path) is None
+    content = inspect(only_file(tmp_path))
+    records = [json.loads(line) for line in content.splitlines()]
+    (run,) = [record["run"] for record in records if record["type"] == "run"]
+    assert (run["display_name"], run["run_group"]) == ("run", "train")
+    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    assert [point["train/loss"] for point in history] == [2.0, 1.0]
+    assert history[1]["evaluation/accuracy"] == 0.5
+    assert str(tmp_path) not in content
+
+
 def test_a_loss_that_was_not_finite_is_left_out_of_the_history() -> None:
     (point,) = wandb_mirror.history(SPEC, [round_record(ROUND | {"loss": [2.0, None]})])
     assert "loss" not in point

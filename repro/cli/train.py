@@ -1,0 +1,282 @@
+"""`repro train`: trains an image model to an accuracy, with checkpoints from which it goes on."""
+
+import dataclasses
+import math
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from repro.cli.options import parse_named
+from repro.harness import machine
+from repro.harness.catalog import pairs
+from repro.harness.spec import slug
+from repro.harness.warned import Warned
+from repro.io import signals
+
+if TYPE_CHECKING:
+    from repro.train.history import History
+    from repro.train.recipe import Recipe
+
+_SMALL = ("digits", "cifar10", "cifar100")  # data of small images, for which --image is 32
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """Train an image model to an accuracy, with checkpoints and exact resume.
+
+    [MODEL] is amoebanet-b, amoebanet-d, timm:NAME, or a function of your own,
+    import:package.module:function, which is code and is run. docs/training.md explains everything.
+    """
+
+    model: str = ""
+    """the model, if it is not named first"""
+    model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """arguments of the model, such as L=3 D=16; the number of classes is that of the data"""
+    data: str = "digits"
+    """digits, cifar10, ..., or folder:PATH with a folder of images for each class"""
+    image: int | None = None
+    """height and width of the images; by default 32 for small images, else 224"""
+    augment: Literal["none", "flip", "cutout", "autoaugment"] = "none"
+    """how training images are changed at random"""
+    K: int = 1
+    """stages, a process each"""
+    M: int = 4
+    """micro-batches"""
+    D: int = 1
+    """replicas of the pipeline"""
+    N: int = 64
+    """mini-batch over all replicas"""
+    epochs: float = 10.0
+    """passes over the training data, if --steps is not given"""
+    steps: int | None = None
+    """updates in all, also those before a resume"""
+    recipe: Literal["imagenet", "sgd"] = "imagenet"
+    """imagenet is the paper's; sgd has momentum 0.9 and a constant learning rate"""
+    recipe_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
+    """changes of the recipe, such as ema=null warm_up=10"""
+    lr: float | None = None
+    """learning rate at its peak, instead of the recipe's"""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """in which the layers run; weights stay float32"""
+    balance: Literal["parameters", "uniform"] = "parameters"
+    """what the stages have alike"""
+    seed: int = 0
+    """of initial weights, of the order of the data and of dropout"""
+    every: int | None = None
+    """steps between evaluations, and between checkpoints; by default an epoch"""
+    out: Path | None = None
+    """folder of the checkpoints; by default one in runs/"""
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    """go on from the newest checkpoint in that folder"""
+    start_from: Path | None = None
+    """begin with the weights of another run, for fine-tuning"""
+    new_layers: int = 1
+    """with --start-from: how many layers at the end begin anew"""
+    threads: int | None = None
+    """of each process on the CPU; by default the cores divided by the processes"""
+    wandb: Literal["offline", "online", "disabled"] = "offline"
+    """Weights & Biases; training never depends on it"""
+
+    @property
+    def folder(self) -> Path:
+        """Of the checkpoints."""
+        if self.out is not None:
+            return self.out
+        return Path("runs") / slug(f"{self.model}-{self.data}")
+
+
+def main(arguments: list[str]) -> int:
+    """Train; under torchrun every rank comes here."""
+    hint = "try `repro train timm:resnet18 --data digits`"
+    options = parse_named(TrainOptions, arguments, "train", "model", hint)
+    _check(options)
+    from repro.gpipe import launch
+    from repro.gpipe.runtime.launch import StageError
+    from repro.harness import wandb_mirror
+
+    processes = options.K * options.D
+    threads = options.threads or max(1, machine.cores() // processes)
+    try:
+        trained = launch(_work, options, stages=processes, threads=threads)[0]
+    except StageError as error:
+        # A mistake of the user in a stage; anything else is shown with its traceback.
+        _, is_mistake, text = error.failure.text.partition("ValueError: ")
+        if not is_mistake:
+            raise
+        raise ValueError(text) from None
+    except KeyboardInterrupt:
+        print(_interrupted(options, arguments), file=sys.stderr)
+        return signals.exit_status()
+    if machine.torchrun_rank() not in (None, 0):
+        return 0
+    print(f"checkpoints: {options.folder}")
+    address = wandb_mirror.log_curves(
+        options.wandb,
+        options.folder.name,
+        trained.settings | {"K": options.K, "D": options.D},
+        trained.points(),
+        options.folder,
+    )
+    if address:
+        print(f"W&B: {address}")
+    return 0
+
+
+def _check(options: TrainOptions) -> None:
+    """Raise a one-line ValueError for a number that is out of range."""
+    for name in ("K", "M", "D", "N", "steps", "every", "threads", "image"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} {value}: allowed is a whole number from 1 up")
+    if options.N % options.D or options.N // options.D < options.M:
+        raise ValueError(
+            f"--N {options.N}: allowed is a multiple of D={options.D} with at least M={options.M} "
+            f"examples for each replica; try --N {options.M * options.D * 4}"
+        )
+    if not options.epochs > 0:
+        raise ValueError(f"--epochs {options.epochs}: allowed is a number above 0")
+    if options.resume and options.start_from is not None:
+        raise ValueError("--resume with --start-from: allowed is one of the two; drop one")
+
+
+def _interrupted(options: TrainOptions, arguments: list[str]) -> str:
+    """What is kept after Ctrl-C, and the command that goes on."""
+    from repro.train import checkpoints
+
+    kept = checkpoints.committed(options.folder)
+    if not kept:
+        return "interrupted: no checkpoint was written yet"
+    resume = [] if options.resume else ["--resume"]
+    command = shlex.join(["repro", "train", *arguments, *resume])
+    return f"interrupted: {kept[-1]} is kept; `{command}` goes on"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a training returns to the command.
+
+    Attributes:
+        settings: of the run.
+        history: of the whole training.
+    """
+
+    settings: dict[str, Any]
+    history: "History"
+
+    def points(self) -> Iterator[dict[str, float]]:
+        """The curves, one point for each step."""
+        evaluated = {each.step: each.values for each in self.history.evaluations}
+        for step in self.history.steps:
+            point = {"step": step.step, "train/loss": step.loss, "train/lr": step.lr}
+            point["time/step_s"] = step.seconds
+            point["time/throughput"] = step.count / step.seconds
+            values = evaluated.get(step.step, {})
+            yield point | {f"evaluation/{name}": value for name, value in values.items()}
+
+
+def _work(options: TrainOptions) -> Trained:
+    """The work of each process."""
+    import torch.distributed as dist
+
+    from repro.cli.train_progress import TrainingProgress
+    from repro.data import images
+    from repro.gpipe import NonFiniteError, Pipeline
+    from repro.models import build
+    from repro.train.losses import accuracy, classification
+    from repro.train.trainer import Trainer
+
+    warnings.showwarning = Warned().show
+    size = options.image or (32 if options.data in _SMALL else 224)
+    replica = dist.get_rank() // options.K
+    train = images.open_images(
+        options.data,
+        size,
+        options.N,
+        options.seed,
+        augment=options.augment,
+        replica=replica,
+        replicas=options.D,
+    )
+    test = images.open_images(options.data, size, options.N, options.seed, train=False)
+    model = build(options.model, **_model_arguments(options, size, train.classes))
+    recipe = _recipe(options, train.count)
+    pipe = Pipeline(
+        model.layers,
+        options.K,
+        options.M,
+        replicas=options.D,
+        balance=options.balance,
+        seed=options.seed,
+    )
+    epoch = max(1, round(train.count / options.N))
+    steps = options.steps or math.ceil(options.epochs * train.count / options.N)
+    settings = {
+        "model": options.model,
+        "model_args": list(options.model_args),
+        "image": size,
+        "augment": options.augment,
+        "N": options.N,
+        "M": options.M,
+        "seed": options.seed,
+    }
+    every = options.every or epoch
+    trainer = Trainer(
+        pipe,
+        classification(recipe.label_smoothing),
+        recipe,
+        train,
+        folder=options.folder,
+        save_every=every,
+        evaluation=test,
+        evaluate_every=every,
+        metrics={"accuracy": accuracy},
+        settings=settings,
+    )
+    shows = pipe.is_first and pipe.replica == 0
+    if options.resume:
+        step = trainer.resume()
+        if shows:
+            print(f"{options.folder}: goes on after step {step}")
+    elif options.start_from is not None:
+        trainer.start_from(options.start_from, options.new_layers)
+    progress = TrainingProgress(steps, model.unit) if shows else None
+    try:
+        history = trainer.run(steps, progress)
+    except NonFiniteError as error:
+        raise ValueError(
+            f"{error}; try a lower --lr, and --resume from the last checkpoint"
+        ) from None
+    return Trained(trainer.settings, history)
+
+
+def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:
+    """The model's arguments, with the size and the classes of the data where it takes them."""
+    from repro.models import parameters
+
+    given = pairs("model_args", options.model_args)
+    of_data = {"image": size, "num_classes": classes}
+    takes = parameters(options.model)
+    return {name: value for name, value in of_data.items() if name in takes} | given
+
+
+def _recipe(options: TrainOptions, examples: int) -> "Recipe":
+    """The named recipe with the user's changes; raises a one-line ValueError."""
+    from repro.gpipe.errors import did_you_mean
+    from repro.train.recipe import Recipe, imagenet
+
+    recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)
+    changes = pairs("recipe_args", options.recipe_args) | {"precision": options.precision}
+    if options.lr is not None:
+        changes["lr"] = options.lr
+    known = recipe.as_dict()
+    for name in changes:
+        if name not in known:
+            raise ValueError(
+                f"--recipe-args {name}: allowed are {', '.join(known)}{did_you_mean(name, known)}"
+            )
+    return dataclasses.replace(recipe, **changes)

@@ -1,0 +1,84 @@
+"""Means of losses and metrics over a finite set of batches, in one forward pass for all of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.gpipe import Pipeline, Weighted
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.microbatch import batch_size, flatten, map_leaves
+
+
+def evaluate(
+    pipe: Pipeline,
+    everyone: Wire,
+    batches: Sequence[tuple[Any, Any]],
+    metrics: Mapping[str, Loss],
+) -> dict[str, float]:
+    """The mean of each metric over the batches of all replicas; call it on every rank.
+
+    Args:
+        pipe: the model.
+        everyone: all stages of all replicas.
+        batches: inputs and targets of this replica, equally many on every rank. The last one may
+            be smaller than M.
+        metrics: name -> mean over a batch's examples, from (outputs, targets); a `Weighted` one
+            says how much a batch weighs.
+
+    Returns:
+        On every rank, the mean by name.
+
+    Raises:
+        ValueError: on every rank, if the ranks have different numbers of batches, or none.
+    """
+    lengths = everyone.all_gather(len(batches))
+    if len(set(lengths)) > 1 or lengths[0] == 0:
+        raise ValueError(
+            f"evaluation: {lengths} batches on the ranks; give each the same number, at least 1"
+        )
+    sums = dict.fromkeys(metrics, 0.0)
+    weights = dict.fromkeys(metrics, 0.0)
+    for n in range(len(batches)):
+        inputs = targets = None
+        if pipe.is_first or pipe.is_last:
+            # Reading may be slow, so only the two ends do it.
+            inputs, targets = batches[n]
+        padded = _padded(inputs, pipe.micro_batches) if pipe.is_first else None
+        outputs = pipe.evaluate(padded, None, _no_loss).outputs
+        if not pipe.is_last:
+            continue
+        examples = batch_size(targets)
+        outputs = _without_padding(outputs, examples)
+        targets = map_leaves(Tensor, lambda tensor: tensor.to(pipe.device), targets)
+        for name, metric in metrics.items():
+            weight = float(metric.weight(targets)) if isinstance(metric, Weighted) else examples
+            if weight:
+                sums[name] += float(metric(outputs, targets)) * weight
+                weights[name] += weight
+    of_ranks = everyone.all_gather((sums, weights))  # only last stages have added something
+    return {
+        name: sum(sums[name] for sums, _ in of_ranks)
+        / sum(weights[name] for _, weights in of_ranks)
+        for name in metrics
+    }
+
+
+def _no_loss(outputs: Any, _targets: Any) -> Tensor:
+    """For `Pipeline.evaluate`, of which only the outputs are needed."""
+    return torch.zeros((), device=flatten(outputs)[0][0].device)
+
+
+def _padded(inputs: Any, least: int) -> Any:
+    """A batch with at least so many examples; the last one is repeated."""
+    examples = batch_size(inputs)
+    if examples >= least:
+        return inputs
+    rows = torch.arange(least).clamp(max=examples - 1)
+    return map_leaves(Tensor, lambda tensor: tensor[rows.to(tensor.device)], inputs)
+
+
+def _without_padding(outputs: Any, examples: int) -> Any:
+    return map_leaves(Tensor, lambda tensor: tensor[:examples], outputs)
