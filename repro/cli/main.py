@@ -20,6 +20,8 @@ VERBS = {
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
     "train": "Train an image model to an accuracy, with checkpoints and exact resume.",
     "report": "Write tables, figures and report.html from the recorded results.",
+    "pack": "Pack the recorded results into one file, for somebody else's `repro report --with`.",
+    "gpus": "Check two to eight GPUs, measure Tables 2 and 3 on them, and pack the results.",
     "why": "Explain why a recorded run is slow and which changes would make it faster.",
     "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
     "simulate": "Simulate a training step on K devices, for several K and M.",

@@ -1,12 +1,15 @@
 """`repro report`: tables, figures and the page."""
 
 import dataclasses
+import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
+from repro.harness import bundle
 from repro.harness.pack import pack, unpack
 from repro.report import page, stamp
 
@@ -21,11 +24,19 @@ class ReportOptions:
     """where tables, figures and the page go"""
     reference: tyro.conf.FlagCreatePairsOff[bool] = False
     """from results/reference into plots/reference, both committed, with the README's animation"""
+    bundles: Annotated[
+        tuple[Path, ...],
+        tyro.conf.arg(name="with", metavar="FILE"),
+        tyro.conf.UseAppendAction,
+    ] = ()
+    """also show the results in a file of `repro pack`, or in a folder of such files; repeatable"""
 
 
 def main(arguments: list[str]) -> int:
     """Write them, unless they are up to date."""
     options = parse(ReportOptions, arguments, "repro report")
+    if options.bundles:
+        return _with_bundles(options)
     if options.reference:
         unpack(REFERENCE_RESULTS)
         for about in REFERENCE_RESULTS.rglob("experiment.json"):
@@ -40,3 +51,34 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.write(options.results, options.plots)}")
         stamp.put(options.results, options.plots)
     return 0
+
+
+def _with_bundles(options: ReportOptions) -> int:
+    """Write the report of these results and of those that others have sent."""
+    if options.reference:
+        raise ValueError(
+            "--with and --reference: the reference holds no bundle; drop --reference and add "
+            f"--results {REFERENCE_RESULTS}"
+        )
+    files = [file for path in options.bundles for file in _files(path)]
+    with tempfile.TemporaryDirectory(prefix="gpipe-") as folder:
+        results, merged = bundle.merge(options.results, files, Path(folder))
+        if results.rows.empty:
+            raise ValueError(
+                f"--with {files[0]}: it holds no run that can be read; ask for it again"
+            )
+        options.plots.mkdir(parents=True, exist_ok=True)
+        print(f"wrote {page.write_loaded(results, options.plots)}")
+    stamp.remove(options.plots)  # the next report without --with is another one
+    print("\n".join(str(source) for source in merged))
+    return 0
+
+
+def _files(path: Path) -> list[Path]:
+    """A bundle, or all of a folder."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.zip"))
+    if not files:
+        raise ValueError(f"--with {path}: no .zip file is in this folder; name a file")
+    return files

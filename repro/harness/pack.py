@@ -25,6 +25,15 @@ _STAMP = ".unpacked"  # digest of the two files that were unpacked last
 
 def pack(folder: Path) -> list[Path]:
     """Write the two files of an experiment's folder from all others in it."""
+    files = packed(folder)
+    for name, data in files.items():
+        write(folder / name, data)
+    write(folder / _STAMP, _digest(folder).encode())
+    return [folder / name for name in files]
+
+
+def packed(folder: Path) -> dict[str, bytes]:
+    """The content of the two files of an experiment's folder, by name; nothing is written."""
     records, spans = [], []
     measured = sorted(
         (path.parent for path in folder.glob("*/env.json")), key=lambda path: path.name
@@ -40,10 +49,7 @@ def pack(folder: Path) -> list[Path]:
                 {"run": measured.index(path.parent), **row}
                 for row in read_table(path, SPAN_COLUMNS)
             ]
-    write(folder / RECORDS, as_lines(records))
-    write(folder / TIMELINES, as_table(spans, ["run", *SPAN_COLUMNS]))
-    write(folder / _STAMP, _digest(folder).encode())
-    return [folder / RECORDS, folder / TIMELINES]
+    return {RECORDS: as_lines(records), TIMELINES: as_table(spans, ["run", *SPAN_COLUMNS])}
 
 
 def unpack(results: Path) -> None:
@@ -59,7 +65,7 @@ def unpack(results: Path) -> None:
         if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
             continue
         try:
-            _write_files(folder)
+            write_files(folder)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(
                 f"{records}: not as it was packed ({error}); restore it with git"
@@ -67,7 +73,12 @@ def unpack(results: Path) -> None:
         write(stamp, digest.encode())
 
 
-def _write_files(folder: Path) -> None:
+def write_files(folder: Path) -> None:
+    """Write the files of an experiment from the two packed ones in the same folder.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError: where these are damaged.
+    """
     measured = []
     for line in read_text(folder / RECORDS, LARGE).splitlines():
         record = from_json(line)

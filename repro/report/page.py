@@ -71,6 +71,11 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
             f"results = '{results_dir}': nothing is recorded there; measure something first, such "
             f"as: repro run table2 --scale smoke --results {results_dir}{_committed(results_dir)}"
         )
+    return write_loaded(results, plots_dir)
+
+
+def write_loaded(results: Results, plots_dir: Path) -> Path:
+    """Write tables, figures and page of results that are loaded; return the page's path."""
     tables = write_tables(results, plots_dir)
     drawn = figures.draw_all(results, plots_dir)
     traces = figures.traces(results, plots_dir)

@@ -29,6 +29,11 @@ def put(results_dir: Path, plots_dir: Path) -> None:
     (plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
 
 
+def remove(plots_dir: Path) -> None:
+    """Forget what the report was made from, so that the next one is written anew."""
+    (plots_dir / _NAME).unlink(missing_ok=True)
+
+
 def _digest(results_dir: Path) -> str:
     """A digest of name, size and time of every file of the results and of our code."""
     digest = blake2b(os.fsencode(os.path.realpath(results_dir)), digest_size=16)
