@@ -19,6 +19,7 @@ from repro.harness.spec import ON_CPU, Scale, slug
 _ROOT = Path(__file__).resolve().parents[2]
 # A GPU that Table 1's capped stages, eight of 8 GB, can share.
 LARGE_GPU = 60 * 10**9
+_NO_PEERS = "nccl-p2p-off"  # NCCL through host memory, as NCCL_P2P_DISABLE asks for
 TF32 = "TF32"  # of matrix products of timed runs on GPUs; sums and storage are float32
 _PACKAGES = (
     "torch",
@@ -42,7 +43,8 @@ class Machine:
         kind: what one device is, for example "AMD EPYC 7B13" or "NVIDIA H200".
         count: how many stages can compute at once: usable cores, or GPUs.
         transport: the default carrier of messages: "shm" (memory shared by the processes of a
-            Linux host), "gloo" (also for stages that share a GPU) or "nccl".
+            Linux host), "gloo" (also for stages that share a GPU), "nccl", or "nccl-p2p-off" where
+            NCCL_P2P_DISABLE is set.
         torch: version of torch.
         precision: of matrix products in timed runs; empty for plain float32.
     """
@@ -56,10 +58,12 @@ class Machine:
 
     @property
     def slug(self) -> str:
-        """Folder name of its results: `amd-epyc-7b13-2c`, `8x-h200`."""
+        """Folder name of its results: `amd-epyc-7b13-2c`, `8x-h200`, `8x-h200-p2p-off`."""
         if self.device == "cpu":
             return f"{slug(self.kind)}-{self.count}c"
-        return f"{self.count}x-{slug(self.kind.removeprefix('NVIDIA ').removeprefix('AMD '))}"
+        kind = slug(self.kind.removeprefix("NVIDIA ").removeprefix("AMD "))
+        # What is measured without peer-to-peer never mixes with other results of the machine.
+        return f"{self.count}x-{kind}" + ("-p2p-off" if self.transport == _NO_PEERS else "")
 
     @property
     def identity(self) -> dict[str, str]:
@@ -84,8 +88,10 @@ def detect(scale: Scale) -> Machine:
             f"scale = '{scale}' needs GPUs that torch can use and this machine has none: "
             "use --scale laptop or --scale smoke (`repro doctor` says what torch sees)"
         )
-    count = len(names)
-    return Machine("cuda", names[0], _limit(count), "nccl" if count > 1 else "gloo", torch, TF32)
+    without_peers = os.environ.get("NCCL_P2P_DISABLE", "") not in ("", "0")
+    nccl = _NO_PEERS if without_peers else "nccl"
+    transport = nccl if len(names) > 1 else "gloo"
+    return Machine("cuda", names[0], _limit(len(names)), transport, torch, TF32)
 
 
 def default_scale() -> tuple[Scale, str]:

@@ -187,6 +187,8 @@ def test_a_gpu_without_a_number_is_one_of_this_host_in_turn(monkeypatch):
         ValueError, match=r"device='cuda:2': choose 'cuda' or 'cuda:0' to 'cuda:1', or 'cpu'"
     ):
         own_device("cuda:2", 0)
+    monkeypatch.setenv("LOCAL_RANK", "0")  # rank 3 is the first of the second host
+    assert str(own_device(None, 3)) == "cuda:0"
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, "1", 2**63])

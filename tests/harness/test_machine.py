@@ -17,6 +17,15 @@ def test_smoke_and_laptop_use_the_cpu_and_node_the_gpus(monkeypatch: pytest.Monk
     assert (here.device, here.count, here.transport, here.slug) == ("cuda", 4, "nccl", "4x-h200")
 
 
+def test_results_without_peer_to_peer_keep_apart(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * 4)
+    for value, slug in {"": "4x-h200", "0": "4x-h200", "1": "4x-h200-p2p-off"}.items():
+        monkeypatch.setenv("NCCL_P2P_DISABLE", value)
+        here = machine.detect("node")
+        assert here.slug == slug
+        assert here.identity["transport"] == ("nccl-p2p-off" if value == "1" else "nccl")
+
+
 @pytest.mark.parametrize(
     ("count", "gigabytes", "scale"),
     [(0, 0, "laptop"), (1, 24, "laptop"), (1, 60, "gpu"), (1, 141, "gpu"), (2, 24, "node")],

@@ -1,6 +1,7 @@
 """Which process runs which stage of which replica, on which device."""
 
 import json
+import os
 from collections.abc import Mapping
 
 import torch
@@ -48,7 +49,10 @@ def own_device(device: torch.device | str | int | None, rank: int) -> torch.devi
         ValueError: if it does not exist, or is neither a CPU nor a CUDA device.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    in_turn = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
+    # The same GPU that `launch.initialise` makes the current one: on several hosts, where each may
+    # have more GPUs than ranks, the rank on this host counts.
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    in_turn = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     if device is None:
         return in_turn
     try:
