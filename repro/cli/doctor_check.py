@@ -29,6 +29,7 @@ from repro.harness.workers import Workers
 
 DEADLINE = 20.0  # seconds of one run
 _FIRST_DEADLINE = 60.0  # seconds of the first run; a cold disk takes long to read torch
+_GPU_DEADLINE = 60.0  # seconds of one run on GPUs; eight make 14 communicators, one after the other
 _MOST_STAGES = 8
 _REPORTED_WITHIN = 5.0  # seconds from a stage's failure to its report
 _LOSS_TOLERANCE = 1e-5  # on GPUs; losses of the model `blocks` are about 1
@@ -236,8 +237,10 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
 }
 
 
-def run_all(where: Place, deadline: float = DEADLINE) -> Iterator[Result]:
+def run_all(where: Place, deadline: float | None = None) -> Iterator[Result]:
     """The result of each check as it ends; the rest is skipped when processes do not start."""
+    if deadline is None:
+        deadline = DEADLINE if where.device == "cpu" else _GPU_DEADLINE
     skipped = ""
     if not (dist.is_available() and dist.is_gloo_available()):
         skipped = "this torch has no gloo to carry messages"

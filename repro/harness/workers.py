@@ -99,6 +99,10 @@ class Workers:
         self._stop()
         return replace(outcome, log=str(self.pool.logs or ""))
 
+    def rest(self) -> None:
+        """End the processes; the next job starts them again."""
+        self._stop()
+
     def _wait(self, deadline: float, stages: int) -> Outcome:
         assert self._store is not None
         end = time.monotonic() + deadline
@@ -131,6 +135,39 @@ class Workers:
         if self._store is not None:
             self.pool.stop()
         self._store = None
+
+
+class OwnOrSharedGpus:
+    """Workers for runs whose stages have a GPU each, and more workers for runs that share GPUs.
+
+    More workers than GPUs have no NCCL (`launch.initialise`). In one pool of the widest run's size,
+    a run that has enough GPUs would send its messages through the host. Only one of the two pools
+    has processes at a time, since both need the same devices.
+    """
+
+    def __init__(self, own: Workers, shared: Workers) -> None:
+        self.own, self.shared = own, shared
+        self._current = own
+
+    def __enter__(self) -> "OwnOrSharedGpus":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.own.__exit__(*error)
+        self.shared.__exit__(*error)
+
+    def ready(self) -> None:
+        """Start the workers of the last job's kind."""
+        self._current.ready()
+
+    def measure(self, job: Job, deadline: float) -> Outcome:
+        """Measure one run once, by workers of its kind."""
+        has_own = job.device == "cuda" and job.spec.devices <= self.own.pool.count
+        wanted = self.own if has_own else self.shared
+        if wanted is not self._current:
+            self._current.rest()
+            self._current = wanted
+        return wanted.measure(job, deadline)
 
 
 def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:

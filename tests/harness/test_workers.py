@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from repro.harness import workers
+from repro.harness import runner, workers
 from repro.harness.job import Job
+from repro.harness.machine import Machine
+from repro.harness.plan import make
 from repro.harness.pools import Local
 from repro.harness.schema import TrainRound
-from repro.harness.spec import RunSpec
+from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.tasks.run import run
-from repro.harness.workers import Outcome, Workers
+from repro.harness.workers import Outcome, OwnOrSharedGpus, Workers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 
@@ -152,3 +154,35 @@ def test_a_kill_by_the_system_for_want_of_memory_is_oom(
     monkeypatch.setattr(workers, "oom_kills", lambda: next(counts))
     with Workers(Local(2, tmp_path / "logs")) as crew:
         assert crew.measure(job("import:faulty:dies"), 60).status == "oom"
+
+
+def test_runs_with_a_gpu_for_each_stage_get_workers_of_their_own(tmp_path, monkeypatch):
+    """More workers than GPUs have no NCCL; two pools of them never run at once."""
+    devices = Machine("cuda", "NVIDIA H200", 2, "nccl", "2.15.0")
+    cuda = replace(GOOD, device="cuda")
+    wide = replace(cuda, spec=GOOD.spec.model_copy(update={"K": 4, "fidelity": "emulated"}))
+    of_spec = (Group(name="timed", runs=(cuda.spec, wide.spec)),)
+    plan = make(
+        Experiment(name="tiny", title="", question="?", groups=of_spec), "node", devices, tmp_path
+    )
+    crew = runner.workers([plan], tmp_path)
+    assert isinstance(crew, OwnOrSharedGpus)
+    assert (crew.own.pool.count, crew.shared.pool.count) == (2, 4)
+    assert crew.own.pool.logs != crew.shared.pool.logs
+    calls: list[str] = []
+    for name in ("own", "shared"):
+        pool = getattr(crew, name)
+        monkeypatch.setattr(pool, "rest", lambda name=name: calls.append(f"end {name}"))
+        monkeypatch.setattr(
+            pool, "measure", lambda job, deadline, name=name: calls.append(f"{name} K={job.spec.K}")
+        )
+    for each in (cuda, cuda, wide, replace(cuda, device="cpu"), cuda):
+        crew.measure(each, 60)
+    assert calls == [
+        *("own K=2", "own K=2", "end own", "shared K=4"),
+        *("shared K=2", "end shared", "own K=2"),
+    ]
+    # Where all stages have a GPU, or all share the only one, one pool is enough.
+    for count in (1, 4):
+        plan = replace(plan, machine=replace(devices, count=count))
+        assert isinstance(runner.workers([plan], tmp_path), Workers)
