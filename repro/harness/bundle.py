@@ -23,6 +23,7 @@ from repro.harness.outside import LARGE, SMALL, from_json, short
 from repro.harness.pack import RECORDS, TIMELINES, packed, write_files
 from repro.harness.record import as_lines, warn
 from repro.harness.results import Place, Results, load
+from repro.harness.spec import SCALES
 from repro.io.files import as_json, write
 from repro.io.untrusted import read_bytes
 
@@ -31,10 +32,9 @@ _ABOUT = "bundle.json"
 _MOST_EXPERIMENTS = 100
 _LONGEST = 200  # bytes of a name in it
 _MOST_LINES = 20_000  # of records.jsonl: each is a file of an experiment
-_ENTRY = re.compile(
-    r"([a-z0-9][a-z0-9.-]{0,99})/(smoke|laptop|node|paper)/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})/"
-    rf"({re.escape(RECORDS)}|{re.escape(TIMELINES)})"
-)
+_MACHINE, _EXPERIMENT = "[a-z0-9][a-z0-9.-]{0,99}", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+_FILE = f"{re.escape(RECORDS)}|{re.escape(TIMELINES)}"
+_ENTRY = re.compile(f"({_MACHINE})/({'|'.join(SCALES)})/({_EXPERIMENT})/({_FILE})")
 # Errors of a file whose name is that of a folder.
 _MISNAMED = (FileExistsError, IsADirectoryError, NotADirectoryError)
 _WHEN = (1980, 1, 1, 0, 0, 0)  # of every entry, so that the same results give the same bytes
