@@ -8,14 +8,10 @@ words are frequent.
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice, product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 LABEL = "made-up sentences"
 MIN_VOCABULARY = 16
@@ -35,10 +31,8 @@ def vocabulary(V: int) -> dict[str, int]:
     return {word: token for token, word in enumerate(words)}
 
 
-def sentences(count: int, V: int, seed: int) -> "Dataset":
-    """Make `count` sentences of words of `vocabulary(V)`; rows are {"text": str}."""
-    from datasets import Dataset
-
+def sentences(count: int, V: int, seed: int) -> list[str]:
+    """Make `count` sentences of words of `vocabulary(V)`."""
     rng = np.random.default_rng(seed)
     invented = list(vocabulary(V))[1 + len(_DETERMINERS) + len(_PREPOSITIONS) :]
     noun, verb, adjective = (_zipf(invented[kind::3], rng) for kind in range(3))
@@ -57,7 +51,7 @@ def sentences(count: int, V: int, seed: int) -> "Dataset":
             prepositional_phrase = [preposition(), *noun_phrase()]
         return " ".join([*noun_phrase(), verb(), *noun_phrase(), *prepositional_phrase, _STOP])
 
-    return Dataset.from_dict({"text": [sentence() for _ in range(count)]})
+    return [sentence() for _ in range(count)]
 
 
 def batch(N: int, T: int, V: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -73,7 +67,7 @@ def batch(N: int, T: int, V: int, seed: int) -> tuple[Tensor, Tensor]:
         Inputs and targets, both int64 [N, T]; the targets are the inputs shifted by one.
     """
     needed = N * (T + 1)
-    rows = sentences(-(-needed // _SHORTEST), V, seed)[:]["text"]
+    rows = sentences(-(-needed // _SHORTEST), V, seed)
     tokens = vocabulary(V)
     stream = [tokens[word] for row in rows for word in row.split()]
     sequences = torch.tensor(stream[:needed]).view(N, T + 1)

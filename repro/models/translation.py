@@ -223,7 +223,7 @@ def batch(N: int, S: int, T: int, V: int, seed: int) -> tuple[tuple[Tensor, Tens
     word_tokens = text.vocabulary(V - SPECIAL)
     source = torch.full((N, S), PAD)
     decoder_input, targets = torch.full((N, T), PAD), torch.full((N, T), PAD)
-    for row, sentence in enumerate(text.sentences(N, V - SPECIAL, seed)[:]["text"]):
+    for row, sentence in enumerate(text.sentences(N, V - SPECIAL, seed)):
         tokens = torch.tensor([SPECIAL + word_tokens[word] for word in sentence.split()[:S]])
         reverse = tokens.flip(0)[: T - 1]
         source[row, : len(tokens)] = tokens

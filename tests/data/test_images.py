@@ -45,10 +45,3 @@ def test_no_digit_comes_twice_until_all_have_come():
     assert len(images.batch(2000, 8, seed=1)[0]) == 2000
     _, counts = pixels.flatten(1).unique(dim=0, return_counts=True)
     assert counts.max() == 1
-
-
-def test_rows_are_a_dataset_in_memory():
-    dataset = images.digits(16)
-    assert len(dataset) == 1797
-    assert dataset.cache_files == []
-    assert dataset[0]["image"].shape == (3, 16, 16)

@@ -31,12 +31,11 @@ def test_same_seed_same_text_another_seed_another():
     assert not torch.equal(a, c)
 
 
-def test_sentences_are_a_dataset_in_memory():
-    dataset = text.sentences(20, 100, seed=0)
-    assert dataset.column_names == ["text"]
-    assert dataset.cache_files == []
-    for row in dataset[:]["text"]:
-        words = row.split()
+def test_sentences_are_of_the_grammar():
+    sentences = text.sentences(20, 100, seed=0)
+    assert len(sentences) == 20
+    for sentence in sentences:
+        words = sentence.split()
         assert words[0] in text._DETERMINERS
         assert words[-1] == "."
         assert len(words) >= text._SHORTEST
