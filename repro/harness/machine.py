@@ -90,8 +90,9 @@ def detect(scale: Scale) -> Machine:
         )
     without_peers = os.environ.get("NCCL_P2P_DISABLE", "") not in ("", "0")
     nccl = _NO_PEERS if without_peers else "nccl"
-    transport = nccl if len(names) > 1 else "gloo"
-    return Machine("cuda", names[0], _limit(len(names)), transport, torch, TF32)
+    count = len(names)
+    transport = nccl if count > 1 else "gloo"
+    return Machine("cuda", names[0], _limit(count), transport, torch, TF32)
 
 
 def default_scale() -> tuple[Scale, str]:
