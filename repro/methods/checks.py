@@ -1,8 +1,8 @@
 """Checks whether a library trains as one device would, against the unsplit model.
 
 The reference runs the same micro-batches one after the other, without recomputation. The loss of
-the mini-batch is their mean weighted by size: by section 2.3 of arXiv:1811.06965v5, micro-batches
-change only the statistics that batch norm trains with.
+the mini-batch is their mean weighted by size, or as a `Weighted` loss says. By section 2.3 of
+arXiv:1811.06965v5, micro-batches change only the statistics that batch norm trains with.
 """
 
 import math
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from repro.gpipe import Weighted
 from repro.gpipe.core.layers import Layer, build
 from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
 from repro.gpipe.exact.batchnorm import BATCH_NORMS
@@ -181,9 +182,10 @@ def _reference(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> _Re
         norm.register_forward_pre_hook(
             lambda _norm, inputs, name=name: seen[name].append(inputs[0].detach())
         )
-    total, loss = batch_size(inputs), 0.0
+    weight = setup.loss.weight if isinstance(setup.loss, Weighted) else batch_size
+    total, loss = float(weight(targets)), 0.0
     for part, target in zip(method.cut(inputs), method.cut(targets), strict=True):
-        share = setup.loss(model(part), target) * (batch_size(part) / total)
+        share = setup.loss(model(part), target) * (float(weight(target)) / total)
         share.backward()
         loss += share.item()
     running: State = {}

@@ -1,6 +1,9 @@
 """The checks themselves, on methods that are right, or wrong in one way that is known."""
 
+from functools import partial
+
 import pytest
+import torch
 from fakes import (
     CountsTwice,
     EqualWeights,
@@ -13,7 +16,10 @@ from fakes import (
 )
 from torch import nn
 
-from repro.methods.checks import NAMES
+from repro.gpipe import PipelineConfig
+from repro.methods import Setup, make
+from repro.methods.checks import NAMES, examine
+from repro.models import build
 
 
 def test_what_is_right_is_ok_in_every_check():
@@ -59,4 +65,16 @@ def test_a_model_without_such_layers_has_nothing_to_check():
     assert {name for name, check in found.items() if check.verdict == "none"} == {
         "batch norm",
         "dropout",
+    }
+
+
+def test_a_mean_over_tokens_is_weighted_by_tokens():
+    model = build("translation", L=1, d=16, H=24, A=2, head_dim=8, V=32, S=12, T=13)
+    inputs, _ = model.batch(1, 0)
+    setup = Setup(
+        model.layers, model.loss, PipelineConfig(1, 4), sample=inputs, device=torch.device("cpu")
+    )
+    found = examine(partial(make, "repro"), setup, model.batch, 8)
+    assert {name for name, check in found.items() if check.verdict == "ok"} == set(NAMES) - {
+        "batch norm"
     }
