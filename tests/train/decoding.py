@@ -32,15 +32,23 @@ def made(stages: int, dropout: float = 0.0, replicas: int = 1) -> Pipeline:
     return Pipeline(layers, stages, 4, replicas=replicas, device="cpu", seed=SEED)
 
 
-def untrained(stages: int) -> Tensor:
-    """Translations by the initial weights; only the first stage has the sources."""
+def trained_a_little(stages: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Translations after three steps with dropout, and the weights of this stage.
+
+    Only the first stage has the sources.
+    """
     torch.set_num_threads(1)
     pipe = made(stages, dropout=0.5)
+    optimizer = torch.optim.Adam(pipe.parameters(), lr=1e-3)
+    for step in range(3):
+        inputs, targets = to_copy(9, step + 1)
+        pipe.train_step(inputs, targets, translation(0.1), optimizer)
     sources = to_copy(9, 0)[0][0]
     tokens = greedy(pipe, sources if pipe.is_first else None, T)
     assert pipe.module.training
+    weights = dict(pipe.module.state_dict())
     pipe.close()
-    return tokens
+    return tokens, weights
 
 
 def two_replicas() -> tuple[int, Tensor]:

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from decoding import MODEL, SEED, T, learns_to_copy, made, to_copy, two_replicas, untrained
+from decoding import MODEL, SEED, T, learns_to_copy, made, to_copy, trained_a_little, two_replicas
 from torch import Tensor, nn
 
 from repro.data.tokens import BOS, EOS, PAD
@@ -33,13 +33,23 @@ def sentence_by_sentence(model: nn.Module, sources: Tensor) -> list[list[int]]:
     return translations
 
 
-def test_any_number_of_stages_gives_the_tokens_of_a_plain_loop():
-    expected = sentence_by_sentence(unsplit(), to_copy(9, 0)[0][0])
-    assert len({tuple(tokens) for tokens in expected}) > 1
-    alone = untrained(1)
-    assert alone.tolist() == expected
-    for tokens in launch(untrained, 2, stages=2):
-        assert torch.equal(tokens, alone)
+def test_any_number_of_stages_gives_the_weights_and_the_tokens_of_one():
+    tokens, weights = trained_a_little(1)
+    of_stages = launch(trained_a_little, 2, stages=2)
+    for translations, _ in of_stages:
+        assert torch.equal(translations, tokens)
+    for name, weight in (of_stages[0][1] | of_stages[1][1]).items():
+        assert torch.equal(weight, weights.pop(name)), name
+    assert not weights
+
+
+def test_the_tokens_are_those_of_a_plain_loop_on_the_unsplit_model():
+    tokens, weights = trained_a_little(1)
+    model = unsplit()
+    model.load_state_dict(weights)
+    expected = sentence_by_sentence(model, to_copy(9, 0)[0][0])
+    assert len({tuple(translation) for translation in expected}) > 1
+    assert tokens.tolist() == expected
 
 
 def test_each_replica_translates_its_own_sentences():
