@@ -93,6 +93,68 @@ class Table:
         return {"N": self.N, "seed": self._order.seed, "examples": self._order.count}
 
 
+class Mixture:
+    """Batches of several tables, each example's table drawn with a probability.
+
+    Args:
+        counts: examples of each table.
+        probabilities: of each table; they add up to 1.
+        read: gives (inputs, targets) of [(table, example), ...].
+        N: examples of a mini-batch over all replicas.
+        seed: fixes the tables drawn, and the order within each.
+        labels: facts that every result must state.
+        replica: number of this replica.
+        replicas: D.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[int],
+        probabilities: Sequence[float],
+        read: Callable[[list[tuple[int, int]]], tuple[Any, Any]],
+        N: int,
+        seed: int,
+        labels: Mapping[str, str],
+        replica: int = 0,
+        replicas: int = 1,
+    ) -> None:
+        self.part = part_of(N, replica, replicas)
+        self.N, self.seed, self.labels = N, seed, dict(labels)
+        self._orders = [Order(count, seed) for count in counts]
+        self._probabilities, self._read = list(probabilities), read
+        self._batches = 0
+        self._positions = [0] * len(self._orders)
+
+    def next(self) -> tuple[Any, Any]:
+        """The next (inputs, targets) of this replica."""
+        rng = np.random.default_rng((self.seed, self._batches))
+        tables = rng.choice(len(self._orders), self.N, p=self._probabilities)
+        examples = np.empty(self.N, np.int64)
+        # All replicas draw the whole mini-batch, so that they agree on the positions.
+        for table, order in enumerate(self._orders):
+            places = np.flatnonzero(tables == table)
+            start = self._positions[table]
+            examples[places], _ = order.take(start, start + len(places))
+            self._positions[table] += len(places)
+        self._batches += 1
+        chosen = slice(self.part.start, self.part.stop)
+        pairs = zip(tables[chosen].tolist(), examples[chosen].tolist(), strict=True)
+        return self._read(list(pairs))
+
+    def state(self) -> dict[str, Any]:
+        """The number of batches, and of the examples that were read of each table."""
+        return {**self._identity(), "batches": self._batches, "positions": list(self._positions)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue after as many batches as `state` had read."""
+        check_state(state, self._identity())
+        self._batches, self._positions = state["batches"], list(state["positions"])
+
+    def _identity(self) -> dict[str, Any]:
+        counts = [order.count for order in self._orders]
+        return {"N": self.N, "seed": self.seed, "examples": counts, "p": self._probabilities}
+
+
 class Stream:
     """Batches of a `datasets.IterableDataset`, which is only read from front to back.
 

@@ -23,10 +23,9 @@ from repro.data.augment import Augment, Augmentation
 from repro.data.batches import Batches, Evaluation, Stream, Table
 from repro.data.images import GREY_MEAN, GREY_STD
 from repro.data.registry import DataSet, find
-from repro.data.sources import open_rows
+from repro.data.sources import TEST_EVERY, open_rows
 
 Labels = Literal["identity", "parity"]
-TEST_EVERY = 5  # one example of each class in so many is a test example
 _KEPT_BYTES = 2**30  # images are decoded once if all of them fit into this
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
 _IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label", "target")

@@ -7,7 +7,7 @@ sets follow Zipf's law: from 20,000 pairs down to 247, where the paper has 10^9 
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -230,7 +230,7 @@ def _meanings(source: str) -> Iterator[Meaning]:
     """Meanings without end; `source` seeds them. The order of the draws fixes the text."""
     rng = Random(source)
 
-    def concept(concepts: list[str]) -> str:
+    def concept(concepts: Sequence[str]) -> str:
         weights = accumulate(1 / rank for rank in range(1, len(concepts) + 1))
         return rng.choices(concepts, cum_weights=list(weights))[0]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from repro.data.registry import DataSet, offline
 
+TEST_EVERY = 5  # without a test set: one example (of each class) in so many is a test example
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 _TRAIN, _TEST = ("train", "training"), ("test", "validation", "val", "valid")
 
@@ -72,7 +73,7 @@ def _open_local(entry: DataSet, train: bool, stream: bool) -> tuple[Any, bool]:
     path = Path(entry.path).expanduser()
     if not path.exists():
         raise ValueError(
-            f"data={entry.name!r}: {path} does not exist; check the path, or try --data digits"
+            f"data={entry.name!r}: {path} does not exist; check the path; {offline(entry.kind)}"
         )
     form = entry.name.partition(":")[0]
     if form == "arrow":
