@@ -293,11 +293,14 @@ def _columns(entry: DataSet, rows: Any) -> tuple[str, str, bool]:
     """Names of source and target, and whether they stand inside the column "translation"."""
     if entry.hub:
         return entry.columns[1], ENGLISH, True
+    from datasets import Translation
+
     nested = rows.features.get("translation")
-    kinds = dict(nested) if nested is not None else rows.features
-    if nested is not None and hasattr(nested, "languages"):  # the type Translation of `datasets`
-        kinds = dict.fromkeys(nested.languages)
-    texts = [name for name, kind in kinds.items() if kind is None or kind.dtype == "string"]
+    if isinstance(nested, Translation):
+        texts = list(nested.languages)
+    else:
+        kinds = nested if isinstance(nested, dict) else rows.features
+        texts = [name for name, kind in kinds.items() if getattr(kind, "dtype", "") == "string"]
     targets = [name for name in (ENGLISH, "target") if name in texts]
     if len(texts) != 2:
         raise ValueError(

@@ -6,6 +6,7 @@ state; a copy on the Hub may lack images. The paper's Table 4 prints 3,369 test 
 
 import difflib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 Kind = Literal["images", "pairs"]
@@ -185,7 +186,9 @@ def find(name: str) -> DataSet:
     if base in LOCAL:
         if not detail:
             raise ValueError(f"data={name!r}: the path is missing; try {base}:some/folder")
-        return DataSet(name, "images", name, "yours", (0, 0), path=detail)
+        # The title is recorded with results, so it has no path of this machine.
+        title = f"{base}:{Path(detail).name}"
+        return DataSet(name, "images", title, "not known", (0, 0), path=detail)
     entry = DATA.get(base)
     if entry is None:
         close = difflib.get_close_matches(base, DATA, n=1)

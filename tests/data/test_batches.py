@@ -1,0 +1,147 @@
+import json
+
+import numpy as np
+import pytest
+
+from repro.data.batches import Evaluation, Mixture, Order, Stream, Table
+
+
+def read(examples, epochs):
+    return examples.tolist(), epochs.tolist()
+
+
+def table(N=4, seed=3, replica=0, replicas=1, count=10):
+    return Table(count, read, N, seed, {"data": "numbers"}, replica, replicas)
+
+
+def mixture(N=6, seed=3, replica=0, replicas=1):
+    counts, probabilities = (20, 3), (0.8, 0.2)
+    pairs = lambda chosen: (chosen, None)  # noqa: E731
+    return Mixture(counts, probabilities, pairs, N, seed, {}, replica, replicas)
+
+
+def stream(N=4, seed=3, replica=0, replicas=1, rows=23, shards=4):
+    from datasets import Dataset
+
+    source = Dataset.from_dict({"number": list(range(rows))})
+    collate = lambda batch, numbers: ([row["number"] for row in batch], numbers)  # noqa: E731
+    shuffled = source.to_iterable_dataset(num_shards=shards)
+    return Stream(shuffled, collate, N, seed, {}, replica, replicas, block=5)
+
+
+KINDS = [table, mixture, stream]
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_order_after_restore_is_the_same_at_any_batch(make, replicas):
+    batches = make(replica=replicas - 1, replicas=replicas)
+    states, expected = [], []
+    for _ in range(15):
+        states.append(json.dumps(batches.state()))
+        expected.append(batches.next())
+    for start, state in enumerate(states):
+        resumed = make(replica=replicas - 1, replicas=replicas)
+        resumed.next()  # what was read before `restore` does not matter
+        resumed.restore(json.loads(state))
+        assert [resumed.next() for _ in range(15 - start)] == expected[start:]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_reading_on_does_not_change_a_state(make):
+    batches = make()
+    batches.next()
+    state = batches.state()
+    kept = json.dumps(state)
+    for _ in range(8):
+        batches.next()
+    assert json.dumps(state) == kept
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_seed_fixes_the_order(make):
+    first, same, other = ([b.next() for _ in range(4)] for b in (make(), make(), make(seed=4)))
+    assert first == same
+    assert first != other
+
+
+def test_every_epoch_has_every_example_in_a_new_order():
+    order = Order(10, seed=0)
+    examples, epochs = order.take(0, 30)
+    assert epochs.tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    orders = [tuple(examples[epochs == epoch]) for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in orders)
+    assert len(set(orders)) == 3
+    # The same whichever positions are asked for first.
+    assert np.array_equal(Order(10, seed=0).take(13, 25)[0], examples[13:25])
+
+
+def test_all_batches_have_n_examples_also_where_an_epoch_ends():
+    batches = table(N=4)
+    sizes = {len(batches.next()[0]) for _ in range(9)}
+    assert sizes == {4}
+    assert len(table(N=24).next()[0]) == 24  # more than there are
+
+
+@pytest.mark.parametrize("make", [table, mixture])
+def test_parts_of_the_replicas_are_the_batch_of_one(make):
+    whole, parts = make(N=6), [make(N=6, replica=r, replicas=3) for r in range(3)]
+    for _ in range(5):
+        assert [x for part in parts for x in part.next()[0]] == whole.next()[0]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_streams_of_two_replicas_are_disjoint_and_together_the_whole(shards):
+    seen = []
+    for replica in range(2):
+        batches = stream(N=4, replica=replica, replicas=2, rows=24, shards=shards)
+        seen.append({number for _ in range(6) for number in batches.next()[0]})
+    assert not seen[0] & seen[1]
+    assert seen[0] | seen[1] == set(range(24))
+
+
+def test_a_stream_reads_every_example_once_an_epoch_and_numbers_it():
+    batches = stream(N=1, rows=12)
+    read = [batches.next() for _ in range(24)]
+    epochs = [[row for row, [(e, _)] in read if e == epoch] for epoch in (0, 1)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [[number] for number in range(12)]
+    assert epochs[0] != epochs[1]
+    assert all(row == [number] for row, [(_, number)] in read)
+
+
+def test_a_mixture_draws_by_probability_and_reads_each_table_in_turn():
+    batches = mixture(N=6)
+    drawn = [pair for _ in range(200) for pair in batches.next()[0]]
+    share = sum(table == 1 for table, _ in drawn) / len(drawn)
+    assert 0.16 < share < 0.24
+    second = [example for table, example in drawn if table == 1]
+    assert sorted(second[:3]) == sorted(second[3:6]) == [0, 1, 2]
+
+
+def test_a_state_of_another_order_is_refused():
+    state = table(N=4).state()
+    with pytest.raises(ValueError, match=r"N=5: .* made with N=4") as error:
+        table(N=5).restore(state)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="examples=11"):
+        table(count=11).restore(state)
+
+
+def test_a_batch_must_divide_by_the_replicas():
+    with pytest.raises(ValueError, match=r"N=5: .* try N=4"):
+        table(N=5, replicas=2)
+    with pytest.raises(ValueError, match="replica=2"):
+        table(replica=2, replicas=2)
+
+
+def test_a_replica_without_examples_says_so():
+    with pytest.raises(ValueError, match="no examples"):
+        stream(N=4, replica=3, replicas=4, rows=2, shards=1).next()
+
+
+def test_evaluation_has_every_example_once():
+    batches = Evaluation(10, read, 4, {})
+    assert len(batches) == 3
+    assert [examples for examples, _ in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert batches[-1] == batches[2]
+    assert batches[1:] == [batches[1], batches[2]]

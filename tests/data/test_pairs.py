@@ -1,0 +1,207 @@
+import json
+
+import pytest
+import torch
+
+from repro.data.languages import LANGUAGES, corpus
+from repro.data.pairs import (
+    evaluation_pairs,
+    learn_vocabulary,
+    open_languages,
+    open_pairs,
+    sampling,
+)
+from repro.data.tokens import BOS, EOS, PAD
+
+SMALL = ("toy:golf", "toy:hotel", "toy:india")
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return learn_vocabulary(SMALL, 600)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    """parquet is converted into the cache of `datasets`; give each test one of its own."""
+    from datasets import config
+
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def test_batches_have_the_shapes_and_ends_of_the_design(vocabulary):
+    batches = open_pairs("toy:india", vocabulary, S=40, T=30, N=8, seed=0)
+    (source, target_in), targets = batches.next()
+    assert source.shape == (8, 40)
+    assert target_in.shape == targets.shape == (8, 30)
+    assert {source.dtype, target_in.dtype, targets.dtype} == {torch.int64}
+    assert (target_in[:, 0] == BOS).all()
+    for row in [*source.tolist(), *targets.tolist()]:
+        end = row.index(EOS)
+        assert PAD not in row[:end]
+        assert set(row[end + 1 :]) <= {PAD}
+    # The decoder's input is its target, one position later.
+    inside = targets[:, :-1] * (targets[:, :-1] != EOS)
+    assert torch.equal(target_in[:, 1:], inside)
+    sentences = dict(corpus("india"))
+    assert len(sentences) == 247
+    for row, translation in zip(source, targets, strict=True):
+        assert sentences[vocabulary.decode(row)] == vocabulary.decode(translation)
+
+
+def test_long_sentences_are_cut_and_still_end(vocabulary):
+    (source, target_in), targets = open_pairs("toy:india", vocabulary, 4, 3, 16, 0).next()
+    assert (source[:, -1] == EOS).all()
+    assert (targets[:, -1] == EOS).all()
+    assert torch.equal(target_in[:, 1:], targets[:, :-1])
+
+
+def test_order_after_restore_is_the_same(vocabulary):
+    make = lambda: open_pairs(SMALL, vocabulary, 20, 16, 30, 0, temperature=5)  # noqa: E731
+    batches = make()
+    for _ in range(30):  # past an epoch of each language
+        batches.next()
+    state = json.loads(json.dumps(batches.state()))
+    expected = [batches.next()[1] for _ in range(3)]
+    resumed = make()
+    resumed.restore(state)
+    assert all(torch.equal(resumed.next()[1], targets) for targets in expected)
+
+
+def test_replicas_share_the_batch(vocabulary):
+    def targets(replica=0, replicas=1):
+        batches = open_pairs(SMALL, vocabulary, 20, 16, 12, 0, 5.0, replica, replicas)
+        return [batches.next()[1] for _ in range(3)]
+
+    halves = zip(targets(0, 2), targets(1, 2), strict=True)
+    assert all(
+        torch.equal(torch.cat(half), whole) for half, whole in zip(halves, targets(), strict=True)
+    )
+
+
+def test_a_temperature_evens_out_the_languages():
+    assert sampling([900, 100], 1) == pytest.approx([0.9, 0.1])
+    assert sampling([900, 100], 2) == pytest.approx([0.75, 0.25])
+    assert sampling([900, 100], 1e9) == pytest.approx([0.5, 0.5])
+    with pytest.raises(ValueError, match="temperature=0: must be positive"):
+        sampling([1], 0)
+
+
+def test_labels_say_what_was_mixed(vocabulary):
+    alone = open_pairs("toy:india", vocabulary, 8, 8, 2, 0).labels
+    mixed = open_pairs(SMALL, vocabulary, 8, 8, 2, 0, temperature=5).labels
+    assert alone == {"data": "toy languages"}
+    assert mixed == {"data": "toy languages", "languages": "3", "temperature": "5"}
+
+
+def test_toy_is_all_nine_languages():
+    languages = open_languages("toy")
+    assert [language.name for language in languages] == [f"toy:{name}" for name in LANGUAGES]
+    assert [language.count for language in languages] == [x.size for x in LANGUAGES.values()]
+
+
+def test_a_test_set_keeps_its_references_in_order(vocabulary):
+    test = evaluation_pairs("toy:golf", vocabulary, 40, 30, N=64, count=150)
+    assert [len(targets) for _, targets in test.batches] == [64, 64, 22]
+    assert (
+        list(zip(test.sources, test.references, strict=True))
+        == corpus("golf", 200, split="test")[:150]
+    )
+    decoded = [vocabulary.decode(row) for _, targets in test.batches for row in targets]
+    assert decoded == test.references
+
+
+def rows_of_pairs(nested):
+    from datasets import Dataset
+
+    pairs = corpus("india", 20)
+    if nested:
+        return Dataset.from_dict({"translation": [{"de": s, "en": t} for s, t in pairs]})
+    return Dataset.from_dict({"en": [t for _, t in pairs], "de": [s for s, _ in pairs]})
+
+
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_parquet_and_arrow(tmp_path, form, nested):
+    path = tmp_path / "pairs.parquet"
+    if form == "parquet":
+        rows_of_pairs(nested).to_parquet(path)
+    else:
+        rows_of_pairs(nested).save_to_disk(path)
+    (train,), (test,) = (open_languages(f"{form}:{path}", train) for train in (True, False))
+    pairs = corpus("india", 20)
+    assert [train.pair(k) for k in range(train.count)] == [
+        pair for k, pair in enumerate(pairs) if k % 5 < 4
+    ]
+    assert [test.pair(k) for k in range(test.count)] == pairs[4::5]
+
+
+def test_a_translation_column_of_the_hub_is_read(tmp_path):
+    from datasets import Dataset, Features, Translation
+
+    rows = {"translation": [{"de": "guten tag", "en": "good day"}] * 5}
+    features = Features({"translation": Translation(languages=["de", "en"])})
+    Dataset.from_dict(rows, features).save_to_disk(tmp_path / "rows")
+    (language,) = open_languages(f"arrow:{tmp_path / 'rows'}")
+    assert language.pair(0) == ("guten tag", "good day")
+
+
+def test_text_files(tmp_path):
+    for stem, lines in (("train", ["eins", "zwei"]), ("test", ["drei"])):
+        (tmp_path / f"{stem}.de").write_text("\n".join(lines) + "\n", "utf-8")
+        (tmp_path / f"{stem}.en").write_text("\n".join(x.upper() for x in lines) + "\n", "utf-8")
+    (train,), (test,) = (open_languages(f"folder:{tmp_path}", train) for train in (True, False))
+    assert [train.pair(k) for k in range(train.count)] == [("eins", "EINS"), ("zwei", "ZWEI")]
+    assert test.count == 1
+    (tmp_path / "train.de").write_text("eins\n", "utf-8")
+    refused("train.de has 1 lines and train.en 2", f"folder:{tmp_path}")
+    (tmp_path / "train.de").unlink()
+    refused(
+        r"two files train.XX and train.en of one sentence a line; it has train.en",
+        f"folder:{tmp_path}",
+    )
+
+
+def refused(match, names):
+    with pytest.raises(ValueError, match=match) as error:
+        open_languages(names)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_names(tmp_path):
+    refused("language='latin'", "toy:latin")
+    refused("name the language too, such as opus100:de-en", "opus100")
+    refused("are images, not sentences; try toy", "cifar10")
+    refused("does not exist; .*--data toy", f"parquet:{tmp_path / 'none'}")
+    refused("no language is named", [])
+
+
+def test_an_empty_language(tmp_path):
+    for name in ("train.de", "train.en"):
+        (tmp_path / name).write_text("", "utf-8")
+    refused("the language is empty: it has no training pair; leave it out, or try toy",
+            ["toy:india", f"folder:{tmp_path}"])  # fmt: skip
+
+
+def test_columns_that_are_no_pairs(tmp_path):
+    from datasets import Dataset
+
+    Dataset.from_dict({"text": ["a"]}).to_parquet(tmp_path / "text.parquet")
+    refused("it has the columns text", f"parquet:{tmp_path / 'text.parquet'}")
+
+
+def test_no_network(monkeypatch):
+    import datasets
+
+    def load_dataset(*arguments, **keywords):
+        raise ConnectionError("Couldn't reach it")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    refused(
+        "Helsinki-NLP/opus-100 cannot be read .*without a network try --data toy", "opus100:de-en"
+    )
+
+
+def test_sequences_that_are_too_short(vocabulary):
+    with pytest.raises(ValueError, match="S=1: must be at least 2 tokens"):
+        open_pairs("toy:india", vocabulary, 1, 8, 2, 0)

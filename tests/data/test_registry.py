@@ -1,0 +1,68 @@
+import re
+
+import pytest
+
+from repro.data.registry import DATA, find
+from repro.paper import numbers
+
+PAPER = {
+    "ImageNet-2012": "imagenet",
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+    "Stanford Cars": "cars",
+    "Oxford Pets": "pets",
+    "Food-101": "food101",
+    "FGVC Aircraft": "aircraft",
+    "Birdsnap": "birdsnap",
+}
+
+
+def test_every_data_set_of_the_paper_or_its_stand_in_has_an_entry():
+    assert set(DATA) == {
+        *("digits", "cifar10", "cifar100", "imagenet", "cars", "pets", "food101", "aircraft"),
+        *("birdsnap", "wmt14-de-en", "opus100", "toy"),
+    }
+
+
+@pytest.mark.parametrize("entry", DATA.values(), ids=DATA.keys())
+def test_a_revision_is_a_whole_commit_hash(entry):
+    # The Hub takes no shortened one.
+    assert entry.revision is None or re.fullmatch("[0-9a-f]{40}", entry.revision)
+    assert entry.title
+    assert entry.licence
+
+
+def test_sizes_and_classes_are_those_of_the_paper():
+    for row in numbers.table4():
+        entry = DATA[PAPER[row.dataset]]
+        # The pets have 3,669 test images; the paper prints 3,369.
+        test = 3_669 if entry.name == "pets" else row.test
+        assert (*entry.examples, entry.classes) == (row.train, test, row.classes)
+
+
+def test_names_choose_classes_and_languages():
+    assert find("digits:5-9").chosen == range(5, 10)
+    assert find("cifar100:7").chosen == range(7, 8)
+    assert find("opus100:de-en").config == find("opus100:en-de").config == "de-en"
+    assert find("opus100:gl-en").config == "en-gl"
+    assert find("opus100:gl-en").columns == ("translation", "gl")
+    assert find("folder:some/where").path == "some/where"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifra10", "did you mean 'cifar10'"),
+        ("mnist", "allowed are digits, cifar10"),
+        ("digits:3-12", "two numbers from 0 to 9"),
+        ("digits:4-3", "two numbers from 0 to 9"),
+        ("digits:few", "two numbers from 0 to 9"),
+        ("folder:", "try folder:some/folder"),
+        ("wmt14-de-en:fr", "try wmt14-de-en"),
+    ],
+)
+def test_a_wrong_name_is_one_line(name, message):
+    with pytest.raises(ValueError, match=message) as error:
+        find(name)
+    assert "\n" not in str(error.value)
+    assert repr(name) in str(error.value)
