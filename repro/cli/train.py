@@ -1,7 +1,6 @@
 """`repro train`: trains an image model to an accuracy, with checkpoints from which it goes on."""
 
 import dataclasses
-import math
 import shlex
 import sys
 import warnings
@@ -14,11 +13,12 @@ import tyro
 from repro.cli.options import parse_named
 from repro.harness import machine
 from repro.harness.catalog import pairs
-from repro.harness.spec import slug
+from repro.harness.spec import Checkpoint, slug
 from repro.harness.warned import Warned
 from repro.io import signals
 
 if TYPE_CHECKING:
+    from repro.data.batches import Batches
     from repro.train.history import History
     from repro.train.recipe import Recipe
 
@@ -45,8 +45,8 @@ class TrainOptions:
     """how training images are changed at random"""
     K: int = 1
     """stages, a process each"""
-    M: int = 4
-    """micro-batches"""
+    M: int | None = None
+    """micro-batches; by default 4 K, and 1 with one stage"""
     D: int = 1
     """replicas of the pipeline"""
     N: int = 64
@@ -63,6 +63,8 @@ class TrainOptions:
     """learning rate at its peak, instead of the recipe's"""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """in which the layers run; weights stay float32"""
+    checkpoint: Checkpoint | None = None
+    """which micro-batches are recomputed; by default always, and never with one stage"""
     balance: Literal["parameters", "uniform"] = "parameters"
     """what the stages have alike"""
     seed: int = 0
@@ -81,6 +83,13 @@ class TrainOptions:
     """of each process on the CPU; by default the cores divided by the processes"""
     wandb: Literal["offline", "online", "disabled"] = "offline"
     """Weights & Biases; training never depends on it"""
+
+    @property
+    def micro_batches(self) -> int:
+        """M."""
+        if self.M is not None:
+            return self.M
+        return 1 if self.K == 1 else 4 * self.K
 
     @property
     def folder(self) -> Path:
@@ -133,10 +142,11 @@ def _check(options: TrainOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name} {value}: allowed is a whole number from 1 up")
-    if options.N % options.D or options.N // options.D < options.M:
+    if options.N % options.D or options.micro_batches > options.N // options.D:
         raise ValueError(
-            f"--N {options.N}: allowed is a multiple of D={options.D} with at least M={options.M} "
-            f"examples for each replica; try --N {options.M * options.D * 4}"
+            f"--N {options.N}: allowed is a multiple of D={options.D} with at least "
+            f"M={options.micro_batches} examples for each replica; try --N "
+            f"{options.micro_batches * options.D * 4}"
         )
     if not options.epochs > 0:
         raise ValueError(f"--epochs {options.epochs}: allowed is a number above 0")
@@ -184,7 +194,7 @@ def _work(options: TrainOptions) -> Trained:
     import torch.distributed as dist
 
     from repro.cli.train_progress import TrainingProgress
-    from repro.data import images
+    from repro.data.classification import count_classes, evaluation_images, open_images
     from repro.gpipe import NonFiniteError, Pipeline
     from repro.models import build
     from repro.train.losses import accuracy, classification
@@ -193,7 +203,7 @@ def _work(options: TrainOptions) -> Trained:
     warnings.showwarning = Warned().show
     size = options.image or (32 if options.data in _SMALL else 224)
     replica = dist.get_rank() // options.K
-    train = images.open_images(
+    batches = open_images(
         options.data,
         size,
         options.N,
@@ -202,26 +212,33 @@ def _work(options: TrainOptions) -> Trained:
         replica=replica,
         replicas=options.D,
     )
-    test = images.open_images(options.data, size, options.N, options.seed, train=False)
-    model = build(options.model, **_model_arguments(options, size, train.classes))
-    recipe = _recipe(options, train.count)
+    classes = count_classes(options.data)
+    model = build(options.model, **_model_arguments(options, size, classes))
+    if model.unit != "images/s":
+        raise ValueError(
+            f"model={options.model!r}: no image model, and this command trains on images; "
+            "repro.train in Python trains any model"
+        )
+    examples = _count_examples(options, batches)
+    recipe = _recipe(options, examples)
     pipe = Pipeline(
         model.layers,
         options.K,
-        options.M,
+        options.micro_batches,
         replicas=options.D,
+        checkpoint=options.checkpoint or ("never" if options.K == 1 else "always"),
         balance=options.balance,
         seed=options.seed,
     )
-    epoch = max(1, round(train.count / options.N))
-    steps = options.steps or math.ceil(options.epochs * train.count / options.N)
+    epoch = max(1, round(examples / options.N))
+    steps = options.steps or max(1, round(options.epochs * epoch))
     settings = {
         "model": options.model,
         "model_args": list(options.model_args),
         "image": size,
         "augment": options.augment,
         "N": options.N,
-        "M": options.M,
+        "M": options.micro_batches,
         "seed": options.seed,
     }
     every = options.every or epoch
@@ -229,10 +246,10 @@ def _work(options: TrainOptions) -> Trained:
         pipe,
         classification(recipe.label_smoothing),
         recipe,
-        train,
+        batches,
         folder=options.folder,
         save_every=every,
-        evaluation=test,
+        evaluation=evaluation_images(options.data, size, options.N),
         evaluate_every=every,
         metrics={"accuracy": accuracy},
         settings=settings,
@@ -252,6 +269,16 @@ def _work(options: TrainOptions) -> Trained:
             f"{error}; try a lower --lr, and --resume from the last checkpoint"
         ) from None
     return Trained(trainer.settings, history)
+
+
+def _count_examples(options: TrainOptions, batches: "Batches") -> int:
+    """Training images of an epoch; raises a one-line ValueError where nobody knows."""
+    from repro.data.registry import find
+
+    examples = batches.state().get("examples") or find(options.data).examples[0]
+    if not examples:
+        raise ValueError(f"--data {options.data}: how many images it has is not known here")
+    return examples
 
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:

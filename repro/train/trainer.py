@@ -14,11 +14,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from repro.data.batches import Batches
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.save_load import together
 from repro.gpipe.comm.control_channel import Wire
@@ -36,27 +37,6 @@ from repro.train.schedules import learning_rate
 
 Report = Callable[[History], None]
 Count = Callable[[Any, Any], int]  # (inputs, targets) -> examples, or tokens, for the throughput
-
-
-class Batches(Protocol):
-    """Mini-batches of one replica, without end, in an order that a seed fixes."""
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Facts that every result must state."""
-        ...
-
-    def next(self) -> tuple[Any, Any]:
-        """The next inputs and targets."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Where the order stands, as JSON."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        ...
 
 
 def count_examples(inputs: Any, _targets: Any) -> int:

@@ -1,0 +1,159 @@
+"""`repro train` from end to end, on a small model and the digits."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from repro.cli.main import main
+from repro.cli.train_progress import TrainingProgress
+from repro.gpipe import whole_state_dict
+from repro.train import checkpoints
+from repro.train.history import Evaluation, History, Step
+
+HERE = Path(__file__).parent
+QUICK = ["import:small_model:layers", "--image", "8", "--N", "32", "--wandb", "disabled"]
+SGD = ["--recipe", "sgd", "--lr", "0.1"]
+
+
+@pytest.fixture(autouse=True)
+def beside_the_model(monkeypatch):
+    """Models are looked up from the current folder, also by the processes that are started."""
+    monkeypatch.chdir(HERE)
+
+
+def train(folder, *arguments):
+    return main(["train", *QUICK, *SGD, "--out", str(folder), *map(str, arguments)])
+
+
+@pytest.mark.slow
+def test_a_training_learns_and_goes_on(tmp_path, capfd):
+    assert train(tmp_path / "run", "--epochs", 2) == 0
+    out = capfd.readouterr().out
+    accuracy = [float(share) for share in re.findall(r"accuracy ([\d.]+)%", out)]
+    assert len(accuracy) == 2
+    assert accuracy[-1] > 70
+    assert out.splitlines()[-1] == f"checkpoints: {tmp_path / 'run'}"
+
+    # On two stages, which have another default of M.
+    assert train(tmp_path / "run", "--epochs", 3, "--resume", "--K", 2, "--M", 1) == 0
+    out = capfd.readouterr().out
+    (line, *_) = out.splitlines()
+    assert "goes on after step 90" in line
+    newest = checkpoints.committed(tmp_path / "run")[-1]
+    assert newest.name == "step-000135"
+    assert whole_state_dict(newest)["3.weight"].shape == (10, 32)
+    steps = checkpoints.read_history(newest).steps
+    assert [step.step for step in steps] == list(range(1, 136))
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_and_fine_tuning(tmp_path, capfd):
+    """Three classes of the user's, in place of the digits' ten."""
+    for number, name in enumerate(["red", "green", "blue"]):
+        for split, count in (("train", 12), ("test", 4)):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for n in range(count):
+                colour = [20 * n, 20 * n, 20 * n]
+                colour[number] = 255
+                Image.new("RGB", (10, 9), tuple(colour)).save(folder / f"{n}.png")
+    data = ["--data", f"folder:{tmp_path / 'images'}", "--N", 12, "--steps", 12]
+    assert train(tmp_path / "digits", "--steps", 2) == 0
+    assert train(tmp_path / "run", *data, "--start-from", tmp_path / "digits") == 0
+    assert "accuracy 100.0%" in capfd.readouterr().out
+    state = whole_state_dict(checkpoints.committed(tmp_path / "run")[-1])
+    assert state["3.weight"].shape == (3, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--data", "digts"], r"data='digts'.*did you mean 'digits'"),
+        (["--recipe-args", "eam=null"], r"--recipe-args eam: .*did you mean 'ema'"),
+        (["--K", "9"], r"stages=9"),
+    ],
+)
+def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
+    assert train(tmp_path, *arguments, "--steps", "1") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert re.search(problem, line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--K", "0"], "--K 0: allowed is a whole number from 1 up"),
+        (["--N", "7", "--D", "2"], "--N 7: allowed is a multiple of D=2"),
+        (["--N", "4", "--M", "8"], "at least M=8 examples"),
+        (["--epochs", "0"], "--epochs 0.0: allowed is a number above 0"),
+        (["--resume", "--start-from", "x"], "allowed is one of the two"),
+    ],
+)
+def test_numbers_out_of_range(tmp_path, capfd, arguments, problem):
+    assert train(tmp_path, *arguments) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert problem in line
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "run"
+    arguments = [*QUICK, *SGD, "--out", str(folder), "--every", "5", "--epochs", "100000"]
+    root = str(HERE.parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "repro", "train", *arguments],
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while not checkpoints.committed(folder) and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    (line,) = error.splitlines()
+    kept = checkpoints.committed(folder)[-1]
+    assert line.startswith(f"interrupted: {kept} is kept; `repro train import:small_model")
+    assert line.endswith("--resume` goes on")
+
+
+def history(count):
+    steps = [Step(n + 1, 2.0, 0.1, 0.5, 16) for n in range(count)]
+    return History(steps, [Evaluation(n + 1, {"accuracy": 0.5}) for n in range(1, count, 2)])
+
+
+def test_without_a_terminal_plain_lines_are_rare():
+    out = io.StringIO()
+    progress = TrainingProgress(4, "images/s", out)
+    for count in range(1, 5):
+        progress(history(count))
+    assert out.getvalue().splitlines() == [
+        "step 2, evaluated: accuracy 50.0%",
+        "step 4, evaluated: accuracy 50.0%",
+    ]
+
+
+def test_on_a_terminal_a_line_is_rewritten():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out = Terminal()
+    progress = TrainingProgress(4, "images/s", out)
+    progress(history(3))
+    text = "step 3 of 4 · loss 2 · accuracy 50.0% · 32.0 images/s · 1 s left"
+    assert out.getvalue().endswith(f"\r\x1b[2K{text}")
+    progress(history(4))
+    assert out.getvalue().endswith("step 4, evaluated: accuracy 50.0%\n")
