@@ -25,7 +25,7 @@ from torch.nn import functional
 from repro.data import images
 from repro.models import genotypes
 from repro.models.genotypes import GENOTYPES, Genotype
-from repro.models.model import Model, require
+from repro.models.model import Model, digits, require
 from repro.models.operations import BN_EPSILON, OPERATIONS, FactorizedReduction, conv
 
 STEM_FILTERS = 32
@@ -201,17 +201,11 @@ def amoebanet(
     return Model(
         name=f"amoebanet-{variant}",
         layers=tuple(layers),
-        batch=partial(_batch, image, num_classes),
+        batch=partial(digits, image, num_classes),
         loss=loss,
         unit="images/s",
         labels={"aux_head": "yes" if aux_head else "no", "data": images.LABEL},
     )
-
-
-def _batch(image: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
-    """N digits; see num_classes."""
-    inputs, labels = images.batch(N, image, seed)
-    return inputs, labels % classes
 
 
 def _layers(

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from repro.data import images
+
 
 @dataclass(frozen=True)
 class Model:
@@ -34,3 +36,12 @@ def require(holds: bool, name: str, value: object, allowed: str, tip: str) -> No
     """Raise a one-line ValueError about the argument `name` unless `holds`."""
     if not holds:
         raise ValueError(f"{name}={value!r}: allowed is {allowed}; try {tip}")
+
+
+def digits(image: int, classes: int, N: int, seed: int) -> tuple[Tensor, Tensor]:
+    """N digits as images [N, 3, image, image] and classes [N].
+
+    Where there are fewer than ten classes, the digits count modulo their number.
+    """
+    inputs, labels = images.batch(N, image, seed)
+    return inputs, labels % classes

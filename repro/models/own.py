@@ -13,6 +13,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from repro.data import images
 from repro.gpipe.errors import did_you_mean
 from repro.io.untrusted import message
 from repro.models.arguments import UnusableError, check_names
-from repro.models.model import Model, require
+from repro.models.model import Model, digits, require
 
 FORM = "import:package.module:function"
 
@@ -35,7 +36,8 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
     Args:
         path: package.module:function.
         image: height and width of the digits; passed to the function if it has this parameter.
-        num_classes: at least the digits' 10; passed to the function if it has this parameter.
+        num_classes: passed to the function if it has this parameter. Where there are fewer than
+            ten, `Model.batch` counts the digits modulo their number.
         arguments: other arguments of the function.
     """
     function = _function(path)
@@ -43,9 +45,7 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
     of_data = {"image": image, "num_classes": num_classes}
     arguments |= {name: value for name, value in of_data.items() if name in accepted}
     check_names(f"import:{path}", function, arguments, also=tuple(of_data))
-    require(
-        num_classes >= 10, "num_classes", num_classes, "10 (the digits) or more", "num_classes=10"
-    )
+    require(num_classes >= 2, "num_classes", num_classes, "2 or more", "num_classes=10")
     require(image >= 1, "image", image, "a height and width from 1 up", "image=32")
     # The function may return modules with weights, which must be the same in every process.
     with torch.random.fork_rng(devices=[]):
@@ -56,7 +56,7 @@ def own(path: str, /, image: int = 32, num_classes: int = 10, **arguments: Any) 
     return Model(
         name=f"import:{path}",
         layers=_layers(path, returned),
-        batch=lambda N, seed: images.batch(N, image, seed),
+        batch=partial(digits, image, num_classes),
         loss=functional.cross_entropy,
         unit="images/s",
         labels={"data": images.LABEL},

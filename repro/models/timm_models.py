@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from repro.data import images
 from repro.gpipe.errors import did_you_mean
-from repro.models.model import Model, require
+from repro.models.model import Model, digits, require
 
 SUPPORTED = (
     "ResNet (resnet*, resnext*, seresnet*, wide_resnet*) and VisionTransformer (vit_*, deit_* "
@@ -44,15 +44,10 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
     Args:
         variant: timm's name of a model of one of the `SUPPORTED` families.
         image: height and width of the images; by default those of the variant.
-        num_classes: at least the digits' 10.
+        num_classes: from 2 up. Where there are fewer than ten, `Model.batch` counts the digits
+            modulo their number.
     """
-    require(
-        10 <= num_classes <= 2**24,
-        "num_classes",
-        num_classes,
-        "10 (the digits) to 2^24",
-        "num_classes=10",
-    )
+    require(2 <= num_classes <= 2**24, "num_classes", num_classes, "2 to 2^24", "num_classes=10")
     require(
         image is None or 32 <= image <= 2**14,
         "image",
@@ -65,7 +60,7 @@ def timm_model(variant: str, /, image: int | None = None, num_classes: int = 100
     return Model(
         name=f"timm:{variant}",
         layers=[partial(_layer, whole, part) for part in _parts(variant, whole)],
-        batch=lambda N, seed: images.batch(N, size, seed),
+        batch=partial(digits, size, num_classes),
         loss=functional.cross_entropy,
         unit="images/s",
         labels={"data": images.LABEL},

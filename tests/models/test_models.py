@@ -92,3 +92,10 @@ def test_importing_the_models_imports_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18", "amoebanet-d"])
+def test_fewer_classes_than_digits(name):
+    """As a user's data have them; the digits then count modulo that number."""
+    _, targets = build(name, image=32, num_classes=3).batch(32, 0)
+    assert set(targets.tolist()) == {0, 1, 2}
