@@ -25,7 +25,7 @@ ALLOWED = {
     "simulate": {"gpipe"},
     "train": {"io", "gpipe", "data", "models"},
     "methods": {"gpipe", "models"},
-    "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods"},
+    "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods", "train"},
     "report": {"io", "gpipe", "paper", "simulate", "harness"},
     "experiments": {"gpipe", "paper", "costs", "simulate", "harness", "report"},
     "cli": {

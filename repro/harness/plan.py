@@ -296,7 +296,7 @@ def _bases(name: str, specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
 
     They are the same run at K=1, at K=2 and M=1, and by our own library.
     """
-    if specs[name].K == 1 or specs[name].task == "fit":
+    if specs[name].K == 1 or specs[name].task in ("fit", "learn"):
         return ()
     changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
     bases = (baseline(specs[name], specs, **changed) for changed in changes)
@@ -311,12 +311,12 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run; empty when it can."""
-    # Emulated stages wait instead of computing, fits and checks time nothing: they can share a
+    # Emulated stages wait instead of computing, and some tasks time nothing: they can share a
     # device.
     # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     emulated = spec.fidelity == "emulated"
     needs_own_gpu = spec.library == "torch" and machine.device == "cuda"
-    timed = spec.task not in ("fit", "check") and not emulated
+    timed = spec.task not in ("fit", "check", "learn") and not emulated
     shares_devices = not timed and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
         return f"needs {spec.devices} devices"

@@ -340,6 +340,30 @@ class RooflineRound(_Round):
     calibration: Calibration
 
 
+class LearnRound(_Round):
+    """A training to an accuracy or a translation quality.
+
+    Attributes:
+        loss: of each step.
+        metrics: name -> value on the test data after the last step: "loss", "accuracy" (share),
+            "nll" (nats a token), "bleu" (mean over the languages), "bleu toy:alfa".
+        parameters: of the model.
+        seconds: of all steps, data included.
+        examples: of all steps.
+        digest: SHA-256 of all weights and buffers.
+        weights: values at evenly spaced places over all weights; empty unless asked for.
+    """
+
+    task: Literal["learn"] = "learn"
+    loss: Annotated[list[Measure], Field(min_length=1)]
+    metrics: dict[str, Measure]
+    parameters: Count
+    seconds: Seconds
+    examples: Count
+    digest: str
+    weights: list[float] = []
+
+
 def _task(record: Any) -> str:
     """The task of a record: the discriminator of `RoundRecord`."""
     if not isinstance(record, Mapping):
@@ -351,7 +375,7 @@ def _task(record: Any) -> str:
     return next((task for name, task in by_content.items() if record.get(name)), "train")
 
 
-RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound
+RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound
 
 
 @cache
@@ -363,7 +387,8 @@ def _round_adapter() -> TypeAdapter[RoundRecord]:
             | Annotated[CheckRound, Tag("check")]
             | Annotated[FitRound, Tag("fit")]
             | Annotated[CalibrateRound, Tag("calibrate")]
-            | Annotated[RooflineRound, Tag("roofline")],
+            | Annotated[RooflineRound, Tag("roofline")]
+            | Annotated[LearnRound, Tag("learn")],
             Discriminator(_task),
         ]
     )

@@ -37,7 +37,7 @@ Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]
 Library = Literal["repro", "torch", "torchgpipe"]
 Transport = Literal["auto", "shm", "gloo"]
-Task = Literal["train", "check", "fit", "calibrate", "roofline"]
+Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 ON_CPU: tuple[Scale, ...] = ("smoke", "gpu-dry", "laptop")
@@ -92,6 +92,30 @@ class Link(Frozen):
     overlap: Annotated[bool, Field(strict=True)] = True
 
 
+class Training(Frozen):
+    """What a run of the task "learn" trains on and evaluates; `repro.harness.tasks.learn` does it.
+
+    Attributes:
+        data: names of data sets, see `repro.data.registry`: one of images, or several languages.
+        data_args: of images, arguments of `repro.data.classification.open_images` such as classes
+            (first, last), per_class, rotate and labels. Of languages: vocabulary (ids), S, T and
+            temperature.
+        recipe: fields of `repro.train.recipe.Recipe`.
+        steps: of a pretraining; that of a run is its own `steps`.
+        decode: test sentences of each language that are translated and scored by BLEU; 0: none.
+        pretraining: trained before, for its weights of all layers but the last.
+        weights: how many weights are recorded, evenly spaced over all, to compare runs by.
+    """
+
+    data: tuple[str, ...] = Field(min_length=1)
+    data_args: dict[str, Any] = {}
+    recipe: dict[str, Any]
+    steps: Count = 0
+    decode: Count = 0
+    pretraining: "Training | None" = None
+    weights: Count = 0
+
+
 class RunSpec(Frozen):
     """One point of a sweep, in the paper's letters.
 
@@ -124,7 +148,8 @@ class RunSpec(Frozen):
         task: "train" times steps. "check" holds the library against the unsplit model
             (`repro.methods.checks`). "fit" searches for the largest model (`repro.costs.fit`).
             "calibrate" times layers for `repro.simulate`. "roofline" measures the rates of K
-            devices (`repro.costs.bench`) and gives the times that layers take by these.
+            devices (`repro.costs.bench`) and gives the times that layers take by these. "learn"
+            trains for an accuracy or a translation quality, as `training` says.
         memory: bytes of each stage. A fit looks for the largest model within it; a simulated run
             takes the largest N, up to the one given.
         profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.
@@ -134,6 +159,7 @@ class RunSpec(Frozen):
             experiments that use them.
         link: slows messages down; it replaces the profile's link.
         stretch: emulated seconds for one second of the profile's device.
+        training: of the task "learn", whose optimizer and learning rate are in its recipe.
     """
 
     model: str = Field(min_length=1, max_length=200)
@@ -161,6 +187,7 @@ class RunSpec(Frozen):
     figures: str | None = Field(default=None, pattern=r"^[0-9a-f]{12}$")
     link: Link | None = None
     stretch: Stretch | None = None
+    training: Training | None = None
 
     @field_validator("model", "profile")
     @classmethod
@@ -219,6 +246,7 @@ class RunSpec(Frozen):
         _check_library(self)
         _check_fit(self)
         _check_modelled(self)
+        _check_learn(self)
         if self.task == "check" and (self.D > 1 or self.N % self.M):
             raise ValueError(
                 f"N = {self.N}, D = {self.D} with task = 'check': N must be a multiple of M = "
@@ -472,6 +500,24 @@ def _check_fit(spec: RunSpec) -> None:
                 f"{field} = {getattr(spec, field)!r} with task = '{spec.task}': a fit has a "
                 "memory in bytes, balance='memory', D=1 and library='repro' and is counted or "
                 "measured, and nothing else has; set that"
+            )
+
+
+def _check_learn(spec: RunSpec) -> None:
+    """Raise a ValueError for a training that says nothing, or another task that has one."""
+    learns = spec.task == "learn"
+    rules = {
+        "training": (spec.training is not None) == learns,
+        "library": spec.library == "repro" or not learns,
+        "fidelity": spec.fidelity == "measured" or not learns,
+        "N": spec.N % spec.D == 0 or not learns,
+    }
+    for field, right in rules.items():
+        if not right:
+            raise ValueError(
+                f"{field} = {short(getattr(spec, field))} with task = '{spec.task}': task='learn' "
+                "has a training, is measured with library='repro', and N is a multiple of D; no "
+                "other task has a training"
             )
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from repro.harness.job import Job, Measured
-from repro.harness.tasks import calibrate, check, fit, roofline, simulate, train
+from repro.harness.tasks import calibrate, check, fit, learn, roofline, simulate, train
 from repro.harness.tasks.setup import groups_of
 
 
@@ -27,10 +27,11 @@ def run(job: Job, rank: int) -> Measured | None:
         "fit": fit.run,
         "calibrate": calibrate.run,
         "roofline": roofline.run,
+        "learn": learn.run,
     }
     task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
     if job.device == "cuda":
-        _choose_kernels(exact=job.spec.task == "check")
+        _choose_kernels(exact=job.spec.task in ("check", "learn"))
     measured = task(job, rank, groups)
     if job.device == "cuda":
         # What this process keeps for its next run is missing to processes on the same GPU.

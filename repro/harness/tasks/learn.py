@@ -1,0 +1,218 @@
+"""The task "learn": train to an accuracy or a translation quality, and evaluate.
+
+Data, order, dropout and initial weights depend on the seed alone, so runs of the same training with
+other K have the same weights, bit for bit on the CPU.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.data.bleu import score
+from repro.data.classification import evaluation_images, open_images
+from repro.data.pairs import evaluation_pairs, learn_vocabulary, open_pairs
+from repro.data.subwords import Subwords
+from repro.gpipe import Pipeline
+from repro.gpipe.core.loss import Loss
+from repro.gpipe.core.microbatch import split
+from repro.harness.job import Job, Measured
+from repro.harness.schema import LearnRound
+from repro.harness.spec import RunSpec, Training, canonical
+from repro.harness.tasks.setup import config_of, device_of
+from repro.models import Model, build
+from repro.train.decode import greedy
+from repro.train.losses import accuracy, classification, token_nll, translation
+from repro.train.recipe import Recipe
+from repro.train.trainer import Batches, Trainer
+
+_TEST_BATCH = 256  # examples that are evaluated at once
+# Weights of pretrainings of this process, which several runs begin with.
+_pretrained: dict[str, dict[str, Tensor]] = {}
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a training reads.
+
+    Attributes:
+        batches: to train on.
+        test: inputs and targets to evaluate on, the same on every replica.
+        metrics: on these, by name.
+        loss: to train with.
+    """
+
+    batches: Batches
+    test: Sequence[tuple[Any, Any]]
+    metrics: Mapping[str, Loss]
+    loss: Loss
+
+
+def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
+    """Train, evaluate, and translate."""
+    began = time.perf_counter()
+    spec, training = job.spec, job.spec.training
+    assert training is not None
+    start = _pretrain(job, training.pretraining, rank) if training.pretraining else None
+    model = build(spec.model, **spec.arguments)
+    trainer = _trainer(job, model, training, rank)
+    try:
+        if start is not None:
+            trainer.start_from(start, new_layers=1)
+        prepared = time.perf_counter() - began
+        trainer.run(spec.steps)
+        metrics = dict(trainer.history.evaluations[-1].values)
+        signature = ""
+        if training.decode:
+            scores, signature = _translate(trainer, training)
+            metrics |= scores
+        module = trainer.pipe.module
+        state = _of_all_stages(trainer.pipe, module.state_dict())
+        parameters = [*_of_all_stages(trainer.pipe, dict(module.named_parameters())).values()]
+    finally:
+        trainer.pipe.close()
+    steps = trainer.history.steps
+    labels = {**model.labels, **trainer.batches.labels}
+    if signature:
+        labels["BLEU"] = signature
+    record = LearnRound(
+        loss=[step.loss for step in steps],
+        metrics=metrics,
+        parameters=sum(value.numel() for value in parameters),
+        seconds=sum(step.seconds for step in steps),
+        examples=sum(step.count for step in steps),
+        digest=_digest(state),
+        weights=_sample(parameters, training.weights),
+        balance=list(trainer.pipe.balance),
+        setup_s=prepared,
+        unit=model.unit,
+        labels=labels,
+    )
+    return Measured(record)
+
+
+def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
+    """The pipeline of a training with its data, loss and recipe."""
+    spec = job.spec
+    recipe = Recipe(**training.recipe)
+    data = _open(spec, model, training, recipe, rank)
+    config = config_of(spec)
+    arguments = config.arguments
+    if spec.K == 1 and isinstance(spec.balance, str):
+        arguments = {**arguments, "balance": "uniform"}  # there is nothing to cut
+    inputs, _ = model.batch(spec.N // spec.D, spec.seed)
+    pipe = Pipeline(
+        model.layers,
+        **arguments,
+        device=device_of(job.device, rank),
+        seed=spec.seed,
+        sample=split(inputs, spec.M)[0],
+        allow_nonfinite=job.allow_nonfinite,
+    )
+    return Trainer(
+        pipe, data.loss, recipe, data.batches, evaluation=data.test, metrics=data.metrics
+    )
+
+
+def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank: int) -> Data:
+    """The data of a training, of images or of languages."""
+    shard = {"replica": rank // spec.K, "replicas": spec.D}
+    arguments = dict(training.data_args)
+    if model.unit == "images/s":
+        size = spec.model_args["image"]
+        if "classes" in arguments:
+            first, last = arguments["classes"]
+            arguments["classes"] = range(first, last + 1)
+        (name,) = training.data
+        batches = open_images(name, size, spec.N, spec.seed, **arguments, **shard)
+        asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
+        test = evaluation_images(name, size, _TEST_BATCH, **asked)
+        loss = classification(recipe.label_smoothing)
+        return Data(batches, test, {"accuracy": accuracy}, loss)
+    vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
+    temperature = arguments.get("temperature", 1.0)
+    batches = open_pairs(
+        training.data, vocabulary, S, T, spec.N, spec.seed, temperature=temperature, **shard
+    )
+    test = [
+        batch
+        for name in training.data
+        for batch in evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, _TEST_BATCH).batches
+    ]
+    return Data(batches, test, {"nll": token_nll}, translation(recipe.label_smoothing))
+
+
+# Arguments of training images that test images do not have.
+_ONLY_TRAINING = ("per_class", "augment")
+
+
+def _vocabulary(training: Training) -> Subwords:
+    """Sub-words of all the training text."""
+    arguments = training.data_args
+    names = arguments.get("vocabulary_of", training.data)
+    return learn_vocabulary(tuple(names), arguments["vocabulary"])
+
+
+def _pretrain(job: Job, pretraining: Training, rank: int) -> dict[str, Tensor]:
+    """The weights of another training, made once in each process."""
+    spec = job.spec
+    first, last = pretraining.data_args["classes"]
+    arguments = {**spec.arguments, "num_classes": last - first + 1}
+    key = canonical([spec.model_copy(update={"training": None}).plain(), pretraining.model_dump()])
+    key += canonical(arguments)
+    if key not in _pretrained:
+        trainer = _trainer(job, build(spec.model, **arguments), pretraining, rank)
+        try:
+            trainer.run(pretraining.steps)
+            state = trainer.pipe.module.state_dict()
+            _pretrained[key] = _of_all_stages(trainer.pipe, state)
+        finally:
+            trainer.pipe.close()
+    return _pretrained[key]
+
+
+def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The named tensors of all stages, on the CPU of every rank."""
+    parts = pipe.engine.wire.all_gather({name: t.detach().cpu() for name, t in part.items()})
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], str]:
+    """BLEU of each language and its mean, with sacrebleu's signature."""
+    pipe, arguments = trainer.pipe, training.data_args
+    vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
+    tests = {
+        name: evaluation_pairs(name, vocabulary, S, T, training.decode, training.decode)
+        for name in training.data
+    }
+    # All languages at once: a forward of many short sentences takes little longer than of few.
+    sources = torch.cat([test.batches[0][0][0] for test in tests.values()])
+    texts = iter([vocabulary.decode(row) for row in greedy(pipe, sources, T).tolist()])
+    scores, signature = {}, ""
+    for name, test in tests.items():
+        hypotheses = list(islice(texts, len(test.references)))
+        scores[f"bleu {name}"], signature = score(hypotheses, test.references)
+    return {"bleu": sum(scores.values()) / len(scores), **scores}, signature
+
+
+def _digest(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of all tensors, in the order of their names."""
+    total = hashlib.sha256()
+    for name in sorted(state):
+        total.update(name.encode())
+        total.update(state[name].contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def _sample(parameters: Sequence[Tensor], count: int) -> list[float]:
+    """So many values, evenly spaced over all parameters one after the other."""
+    if not count:
+        return []
+    values = torch.cat([value.flatten() for value in parameters])
+    places = torch.linspace(0, len(values) - 1, min(count, len(values))).long()
+    return values[places].tolist()
