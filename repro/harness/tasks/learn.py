@@ -121,7 +121,7 @@ def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
 
 def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank: int) -> Data:
     """The data of a training, of images or of languages."""
-    shard = {"replica": rank // spec.K, "replicas": spec.D}
+    shard: dict[str, Any] = {"replica": rank // spec.K, "replicas": spec.D}
     arguments = dict(training.data_args)
     if model.unit == "images/s":
         size = spec.model_args["image"]
