@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 
 Read = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
 """Gives (inputs, targets) of examples; arguments are their numbers and epochs, both int64 [n]."""
+Collate = Callable[[list[Any], list[tuple[int, int]]], tuple[Any, Any]]
+"""Gives (inputs, targets) of rows; arguments are the rows, and the (epoch, number) of each."""
 
 
 class Batches(Protocol):
@@ -165,8 +168,7 @@ class Stream:
     Args:
         rows: the whole data set. Each replica reads its own shards if their number is a multiple of
             `replicas`, otherwise every `replicas`-th example.
-        collate: gives (inputs, targets) of rows; arguments are the rows, and each row's (epoch,
-            number of the example in that epoch).
+        collate: see `Collate`.
         N: examples of a mini-batch over all replicas.
         seed: fixes the order within the blocks.
         labels: facts that every result must state.
@@ -178,7 +180,7 @@ class Stream:
     def __init__(
         self,
         rows: Any,
-        collate: Callable[[list[Any], list[tuple[int, int]]], tuple[Any, Any]],
+        collate: Collate,
         N: int,
         seed: int,
         labels: Mapping[str, str],
@@ -287,6 +289,29 @@ class Evaluation(Sequence[tuple[Any, Any]]):
         start = range(0, self.examples, self.N)[index]
         examples = np.arange(start, min(start + self.N, self.examples))
         return self._read(examples, np.zeros_like(examples))
+
+
+class StreamedEvaluation(Sequence[tuple[Any, Any]]):
+    """Like `Evaluation`, of a `datasets.IterableDataset` with a known number of examples."""
+
+    def __init__(
+        self, rows: Any, collate: Collate, N: int, examples: int, labels: Mapping[str, str]
+    ) -> None:
+        self.examples, self.N, self.labels = examples, N, dict(labels)
+        self._rows, self._collate = rows, collate
+
+    def __len__(self) -> int:
+        return -(-self.examples // self.N)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        rows = enumerate(islice(self._rows, self.examples))
+        while batch := list(islice(rows, self.N)):
+            yield self._collate([row for _, row in batch], [(0, number) for number, _ in batch])
+
+    def __getitem__(self, index: Any) -> Any:
+        """All batches before this one are read too."""
+        number = range(len(self))[index]
+        return next(islice(iter(self), number, None))
 
 
 def part_of(N: int, replica: int, replicas: int) -> range:

@@ -7,28 +7,25 @@ A set without test images of its own, such as the digits, is split by one rule f
 seed: every fifth example of each class, counted in the order of the data set, is a test example.
 """
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from repro.data.augment import Augment, Augmentation
-from repro.data.batches import Batches, Evaluation, Stream, Table
+from repro.data.batches import Batches, Collate, Evaluation, Stream, StreamedEvaluation, Table
+from repro.data.image_rows import Images, class_numbers, decode, open_image_rows
 from repro.data.images import GREY_MEAN, GREY_STD
 from repro.data.registry import DataSet, find
-from repro.data.sources import TEST_EVERY, open_rows
+from repro.data.sources import TEST_EVERY
 
 Labels = Literal["identity", "parity"]
 _KEPT_BYTES = 2**30  # images are decoded once if all of them fit into this
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
-_IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label", "target")
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,6 @@ class Task:
     per_class: int | None = None
     rotate: int = 0
     labels: Labels = "identity"
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Images that can be read in any order, with their labels; or rows that only stream."""
-
-    entry: DataSet
-    labels: np.ndarray
-    """int64 [examples]; empty for a stream."""
-    names: tuple[str, ...]
-    pixels: Callable[[int], Tensor] | None
-    """The uint8 [3, size, size] of an example."""
-    whole: bool
-    """There is no test set of its own."""
-    rows: Any = None
-    columns: tuple[str, str] = ("image", "label")
 
 
 def open_images(
@@ -99,12 +80,14 @@ def open_images(
     """
     task = Task(name, size, classes, per_class, rotate, labels)
     entry, chosen = _checked(task)
-    images = _open(task, entry, True, entry.stream if stream is None else stream)
+    images = open_image_rows(entry, size, True, entry.stream if stream is None else stream)
+    wanted = _wanted(images, chosen)
     change = _augmentation(entry, augment)
     facts = _facts(entry, task, chosen, augment)
-    wanted = chosen or range(len(images.names))
     if images.pixels is None:
-        return _stream(images, task, wanted, change, N, seed, facts, replica, replicas)
+        rows = _chosen_rows(images, wanted, per_class)
+        collate = _collator(images, wanted, task, change, (seed, replica))
+        return Stream(rows, collate, N, seed, facts, replica, replicas)
     examples = _select(images, wanted, True, per_class, task)
     decoded = _Decoded(images.pixels, examples, task, None if change.random else change.normalise)
     targets = _targets(images.labels[examples], wanted, labels)
@@ -134,17 +117,26 @@ def evaluation_images(
     """
     task = Task(name, size, classes, None, rotate, labels)
     entry, chosen = _checked(task)
-    images = _open(task, entry, train, stream=False)
-    wanted = chosen or range(len(images.names))
-    assert images.pixels is not None
+    images = open_image_rows(entry, size, train, entry.stream)
+    wanted = _wanted(images, chosen)
+    change = _augmentation(entry, "none")
+    facts = _facts(entry, task, chosen, "none")
+    if images.pixels is None:
+        if chosen is not None:
+            raise ValueError(
+                f"classes={chosen[0]}-{chosen[-1]}: {name} is read as a stream, of which only all "
+                "classes can be evaluated"
+            )
+        collate = _collator(images, wanted, task, change, (0, 0))
+        return StreamedEvaluation(images.rows, collate, N, entry.examples[not train], facts)
     examples = _select(images, wanted, train, None, task)
-    decoded = _Decoded(images.pixels, examples, task, _augmentation(entry, "none").normalise)
+    decoded = _Decoded(images.pixels, examples, task, change.normalise)
     targets = _targets(images.labels[examples], wanted, labels)
 
     def read(places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
         return decoded(places), targets[places]
 
-    return Evaluation(len(examples), read, N, _facts(entry, task, chosen, "none"))
+    return Evaluation(len(examples), read, N, facts)
 
 
 def count_classes(name: str, classes: range | None = None, labels: Labels = "identity") -> int:
@@ -155,7 +147,7 @@ def count_classes(name: str, classes: range | None = None, labels: Labels = "ide
         return 2
     if chosen is not None:
         return len(chosen)
-    return entry.classes or len(_open(task, entry, True, stream=False).names)
+    return entry.classes or len(open_image_rows(entry, task.size, True, stream=False).names)
 
 
 def _checked(task: Task) -> tuple[DataSet, range | None]:
@@ -201,69 +193,6 @@ def _facts(entry: DataSet, task: Task, chosen: range | None, augment: Augment) -
     return facts
 
 
-def _open(task: Task, entry: DataSet, train: bool, stream: bool) -> _Images:
-    if not entry.hub and not entry.local:
-        pixels, labels = _digits(task.size)
-        return _Images(entry, labels, tuple("0123456789"), pixels.__getitem__, whole=True)
-    from datasets import Image
-
-    rows, whole = open_rows(entry, train, stream)
-    image, label = _columns(entry, rows)
-    if isinstance(rows.features[image], Image):
-        rows = rows.cast_column(image, Image(decode=False))
-    names = _class_names(entry, rows, label, train, stream)
-    if stream:
-        if whole and entry.local:
-            raise ValueError(
-                f"data={entry.name!r}: a stream needs test files of its own; leave stream out"
-            )
-        return _Images(entry, np.empty(0, np.int64), names, None, whole, rows, (image, label))
-    labels = _numbers(entry, rows.select_columns([label])[:][label], names)
-
-    def pixels_of(example: int) -> Tensor:
-        return decode(rows[example][image], task.size, f"image {example} of {entry.name}")
-
-    return _Images(entry, labels, names, pixels_of, whole)
-
-
-@cache
-def _digits(size: int) -> tuple[Tensor, np.ndarray]:
-    """Pixels of all digits, uint8 [1797, 3, size, size], and labels, int64 [1797]."""
-    from sklearn.datasets import load_digits
-
-    bunch: Any = load_digits()
-    grey = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) * (255 / 16)
-    grey = functional.interpolate(grey, (size, size), mode="bilinear", align_corners=False)
-    pixels = grey.round().clamp(0, 255).to(torch.uint8)
-    return pixels.expand(-1, 3, -1, -1), bunch.target.astype(np.int64)
-
-
-def decode(value: Any, size: int, name: str) -> Tensor:
-    """Pixels of one stored image, uint8 [3, size, size].
-
-    Args:
-        value: its bytes, or {"bytes": ..., "path": ...}.
-        size: the shorter side is resized to this, and the middle is cut out.
-        name: of the image, for the message.
-
-    Raises:
-        ValueError: it does not decode. One line.
-    """
-    from PIL import Image, ImageOps
-
-    path = None
-    if isinstance(value, dict):
-        path, value = value.get("path"), value.get("bytes") or value.get("path")
-    try:
-        with Image.open(io.BytesIO(value) if isinstance(value, bytes) else value) as image:
-            picture = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        where = f" ({path})" if path else ""
-        raise ValueError(f"{name}{where} does not decode: {reason}; replace or remove it") from None
-    return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
-
-
 class _Decoded:
     """Images of chosen examples, decoded at the first use and kept if all of them fit.
 
@@ -304,15 +233,21 @@ class _Decoded:
         return self._finish(pixels) if self._finish else pixels
 
 
+def _wanted(images: Images, chosen: range | None) -> range:
+    """The chosen classes, or all of them."""
+    classes = len(images.names)
+    if chosen is not None and chosen[-1] >= classes:
+        raise ValueError(
+            f"classes={chosen[0]}-{chosen[-1]}: {images.entry.name} has {classes} classes; allowed "
+            f"are 0 to {classes - 1}"
+        )
+    return chosen or range(classes)
+
+
 def _select(
-    images: _Images, wanted: range, train: bool, per_class: int | None, task: Task
+    images: Images, wanted: range, train: bool, per_class: int | None, task: Task
 ) -> np.ndarray:
     """The numbers of the examples of a task, in the order of the data set."""
-    if wanted[-1] >= len(images.names):
-        raise ValueError(
-            f"classes={wanted[0]}-{wanted[-1]}: {task.name} has {len(images.names)} classes; "
-            f"allowed are 0 to {len(images.names) - 1}"
-        )
     chosen = []
     for label in wanted:
         examples = np.flatnonzero(images.labels == label)
@@ -341,98 +276,34 @@ def _targets(labels: np.ndarray, wanted: range, kind: Labels) -> Tensor:
     return torch.from_numpy((labels - wanted.start) // wanted.step)
 
 
-def _columns(entry: DataSet, rows: Any) -> tuple[str, str]:
-    """The names of the columns of images and labels."""
-    from datasets import ClassLabel, Image
-
-    if rows.features is None:
-        raise ValueError(f"data={entry.name!r}: its columns have no types; leave stream out")
-    if not entry.local:
-        wanted = entry.columns
-    else:
-        typed = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
-        classes = [name for name, kind in rows.features.items() if isinstance(kind, ClassLabel)]
-        wanted = tuple(
-            next((name for name in (*first, *usual) if name in rows.features), usual[0])
-            for first, usual in ((typed, _IMAGE_COLUMNS), (classes, _LABEL_COLUMNS))
-        )
-    for column in wanted:
-        if column not in rows.features:
-            raise ValueError(
-                f"data={entry.name!r}: there is no column {column!r}; it has "
-                f"{', '.join(rows.features)}, and needs an image and a label"
-            )
-    return wanted[0], wanted[1]
-
-
-def _class_names(
-    entry: DataSet, rows: Any, label: str, train: bool, stream: bool
-) -> tuple[str, ...]:
-    """Names of the classes: typed ones, or the different labels of the training set, sorted."""
-    from datasets import ClassLabel
-
-    kind = rows.features[label]
-    if isinstance(kind, ClassLabel):
-        return tuple(kind.names)
-    if not train:
-        rows, _ = open_rows(entry, True, stream)
-    # Only this column is read.
-    values = {row[label] for row in rows.select_columns([label])}
-    if not all(isinstance(value, int) for value in values):
-        return tuple(sorted(map(str, values)))
-    if min(values) < 0:
+def _chosen_rows(images: Images, wanted: range, per_class: int | None) -> Any:
+    """The rows of a stream whose classes are wanted."""
+    if per_class is not None:
         raise ValueError(
-            f"data={entry.name!r}: label {min(values)} is out of range; labels must be 0, 1, 2, ..."
+            f"per_class={per_class}: {images.entry.name} is read as a stream, which cannot be "
+            "counted by class beforehand; leave per_class out"
         )
-    return tuple(map(str, range(entry.classes or max(values) + 1)))
+    if len(wanted) == len(images.names):
+        return images.rows
+    label = images.columns[1]
+    kept = [images.names[number] for number in wanted] + list(wanted)
+    return images.rows.filter(lambda row: row[label] in kept)
 
 
-def _numbers(entry: DataSet, values: Sequence[Any], names: tuple[str, ...]) -> np.ndarray:
-    """Labels as numbers of classes, int64; a ValueError if one is out of range."""
-    by_name = {name: number for number, name in enumerate(names)}
-    labels = np.array(
-        [value if isinstance(value, int) else by_name.get(str(value), -1) for value in values],
-        dtype=np.int64,
-    )
-    bad = np.flatnonzero((labels < 0) | (labels >= len(names)))
-    if len(bad):
-        raise ValueError(
-            f"data={entry.name!r}: the label of row {bad[0]} is {values[int(bad[0])]!r}; allowed "
-            f"are 0 to {len(names) - 1}, the classes of the training set"
-        )
-    return labels
-
-
-def _stream(
-    images: _Images,
-    task: Task,
-    wanted: range,
-    change: Augmentation,
-    N: int,
-    seed: int,
-    facts: dict[str, str],
-    replica: int,
-    replicas: int,
-) -> Stream:
-    if task.per_class is not None:
-        raise ValueError(
-            f"per_class={task.per_class}: {task.name} is read as a stream, which cannot be counted "
-            "by class beforehand; leave per_class out"
-        )
+def _collator(
+    images: Images, wanted: range, task: Task, change: Augmentation, key: tuple[int, int]
+) -> Collate:
+    """Makes (inputs, targets) of the rows of a stream; `key` is the seed and the replica."""
     image, label = images.columns
-    rows = images.rows
-    if len(wanted) < len(images.names):
-        kept = [images.names[number] for number in wanted] + list(wanted)
-        rows = rows.filter(lambda row: row[label] in kept)
 
-    def collate(batch: list[Any], numbers: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        labels = _numbers(images.entry, [row[label] for row in batch], images.names)
+    def collate(rows: list[Any], numbers: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        labels = class_numbers(images.entry, [row[label] for row in rows], images.names)
         pixels = [
-            decode(row[image], task.size, f"image {number} of {task.name}, replica {replica}")
-            for row, (_, number) in zip(batch, numbers, strict=True)
+            decode(row[image], task.size, f"image {number} of {task.name}, replica {key[1]}")
+            for row, (_, number) in zip(rows, numbers, strict=True)
         ]
         turned = torch.stack(pixels).rot90(task.rotate // 90, (2, 3))
-        keys = [(seed, epoch, number, replica) for epoch, number in numbers]
+        keys = [(*key, epoch, number) for epoch, number in numbers]
         return change(turned, keys), _targets(labels, wanted, task.labels)
 
-    return Stream(rows, collate, N, seed, facts, replica, replicas)
+    return collate

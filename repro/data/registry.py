@@ -37,8 +37,6 @@ class DataSet:
     """Classes of an image set."""
     stream: bool = False
     """Too large to download whole, so it is read from front to back."""
-    skipped: str = ""
-    """Why this data set cannot be had; empty when it can."""
     path: str = ""
     """Of local data: the folder or file."""
     chosen: range | None = None
@@ -180,7 +178,7 @@ def find(name: str) -> DataSet:
             for data on this machine.
 
     Raises:
-        ValueError: the name is unknown, or the data set cannot be had. One line.
+        ValueError: the name is unknown. One line.
     """
     base, _, detail = name.partition(":")
     if base in LOCAL:
@@ -197,8 +195,6 @@ def find(name: str) -> DataSet:
             f"data={name!r}: no data set has this name; allowed are {', '.join(DATA)}, and "
             f"{', '.join(f'{kind}:PATH' for kind in LOCAL)}{hint}"
         )
-    if entry.skipped:
-        raise ValueError(f"data={name!r}: {entry.skipped}; {offline(entry.kind)}")
     if not detail:
         return entry
     if entry.kind == "images":

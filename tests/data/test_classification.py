@@ -1,12 +1,12 @@
 import io
 import json
-import random
 
 import numpy as np
 import pytest
 import torch
 
-from repro.data.classification import count_classes, decode, evaluation_images, open_images
+from repro.data.classification import count_classes, evaluation_images, open_images
+from repro.data.image_rows import decode
 
 NAMES = ["ant", "bee", "cow"]
 
@@ -113,52 +113,6 @@ def test_the_tasks_of_table_4():
     assert count_classes("imagenet") == 1000
 
 
-@pytest.mark.parametrize("augment", ["flip", "cutout", "autoaugment"])
-def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
-    def epoch_of_50(seed=0, replicas=1):
-        parts = [
-            open_images("digits:0-4", 16, 10, seed, per_class=10, augment=augment, replica=r,
-                        replicas=replicas)
-            for r in range(replicas)
-        ]  # fmt: skip
-        return torch.cat([part.next()[0] for _ in range(5) for part in parts])
-
-    whole = epoch_of_50()
-    torch.rand(3)
-    random.random()
-    assert torch.equal(whole, epoch_of_50(replicas=2))
-    assert not torch.equal(whole, epoch_of_50(seed=1))
-    batches = open_images("digits:0-4", 16, 50, 0, per_class=10, augment=augment)
-    first, second = batches.next()[0], batches.next()[0]
-    images = [{tuple(x.flatten().tolist()) for x in epoch} for epoch in (first, second)]
-    assert len(images[0] - images[1]) > 5
-
-
-@pytest.mark.parametrize("augment", ["flip", "cutout", "autoaugment"])
-def test_augmentation_leaves_the_callers_generators_as_they_were(augment):
-    batches = open_images("digits", 16, 8, 0, augment=augment)
-
-    def states():
-        return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
-
-    before = states()
-    batches.next()
-    assert states() == before
-
-
-def test_flip_and_cutout_do_what_they_say():
-    plain, flipped, cut = (
-        open_images("digits", 16, 64, 0, augment=augment).next()[0]
-        for augment in ("none", "flip", "cutout")
-    )
-    mirrored = [torch.equal(x, y.flip(2)) for x, y in zip(plain, flipped, strict=True)]
-    same = [torch.equal(x, y) for x, y in zip(plain, flipped, strict=True)]
-    assert all(a or b for a, b in zip(mirrored, same, strict=True))
-    assert 16 < sum(mirrored) < 48
-    # A square of 8 x 8 of 16 x 16 is grey, which is 0.
-    assert all((image == 0).all(0).sum() == 64 for image in cut)
-
-
 def test_order_after_restore_is_the_same_with_augmentation():
     make = lambda: open_images("digits", 16, 100, 0, augment="flip")  # noqa: E731
     batches = make()
@@ -217,19 +171,6 @@ def pixels(shade):
     return decode(encoded(shade), 8, "image")
 
 
-def test_pixels_are_resized_and_cut_to_the_middle():
-    from PIL import Image
-
-    wide = Image.new("RGB", (40, 10), (255, 0, 0))
-    wide.paste((0, 0, 255), (15, 0, 25, 10))
-    buffer = io.BytesIO()
-    wide.save(buffer, "PNG")
-    square = decode(buffer.getvalue(), 10, "image")
-    assert square.shape == (3, 10, 10)
-    assert square.dtype == torch.uint8
-    assert (square == torch.tensor([0, 0, 255], dtype=torch.uint8).view(3, 1, 1)).all()
-
-
 def test_splits_of_parquet_and_arrow_are_kept(tmp_path):
     from datasets import DatasetDict
 
@@ -277,6 +218,25 @@ def test_a_stream_resumes_and_is_shared_out(tmp_path):
         assert torch.equal(again[1], targets)
     only = open_images(name, 8, 8, 0, stream=True, classes=range(1, 3))
     assert set(torch.cat([only.next()[1] for _ in range(4)]).tolist()) == {0, 1}
+
+
+def test_a_set_that_is_too_large_is_evaluated_as_a_stream(monkeypatch):
+    import datasets
+
+    asked = []
+
+    def load_dataset(*arguments, **keywords):
+        asked.append(keywords)
+        return image_rows(15).to_iterable_dataset(num_shards=2)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    test = evaluation_images("imagenet", 8, 4)
+    assert len(test) == 12_500  # of 50,000 validation images; only 15 are here
+    assert all_targets(test) == [k % 3 for k in range(15)]
+    assert torch.equal(test[1][0], list(test)[1][0])
+    assert asked == [{"split": "validation", "revision": None, "streaming": True}]
+    with pytest.raises(ValueError, match=r"classes=0-1: .* only all classes"):
+        evaluation_images("imagenet", 8, 4, classes=range(2))
 
 
 def test_images_that_do_not_fit_into_memory_are_decoded_again(tmp_path, monkeypatch):

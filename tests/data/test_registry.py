@@ -3,6 +3,7 @@ import re
 import pytest
 
 from repro.data.registry import DATA, find
+from repro.data.sources import open_rows
 from repro.paper import numbers
 
 PAPER = {
@@ -66,3 +67,18 @@ def test_a_wrong_name_is_one_line(name, message):
         find(name)
     assert "\n" not in str(error.value)
     assert repr(name) in str(error.value)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", [*DATA, "opus100:de-en"])
+def test_the_hub_has_the_columns_that_are_read(name):
+    entry = find(name)
+    if not entry.hub or entry.name in ("opus100", "imagenet"):
+        pytest.skip("not on the Hub, needs a language, or needs a token")
+    for train in (True, False):
+        rows, _ = open_rows(entry, train, stream=True)
+        row = next(iter(rows))
+        if entry.kind == "images":
+            assert set(entry.columns) <= set(row)
+        else:
+            assert set(row["translation"]) == {entry.columns[1], "en"}

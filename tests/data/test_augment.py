@@ -1,0 +1,53 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from repro.data.classification import open_images
+
+
+@pytest.mark.parametrize("augment", ["flip", "cutout", "autoaugment"])
+def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
+    def epoch_of_50(seed=0, replicas=1):
+        parts = [
+            open_images("digits:0-4", 16, 10, seed, per_class=10, augment=augment, replica=r,
+                        replicas=replicas)
+            for r in range(replicas)
+        ]  # fmt: skip
+        return torch.cat([part.next()[0] for _ in range(5) for part in parts])
+
+    whole = epoch_of_50()
+    torch.rand(3)
+    random.random()
+    assert torch.equal(whole, epoch_of_50(replicas=2))
+    assert not torch.equal(whole, epoch_of_50(seed=1))
+    batches = open_images("digits:0-4", 16, 50, 0, per_class=10, augment=augment)
+    first, second = batches.next()[0], batches.next()[0]
+    images = [{tuple(x.flatten().tolist()) for x in epoch} for epoch in (first, second)]
+    assert len(images[0] - images[1]) > 5
+
+
+@pytest.mark.parametrize("augment", ["flip", "cutout", "autoaugment"])
+def test_augmentation_leaves_the_callers_generators_as_they_were(augment):
+    batches = open_images("digits", 16, 8, 0, augment=augment)
+
+    def states():
+        return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+
+    before = states()
+    batches.next()
+    assert states() == before
+
+
+def test_flip_and_cutout_do_what_they_say():
+    plain, flipped, cut = (
+        open_images("digits", 16, 64, 0, augment=augment).next()[0]
+        for augment in ("none", "flip", "cutout")
+    )
+    mirrored = [torch.equal(x, y.flip(2)) for x, y in zip(plain, flipped, strict=True)]
+    same = [torch.equal(x, y) for x, y in zip(plain, flipped, strict=True)]
+    assert all(a or b for a, b in zip(mirrored, same, strict=True))
+    assert 16 < sum(mirrored) < 48
+    # A square of 8 x 8 of 16 x 16 is grey, which is 0.
+    assert all((image == 0).all(0).sum() == 64 for image in cut)
