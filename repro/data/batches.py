@@ -277,7 +277,7 @@ class Evaluation(Sequence[tuple[Any, Any]]):
     """All examples once, in their own order, read when asked for; the last batch may be shorter."""
 
     def __init__(self, count: int, read: Read, N: int, labels: Mapping[str, str]) -> None:
-        self.examples, self.N, self.labels = count, N, dict(labels)
+        self.examples, self.N, self.labels = count, len(part_of(N)), dict(labels)
         self._read = read
 
     def __len__(self) -> int:
@@ -297,7 +297,7 @@ class StreamedEvaluation(Sequence[tuple[Any, Any]]):
     def __init__(
         self, rows: Any, collate: Collate, N: int, examples: int, labels: Mapping[str, str]
     ) -> None:
-        self.examples, self.N, self.labels = examples, N, dict(labels)
+        self.examples, self.N, self.labels = examples, len(part_of(N)), dict(labels)
         self._rows, self._collate = rows, collate
 
     def __len__(self) -> int:
@@ -314,7 +314,7 @@ class StreamedEvaluation(Sequence[tuple[Any, Any]]):
         return next(islice(iter(self), number, None))
 
 
-def part_of(N: int, replica: int, replicas: int) -> range:
+def part_of(N: int, replica: int = 0, replicas: int = 1) -> range:
     """Places of a mini-batch that belong to a replica, N / D of them."""
     if replicas < 1 or not 0 <= replica < replicas:
         raise ValueError(
@@ -322,7 +322,7 @@ def part_of(N: int, replica: int, replicas: int) -> range:
         )
     if N < 1 or N % replicas:
         raise ValueError(
-            f"N={N}: must be a positive multiple of the {replicas} replicas; try "
+            f"N={N}: must be a positive multiple of the number of replicas, {replicas}; try "
             f"N={max(N - N % replicas, replicas)}"
         )
     size = N // replicas

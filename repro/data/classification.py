@@ -81,7 +81,7 @@ def open_images(
     task = Task(name, size, classes, per_class, rotate, labels)
     entry, chosen = _checked(task)
     images = open_image_rows(entry, size, True, entry.stream if stream is None else stream)
-    wanted = _wanted(images, chosen)
+    wanted = _wanted(name, len(images.names), chosen)
     change = _augmentation(entry, augment)
     facts = _facts(entry, task, chosen, augment)
     if images.pixels is None:
@@ -118,7 +118,7 @@ def evaluation_images(
     task = Task(name, size, classes, None, rotate, labels)
     entry, chosen = _checked(task)
     images = open_image_rows(entry, size, train, entry.stream)
-    wanted = _wanted(images, chosen)
+    wanted = _wanted(name, len(images.names), chosen)
     change = _augmentation(entry, "none")
     facts = _facts(entry, task, chosen, "none")
     if images.pixels is None:
@@ -143,11 +143,9 @@ def count_classes(name: str, classes: range | None = None, labels: Labels = "ide
     """Outputs that a classifier of these images needs."""
     task = Task(name, classes=classes, labels=labels)
     entry, chosen = _checked(task)
-    if labels == "parity":
-        return 2
-    if chosen is not None:
-        return len(chosen)
-    return entry.classes or len(open_image_rows(entry, task.size, True, stream=False).names)
+    total = entry.classes or len(open_image_rows(entry, task.size, True, stream=False).names)
+    wanted = _wanted(name, total, chosen)
+    return 2 if labels == "parity" else len(wanted)
 
 
 def _checked(task: Task) -> tuple[DataSet, range | None]:
@@ -233,15 +231,15 @@ class _Decoded:
         return self._finish(pixels) if self._finish else pixels
 
 
-def _wanted(images: Images, chosen: range | None) -> range:
+def _wanted(name: str, classes: int, chosen: range | None) -> range:
     """The chosen classes, or all of them."""
-    classes = len(images.names)
-    if chosen is not None and chosen[-1] >= classes:
+    if chosen is None:
+        return range(classes)
+    if not chosen or min(chosen) < 0 or max(chosen) >= classes:
         raise ValueError(
-            f"classes={chosen[0]}-{chosen[-1]}: {images.entry.name} has {classes} classes; allowed "
-            f"are 0 to {classes - 1}"
+            f"classes={chosen}: {name} has {classes} classes; allowed are 0 to {classes - 1}"
         )
-    return chosen or range(classes)
+    return chosen
 
 
 def _select(

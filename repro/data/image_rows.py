@@ -145,7 +145,9 @@ def _class_names(
     if not train:
         rows, _ = open_rows(entry, True, stream)
     # Only this column is read.
-    values = {row[label] for row in rows.select_columns([label])}
+    values = {row[label] for row in rows.select_columns([label])} - {None}
+    if not values:
+        raise ValueError(f"data={entry.name!r}: no row has a label; try --data digits")
     if not all(isinstance(value, int) for value in values):
         return tuple(sorted(map(str, values)))
     if min(values) < 0:

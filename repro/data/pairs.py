@@ -237,7 +237,7 @@ def _open(entry: DataSet, train: bool) -> list[Language]:
 
     def pair(number: int) -> Pair:
         row = rows[number]["translation"] if nested else rows[number]
-        return row[source], row[target]
+        return row[source] or "", row[target] or ""  # the Hub has rows without a sentence
 
     return [_language(entry, len(rows), pair, whole, train)]
 

@@ -58,11 +58,9 @@ def _explained(entry: DataSet) -> Iterator[None]:
         else:
             reason = "is not on the Hugging Face Hub, or needs a token: set HF_TOKEN"
         raise ValueError(f"{where} {reason}; {offline(entry.kind)}") from None
-    except OSError as error:  # ConnectionError and the Hub's HTTP errors are of this type
+    except Exception as error:  # of the network, the Hub, the library: all come from outside
         reason = f"cannot be read ({type(error).__name__}: {_first_line(error)})"
         raise ValueError(f"{where} {reason}; {offline(entry.kind)}") from None
-    except ValueError as error:  # such as an unknown configuration: a language that OPUS-100 lacks
-        raise ValueError(f"{where}: {_first_line(error)}; {offline(entry.kind)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -142,7 +140,11 @@ def _open_folder(entry: DataSet, path: Path, train: bool) -> tuple[Any, bool]:
     reference = folders.get(training or "", path)
     root = folders.get(chosen or "", path)
     # The training set has all classes; a test set that lacks one still numbers them alike.
-    names = sorted(folder.name for folder in reference.iterdir() if folder.is_dir())
+    names = sorted(
+        folder.name
+        for folder in reference.iterdir()
+        if folder.is_dir() and not folder.name.startswith(".")
+    )
     if len(names) < 2:
         raise ValueError(
             f"data={entry.name!r}: {reference} has {len(names)} class folders; there must be two "
@@ -168,6 +170,6 @@ def _choose(names: list[str], train: bool) -> tuple[str | None, bool]:
     """Which of the names is the set that is wanted, and whether there is no test set."""
     training = next((name for name in _TRAIN if name in names), None)
     test = next((name for name in _TEST if name in names), None)
-    if train or test is None:
-        return training, test is None
-    return test, False
+    if training is None or test is None:
+        return training, True
+    return training if train else test, False

@@ -293,6 +293,9 @@ def test_rows_without_images_or_that_are_no_rows(tmp_path):
     from datasets import Dataset
 
     Dataset.from_dict({"text": ["a"]}).to_parquet(tmp_path / "text.parquet")
+    nothing = Dataset.from_dict({"image": [b"a"], "label": [None]})
+    nothing.to_parquet(tmp_path / "nothing.parquet")
+    refused("no row has a label", f"parquet:{tmp_path / 'nothing.parquet'}")
     refused("no column 'image'; it has text", f"parquet:{tmp_path / 'text.parquet'}")
     (tmp_path / "no.parquet").write_bytes(b"no parquet at all")
     refused("cannot be read as parquet", f"parquet:{tmp_path / 'no.parquet'}")
@@ -304,7 +307,12 @@ def test_rows_without_images_or_that_are_no_rows(tmp_path):
 
 
 def test_bad_arguments():
-    refused("classes=8-11: .* allowed are 0 to 9", "digits", classes=range(8, 12))
+    refused("digits has 10 classes; allowed are 0 to 9", "digits", classes=range(8, 12))
+    refused("allowed are 0 to 9", "digits", classes=range(0))
+    with pytest.raises(ValueError, match="allowed are 0 to 9"):
+        count_classes("cifar10", classes=range(8, 12))
+    with pytest.raises(ValueError, match="N=0: must be a positive"):
+        evaluation_images("digits", 8, 0)
     refused("per_class=999: class '0' .* try per_class=143", "digits", per_class=999)
     refused("rotate=45: allowed are 0, 90", "digits", rotate=45)
     refused("augment='blur': allowed are none, flip", "digits", augment="blur")
@@ -316,10 +324,11 @@ def test_bad_arguments():
 @pytest.mark.parametrize(
     ("kind", "text", "match"),
     [
+        (RuntimeError, "Dataset scripts are no longer supported", "no longer supported.*digits"),
         (ConnectionError, "Couldn't reach it\nat all", "cannot be read .*--data digits"),
         ("gated", "Dataset 'x' is a gated dataset on the Hub", "is gated: accept .* HF_TOKEN"),
         ("gated", "Dataset 'x' doesn't exist on the Hub", "is not on the Hugging Face Hub"),
-        (ValueError, "BuilderConfig 'x' not found", "BuilderConfig 'x' not found; .*digits"),
+        (ValueError, "BuilderConfig 'x' not found", "BuilderConfig 'x' not found.*digits"),
     ],
 )
 def test_what_the_hub_answers_is_one_line(monkeypatch, kind, text, match):
