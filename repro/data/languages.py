@@ -229,10 +229,10 @@ def say(language: str, meaning: Meaning) -> str:
 def _meanings(source: str) -> Iterator[Meaning]:
     """Meanings without end; `source` seeds them. The order of the draws fixes the text."""
     rng = Random(source)
+    weights = list(accumulate(1 / rank for rank in range(1, len(_NOUNS) + 1)))
 
     def concept(concepts: Sequence[str]) -> str:
-        weights = accumulate(1 / rank for rank in range(1, len(concepts) + 1))
-        return rng.choices(concepts, cum_weights=list(weights))[0]
+        return rng.choices(concepts, cum_weights=weights[: len(concepts)])[0]
 
     def phrase() -> Phrase:
         noun = concept(_NOUNS)
