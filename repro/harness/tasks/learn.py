@@ -66,7 +66,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
             trainer.start_from(start, new_layers=1)
         prepared = time.perf_counter() - began
         trainer.run(spec.steps)
-        metrics = dict(trainer.history.evaluations[-1].values)
+        metrics: dict[str, float | None] = {**trainer.history.evaluations[-1].values}
         signature = ""
         if training.decode:
             scores, signature = _translate(trainer, training)
