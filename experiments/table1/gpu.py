@@ -204,7 +204,7 @@ def _explanation(peak: Peak) -> str:
     if abs(_ratio(peak) - 1) <= EXPLAINED:
         return ""
     tensors = peak.of_allocator(0)
-    if tensors and abs(peak.counted / tensors - 1) <= EXPLAINED:
+    if peak.allocated > tensors > 0 and abs(peak.counted / tensors - 1) <= EXPLAINED:
         return "workspace"
     return "not explained"
 

@@ -111,6 +111,19 @@ def test_the_largest_that_trains_is_found_from_what_was_counted(real: int, tried
     assert len(said) == len(tried)
 
 
+def test_far_from_the_count_steps_double_and_the_rest_is_bisected():
+    """On a GPU workspace may take several percent, which are many sizes."""
+
+    def fine(spec: RunSpec, _device: str) -> FitRound:
+        largest = (spec.memory or 0) // 10
+        return fit_round(Fitted(largest=cut(largest), next=cut(largest + 1)), largest)
+
+    outcome = fit_search.search(Fake(950), Job(fit(memory=10_000)), 1.0, lambda _: None, fine)
+    record = answer(outcome)
+    assert (record.fit.largest, record.fit.next) == (cut(950), cut(951))
+    assert len(record.fit.tried) <= 12  # 50 one by one
+
+
 def test_a_size_that_fails_otherwise_ends_the_search():
     class Broken(Fake):
         def measure(self, job: Job, deadline: float) -> Outcome:

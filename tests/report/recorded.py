@@ -15,7 +15,7 @@ from repro.harness.machine import Machine
 from repro.harness.record import Folder
 from repro.harness.results import Results, Run
 from repro.harness.schema import RoundRecord, round_record
-from repro.harness.spec import Experiment, Group, RunSpec
+from repro.harness.spec import Experiment, Group, RunSpec, Scale
 from repro.report.table import Table
 
 MACHINE = Machine("cpu", "Test CPU", 2, "gloo", "2.15.0")
@@ -138,14 +138,16 @@ def fill_with(
     plan: Experiment,
     made: Callable[[RunSpec, int], Measured | None],
     rounds: int = 1,
+    place: tuple[Machine, Scale] = (MACHINE, "laptop"),
 ) -> None:
     """Record `made(run, round)` of every run of a plan; runs without one stay planned."""
-    folder = Folder.of(results, MACHINE, "laptop", plan.name)
+    machine, scale = place
+    folder = Folder.of(results, machine, scale, plan.name)
     listed: dict[str, tuple[str, RunSpec]] = {}
     for group in plan.groups:
         for run in group.runs:
-            listed[run.run_id(plan.version, MACHINE.identity)] = (group.name, run)
-    folder.write_specs(plan, listed, MACHINE.identity, accumulate=False)
+            listed[run.run_id(plan.version, machine.identity)] = (group.name, run)
+    folder.write_specs(plan, listed, machine.identity, accumulate=False)
     for group in plan.groups:
         for number in range(rounds):
             found = {
@@ -155,7 +157,7 @@ def fill_with(
             }
             if found:
                 folder.commit_round(
-                    group.name, found, MACHINE, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+                    group.name, found, machine, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
                 )
                 for name in found:
                     folder.set_status(name, "done", "", rounds)
