@@ -47,6 +47,7 @@ class Machine:
             NCCL_P2P_DISABLE is set.
         torch: version of torch.
         precision: of matrix products in timed runs; empty for plain float32.
+        memory: bytes of one GPU; 0 for a CPU.
     """
 
     device: str
@@ -55,6 +56,7 @@ class Machine:
     transport: str
     torch: str
     precision: str = ""
+    memory: int = 0
 
     @property
     def slug(self) -> str:
@@ -92,7 +94,7 @@ def detect(scale: Scale) -> Machine:
     nccl = _NO_PEERS if without_peers else "nccl"
     count = len(names)
     transport = nccl if count > 1 else "gloo"
-    return Machine("cuda", names[0], _limit(count), transport, torch, TF32)
+    return Machine("cuda", names[0], _limit(count), transport, torch, TF32, gpu_memory())
 
 
 def default_scale() -> tuple[Scale, str]:
@@ -148,9 +150,11 @@ def gpus() -> tuple[str, ...]:
 
 
 def gpu_memory() -> int:
-    """Bytes of the first GPU."""
+    """Bytes of the first GPU; 0 if torch can use none."""
     import torch
 
+    if not torch.cuda.is_available():
+        return 0
     return torch.cuda.get_device_properties(0).total_memory
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from repro.harness.pace import Kind, of_kinds
 from repro.harness.record import Folder
 from repro.harness.spec import (
     TIMED,
+    UNLIMITED_MEMORY,
     Experiment,
     RunSpec,
     Scale,
@@ -320,6 +322,12 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     shares_devices = not timed and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
         return f"needs {spec.devices} devices"
+    stages = ceil(spec.K / machine.count)  # that share a device
+    if spec.task == "fit" and spec.fidelity == "measured" and machine.memory:
+        needed = stages * (spec.memory or 0)
+        if spec.memory != UNLIMITED_MEMORY and needed > machine.memory:
+            there = machine.memory / 2**30
+            return f"needs {needed / 2**30:.0f} GiB on each GPU, which has {there:.0f}"
     if spec.devices > max(machine.count, _PROCESSES):
         return f"needs {spec.devices} processes, of which one machine gets {_PROCESSES}"
     if spec.library == "torchgpipe" and find_spec("torchgpipe") is None:

@@ -1,6 +1,5 @@
 """The task "fit": count the largest model that fits, or train one size within the memory."""
 
-import math
 import time
 from functools import partial
 from typing import Any
@@ -29,8 +28,6 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     if spec.fidelity == "counted":
         return Measured(counted(spec, job.device))
     started = time.perf_counter()
-    if job.device == "cuda" and spec.memory != UNLIMITED_MEMORY:
-        _check_room(spec)
     model = build(spec.model, **spec.arguments)
     batch = model.batch(spec.N, spec.seed)
     method = Own(setup_of(job, model, batch[0], rank, groups))
@@ -56,17 +53,6 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         labels=dict(model.labels),
     )
     return Measured(record)
-
-
-def _check_room(spec: RunSpec) -> None:
-    """Raise a one-line ValueError where stages share a GPU with too little memory."""
-    stages_per_gpu = math.ceil(spec.K / torch.cuda.device_count())
-    total = torch.cuda.mem_get_info(0)[1]
-    if stages_per_gpu * (spec.memory or 0) > total:
-        raise ValueError(
-            f"memory = {spec.memory}: {stages_per_gpu} stage(s) share a GPU of {total} bytes here; "
-            "use more GPUs, or larger ones"
-        )
 
 
 def counted(spec: RunSpec, device: str) -> FitRound:
