@@ -20,14 +20,16 @@ class Average:
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
-        self._module = module
+        # One that has two names is there once. To find them takes as long as to average them, so
+        # it is done only here.
+        self._tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
         self._decay = decay
-        self._values: dict[str, Tensor] = {}
+        self._averages: list[Tensor] = []
         self.restart()
 
     def restart(self) -> None:
         """Make the average what the module is now."""
-        self._values = {key: value.detach().clone() for key, value in self._state().items()}
+        self._averages = [tensor.detach().clone() for tensor in self._tensors]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -37,11 +39,11 @@ class Average:
             step: updates so far, this one included.
         """
         decay = min(self._decay, (1 + step) / (10 + step))
-        for key, value in self._state().items():
-            if value.is_floating_point():
-                self._values[key].lerp_(value, 1 - decay)
+        for average, tensor in zip(self._averages, self._tensors, strict=True):
+            if tensor.is_floating_point():
+                average.lerp_(tensor, 1 - decay)
             else:
-                self._values[key].copy_(value)
+                average.copy_(tensor)
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -54,11 +56,7 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for key, value in self._state().items():
-            kept = value.detach().clone()
-            value.copy_(self._values[key])
-            self._values[key].copy_(kept)
-
-    def _state(self) -> dict[str, Tensor]:
-        """The module's own tensors; one that has two names is there once."""
-        return dict([*self._module.named_parameters(), *self._module.named_buffers()])
+        for average, tensor in zip(self._averages, self._tensors, strict=True):
+            kept = tensor.detach().clone()
+            tensor.copy_(average)
+            average.copy_(kept)

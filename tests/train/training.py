@@ -76,9 +76,12 @@ def without_seconds(history: History) -> History:
 
 def state(trainer: Trainer) -> dict[str, Any]:
     """All that training changes on this stage."""
-    moving = {} if trainer.average is None else trainer.average._state()
-    with trainer.average.in_place_of_weights() if trainer.average else torch.no_grad():
-        average = {f"average.{key}": value.detach().clone() for key, value in moving.items()}
+    average = {}
+    if trainer.average is not None:
+        with trainer.average.in_place_of_weights():
+            average = {
+                key: value.clone() for key, value in trainer.pipe.module.state_dict().items()
+            }
     weights = {key: value.clone() for key, value in trainer.pipe.module.state_dict().items()}
     slots = [
         value.clone()
