@@ -79,8 +79,8 @@ class TrainOptions:
     """begin with the weights of another run, for fine-tuning"""
     new_layers: int = 1
     """with --start-from: how many layers at the end begin anew"""
-    threads: int | None = None
-    """of each process on the CPU; by default the cores divided by the processes"""
+    threads: int = 1
+    """of each process on the CPU; with 1 the weights are the same bits for every K"""
     wandb: Literal["offline", "online", "disabled"] = "offline"
     """Weights & Biases; training never depends on it"""
 
@@ -109,16 +109,17 @@ def main(arguments: list[str]) -> int:
     from repro.harness import wandb_mirror
 
     processes = options.K * options.D
-    threads = options.threads or max(1, machine.cores() // processes)
     try:
-        trained = launch(_work, options, stages=processes, threads=threads)[0]
+        trained = launch(_work, options, stages=processes, threads=options.threads)[0]
     except StageError as error:
+        _end_live_line()
         # A mistake of the user in a stage; anything else is shown with its traceback.
         _, is_mistake, text = error.failure.text.partition("ValueError: ")
         if not is_mistake:
             raise
         raise ValueError(text) from None
     except KeyboardInterrupt:
+        _end_live_line()
         print(_interrupted(options, arguments), file=sys.stderr)
         return signals.exit_status()
     if machine.torchrun_rank() not in (None, 0):
@@ -152,6 +153,12 @@ def _check(options: TrainOptions) -> None:
         raise ValueError(f"--epochs {options.epochs}: allowed is a number above 0")
     if options.resume and options.start_from is not None:
         raise ValueError("--resume with --start-from: allowed is one of the two; drop one")
+
+
+def _end_live_line() -> None:
+    """Leave the line that the first stage was writing, so that a message gets one of its own."""
+    if sys.stdout.isatty():
+        print()
 
 
 def _interrupted(options: TrainOptions, arguments: list[str]) -> str:
@@ -258,7 +265,8 @@ def _work(options: TrainOptions) -> Trained:
     if options.resume:
         step = trainer.resume()
         if shows:
-            print(f"{options.folder}: goes on after step {step}")
+            begins = f"goes on after step {step}" if step else "no checkpoint yet, so this begins"
+            print(f"{options.folder}: {begins}")
     elif options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
     progress = TrainingProgress(steps, model.unit) if shows else None

@@ -79,7 +79,6 @@ def test_a_folder_of_images_and_fine_tuning(tmp_path, capfd):
     [
         (["--data", "digts"], r"data='digts'.*did you mean 'digits'"),
         (["--recipe-args", "eam=null"], r"--recipe-args eam: .*did you mean 'ema'"),
-        (["--K", "5", "--M", "1"], r"stages=5"),
     ],
 )
 def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
