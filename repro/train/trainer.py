@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from repro.data.batches import Batches
+from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.save_load import together
 from repro.gpipe.comm.control_channel import Wire
@@ -44,6 +45,11 @@ def count_examples(inputs: Any, _targets: Any) -> int:
     return batch_size(inputs)
 
 
+def count_tokens(_inputs: Any, targets: Any) -> int:
+    """The target tokens of a mini-batch of sentences that are not padding."""
+    return int((targets != PAD).sum())
+
+
 class Trainer:
     """Trains a pipeline by a recipe; built alike on every rank.
 
@@ -58,7 +64,8 @@ class Trainer:
         evaluation: inputs and targets to evaluate on, the same number on every replica.
         evaluate_every: steps between evaluations; 0: one at the end of `run`.
         metrics: what else to evaluate, by name: functions of (outputs, targets) like a loss.
-        count: what the throughput counts in a mini-batch; by default its examples.
+        count: what the throughput counts in a mini-batch: by default `count_examples`; of
+            sentences `count_tokens`.
         settings: facts of this run that JSON can hold, such as the model's name. `resume` refuses
             a checkpoint with other ones.
 
