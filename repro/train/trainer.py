@@ -8,6 +8,7 @@
 Every rank makes the same calls. Only the first stage needs inputs, and only the last one targets.
 """
 
+import json
 import shutil
 import time
 import warnings
@@ -116,11 +117,13 @@ class Trainer:
         self._evaluate_every = evaluate_every
         self._metrics = {"loss": loss, **(metrics or {})}
         self._count = count
-        self.settings = {
+        all_settings = {
             **(settings or {}),
             **{f"data: {name}": value for name, value in batches.labels.items()},
             **{f"recipe: {name}": value for name, value in recipe.as_dict().items()},
         }
+        # As a checkpoint gives them back, with lists for tuples.
+        self.settings: dict[str, Any] = json.loads(json.dumps(all_settings))
         self._reads = pipe.is_first or pipe.is_last
         self._may_write = False  # whether this run's own checkpoints are in the folder, or none
         everyone = pipe.replica * pipe.stages + pipe.rank

@@ -233,12 +233,15 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_other_settings_are_refused(tmp_path):
-    trained(tmp_path, settings={"model": "small"})
+    trained(tmp_path, settings={"model": "small", "sizes": (1, 2)})
+    assert make(tmp_path, 1, settings={"model": "small", "sizes": (1, 2)}).resume() == 4
     with pytest.raises(ValueError, match=r"model = 'small', not 'large'") as caught:
-        make(tmp_path, 1, settings={"model": "large"}).resume()
+        make(tmp_path, 1, settings={"model": "large", "sizes": (1, 2)}).resume()
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=r"recipe: lr = 0\.05, not 0\.1"):
-        make(tmp_path, 1, replace(RECIPE, lr=0.1), settings={"model": "small"}).resume()
+        make(
+            tmp_path, 1, replace(RECIPE, lr=0.1), settings={"model": "small", "sizes": (1, 2)}
+        ).resume()
 
 
 def test_a_new_run_does_not_overwrite_an_old_one(tmp_path):
