@@ -169,7 +169,7 @@ class Counter:
         key = (kind, self._optimizer_kind)
         if key not in self._residents:
             module = self._fakes.modules[kind]
-            statistics = Statistics(module)  # allocates buffers that a step uses
+            statistics = Statistics(module.modules())  # allocates buffers that a step uses
             statistics.restore()
             trained: list[nn.Parameter] = []
             if self._optimizer is not None:

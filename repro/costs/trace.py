@@ -254,7 +254,7 @@ def trace(
     parameters = [*module.parameters()] if isinstance(module, nn.Module) else []
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    statistics = Statistics(module) if isinstance(module, nn.Module) else None
+    statistics = Statistics(module.modules()) if isinstance(module, nn.Module) else None
     resident = [*resident, *parameters, *(p.grad for p in parameters if p.grad is not None)]
     resident += [*module.buffers()] if isinstance(module, nn.Module) else []
     if statistics is not None:

@@ -215,7 +215,7 @@ def bytes_of_statistics(m, width=1000):
     )
     stage = Stage({0: norms}, ["0"], torch.device("cpu"), 0)
     x = torch.randn(4, width)
-    with LiveBytes() as live, once_per_mini_batch(stage.module) as stage.statistics:
+    with LiveBytes() as live, once_per_mini_batch(stage.module.modules()) as stage.statistics:
         for i in range(m):
             stage.forward(i, x, keep=False)
         return live.now, stage.statistics.nbytes
@@ -254,7 +254,7 @@ def test_the_same_bits_wherever_a_norm_lies_among_others(width):
     alone, second = nn.BatchNorm2d(C).double(), nn.BatchNorm2d(C).double()
     x, _ = batch(2)
     for stage in (Stage({0: alone}, ["0"], torch.device("cpu"), 0), beside(second, width)):
-        with once_per_mini_batch(stage.module) as stage.statistics:
+        with once_per_mini_batch(stage.module.modules()) as stage.statistics:
             for i, part in enumerate(x.double().tensor_split(M)):
                 stage.forward(i, part, keep=False)
     assert all(torch.equal(snapshot(second)[key], value) for key, value in snapshot(alone).items())

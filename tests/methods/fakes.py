@@ -50,7 +50,7 @@ class Right:
         return StepResult(total, start, time.perf_counter())
 
     def statistics(self) -> Any:
-        return once_per_mini_batch(self.module)
+        return once_per_mini_batch(self.module.modules())
 
     def recompute(self, part: Any, target: Any, share: float, state: torch.Tensor) -> torch.Tensor:
         torch.set_rng_state(state)

@@ -233,7 +233,7 @@ class Engine:
             self.stage.statistics = None
             if not self.evaluating:
                 gather = self.replicas.gather if self.replicas is not None else None
-                statistics = once_per_mini_batch(self.stage.module, gather)
+                statistics = once_per_mini_batch(self.stage.modules, gather)
                 self.stage.statistics = self._work.enter_context(statistics)
                 self._work.enter_context(self._undone_if_refused())
             self._work.enter_context(self.stage.generators_preserved(watch=not self.evaluating))
@@ -323,7 +323,7 @@ class Engine:
             "the first stage remembers what this one has forgotten"
         )
         self.stage.probing = bool(learning)
-        self._parameters = [*self.stage.module.parameters()]
+        self._parameters = self.stage.parameters
         if learning or known is None:
             self._learnt = Learnt(unexpected=known.unexpected if known else 0)
         else:

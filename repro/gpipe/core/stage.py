@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied, settle_gradients
+from repro.gpipe.core.layers import modules_of, parameters_of
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
 from repro.gpipe.exact import attributes, rng
 from repro.gpipe.exact.batchnorm import Statistics
@@ -119,7 +120,9 @@ class Stage:
         self._head_draws: set[str] = set()
         self._layers: list[_Call] = []
         self._tree: object = None  # names, layers and all their submodules, as of the last step
-        self._follow([*self.module.modules()])
+        self.modules = modules_of(self.module)  # all of this stage, as of the last step's start
+        self.parameters = parameters_of(self.modules)
+        self._follow(self.modules)
         # Generators of random numbers besides torch's, by name: which there are, which layers draw
         # from, which moved in a step that was not as learnt, and which something else than a layer
         # draws from, such as another thread.
@@ -130,9 +133,10 @@ class Stage:
 
     def begin_step(self, step: int) -> None:
         """Before the first action of a step; `step` is its number."""
-        modules = [*self.module.modules()]
-        self._follow(modules)
-        modes = self._modes_of(modules)
+        self.modules = modules_of(self.module)
+        self.parameters = parameters_of(self.modules)
+        self._follow(self.modules)
+        modes = self._get_modes()
         if modes != self._modes or self.unexpected or len(self._trials) > _MOST_TRIALS:
             self._modes = modes
             self._trials.clear()
@@ -143,12 +147,12 @@ class Stage:
 
     def end_step(self) -> None:
         """After the last action of a training step: note it if a layer has changed its modes."""
-        if self._trials and self._modes_of([*self.module.modules()]) != self._modes:
+        if self._trials and self._get_modes() != self._modes:
             self._note_other_requiring()
 
-    def _modes_of(self, modules: Sequence[nn.Module]) -> object:
+    def _get_modes(self) -> object:
         """Which modules are in training mode, and which parameters are trained."""
-        return [m.training for m in modules], [p.requires_grad for p in self.module.parameters()]
+        return [m.training for m in self.modules], [p.requires_grad for p in self.parameters]
 
     def _follow(self, modules: list[nn.Module]) -> None:
         """From now on run the layers that `module` holds; the user may have replaced some."""

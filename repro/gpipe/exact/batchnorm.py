@@ -10,7 +10,7 @@ memory does not grow with M (Chan, Golub and LeVeque, 1979). After the step the 
 are updated once. State-dict keys stay those of the layers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,9 +43,7 @@ class _Norm:
         self.count = 0  # values for each channel that were merged
         self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
         self.merged: tuple[Tensor, Tensor]  # mean and spread, float64
-        module.momentum = 1.0
-        module.num_batches_tracked = None
-        module.running_mean, module.running_var = self.scratch
+        self._give(1.0, self.scratch, None)
 
     def take(self, output: Tensor) -> None:
         """Note that a forward has left the statistics of its micro-batch."""
@@ -69,35 +67,24 @@ class _Norm:
 
     def restore(self) -> None:
         """Give the layer its own buffers back."""
-        self.module.running_mean, self.module.running_var = self.running
-        self.module.momentum = self.momentum
-        self.module.num_batches_tracked = self.tracked
+        self._give(self.momentum, self.running, self.tracked)
 
-    def summed(self) -> Tensor:
-        """Count, mean and spread of the values: [1 + 2 C]."""
-        return torch.cat([self.merged[0].new_tensor([self.count]), *self.merged])
+    def _give(
+        self, momentum: float | None, running: tuple[Tensor, Tensor], tracked: Tensor | None
+    ) -> None:
+        # Past `nn.Module.__setattr__`, which takes as long as a small operator.
+        object.__setattr__(self.module, "momentum", momentum)
+        buffers = self.module._buffers
+        buffers["running_mean"], buffers["running_var"] = running
+        buffers["num_batches_tracked"] = tracked
 
-    def _joined(
-        self, counts: Tensor, means: Tensor, spreads: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Count, mean and spread of G groups together: [G, 1], [G, C], [G, C] -> [1], [C], [C]."""
-        total = counts.sum(0)
-        mean = (counts * means).sum(0) / total
-        spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * self.pooled
-        return total, mean, spread
-
-    def commit(self, parts: list[Tensor]) -> None:
-        """Update the running statistics once, given `summed` of every replica."""
-        channels = self.running[0].numel()
-        groups = torch.stack(parts).split([1, channels, channels], dim=1)
-        count, mean, spread = self._joined(*groups)
+    def factor(self) -> float:
+        """Share of the new statistics in the running ones; counts this mini-batch."""
         factor = self.momentum
         if self.tracked is not None and self.pooled:
             self.tracked += 1
             factor = 1.0 / self.tracked.item() if factor is None else factor
-        factor = factor or 0.0
-        for running, new in zip(self.running, (mean, spread / (count - self.pooled)), strict=True):
-            running.mul_(1.0 - factor).add_(new.to(running.dtype), alpha=factor)
+        return factor or 0.0
 
 
 class Statistics:
@@ -107,10 +94,10 @@ class Statistics:
         counting: True while F runs and False while R does, so that a micro-batch counts once.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.counting = False
         self._norms: dict[int, _Norm] = {}  # by the id of their module
-        for part in module.modules():
+        for part in modules:
             if (
                 isinstance(part, BATCH_NORMS + INSTANCE_NORMS)
                 and part.training
@@ -119,7 +106,7 @@ class Statistics:
             ):
                 self._norms[id(part)] = _Norm(part)
         norms = [*self._norms.values()]
-        channels = [norm.running[0].numel() for norm in norms]
+        self._sizes = channels = [norm.running[0].numel() for norm in norms]
         device = norms[0].running[0].device if norms else None
         self._channels = torch.tensor(channels, dtype=torch.int64, device=device)
         # Means and spreads of all norms, one norm behind the other; each norm has views of its own.
@@ -190,31 +177,63 @@ class Statistics:
     def commit(self, gather: Gather | None) -> None:
         """After `restore`: update all running statistics once."""
         self.settle()
-        # A norm that did not run here may have run on another replica.
-        norms = [n for n in self._norms.values() if n.count or gather is not None]
-        if not norms:
+        norms = [*self._norms.values()]
+        if not norms or (gather is None and not any(norm.count for norm in norms)):
             return
-        summed = [norm.summed() for norm in norms]
-        replicas = [summed]
-        ran = [True] * len(norms)
-        if gather is not None:
-            replicas = [r.split([len(t) for t in summed]) for r in gather(torch.cat(summed))]
-            counts = torch.stack([torch.stack([t[0] for t in replica]) for replica in replicas])
-            ran = (counts.sum(0) > 0).tolist()
-        for norm, parts, norm_ran in zip(norms, zip(*replicas, strict=True), ran, strict=True):
+        means, spreads = self._merged
+        counts = self._for_channels([norm.count for norm in norms])
+        pooled = self._for_channels([norm.pooled for norm in norms])
+        summed = torch.stack([counts, means, spreads])
+        # [G, 3, channels of all norms] of G replicas
+        groups = torch.stack(gather(summed) if gather is not None else [summed])
+        counts, means, spreads = groups.unbind(1)
+        total = counts.sum(0)
+        mean = (counts * means).sum(0) / total
+        spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
+        variance = spread / (total - pooled)
+        ran = [bool(part[0] > 0) for part in total.split(self._sizes)]
+        # A norm that did not run here may have run on another replica.
+        self._update(norms, ran, mean.split(self._sizes), variance.split(self._sizes))
+
+    def _update(
+        self,
+        norms: Sequence[_Norm],
+        ran: Sequence[bool],
+        means: Sequence[Tensor],
+        variances: Sequence[Tensor],
+    ) -> None:
+        """Move the running statistics of norms that ran towards the new ones.
+
+        All norms of one factor at once: in a loop of Python it would take as long as a small layer.
+        """
+        running: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+        for norm, norm_ran, *new in zip(norms, ran, means, variances, strict=True):
             if norm_ran:
-                norm.commit(list(parts))
+                old_of_factor, new_of_factor = running.setdefault(norm.factor(), ([], []))
+                old_of_factor += norm.running
+                new_of_factor += [value.to(norm.running[0].dtype) for value in new]
+        for factor, (old_values, new_values) in running.items():
+            torch._foreach_mul_(old_values, 1.0 - factor)
+            torch._foreach_add_(old_values, new_values, alpha=factor)
+
+    def _for_channels(self, values: Sequence[int]) -> Tensor:
+        """A number of each norm, repeated for its channels."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        moved = tensor.to(self._merged[0].device, non_blocking=True)  # without waiting for a GPU
+        return moved.repeat_interleave(self._channels, output_size=len(self._merged[0]))
 
 
 @contextmanager
-def once_per_mini_batch(module: nn.Module, gather: Gather | None = None) -> Iterator[Statistics]:
+def once_per_mini_batch(
+    modules: Iterable[nn.Module], gather: Gather | None = None
+) -> Iterator[Statistics]:
     """Around a step: if it succeeds, update the running statistics once, by the whole mini-batch.
 
     Args:
-        module: of one stage.
+        modules: all of one stage.
         gather: over the replicas of this stage, which all use the mini-batches of all.
     """
-    statistics = Statistics(module)
+    statistics = Statistics(modules)
     try:
         yield statistics
     except BaseException:
