@@ -114,14 +114,24 @@ def on_gpus(results: Results) -> list[tuple[list[Run], list[Run]]]:
     pairs = []
     for place, group in dict.fromkeys((run.place, run.group) for run in of_gpus):
         measured = matching(of_gpus, place=place, group=group)
-        device = measured[0].device.lower()
-        profiles = [name for name in PROFILES if name in device]
+        profiles = profiles_of(measured[0].device)
         if measured[0].scale in TINY:
             profiles = [PROFILES[0]]
         for profile in profiles:
             name = simulated_group(measured[0].model, profile)
             pairs.append((measured, matching(runs, place=place, group=name)))
     return pairs
+
+
+def profiles_of(device: str) -> list[str]:
+    """The profile of a GPU by its name: `NVIDIA H100 80GB HBM3`, but not `NVIDIA H100 PCIe`.
+
+    Both profiles are of SXM modules; other modules of these chips have other clocks and memories.
+    """
+    words = device.upper().split()
+    if {"PCIE", "NVL"} & set(words):
+        return []
+    return [name for name in PROFILES if name.upper() in words]
 
 
 def _by_profile(measured: list[Run], simulated: list[Run]) -> list[Cell]:

@@ -7,6 +7,7 @@ from math import exp, isnan, log1p
 from typing import Literal
 
 from experiments.costs.cells import Cell, cells
+from experiments.costs.runs import GPU
 from repro.harness.results import Results
 from repro.harness.spec import TINY
 from repro.report import table as report
@@ -49,12 +50,17 @@ def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None
     Args:
         results: recorded runs, those of the experiment `costs` among them.
         quantity: "ratio": throughput over that of the source's own base cell, such as K=2, M=1.
+            Steps of one GPU do not count here: they vary M and the rule of re-materialization, but
+            not K, and the bar stands beside ratios over K.
             "throughput": examples per second.
 
     Returns:
         None without a recorded cell.
     """
-    return bar_of((cell for cell in cells(results) if cell.run.scale not in TINY), quantity)
+    judged = [cell for cell in cells(results) if cell.run.scale not in TINY]
+    if quantity == "ratio":
+        judged = [cell for cell in judged if not cell.run.group.endswith(GPU)]
+    return bar_of(judged, quantity)
 
 
 def bar_of(judged: Iterable[Cell], quantity: Quantity = "ratio") -> ErrorBar | None:

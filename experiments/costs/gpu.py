@@ -100,8 +100,8 @@ def recomputation(results: Results) -> Table:
         Column("share of the step (%)", lambda run: _share(without(run))),
     ]
     note = (
-        "K=1, everything equal but whether activations are recomputed. The sources say that it "
-        "costs a third, a quarter, or 22.5 % of a step."
+        "K=1, everything equal but whether activations are recomputed. The paper has 22.5 % of a "
+        "step, other sources a third of the computation; F:R:B = 1:1:2 would be a quarter."
     )
     title = "What re-materialization costs on a GPU"
     return declared("costs_recompute", title, note, lines, columns, NAME)

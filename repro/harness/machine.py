@@ -17,7 +17,7 @@ from pathlib import Path
 from repro.harness.spec import ON_CPU, Scale, slug
 
 _ROOT = Path(__file__).resolve().parents[2]
-# A GPU that Table 1's capped stages, eight of 8 GB, can share.
+# A GPU that most of Table 1's capped stages can share; eight of 8 GB need a bit more.
 LARGE_GPU = 60 * 10**9
 _NO_PEERS = "nccl-p2p-off"  # NCCL through host memory, as NCCL_P2P_DISABLE asks for
 TF32 = "TF32"  # of matrix products of timed runs on GPUs; sums and storage are float32

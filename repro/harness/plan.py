@@ -29,6 +29,7 @@ from repro.harness.spec import (
 from repro.io.redact import expanded
 from repro.io.untrusted import SMALL, from_json, read_text
 
+_CONTEXT = 600 * 2**20  # of a process on a GPU, besides what torch hands out: an assumption
 _PROCESSES = 128  # at most, of stages that share this machine's devices
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
 
@@ -324,7 +325,7 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
         return f"needs {spec.devices} devices"
     stages = ceil(spec.K / machine.count)  # that share a device
     if spec.task == "fit" and spec.fidelity == "measured" and machine.memory:
-        needed = stages * (spec.memory or 0)
+        needed = stages * ((spec.memory or 0) + _CONTEXT)
         if spec.memory != UNLIMITED_MEMORY and needed > machine.memory:
             there = machine.memory / 2**30
             return f"needs {needed / 2**30:.0f} GiB on each GPU, which has {there:.0f}"

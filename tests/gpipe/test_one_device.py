@@ -51,7 +51,7 @@ def test_a_checkpoint_of_one_k_goes_on_with_another(
 
 
 def test_a_stage_that_runs_out_of_memory_is_named(device: str):
-    with pytest.raises(StageError, match=r"stage 1\b.*(are allowed|allowed; Of the allocated)"):
+    with pytest.raises(StageError, match=r"stage 1\b.*are allowed"):
         launch(too_large, 2, device, LIMIT, stages=2)
 
 

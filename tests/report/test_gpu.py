@@ -7,7 +7,7 @@ import pytest
 from recorded import fill_with, record, timeline
 
 from experiments.costs import gpu as costs_gpu
-from experiments.costs.cells import cells
+from experiments.costs.cells import cells, profiles_of
 from experiments.costs.runs import experiment as costs
 from experiments.table1 import gpu as table1_gpu
 from experiments.table1.runs import experiment as table1
@@ -92,6 +92,20 @@ def test_stages_and_recomputation(tmp_path: Path):
     assert shares == [pytest.approx(100 * (1 - NEVER))] * 6
 
 
+@pytest.mark.parametrize(
+    ("device", "profiles"),
+    [
+        ("NVIDIA H200", ["h200"]),
+        ("NVIDIA H100 80GB HBM3", ["h100"]),
+        ("NVIDIA H100 PCIe", []),
+        ("NVIDIA GH200 480GB", []),
+        ("NVIDIA A100-SXM4-80GB", []),
+    ],
+)
+def test_a_profile_is_of_one_chip_and_module(device: str, profiles: list[str]):
+    assert profiles_of(device) == profiles
+
+
 # Table 1.
 
 
@@ -143,9 +157,9 @@ def columns_of(path: Path, made: Any, scale: Scale = "gpu") -> list[table1_gpu.M
 @pytest.mark.parametrize(
     ("fits", "largest", "verdict"),
     [
-        (True, 320_000_000, "reproduced (M=32 is inferred)"),
-        (True, 400_000_000, "consistent: trains, but larger ones do too (M=32 is inferred)"),
-        (False, 320_000_000, "not reproduced: runs out of memory (M=32 is inferred)"),
+        (True, 320_000_000, "reproduced with what is inferred"),
+        (True, 400_000_000, "consistent: trains, but larger ones do too"),
+        (False, 320_000_000, "not reproduced: runs out of memory"),
     ],
 )
 def test_the_verdict_follows_from_what_trained(
@@ -157,6 +171,13 @@ def test_the_verdict_follows_from_what_trained(
     assert pipeline_1.verdict == verdict
     fate = shown(table1_gpu.largest(columns), ("printed size", "measured"))[1]
     assert fate == ("trains" if fits else "runs out: stage 1")
+
+
+def test_the_model_that_settings_were_inferred_from_is_fitted(tmp_path: Path):
+    columns = columns_of(tmp_path, fit_record(True, 790_000_000))
+    pipeline_1 = columns[-2]
+    assert (pipeline_1.size.name, pipeline_1.size.parameters) == ("Pipeline-1", 785.8e6)
+    assert pipeline_1.verdict == "fitted: the largest that trains"
 
 
 def test_a_rehearsal_earns_no_verdict_and_stands_beside_no_number(tmp_path: Path):

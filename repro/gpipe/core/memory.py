@@ -16,14 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode  # private; imported 
 
 from repro.gpipe.core.microbatch import flatten
 
-# Texts that only the errors of a limit have; the second is torch's, of a memory fraction.
-_OVER = "are allowed"
-_OVER_ON_GPU = "allowed; Of the allocated memory"
+_OVER = "are allowed"  # only the errors of a limit say so
 
 
 def over_limit(reason: str) -> bool:
     """Whether a limit caused this out-of-memory error, rather than the machine or /dev/shm."""
-    return _OVER in reason or _OVER_ON_GPU in reason
+    return _OVER in reason
 
 
 class LiveBytes(TorchDispatchMode):
@@ -105,9 +103,8 @@ def peak_memory(
     """
     peak = Peak()
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        with _capped(device, limit):
+        with capped(device, limit):
+            torch.cuda.reset_peak_memory_stats(device)
             yield peak
             torch.cuda.synchronize(device)
         peak.value = torch.cuda.max_memory_allocated(device)
@@ -118,8 +115,14 @@ def peak_memory(
 
 
 @contextmanager
-def _capped(device: torch.device, limit: int | None) -> Iterator[None]:
-    """Limit what this process can take of a GPU; other processes are not affected."""
+def capped(device: torch.device, limit: int | None) -> Iterator[None]:
+    """Limit what torch can take of a GPU for this process; other processes are not affected.
+
+    Raises:
+        MemoryError: where more than `limit` bytes are asked for.
+        torch.OutOfMemoryError: where the GPU has less left than the limit still allows.
+    """
+    torch.cuda.synchronize(device)
     if limit is None:
         yield
         return
@@ -129,5 +132,12 @@ def _capped(device: torch.device, limit: int | None) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(limit / total, device)
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        # torch's own text does not tell a full GPU, which other processes fill, from the limit.
+        reserved = torch.cuda.memory_reserved(device)
+        if torch.cuda.mem_get_info(device)[0] < limit - reserved:
+            raise
+        text = f"{reserved:,} bytes of this process and more were asked for, {limit:,} {_OVER}"
+        raise MemoryError(text) from error
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)

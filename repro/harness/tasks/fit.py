@@ -9,7 +9,7 @@ import torch
 from repro.costs.fit import Search, Step
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import Messages
-from repro.gpipe.core.memory import LiveBytes
+from repro.gpipe.core.memory import LiveBytes, capped
 from repro.harness import allocator
 from repro.harness.job import Job, Measured
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
@@ -107,14 +107,17 @@ def attempt(
         among it.
 
     Raises:
-        MemoryError, torch.OutOfMemoryError: on the stage that needs more.
+        MemoryError: on the stage that needs more.
     """
     method.peak_bytes(*batch, limit=spec.memory)
     peaks = method.peak_bytes(*batch, limit=spec.memory)
     assert peaks is not None  # our own method always reads them
     if device == "cuda":
         reserved = method.gather(torch.cuda.max_memory_reserved())
-        with LiveBytes(method.tensors(*batch), device="cuda") as meter:
+        with (
+            capped(torch.device("cuda", torch.cuda.current_device()), spec.memory),
+            LiveBytes(method.tensors(*batch), device="cuda") as meter,
+        ):
             method.train_step(*batch)
         tensors = method.gather(meter.peak)
         return peaks, [list(stage) for stage in zip(tensors, peaks, reserved, strict=True)]

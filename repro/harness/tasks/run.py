@@ -1,6 +1,9 @@
 """The work of one worker process for one run in one round."""
 
 import gc
+import re
+import warnings
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -32,7 +35,13 @@ def run(job: Job, rank: int) -> Measured | None:
     task = simulate.run if job.spec.fidelity == "simulated" else tasks[job.spec.task]
     if job.device == "cuda":
         _choose_kernels(exact=job.spec.task in ("check", "learn"))
-    measured = task(job, rank, groups)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        measured = task(job, rank, groups)
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if names := not_deterministic([str(warning.message) for warning in caught]):
+        measured.record.labels["not deterministic"] = ", ".join(names)
     if job.device == "cuda":
         # What this process keeps for its next run is missing to processes on the same GPU.
         gc.collect()
@@ -48,3 +57,11 @@ def _choose_kernels(*, exact: bool) -> None:
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact
     torch.use_deterministic_algorithms(exact, warn_only=True)
+
+
+def not_deterministic(texts: Sequence[str]) -> list[str]:
+    """Operators that torch's warnings name because they have no deterministic kernel on a GPU."""
+    names = [
+        re.match(r"(\S+) does not have a deterministic implementation", text) for text in texts
+    ]
+    return sorted({match[1] for match in names if match})
