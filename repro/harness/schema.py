@@ -346,7 +346,8 @@ class LearnRound(_Round):
     Attributes:
         loss: of each step.
         metrics: name -> value on the test data after the last step: "loss", "accuracy" (share),
-            "nll" (nats a token), "bleu" (mean over the languages), "bleu toy:alfa".
+            "nll" (nats a token), "bleu" (mean over the languages), "bleu toy:alfa". Those of a
+            pretraining, on its own test data, are called "pretraining accuracy" and the like.
         parameters: of the model.
         seconds: of all steps, data included.
         examples: of all steps.

@@ -103,7 +103,9 @@ class Training(Frozen):
         recipe: fields of `repro.train.recipe.Recipe`.
         steps: of a pretraining; that of a run is its own `steps`.
         decode: test sentences of each language that are translated and scored by BLEU; 0: none.
-        pretraining: trained before, for its weights of all layers but the last.
+        pretraining: trained before, for its weights of all layers but the last; its metrics are
+            recorded as "pretraining accuracy" and the like.
+        seed: of a pretraining that all seeds share; None: that of the run.
         weights: how many weights are recorded, evenly spaced over all, to compare runs by.
     """
 
@@ -113,6 +115,7 @@ class Training(Frozen):
     steps: Count = 0
     decode: Count = 0
     pretraining: "Training | None" = None
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] | None = None
     weights: Count = 0
 
 

@@ -7,7 +7,7 @@ other K have the same weights, bit for bit on the CPU.
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from repro.data.bleu import score
-from repro.data.classification import evaluation_images, open_images
+from repro.data.classification import count_classes, evaluation_images, open_images
 from repro.data.pairs import evaluation_pairs, learn_vocabulary, open_pairs
 from repro.data.subwords import Subwords
 from repro.gpipe import Pipeline
@@ -32,8 +32,8 @@ from repro.train.recipe import Recipe
 from repro.train.trainer import Batches, Trainer
 
 _TEST_BATCH = 256  # examples that are evaluated at once
-# Weights of pretrainings of this process, which several runs begin with.
-_pretrained: dict[str, dict[str, Tensor]] = {}
+# Pretrainings of this process, which several runs begin with.
+_pretrained: dict[str, "Pretrained"] = {}
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,19 @@ class Data:
     loss: Loss
 
 
+@dataclass(frozen=True)
+class Pretrained:
+    """The outcome of a pretraining.
+
+    Attributes:
+        state: weights and buffers of the unsplit model, by name.
+        metrics: on the test data of the pretraining, by name.
+    """
+
+    state: Mapping[str, Tensor]
+    metrics: Mapping[str, float]
+
+
 def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     """Train, evaluate, and translate."""
     began = time.perf_counter()
@@ -63,10 +76,12 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     trainer = _trainer(job, model, training, rank)
     try:
         if start is not None:
-            trainer.start_from(start, new_layers=1)
+            trainer.start_from(start.state, new_layers=1)
         prepared = time.perf_counter() - began
         trainer.run(spec.steps)
         metrics: dict[str, float | None] = {**trainer.history.evaluations[-1].values}
+        if start is not None:
+            metrics |= {f"pretraining {name}": value for name, value in start.metrics.items()}
         signature = ""
         if training.decode:
             scores, signature = _translate(trainer, training)
@@ -125,9 +140,7 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
     arguments = dict(training.data_args)
     if model.unit == "images/s":
         size = spec.model_args["image"]
-        if "classes" in arguments:
-            first, last = arguments["classes"]
-            arguments["classes"] = range(first, last + 1)
+        arguments["classes"] = _classes(arguments)
         (name,) = training.data
         batches = open_images(name, size, spec.N, spec.seed, **arguments, **shard)
         asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
@@ -147,6 +160,14 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
     return Data(batches, test, {"nll": token_nll}, translation(recipe.label_smoothing))
 
 
+def _classes(arguments: Mapping[str, Any]) -> range | None:
+    """The classes from the first to the last that `data_args` names; None for all."""
+    if "classes" not in arguments:
+        return None
+    first, last = arguments["classes"]
+    return range(first, last + 1)
+
+
 # Arguments of training images that test images do not have.
 _ONLY_TRAINING = ("per_class", "augment")
 
@@ -158,21 +179,30 @@ def _vocabulary(training: Training) -> Subwords:
     return learn_vocabulary(tuple(names), arguments["vocabulary"])
 
 
-def _pretrain(job: Job, pretraining: Training, rank: int) -> dict[str, Tensor]:
-    """The weights of another training, made once in each process."""
-    spec = job.spec
-    first, last = pretraining.data_args["classes"]
-    arguments = {**spec.arguments, "num_classes": last - first + 1}
-    key = canonical([spec.model_copy(update={"training": None}).plain(), pretraining.model_dump()])
-    key += canonical(arguments)
+def _pretrain(job: Job, pretraining: Training, rank: int) -> Pretrained:
+    """The outcome of another training, made once in each process."""
+    arguments = pretraining.data_args
+    labels = arguments.get("labels", "identity")
+    outputs = count_classes(pretraining.data[0], _classes(arguments), labels)
+    changed: dict[str, Any] = {
+        "training": pretraining,
+        "model_args": {**job.spec.model_args, "num_classes": outputs},
+        "steps": pretraining.steps,
+    }
+    if pretraining.seed is not None:
+        changed["seed"] = pretraining.seed
+    spec = job.spec.model_copy(update=changed)
+    key = canonical(spec.plain())
     if key not in _pretrained:
-        trainer = _trainer(job, build(spec.model, **arguments), pretraining, rank)
+        model = build(spec.model, **spec.arguments)
+        trainer = _trainer(replace(job, spec=spec), model, pretraining, rank)
         try:
             trainer.run(pretraining.steps)
-            state = trainer.pipe.module.state_dict()
-            _pretrained[key] = _of_all_stages(trainer.pipe, state)
+            state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
+            metrics = trainer.history.evaluations[-1].values
         finally:
             trainer.pipe.close()
+        _pretrained[key] = Pretrained(state, metrics)
     return _pretrained[key]
 
 
