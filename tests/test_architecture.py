@@ -27,7 +27,7 @@ ALLOWED = {
     "methods": {"gpipe", "models"},
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods", "train"},
     "report": {"io", "gpipe", "paper", "simulate", "harness"},
-    "experiments": {"gpipe", "paper", "costs", "simulate", "harness", "report"},
+    "experiments": {"data", "train", "gpipe", "paper", "costs", "simulate", "harness", "report"},
     "cli": {
         "io",
         "gpipe",
