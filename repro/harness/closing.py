@@ -180,6 +180,9 @@ def _key_cell(runs: Sequence[Run], results: Results) -> str:
         largest = max(fitted, key=lambda run: run.K)
         parameters = terminal.number(largest.parameters / 1e6)
         return f"K={largest.K} fits {largest.size}, {parameters} million parameters"
+    trained = [run for run in runs if run.spec.task == "learn" and run.done]
+    if trained:
+        return f"{len(trained)} trainings, see the tables of the report"
     timed = [run for run in runs if _is_timed(run)]
     if not timed:
         return ""

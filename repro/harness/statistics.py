@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Hashable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -45,25 +45,43 @@ def interval(values: list[float]) -> tuple[float, float, float]:
         return median, math.nan, math.nan
     if min(values) == max(values):
         return median, median, median
-    return median, *_percentile_bootstrap(tuple(values))
+    return median, *_percentile_bootstrap(tuple(values), "median")
+
+
+def mean_interval(values: list[float]) -> tuple[float, float, float]:
+    """(mean, low, high): the 95 % bootstrap interval is NaN below `MIN_ROUNDS` values.
+
+    For values of several seeds. Of as few as five it covers the true mean less often than 95 %.
+    """
+    if not values:
+        return math.nan, math.nan, math.nan
+    mean = statistics.fmean(values)
+    if len(values) < MIN_ROUNDS:
+        return mean, math.nan, math.nan
+    if min(values) == max(values):
+        return mean, mean, mean
+    return mean, *_percentile_bootstrap(tuple(values), "mean")
 
 
 @cache
-def _percentile_bootstrap(values: tuple[float, ...]) -> tuple[float, float]:
+def _percentile_bootstrap(
+    values: tuple[float, ...], statistic: Literal["median", "mean"]
+) -> tuple[float, float]:
     """The interval of `scipy.stats.bootstrap` with method="percentile" and rng=default_rng(0).
 
     scipy checks and resamples anew for every call, which is slow.
     """
     import numpy as np
 
-    medians = np.sort(np.median(np.array(values)[_resamples(len(values))], axis=-1))
+    samples = np.array(values)[_resamples(len(values))]
+    of_samples = np.sort((np.median if statistic == "median" else np.mean)(samples, axis=-1))
     alpha = (1 - 0.95) / 2
     ends = []
     for share in (alpha, 1 - alpha):
-        # Interpolate between the two nearest medians, to the last bit as scipy.stats.quantile does.
-        above = (share * len(medians) + (1 - share)) % 1
-        first = int(share * len(medians) + (1 - share)) - 1
-        ends.append(float((1 - above) * medians[first] + above * medians[first + 1]))
+        # Interpolate between the two nearest, to the last bit as scipy.stats.quantile does.
+        above = (share * len(of_samples) + (1 - share)) % 1
+        first = int(share * len(of_samples) + (1 - share)) - 1
+        ends.append(float((1 - above) * of_samples[first] + above * of_samples[first + 1]))
     return ends[0], ends[1]
 
 

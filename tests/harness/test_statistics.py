@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from repro.harness.statistics import interval, ratio
+from repro.harness.statistics import interval, mean_interval, ratio
 
 
 def throughputs(*seconds: float) -> dict[Hashable, float]:
@@ -52,3 +52,21 @@ def test_the_interval_is_scipy_s_percentile_bootstrap_of_the_median(values: list
         (np.array(values),), np.median, method="percentile", rng=np.random.default_rng(0)
     )
     assert interval(values)[1:] == (found.confidence_interval.low, found.confidence_interval.high)
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, 1.1, 0.9, 1.05, 1.0], [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]]
+)
+def test_the_interval_of_a_mean_is_scipy_s_too(values: list[float]):
+    result = bootstrap(
+        (np.array(values),), np.mean, method="percentile", rng=np.random.default_rng(0)
+    )
+    ends = (result.confidence_interval.low, result.confidence_interval.high)
+    assert mean_interval(values) == pytest.approx((np.mean(values), *ends))
+
+
+def test_the_mean_of_few_values_has_no_interval():
+    assert mean_interval([1.0, 4.0])[0] == 2.5
+    assert all(math.isnan(x) for x in mean_interval([1.0, 4.0])[1:])
+    assert all(math.isnan(x) for x in mean_interval([]))
+    assert mean_interval([1.5] * 5) == (1.5, 1.5, 1.5)
