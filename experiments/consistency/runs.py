@@ -19,7 +19,7 @@ OTHER_MS: dict[Scale, tuple[int, ...]] = {
     "smoke": (1,),
     "gpu-dry": (1,),
     "laptop": (1,),
-    "gpu": (1, 2, 8),
+    "gpu": (1,),
     "node": (1, 2, 8),
     "paper": (1, 2, 8),
 }
@@ -28,7 +28,7 @@ SEEDS: dict[Scale, tuple[int, int]] = {
     "smoke": (1, 1),
     "gpu-dry": (1, 1),
     "laptop": (2, 5),
-    "gpu": (5, 5),
+    "gpu": (2, 5),
     "node": (5, 5),
     "paper": (5, 5),
 }
@@ -36,7 +36,7 @@ STEPS: dict[Scale, int] = {
     "smoke": 3,
     "gpu-dry": 3,
     "laptop": 10,
-    "gpu": 100,
+    "gpu": 10,
     "node": 100,
     "paper": 100,
 }
@@ -103,7 +103,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         neurips="sec. 7",
         needs="any machine; one GPU at scale gpu",
         deviations=DEVIATIONS,
-        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 0.8},
+        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 0.8, "gpu": 4},
         rounds=1,
         groups=(
             Group(name="stages", runs=tuple(stages)),

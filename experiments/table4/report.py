@@ -1,0 +1,216 @@
+"""Table 4 (arXiv:1811.06965v5): fine-tuned accuracy beside training from scratch, and the paper's.
+
+None of the laptop's tasks is a data set of the paper, so its numbers stand in a table of their own.
+"""
+
+from dataclasses import dataclass, field
+from math import nan
+
+from experiments.table4.runs import DIGITS, LEAST_HELPED, NAME, TRANSFER, Task
+from repro.harness.results import Results, Run
+from repro.harness.schema import LearnRound
+from repro.harness.statistics import mean_interval
+from repro.paper import table4
+from repro.paper.numbers import Accuracy
+from repro.report.compare import beside_paper, matching, rows_of, where
+from repro.report.grid import Cell, Column, declared, estimate, plain, share, spread
+from repro.report.table import EMPTY, Table
+
+PRETRAINING = "ImageNet-2012"  # of the paper
+PRETRAINED_ON = "digits 0 to 4 (pretraining)"
+ALL_TASKS = "all four tasks"
+HELPS, WORSE, NOT_SHOWN = "helps", "worse", "not shown"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A task at one place; numbers are shares of test images, one for each seed.
+
+    Attributes:
+        where: the scale, and the machine where there are several.
+        task: its title.
+        runs: that the numbers are of.
+        chance: of always giving the most frequent answer.
+        fine_tuned: accuracy of models that began with pretrained weights.
+        from_scratch: accuracy of models that did not.
+        together: verdict on all tasks; empty on the line of a single one.
+    """
+
+    where: str
+    task: str
+    runs: list[Run]
+    chance: float = nan
+    fine_tuned: list[float] = field(default_factory=list)
+    from_scratch: list[float] = field(default_factory=list)
+    together: str = ""
+
+    @property
+    def differences(self) -> list[float]:
+        """Fine-tuned minus from scratch, paired by seed; empty where one of both is missing."""
+        pairs = zip(self.fine_tuned, self.from_scratch, strict=False)
+        return [fine_tuned - from_scratch for fine_tuned, from_scratch in pairs]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the interval of the difference lies above 0, below it, or neither."""
+        if self.together or not self.differences:
+            return self.together
+        _, low, high = mean_interval(self.differences)
+        if low > 0:
+            return HELPS
+        return WORSE if high < 0 else NOT_SHOWN
+
+
+def tables(results: Results) -> list[Table]:
+    """Ours, then the paper's; none if the experiment was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    made = [on_digits(results)]
+    if beside_paper(results, NAME):
+        made.append(of_paper(results))
+    return made
+
+
+def on_digits(results: Results) -> Table:
+    """One line for each of our tasks, and before them the pretraining."""
+    done = rows_of(results, experiment=NAME, status="done", group="digits")
+    lines: list[Line] = []
+    for place in dict.fromkeys(run.place for run in done):
+        lines += _lines(results, matching(done, place=place))
+    columns: list[Column[Line]] = [
+        Column("task", lambda line: plain(line.task)),
+        Column(
+            "seeds", lambda line: Cell(len(line.from_scratch), str(len(line.from_scratch) or EMPTY))
+        ),
+        Column("chance", lambda line: share(line.chance)),
+        Column(
+            "fine-tuned (%)",
+            lambda line: _percent(line.fine_tuned),
+            csv="fine-tuned",
+            ends=("fine-tuned: low", "fine-tuned: high"),
+        ),
+        Column(
+            "from scratch (%)",
+            lambda line: _percent(line.from_scratch),
+            csv="from scratch",
+            ends=("from scratch: low", "from scratch: high"),
+        ),
+        Column(
+            "difference (points)",
+            lambda line: _percent(line.differences, "+.1f"),
+            csv="difference",
+            ends=("difference: low", "difference: high"),
+        ),
+    ]
+    if len({line.where for line in lines}) > 1:
+        columns.insert(0, Column("where", lambda line: plain(line.where)))
+    if beside_paper(results, NAME):
+        columns.append(Column("verdict", lambda line: plain(line.verdict)))
+    note = (
+        "Accuracy on test images, mean over seeds with a bootstrap 95 % interval from five seeds "
+        "on; from scratch a model has the updates of pretraining and fine-tuning together, all on "
+        "the task, and the difference is paired by seed. This stands for the claim that what is "
+        "learnt on one set of images helps on others; it cannot show the paper's accuracies, as "
+        "model and images are far smaller."
+    )
+    title = "Fine-tuning a pretrained AmoebaNet-B on other digits, measured"
+    return declared(NAME, title, note, lines, columns, NAME)
+
+
+def _lines(results: Results, runs: list[Run]) -> list[Line]:
+    """The pretraining, every task, and all tasks together, at one place."""
+    at = where(results, runs[0])
+    pretrained: dict[int, float] = {}  # seed -> accuracy; every task begins with the same weights
+    lines = []
+    for task in DIGITS:
+        fine_tuned, from_scratch = {}, {}
+        of_task = [run for run in runs if _is_of(run, task)]
+        for run in of_task:
+            if _is_fine_tuned(run):
+                fine_tuned[run.spec.seed] = accuracy(run)
+                pretrained[run.spec.seed] = accuracy(run, "pretraining accuracy")
+            else:
+                from_scratch[run.spec.seed] = accuracy(run)
+        seeds = sorted(fine_tuned.keys() & from_scratch.keys())
+        lines.append(
+            Line(
+                at,
+                task.title,
+                of_task,
+                task.chance,
+                fine_tuned=[fine_tuned[seed] for seed in seeds],
+                from_scratch=[from_scratch[seed] for seed in seeds],
+            )
+        )
+    verdicts = [line.verdict for line in lines]
+    first = Line(at, PRETRAINED_ON, runs, 1 / 5, from_scratch=[*pretrained.values()])
+    return [first, *lines, Line(at, ALL_TASKS, runs, together=overall(verdicts))]
+
+
+def _is_of(run: Run, task: Task) -> bool:
+    """Whether a run trains on a task."""
+    training = run.spec.training
+    assert training is not None
+    return (training.data, training.data_args) == ((task.data,), task.data_args)
+
+
+def _is_fine_tuned(run: Run) -> bool:
+    """Whether a run begins with pretrained weights."""
+    training = run.spec.training
+    return training is not None and training.pretraining is not None
+
+
+def overall(verdicts: list[str]) -> str:
+    """The verdict on all tasks, by the rule that the experiment fixes."""
+    if verdicts.count(HELPS) >= LEAST_HELPED and WORSE not in verdicts:
+        return "trend"
+    return "not shown at this size"
+
+
+def accuracy(run: Run, name: str = "accuracy") -> float:
+    """Share of the test images that a trained model classifies correctly."""
+    record = run.rounds[-1].record
+    assert isinstance(record, LearnRound)
+    value = record.metrics[name]
+    return nan if value is None else value
+
+
+def of_paper(results: Results) -> Table:
+    """The paper's Table 4, and ours where the paper's own data sets were trained on."""
+    done = rows_of(results, experiment=NAME, status="done", scale="paper")
+
+    def previous_best(row: Accuracy) -> Cell:
+        return Cell(row.previous_best, f"{row.previous_best:.1f}{' *' if row.starred else ''}")
+
+    def ours(row: Accuracy) -> Cell:
+        if row.dataset == PRETRAINING:
+            # One pretraining serves all data sets and seeds.
+            return _percent([accuracy(run, "pretraining accuracy") for run in done[:1]])
+        return _percent([accuracy(run) for run in matching(done, group=TRANSFER[row.dataset])])
+
+    columns: list[Column[Accuracy]] = [
+        Column("data set", lambda row: plain(row.dataset)),
+        Column("training images", lambda row: plain(row.train)),
+        Column("test images", lambda row: plain(row.test)),
+        Column("classes", lambda row: plain(row.classes)),
+        Column(("quoted", "GPipe"), lambda row: Cell(row.accuracy, f"{row.accuracy:.1f}")),
+        Column(("quoted", "previous best"), previous_best),
+    ]
+    if done:
+        columns.append(spread(("measured", "ours (%)"), ours))
+    note = (
+        "Accuracy in percent, quoted: one training on ImageNet, then means of five fine-tunings; * "
+        "as printed, which the paper explains only for results with more training data. None of "
+        "our laptop's tasks is one of these data sets, so none of its numbers stands here."
+    )
+    title = "The paper's Table 4 (v5; Table 5 at NeurIPS)"
+    return declared("table4_paper", title, note, table4(), columns, NAME, folded=True)
+
+
+def _percent(shares: list[float], form: str = ".1f") -> Cell:
+    """Mean over seeds with its interval: shares in the csv file, percent for a reader."""
+    if not shares:
+        return Cell()
+    mean, low, high = mean_interval(shares)
+    percent = estimate((100 * mean, 100 * low, 100 * high), form)
+    return Cell(mean, percent.text, low, high)

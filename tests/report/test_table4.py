@@ -1,0 +1,134 @@
+"""The tables of fine-tuning, from made-up records."""
+
+from dataclasses import replace
+
+import pytest
+from recorded import at_scale, changed_runs, fill_with
+
+from experiments.table4 import report
+from experiments.table4.runs import DIGITS
+from repro.harness import catalog
+from repro.harness.job import Measured
+from repro.harness.results import Results, Run, load
+from repro.harness.schema import LearnRound
+from repro.paper import table4
+from repro.report.table import Table
+
+SEEDS = (0.01, -0.01, 0.02, -0.02, 0.0)  # what a seed adds to every accuracy
+TITLES = [task.title for task in DIGITS]
+
+
+def training(accuracy: float, **metrics: float) -> Measured:
+    """A training that ends with an accuracy."""
+    return Measured(
+        LearnRound(
+            balance=[1],
+            setup_s=0.1,
+            unit="images/s",
+            labels={},
+            loss=[1.0],
+            metrics={"loss": 1.0, "accuracy": accuracy, **metrics},
+            parameters=2,
+            seconds=1.0,
+            examples=64,
+            digest="",
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Trainings at scale laptop that are all alike."""
+    path = tmp_path_factory.mktemp("table4")
+    plan = catalog.find("table4").build("laptop")
+    fill_with(path, plan, lambda _run, _round: training(0.7))
+    return load(path)
+
+
+def changed(usual: Results, gains: tuple[float, ...] = (0.1,) * 4) -> Results:
+    """From scratch 0.7, and fine-tuned better by the gain of its task."""
+    arguments = [task.data_args for task in DIGITS]
+
+    def measured(run: Run) -> Measured:
+        given, noise = run.spec.training, SEEDS[run.spec.seed]
+        assert given is not None
+        if given.pretraining is None:
+            return training(0.7 + noise)
+        gain = gains[arguments.index(given.data_args)]
+        # The gain differs a little from seed to seed.
+        return training(0.7 + gain + 1.5 * noise, **{"pretraining accuracy": 0.9 + noise})
+
+    def change(run: Run) -> Run:
+        return replace(run, rounds=(replace(run.rounds[0], record=measured(run).record),))
+
+    return changed_runs(usual, change)
+
+
+def ours(results: Results) -> dict[str, dict[str, str]]:
+    """The lines of our table as they are shown, by task."""
+    shown = report.tables(results)[0].shown.to_dict("records")
+    return {line["task"]: line for line in shown}
+
+
+def test_a_line_for_the_pretraining_each_task_and_all_of_them(usual):
+    lines = ours(changed(usual))
+    assert list(lines) == [report.PRETRAINED_ON, *TITLES, report.ALL_TASKS]
+    assert lines[report.PRETRAINED_ON]["from scratch (%)"].startswith("90.0 [")
+    line = lines[TITLES[0]]
+    assert line["seeds"] == "5"
+    assert line["fine-tuned (%)"].startswith("80.0 [")
+    assert line["from scratch (%)"].startswith("70.0 [")
+    # Paired by seed, the difference varies less than the accuracies.
+    assert line["difference (points)"].startswith("+10.0 [+9.")
+    assert lines[report.ALL_TASKS]["difference (points)"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdicts", "together"),
+    [
+        ((0.1, 0.1, 0.1, 0.1), ["helps"] * 4, "trend"),
+        ((0.1, 0.1, 0.0, 0.1), ["helps", "helps", "not shown", "helps"], "trend"),
+        ((0.1, 0.1, -0.1, 0.1), ["helps", "helps", "worse", "helps"], "not shown at this size"),
+        (
+            (0.1, 0.0, 0.0, 0.1),
+            ["helps", "not shown", "not shown", "helps"],
+            "not shown at this size",
+        ),
+    ],
+)
+def test_the_verdict_follows_the_numbers(usual, gains, verdicts, together):
+    lines = ours(changed(usual, gains))
+    assert [lines[title]["verdict"] for title in TITLES] == verdicts
+    assert lines[report.ALL_TASKS]["verdict"] == together
+
+
+def test_fewer_than_five_seeds_show_nothing(usual):
+    results = changed(usual)
+    runs = [run for run in results.runs if run.spec.seed < 4]
+    lines = ours(Results(runs, results.folders))
+    assert lines[TITLES[0]]["seeds"] == "4"
+    assert lines[report.ALL_TASKS]["verdict"] == "not shown at this size"
+
+
+def test_none_of_ours_stands_beside_the_paper_s(usual):
+    _, paper = report.tables(changed(usual))
+    assert paper.folded
+    assert [line["data set"] for line in texts(paper)] == [row.dataset for row in table4()]
+    assert texts(paper)[0]["GPipe"] == "84.4"
+    assert "ours (%)" not in texts(paper)[0]
+
+
+def texts(table: Table) -> list[dict[str, str]]:
+    """The lines of a table with grouped columns, by the names of the columns alone."""
+    shown = table.shown.droplevel(0, axis=1)
+    return [{str(name): text for name, text in line.items()} for line in shown.to_dict("records")]
+
+
+def test_tiny_runs_have_neither_verdict_nor_paper(usual):
+    tiny = changed_runs(changed(usual), lambda run: at_scale(run, "smoke"))
+    (table,) = report.tables(tiny)
+    assert "verdict" not in table.shown.columns
+
+
+def test_nothing_planned_has_no_table(nothing: Results):
+    assert report.tables(nothing) == []
