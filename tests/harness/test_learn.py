@@ -1,0 +1,60 @@
+"""Trainings as runs: a pretraining is made once, evaluated, and shared."""
+
+from typing import Any
+
+import pytest
+
+from repro.harness.job import Job
+from repro.harness.schema import LearnRound
+from repro.harness.spec import RunSpec, Training
+from repro.harness.tasks import learn
+
+RECIPE = {"optimizer": "sgd", "lr": 0.01}
+MODEL = {"L": 3, "D": 8, "image": 16, "num_classes": 5}
+FIRST = Training(data=("digits",), data_args={"classes": [0, 4]}, recipe=RECIPE, steps=2)
+OTHERS = {"classes": [5, 9]}
+
+
+def trained(pretraining: Training | None, outputs: int = 5, **changed: Any) -> LearnRound:
+    """The record of one step on the digits 5 to 9."""
+    data_args = OTHERS if outputs == 5 else OTHERS | {"labels": "parity"}
+    training = Training(
+        data=("digits",), data_args=data_args, recipe=RECIPE, pretraining=pretraining
+    )
+    fields: dict[str, Any] = {
+        "K": 1,
+        "M": 1,
+        "N": 16,
+        "steps": 1,
+        "task": "learn",
+        "trace": False,
+    } | changed
+    arguments = MODEL | {"num_classes": outputs}
+    spec = RunSpec(model="amoebanet-b", model_args=arguments, training=training, **fields)
+    record = learn.run(Job(spec), 0, []).record
+    assert isinstance(record, LearnRound)
+    return record
+
+
+@pytest.fixture(autouse=True)
+def _nothing_pretrained(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(learn, "_pretrained", {})
+
+
+def test_tasks_with_other_outputs_and_steps_share_a_pretraining():
+    classes = trained(FIRST)
+    parity = trained(FIRST, outputs=2, steps=2)
+    assert len(learn._pretrained) == 1
+    name = "pretraining accuracy"
+    assert classes.metrics[name] == parity.metrics[name]
+    assert name not in trained(None).metrics
+
+
+def test_a_pretraining_has_the_seed_of_its_run_or_one_of_its_own():
+    shared = FIRST.model_copy(update={"seed": 7})
+    for seed in (0, 1):
+        trained(FIRST, seed=seed)
+    assert len(learn._pretrained) == 2
+    for seed in (0, 1):
+        trained(shared, seed=seed)
+    assert len(learn._pretrained) == 3
