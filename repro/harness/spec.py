@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.mistakes import one_line
@@ -282,6 +283,30 @@ class RunSpec(Frozen):
     def make_schedule(self) -> Schedule:
         """Every action of every stage."""
         return make_schedule(self.schedule, self.K, self.M, self.checkpoint)
+
+    def pretraining_run(self) -> "RunSpec | None":
+        """The pretraining that a training begins with, as a run of its own; None without one.
+
+        Runs that differ in their own data, classes and steps alone share it.
+        """
+        if self.training is None or self.training.pretraining is None:
+            return None
+        training = self.training.pretraining
+        if "classes" in training.data_args:
+            first, last = training.data_args["classes"]
+            classes = last - first + 1
+        else:
+            entry = find(training.data[0])
+            classes = len(entry.chosen or range(entry.classes))
+        arguments = {**self.model_args, "num_classes": classes}
+        seed = self.seed if training.seed is None else training.seed
+        changes = {
+            "model_args": arguments,
+            "steps": training.steps,
+            "training": training,
+            "seed": seed,
+        }
+        return self.model_copy(update=changes)
 
     def plain(self) -> dict[str, Any]:
         """The spec as it is recorded and hashed: JSON, without fields that are None."""

@@ -12,6 +12,7 @@ from repro.harness.spec import (
     Optimizer,
     RunSpec,
     ScheduleName,
+    Training,
     differences,
     run_name,
     slug,
@@ -201,3 +202,27 @@ def test_experiments_name_each_group_once():
     group = experiment().groups[0]
     with pytest.raises(ValueError, match="a name is there twice"):
         Experiment(name="x", title="", question="", groups=(group, group))
+
+
+def test_trainings_on_other_data_share_their_pretraining():
+    def fine_tuned(classes: tuple[int, int], **pretraining: Any) -> RunSpec:
+        before = {"data": ("imagenet",), "recipe": {"lr": 1.0}, "steps": 40, **pretraining}
+        data = {"data": ("digits",), "data_args": {"classes": classes}, "recipe": {"lr": 0.1}}
+        return RunSpec(
+            model="amoebanet-b",
+            model_args={"L": 3, "num_classes": 1 + classes[1] - classes[0]},
+            K=2,
+            M=2,
+            N=8,
+            task="learn",
+            training=Training(**data, pretraining=Training(**before)),
+        )
+
+    before = fine_tuned((5, 9)).pretraining_run()
+    assert before is not None
+    assert before == fine_tuned((5, 7)).pretraining_run()
+    assert (before.steps, before.model_args) == (40, {"L": 3, "num_classes": 1000})
+    some = fine_tuned((5, 9), data=("digits",), data_args={"classes": [0, 3]}).pretraining_run()
+    assert some is not None
+    assert some.model_args["num_classes"] == 4
+    assert spec().pretraining_run() is None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from repro.data.bleu import score
-from repro.data.classification import count_classes, evaluation_images, open_images
+from repro.data.classification import evaluation_images, open_images
 from repro.data.pairs import evaluation_pairs, learn_vocabulary, open_pairs
 from repro.data.subwords import Subwords
 from repro.gpipe import Pipeline
@@ -71,7 +71,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
     began = time.perf_counter()
     spec, training = job.spec, job.spec.training
     assert training is not None
-    start = _pretrain(job, training.pretraining, rank) if training.pretraining else None
+    start = _pretrain(job, rank)
     model = build(spec.model, **spec.arguments)
     trainer = _trainer(job, model, training, rank)
     try:
@@ -179,25 +179,18 @@ def _vocabulary(training: Training) -> Subwords:
     return learn_vocabulary(tuple(names), arguments["vocabulary"])
 
 
-def _pretrain(job: Job, pretraining: Training, rank: int) -> Pretrained:
-    """The outcome of another training, made once in each process."""
-    arguments = pretraining.data_args
-    labels = arguments.get("labels", "identity")
-    outputs = count_classes(pretraining.data[0], _classes(arguments), labels)
-    changed: dict[str, Any] = {
-        "training": pretraining,
-        "model_args": {**job.spec.model_args, "num_classes": outputs},
-        "steps": pretraining.steps,
-    }
-    if pretraining.seed is not None:
-        changed["seed"] = pretraining.seed
-    spec = job.spec.model_copy(update=changed)
+def _pretrain(job: Job, rank: int) -> Pretrained | None:
+    """The outcome of the run's pretraining, made once in each process; None without one."""
+    spec = job.spec.pretraining_run()
+    if spec is None:
+        return None
+    assert spec.training is not None
     key = canonical(spec.plain())
     if key not in _pretrained:
         model = build(spec.model, **spec.arguments)
-        trainer = _trainer(replace(job, spec=spec), model, pretraining, rank)
+        trainer = _trainer(replace(job, spec=spec), model, spec.training, rank)
         try:
-            trainer.run(pretraining.steps)
+            trainer.run(spec.steps)
             state = _of_all_stages(trainer.pipe, trainer.pipe.module.state_dict())
             metrics = trainer.history.evaluations[-1].values
         finally:
