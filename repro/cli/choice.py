@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import tyro
 
@@ -16,6 +16,9 @@ from repro.harness import catalog, machine
 from repro.harness.pack import unpack
 from repro.harness.plan import Plan, make
 from repro.harness.spec import SCALES, Experiment, Scale
+
+if TYPE_CHECKING:
+    from repro.harness.training_price import TrainingPrice
 
 P = TypeVar("P", bound="PlanOptions")
 REFERENCE_RESULTS, REFERENCE_PLOTS = Path("results/reference"), Path("plots/reference")
@@ -115,10 +118,24 @@ def _replayed(spec: Path, *, trusted: bool) -> Chosen:
     return Chosen(source.build, accumulate=True, command=shlex.join(["--spec", str(shown)]))
 
 
-def plans_of(options: PlanOptions, chosen: list[Chosen]) -> list[Plan]:
-    """What is left to measure of each chosen experiment on this machine."""
+def plans_of(
+    options: PlanOptions, chosen: list[Chosen], *, without_gpus: bool = False
+) -> list[Plan]:
+    """What is left to measure of each chosen experiment on this machine.
+
+    Args:
+        options: the scale and what else the user asks for.
+        chosen: the experiments.
+        without_gpus: plan scale paper also where torch can use no GPU: all runs are skipped.
+
+    Raises:
+        ValueError: one line, if the scale needs GPUs and there are none.
+    """
     scale = scale_of(options)[0]
-    devices = machine.detect(scale)
+    if without_gpus and scale == "paper" and not machine.gpus():
+        devices = machine.without_gpus()
+    else:
+        devices = machine.detect(scale)
     return [
         make(
             each.build(scale),
@@ -133,6 +150,17 @@ def plans_of(options: PlanOptions, chosen: list[Chosen]) -> list[Plan]:
         )
         for each in chosen
     ]
+
+
+def training_price(options: PlanOptions, plans: list[Plan]) -> "TrainingPrice | None":
+    """What the trainings of scale node or paper would take; None at other scales."""
+    is_large = scale_of(options)[0] in ("node", "paper")
+    if not is_large or all(run.spec.task != "learn" for plan in plans for run in plan.runs):
+        return None
+    # It imports torch, which planning other runs does without.
+    from repro.harness.training_price import price_trainings
+
+    return price_trainings(plans)
 
 
 def scale_of(options: PlanOptions) -> tuple[Scale, str]:

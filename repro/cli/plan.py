@@ -1,7 +1,7 @@
 """`repro plan`: what would be measured."""
 
-from repro.cli.choice import PlanOptions, choose, plans_of, say_scale
-from repro.harness import catalog
+from repro.cli.choice import PlanOptions, choose, plans_of, say_scale, training_price
+from repro.harness import catalog, machine
 from repro.harness.progress import plan_table, summary
 from repro.harness.terminal import console_for
 
@@ -11,7 +11,7 @@ def main(arguments: list[str]) -> int:
     options, chosen = choose(PlanOptions, "plan", arguments)
     console = console_for(markup=False)
     say_scale(options)
-    plans = plans_of(options, chosen)
+    plans = plans_of(options, chosen, without_gpus=True)
     # Models that a user chose are checked. An experiment of the project with its own parameters is
     # planned without importing torch.
     known = catalog.names()
@@ -20,6 +20,7 @@ def main(arguments: list[str]) -> int:
         from repro.harness.rehearsal import check_plans
 
         check_plans(unchecked)
+    trainings = training_price(options, plans)
     for plan in plans:
         console.print(
             f"\n{plan.experiment.name}: {plan.experiment.title}\n{plan.experiment.question}\n",
@@ -27,4 +28,11 @@ def main(arguments: list[str]) -> int:
         )
         console.print(plan_table(plan))
         console.print("\n".join([summary(plan), *plan.notes]), soft_wrap=True)
+    if trainings is not None:
+        console.print("\n" + "\n".join(trainings.lines), soft_wrap=True)
+    if any(plan.machine == machine.without_gpus() for plan in plans):
+        console.print(
+            "\ntorch can use no GPU here, so `repro run` refuses this scale; --scale laptop runs",
+            soft_wrap=True,
+        )
     return 0

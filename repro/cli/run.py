@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from repro.cli.choice import REFERENCE_PLOTS, PlanOptions, choose, plans_of, say_scale, scale_of
+from repro.cli.choice import (
+    REFERENCE_PLOTS,
+    PlanOptions,
+    choose,
+    plans_of,
+    say_scale,
+    scale_of,
+    training_price,
+)
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import pools, workers
 from repro.harness.machine import torchrun_rank
@@ -54,7 +62,9 @@ def _measure(arguments: list[str]) -> int:
     options, chosen = choose(RunOptions, "run", arguments)
     say_scale(options)
     if scale_of(options)[0] == "paper" and not options.yes:
-        raise ValueError(price(plans_of(options, chosen)))
+        plans = plans_of(options, chosen)
+        trainings = training_price(options, plans)
+        raise ValueError(price(plans, trainings.one_line if trainings else ""))
     reporter = ProgressReporter(verbose=options.verbose)
     rewrite_report = None
     if options.plots:

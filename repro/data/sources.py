@@ -51,10 +51,7 @@ def _explained(entry: DataSet) -> Iterator[None]:
         yield
     except DatasetNotFoundError as error:
         if "gated" in str(error):
-            reason = (
-                "is gated: accept its terms at "
-                f"https://huggingface.co/datasets/{entry.hub} and set HF_TOKEN"
-            )
+            reason = f"is gated: accept its terms at {entry.page} and set HF_TOKEN"
         else:
             reason = "is not on the Hugging Face Hub, or needs a token: set HF_TOKEN"
         raise ValueError(f"{where} {reason}; {offline(entry.kind)}") from None

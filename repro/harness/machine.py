@@ -97,6 +97,11 @@ def detect(scale: Scale) -> Machine:
     return Machine("cuda", names[0], _limit(count), transport, torch, TF32, gpu_memory())
 
 
+def without_gpus() -> Machine:
+    """A machine for plans of scales that need GPUs, where torch can use none."""
+    return Machine("cuda", "no GPU", 0, "nccl", installed("torch"), TF32)
+
+
 def default_scale() -> tuple[Scale, str]:
     """The default scale, and why."""
     count = len(gpus())

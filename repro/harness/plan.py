@@ -3,7 +3,7 @@
 A plan is made from the experiment and from what is recorded already. torch is not imported.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -314,6 +314,8 @@ def _wanted(spec: RunSpec, rounds: int) -> int:
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
     """Why this machine cannot measure a run; empty when it can."""
+    if not machine.count:
+        return "needs a GPU"
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a
     # device.
     # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
@@ -363,18 +365,31 @@ def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-def price(plans: Iterable[Plan]) -> str:
-    """How long scale paper would take: why it needs --yes."""
-    plans = list(plans)
-    widest = max(
-        (run.spec.devices for plan in plans for run in plan.runs if run.missing), default=1
-    )
+def price(plans: Sequence[Plan], trainings: str = "") -> str:
+    """What scale paper would take: why it needs --yes.
+
+    Args:
+        plans: of all experiments.
+        trainings: what their trainings would take, see `repro.harness.training_price`; empty if
+            there are none.
+    """
+    runs = [run for plan in plans for run in plan.runs]
+    timed = [run for run in runs if run.missing and run.spec.task != "learn"]
+    widest = max((run.spec.devices for run in timed), default=1)
     hours = sum(plan.seconds for plan in plans) / 3600
-    skipped = sum(run.status == "skipped" for plan in plans for run in plan.runs)
+    skipped = sum(run.status == "skipped" for run in runs)
+    parts = []
+    if trainings:
+        parts.append(f"train for {trainings}")
+    if timed or not trainings:
+        parts.append(
+            f"measure for about {hours:.1f} h on up to {widest} GPUs "
+            f"({hours * widest:.1f} GPU-hours)"
+        )
+    parts.append(f"skip {skipped} runs" + ("" if trainings else ", with nothing to download"))
     return (
-        f"scale = 'paper' would measure for about {hours:.1f} h on up to {widest} GPUs "
-        f"({hours * widest:.1f} GPU-hours) and skip {skipped} runs, with nothing to download; "
-        "add --yes to start, or use --scale node"
+        f"scale = 'paper' would {', '.join(parts[:-1])} and {parts[-1]}; add --yes to start, or "
+        "use --scale node"
     )
 
 

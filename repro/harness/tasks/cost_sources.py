@@ -170,6 +170,10 @@ class _Counted(Source):
         costs = counted_costs(self._counter, micro_batch(self._few[0], 1))
         return _cut(self._spec, layers, link, costs)
 
+    def parameters(self) -> list[int]:
+        """Of each layer."""
+        return counted_costs(self._counter, micro_batch(self._few[0], 1))["parameters"]
+
     def peaks(self, n: int, counts: Sequence[int]) -> list[int]:
         """Counted bytes of each stage at its peak."""
         spec = self._spec

@@ -1,0 +1,158 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import MACHINE
+
+from repro.cli.main import main
+from repro.harness import machine, plan
+from repro.harness.machine import Machine
+from repro.harness.spec import Experiment, Group, RunSpec, Training
+from repro.harness.tasks.simulate import simulated
+from repro.harness.training_price import TrainingPrice, price_trainings
+from repro.models import build
+
+H200 = Machine("cuda", "NVIDIA H200", 0, "nccl", "2.15.0")
+MODEL = {"L": 3, "D": 8, "image": 64, "num_classes": 5}
+RECIPE = {"lr": 0.1, "optimizer": "rmsprop"}
+
+
+def training(steps: int = 10, **changed: Any) -> RunSpec:
+    what = {"data": ("digits",), "recipe": RECIPE}
+    what |= {name: changed.pop(name) for name in Training.model_fields if name in changed}
+    fields = {"K": 2, "M": 2, "N": 8, "balance": "parameters", "model_args": MODEL, **changed}
+    spec = {"model": "amoebanet-b", "task": "learn", "trace": False, "steps": steps}
+    return RunSpec(**spec, **fields, training=Training(**what))
+
+
+def price(folder: Path, *runs: RunSpec, here: Machine = MACHINE) -> TrainingPrice:
+    group = Group(name="g", runs=runs)
+    experiment = Experiment(name="e", title="", question="", groups=(group,))
+    priced = price_trainings([plan.make(experiment, "paper", here, folder)])
+    assert priced is not None
+    return priced
+
+
+def test_hours_are_those_of_simulated_steps_on_all_gpus(tmp_path: Path):
+    run = training(3600, D=2)
+    as_simulated = RunSpec(
+        model=run.model,
+        model_args=run.model_args,
+        K=2,
+        M=2,
+        N=4,
+        balance="parameters",
+        optimizer="rmsprop-momentum",
+        fidelity="simulated",
+        profile="h100",
+    )
+    record = simulated(as_simulated, "cpu").record
+    priced = price(tmp_path, run)
+    assert priced.gpu_hours == pytest.approx(4 * record.step_s[0])  # pyright: ignore
+    assert priced.devices == 4
+    assert priced.peak_bytes == max(record.peak_bytes or ())  # pyright: ignore
+    assert "which fits into" in priced.lines[1]
+
+
+def test_seeds_add_up_and_a_shared_pretraining_counts_once(tmp_path: Path):
+    alone = price(tmp_path, training()).gpu_hours
+    seeds = [training(seed=seed) for seed in range(3)]
+    assert price(tmp_path, *seeds).gpu_hours == pytest.approx(3 * alone)
+    before = Training(data=("digits",), data_args={"classes": [0, 4]}, recipe=RECIPE, steps=40)
+    tuned = [
+        training(pretraining=before, data_args={"classes": classes}) for classes in ([5, 9], [4, 8])
+    ]
+    assert price(tmp_path, *tuned).gpu_hours == pytest.approx((2 + 4) * alone)
+
+
+def test_a_moving_average_is_memory_too(tmp_path: Path):
+    without = price(tmp_path, training(K=1)).peak_bytes
+    averaged = price(tmp_path, training(K=1, recipe={**RECIPE, "ema": 0.99})).peak_bytes
+    layers = [layer() for layer in build("amoebanet-b", **MODEL).layers]
+    parameters = sum(p.numel() for layer in layers for p in layer.parameters())
+    assert averaged - without == 4 * parameters
+
+
+@pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 1), ("rmsprop", 2), ("adam", 2)])
+def test_the_optimizer_s_state_is_counted(tmp_path: Path, optimizer: str, slots: int):
+    def peak(**recipe: Any) -> float:
+        recipe = {"lr": 0.1, "optimizer": optimizer, **recipe}
+        return price(tmp_path, training(K=1, recipe=recipe)).peak_bytes
+
+    plain = price(tmp_path, training(K=1, recipe={"lr": 0.1, "momentum": 0.0})).peak_bytes
+    layers = [layer() for layer in build("amoebanet-b", **MODEL).layers]
+    parameters = sum(p.numel() for layer in layers for p in layer.parameters())
+    # Adam also keeps a number of steps for each tensor.
+    assert peak() - plain == pytest.approx(4 * slots * parameters, rel=0.05)
+
+
+def test_downloads_are_named_with_what_must_be_known(tmp_path: Path):
+    sets = [
+        training(data=(name,), recipe=RECIPE) for name in ("digits", "cars", "pets", "birdsnap")
+    ]
+    streamed = training(640_584, data=("imagenet",))
+    priced = price(tmp_path, *sets, streamed)
+    assert priced.downloads == {
+        "cars": 1.96,
+        "pets": 0.81,
+        "birdsnap": None,
+        # Four passes by the first stage, and four by the last one.
+        "imagenet": pytest.approx(8 * 147.0, rel=1e-3),
+    }
+    line = priced.lines[2]
+    assert "cars 1.96 GB; pets 0.810 GB; birdsnap of unknown size; imagenet 1,176 GB (str" in line
+    assert "gated: accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k" in line
+    assert priced.one_line.endswith("1,179 GB of downloads and birdsnap, of unknown size")
+    assert price(tmp_path, training()).lines[2] == "downloads: none"
+
+
+def test_the_profile_is_that_of_the_gpus_here_and_may_be_too_small(tmp_path: Path):
+    assert price(tmp_path, training(), here=H200).profile == "h200"
+    large = {"L": 3, "D": 2048, "image": 224, "num_classes": 5}
+    priced = price(tmp_path, training(model_args=large, N=2048), here=H200)
+    assert "does NOT fit" in priced.lines[1]
+
+
+def test_other_experiments_have_no_trainings(tmp_path: Path):
+    run = RunSpec(model="transformer", K=1, M=1, N=8)
+    experiment = Experiment(name="e", title="", question="", groups=(Group(name="g", runs=(run,)),))
+    made = plan.make(experiment, "paper", MACHINE, tmp_path)
+    assert price_trainings([made]) is None
+    assert "with nothing to download; add --yes" in plan.price([made])
+
+
+FILE = """
+from repro.harness.spec import Experiment, Group, RunSpec, Training
+
+def experiment(scale="laptop"):
+    training = Training(data=("cars",), recipe={"lr": 0.1})
+    run = RunSpec(model="amoebanet-b", model_args={"L": 3, "D": 8, "image": 64}, K=2, M=2, N=8,
+                  steps=10, task="learn", trace=False, balance="parameters", training=training)
+    return Experiment(name="e", title="", question="", groups=(Group(name="g", runs=(run,)),))
+"""
+
+
+def test_the_price_is_printed_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "mine.py"
+    file.write_text(FILE)
+    arguments = [str(file), "--scale", "paper", "--results", str(tmp_path / "results")]
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    assert main(["plan", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "skipped(needs a GPU)" in out
+    assert "GPU-hours, simulated on NVIDIA H100" in out
+    assert "downloads: 1.96 GB: cars 1.96 GB" in out
+    assert "`repro run` refuses this scale" in out
+    assert main(["run", *arguments, "--yes"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: scale = 'paper' needs GPUs that torch can use")
+
+    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * 2)
+    monkeypatch.setattr("repro.harness.training_price._device", lambda _: "cpu")
+    assert main(["run", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "would train for about" in line
+    assert "1.96 GB of downloads and skip 0 runs; add --yes to start" in line
+    assert not (tmp_path / "results").exists()
