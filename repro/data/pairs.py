@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -187,39 +188,33 @@ class _Encoder:
     vocabulary: Subwords
     S: int
     T: int
-    _kept: dict[int, Tensor] = field(default_factory=dict)
+    _kept: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("S", "T"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 2 tokens")
 
-    def __call__(self, example: int) -> Tensor:
+    def __call__(self, example: int) -> np.ndarray:
         """Source, target_in and target of one pair, one after the other, int64 [S + 2 T]."""
         row = self._kept.get(example)
         if row is None:
             source, target = map(self.vocabulary.encode, self.language.pair(example))
             target = target[: self.T - 1]
-            row = torch.tensor(
-                [
-                    *_padded([*source[: self.S - 1], EOS], self.S),
-                    *_padded([BOS, *target], self.T),
-                    *_padded([*target, EOS], self.T),
-                ]
-            )
+            row = np.full(self.S + 2 * self.T, PAD)
+            source = [*source[: self.S - 1], EOS]
+            row[: len(source)] = source
+            row[self.S : self.S + 1 + len(target)] = [BOS, *target]
+            row[self.S + self.T : self.S + self.T + len(target) + 1] = [*target, EOS]
             if len(self._kept) < _KEPT:
                 self._kept[example] = row
         return row
 
 
-def _collate(rows: list[Tensor], S: int, T: int) -> tuple[Inputs, Tensor]:
+def _collate(rows: list[np.ndarray], S: int, T: int) -> tuple[Inputs, Tensor]:
     """Inputs and targets of a batch."""
-    source, target_in, target = torch.stack(rows).split([S, T, T], dim=1)
+    source, target_in, target = torch.from_numpy(np.stack(rows)).split([S, T, T], dim=1)
     return (source.contiguous(), target_in.contiguous()), target.contiguous()
-
-
-def _padded(ids: list[int], length: int) -> list[int]:
-    return ids + [PAD] * (length - len(ids))
 
 
 def _open(entry: DataSet, train: bool) -> list[Language]:
