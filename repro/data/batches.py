@@ -292,7 +292,10 @@ class Evaluation(Sequence[tuple[Any, Any]]):
 
 
 class StreamedEvaluation(Sequence[tuple[Any, Any]]):
-    """Like `Evaluation`, of a `datasets.IterableDataset` with a known number of examples."""
+    """Like `Evaluation`, of a `datasets.IterableDataset` with a known number of examples.
+
+    Iterate over it: `batches[n]` reads all batches before n, too.
+    """
 
     def __init__(
         self, rows: Any, collate: Collate, N: int, examples: int, labels: Mapping[str, str]
@@ -309,7 +312,6 @@ class StreamedEvaluation(Sequence[tuple[Any, Any]]):
             yield self._collate([row for _, row in batch], [(0, number) for number, _ in batch])
 
     def __getitem__(self, index: Any) -> Any:
-        """All batches before this one are read too."""
         number = range(len(self))[index]
         return next(islice(iter(self), number, None))
 

@@ -6,6 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from repro.gpipe.core.layers import modules_of
+
+_Owner = tuple[nn.Module, str]  # the module that has a tensor itself, and the tensor's name there
+
 
 class Average:
     """An exponential moving average of a stage's weights and running statistics.
@@ -20,16 +24,15 @@ class Average:
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
-        # One that has two names is there once. To find them takes as long as to average them, so
-        # it is done only here.
-        self._tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
-        self._decay = decay
-        self._averages: list[Tensor] = []
+        self._module, self._decay = module, decay
+        self._averages: dict[_Owner, Tensor] = {}
         self.restart()
 
     def restart(self) -> None:
         """Make the average what the module is now."""
-        self._averages = [tensor.detach().clone() for tensor in self._tensors]
+        self._averages = {
+            owner: tensor.detach().clone() for owner, tensor in _tensors_of(self._module).items()
+        }
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -39,11 +42,18 @@ class Average:
             step: updates so far, this one included.
         """
         decay = min(self._decay, (1 + step) / (10 + step))
-        for average, tensor in zip(self._averages, self._tensors, strict=True):
-            if tensor.is_floating_point():
+        averages: dict[_Owner, Tensor] = {}
+        for owner, tensor in _tensors_of(self._module).items():
+            average = self._averages.get(owner)
+            if average is None or not _is_alike(average, tensor):
+                # Of a layer that replaced another one: its average begins here.
+                average = tensor.detach().clone()
+            elif tensor.is_floating_point():
                 average.lerp_(tensor, 1 - decay)
             else:
                 average.copy_(tensor)
+            averages[owner] = average
+        self._averages = averages
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
@@ -56,7 +66,30 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for average, tensor in zip(self._averages, self._tensors, strict=True):
+        for owner, tensor in _tensors_of(self._module).items():
+            average = self._averages.get(owner)
+            if average is None or not _is_alike(average, tensor):
+                continue  # new since the last update, so it has no average yet
             kept = tensor.detach().clone()
             tensor.copy_(average)
             average.copy_(kept)
+
+
+def _tensors_of(module: nn.Module) -> dict[_Owner, Tensor]:
+    """The module's own tensors as they are now; one that has two names is there once.
+
+    A forward may assign a new tensor to a buffer, and a user may replace a layer. So tensors are
+    looked up in every step. `named_parameters` would take as long for that as the average itself.
+    """
+    tensors: dict[_Owner, Tensor] = {}
+    known: set[int] = set()
+    for part in modules_of(module):
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            if tensor is not None and id(tensor) not in known:
+                known.add(id(tensor))
+                tensors[part, name] = tensor
+    return tensors
+
+
+def _is_alike(average: Tensor, tensor: Tensor) -> bool:
+    return average.shape == tensor.shape and average.dtype == tensor.dtype

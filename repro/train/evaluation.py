@@ -23,8 +23,8 @@ def evaluate(
     Args:
         pipe: the model.
         everyone: all stages of all replicas.
-        batches: inputs and targets of this replica, equally many on every rank. The last one may
-            be smaller than M.
+        batches: inputs and targets of this replica, equally many on every rank. They are read once,
+            from front to back. The last one may be smaller than M.
         metrics: name -> mean over a batch's examples, from (outputs, targets); a `Weighted` one
             says how much a batch weighs.
 
@@ -32,7 +32,8 @@ def evaluate(
         On every rank, the mean by name.
 
     Raises:
-        ValueError: on every rank, if the ranks have different numbers of batches, or none.
+        ValueError: on every rank, if the ranks have different numbers of batches, or none; or if
+            there are fewer than `len(batches)`. One line.
     """
     lengths = everyone.all_gather(len(batches))
     if len(set(lengths)) > 1 or lengths[0] == 0:
@@ -41,11 +42,18 @@ def evaluate(
         )
     sums = dict.fromkeys(metrics, 0.0)
     weights = dict.fromkeys(metrics, 0.0)
+    reading = iter(batches)  # of a stream, `batches[n]` would read all batches before n again
     for n in range(len(batches)):
         inputs = targets = None
         if pipe.is_first or pipe.is_last:
             # Reading may be slow, so only the two ends do it.
-            inputs, targets = batches[n]
+            batch = next(reading, None)
+            if batch is None:
+                raise ValueError(
+                    f"evaluation: the data ended after {n} of {len(batches)} batches; give as many "
+                    "as its length says"
+                )
+            inputs, targets = batch
         padded = _padded(inputs, pipe.micro_batches) if pipe.is_first else None
         outputs = pipe.evaluate(padded, None, _no_loss).outputs
         if not pipe.is_last:

@@ -64,7 +64,8 @@ class Trainer:
         keep: how many checkpoints are kept.
         evaluation: inputs and targets to evaluate on, the same number on every replica.
         evaluate_every: steps between evaluations; 0: one at the end of `run`.
-        metrics: what else to evaluate, by name: functions of (outputs, targets) like a loss.
+        metrics: what else to evaluate, by name: functions of (outputs, targets) like a loss. One
+            named "loss" is evaluated in place of `loss`, such as one without label smoothing.
         count: what the throughput counts in a mini-batch: by default `count_examples`; of
             sentences `count_tokens`.
         settings: facts of this run that JSON can hold, such as the model's name. `resume` refuses
