@@ -475,11 +475,11 @@ def _legend(source: Source) -> str:
 
 def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
     """One step as a Gantt chart; nothing for many stages."""
-    from repro.harness.progress import LEGEND, gantt
+    from repro.harness.progress import gantt, legend
 
     if timeline.stages > _MOST_DRAWN:
         return []
-    title = f"\nthe step at K={timeline.stages}, M={M}: {LEGEND}"
+    title = f"\nthe step at K={timeline.stages}, M={M}: {legend(timeline)}"
     return [title, gantt(timeline, 72)]
 
 

@@ -36,10 +36,13 @@ COLOURS = {
     "F": "bold blue",
     "R": "bold yellow",
     "B": "bold green",
+    "I": "bold green",
+    "W": "bold magenta",
     "U": "bold white",
     "setup": "dim",
 }
 LEGEND = "F forward, R recompute, B backward, U update, s set-up, . idle"
+SPLIT_LEGEND = "F forward, I gradient of inputs, W gradient of weights, U update, s set-up, . idle"
 _WIDTH = 72
 
 
@@ -183,7 +186,7 @@ class ProgressReporter:
         if timeline is None or run.K == 1 or not wanted:
             return
         if not self._drawn:
-            self.say(f"    its median step: {LEGEND}")
+            self.say(f"    its median step: {legend(timeline)}")
         self._drawn.add(group)
         self.say(gantt(timeline, min(_WIDTH, self.console.width - 14)))
 
@@ -304,6 +307,11 @@ def _fitted(run: "Run") -> str:
         f"{largest}{run.size}, {run.parameters / 1e6:,.1f} million parameters, "
         f"{size(2**30 * run.peak_gib_max)} on the fullest stage ({run.fidelity})"
     )
+
+
+def legend(timeline: Timeline) -> str:
+    """What the letters of `gantt` mean."""
+    return SPLIT_LEGEND if timeline.busy(kinds="IW") else LEGEND
 
 
 def gantt(timeline: Timeline, width: int) -> Text:

@@ -201,6 +201,7 @@ class Stages(_Recorded):
     backward: list[Amount]
     update: list[Amount]
     setup: list[Amount]
+    backward_weight: list[Amount] = []  # older records have none, which is half of each backward
     activations: list[Amount]
     gradients: list[Amount]
     link: LinkRecord
@@ -212,6 +213,11 @@ class Stages(_Recorded):
             raise ValueError("stages differ in number")
         if any(len(part) != K - 1 for part in (self.activations, self.gradients)):
             raise ValueError("boundaries differ in number")
+        if self.backward_weight:
+            if len(self.backward_weight) != K:
+                raise ValueError("stages differ in number")
+            if any(W > B for W, B in zip(self.backward_weight, self.backward, strict=True)):
+                raise ValueError("a part of a backward is longer than the whole")
         return self
 
 

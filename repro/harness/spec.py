@@ -24,14 +24,14 @@ from pydantic import (
 
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.harness.mistakes import one_line
 from repro.harness.outside import check_plain, short
 from repro.io.redact import expanded, portable
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
 Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
-ScheduleName = Literal["gpipe", "gpipe-late", "1f1b"]
+ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "zb-h1"]
 Checkpoint = Literal["always", "except_last", "never"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
@@ -248,6 +248,7 @@ class RunSpec(Frozen):
                 "stages that are cut by time, flops, parameters or uniform have one; leave it out"
             )
         _check_library(self)
+        _check_schedule(self)
         _check_fit(self)
         _check_modelled(self)
         _check_learn(self)
@@ -506,6 +507,21 @@ def _check_library(spec: RunSpec) -> None:
                 f"{field} = {value!r} with library = '{spec.library}': allowed is "
                 f"{' or '.join(map(repr, allowed))}; set that, or library='repro'"
             )
+
+
+def _check_schedule(spec: RunSpec) -> None:
+    """Raise a ValueError for a schedule that is simulated only, in a run that is something else."""
+    kind = SCHEDULES[spec.schedule]
+    if kind.split and spec.checkpoint != "never":
+        raise ValueError(
+            f"checkpoint = '{spec.checkpoint}' with schedule = '{spec.schedule}': its backwards "
+            "are split, and nothing is recomputed; set checkpoint='never', or schedule='1f1b'"
+        )
+    if not kind.executed and spec.fidelity != "simulated":
+        raise ValueError(
+            f"schedule = '{spec.schedule}' with fidelity = '{spec.fidelity}': it is simulated, and "
+            "not executed yet; set fidelity='simulated', or schedule='1f1b'"
+        )
 
 
 def _check_fit(spec: RunSpec) -> None:

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Form = Literal["plain", "early"]
-UNIT_COSTS = {"F": 1.0, "R": 1.0, "B": 2.0}
-"""The usual costs: a backward takes as long as two forwards, a recomputation as one forward."""
+UNIT_COSTS = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+"""The usual costs: a backward takes as long as two forwards, a recomputation as one forward.
+
+A split backward takes half for the gradient of the input and half for that of the weights.
+"""
 
 
 def bubble_over_total(K: int, M: int) -> float:

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.gpipe.schedule.timeline import WORK, Span, Timeline
 from repro.report.style import KIND_WORDS, KINDS, styled
 
 _HEIGHT = 0.78  # of a row
@@ -87,7 +87,7 @@ def boxes(
         label = None
         if text:
             label = axes.text(left + width / 2, span.stage, text, ha="center", fontsize=size)
-            label.set(va="center_baseline", color="white" if span.kind in "BU" else "#111111")
+            label.set(va="center_baseline", color="white" if span.kind in "BIU" else "#111111")
         drawn.append((span, box, label))
     return drawn
 
@@ -110,7 +110,7 @@ def _labels(axes: Axes, timeline: Timeline) -> dict[str, tuple[str, float]]:
         room = lengths[len(lengths) // 4] * points_per_second
         labels = without_index if last == 0 or kind == "U" else with_index
         fitting = [(form, size) for form, size, needed in labels if needed < room]
-        chosen[kind] = fitting[0] if fitting and kind in "FRBU" else ("", 8)
+        chosen[kind] = fitting[0] if fitting and kind in WORK else ("", 8)
     return chosen
 
 

@@ -16,11 +16,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours: distinguishable with every common kind of colour blindness.
-KINDS = {"F": "#56B4E9", "R": "#F0C04A", "B": "#009E73", "U": "#6E6E6E", "setup": "#CFCFCF"}
+KINDS = {
+    "F": "#56B4E9",
+    "R": "#F0C04A",
+    "B": "#009E73",
+    "I": "#0072B2",
+    "W": "#CC79A7",
+    "U": "#6E6E6E",
+    "setup": "#CFCFCF",
+}
 KIND_WORDS = {
     "F": "F forward",
     "R": "R recompute",
     "B": "B backward",
+    "I": "I gradient of inputs",
+    "W": "W gradient of weights",
     "U": "U update",
     "setup": "set-up",
 }

@@ -1,4 +1,4 @@
-"""Costs of the stages of a pipeline: seconds of F, R and B, bytes of messages, and the link."""
+"""Costs of the stages of a pipeline: seconds of actions, bytes of messages, and the link."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from repro.gpipe.partition.layer_profile import LEAST, MOST, LinkSpeed, Profile
 
 FREE = LinkSpeed()
 TABLES = ("forward", "recompute", "backward")
-_TIMES = (*TABLES, "update", "setup")
+_TIMES = (*TABLES, "update", "setup", "backward_weight")
 _BYTES = ("activations", "gradients")
 
 
@@ -30,10 +30,13 @@ class StageCosts:
         link: between two stages; each direction carries one message at a time.
         update: seconds of the optimizer's update on each stage, once per step, after all actions.
         setup: seconds on each stage before its first action, once per step.
+        backward_weight: seconds of W on each stage, the part of B that makes the gradients of the
+            weights, where a schedule splits B. By default half of B, an assumption: layers are
+            timed with whole backwards.
 
     Raises:
         ValueError: one line: a list has another length, a value is no number of seconds or bytes,
-            or the link is no `LinkSpeed`.
+            W takes longer than B, or the link is no `LinkSpeed`.
     """
 
     forward: tuple[float, ...]
@@ -44,6 +47,7 @@ class StageCosts:
     link: LinkSpeed = FREE
     update: tuple[float, ...] = ()
     setup: tuple[float, ...] = ()
+    backward_weight: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         K = len(_numbers("forward", self.forward))
@@ -54,7 +58,9 @@ class StageCosts:
         for name in (*_TIMES, *_BYTES):
             length = K if name in _TIMES else K - 1
             values = _numbers(name, getattr(self, name))
-            if not values and name not in TABLES:
+            if not values and name == "backward_weight":
+                values = tuple(seconds / 2 for seconds in self.backward)
+            elif not values and name not in TABLES:
                 values = (0.0,) * length
             if len(values) != length:
                 place = "stage" if name in _TIMES else "boundary"
@@ -63,6 +69,11 @@ class StageCosts:
                     f"of K={K} stages; give as many"
                 )
             object.__setattr__(self, name, values)
+        if any(W > B for W, B in zip(self.backward_weight, self.backward, strict=True)):
+            raise ValueError(
+                f"backward_weight={shown(list(self.backward_weight))}: W is a part of B, so it may "
+                f"take up to {shown(list(self.backward))} seconds; give less"
+            )
         if not isinstance(self.link, LinkSpeed):
             raise ValueError(
                 f"link={shown(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)"
@@ -120,6 +131,11 @@ class StageCosts:
             summed(update),
             (setup,) * len(counts),
         )
+
+    @property
+    def backward_input(self) -> tuple[float, ...]:
+        """Seconds of I on each stage: what B takes without W."""
+        return tuple(B - W for B, W in zip(self.backward, self.backward_weight, strict=True))
 
     @property
     def stages(self) -> int:

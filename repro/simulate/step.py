@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Action, Schedule
 from repro.gpipe.schedule.replay import Crossing, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.simulate.calibration import Overlap
 from repro.simulate.stage_costs import FREE, StageCosts
+
+_TIMED = ("F", "R", "B")  # whose layers are timed
 
 
 def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
@@ -24,7 +26,13 @@ def simulate(schedule: Schedule, costs: StageCosts) -> Timeline:
             f"schedule: has K={schedule.stages} stages, costs those of {costs.stages}; give both "
             "the same K"
         )
-    seconds = {"F": costs.forward, "R": costs.recompute, "B": costs.backward}
+    seconds = {
+        "F": costs.forward,
+        "R": costs.recompute,
+        "B": costs.backward,
+        "I": costs.backward_input,
+        "W": costs.backward_weight,
+    }
     K = len(schedule.ranks)
     ready = [0.0] * K
     setup: list[Span] = []
@@ -50,7 +58,7 @@ def settle(
         costs: the costs as a function of the overlap, see `overlap`.
         rounds: number of simulations; the first assumes that all stages always compute.
     """
-    settled = costs(dict.fromkeys("FRB", (1.0,) * schedule.stages))
+    settled = costs(dict.fromkeys(_TIMED, (1.0,) * schedule.stages))
     for _ in range(rounds):
         settled = costs(overlap(simulate(schedule, settled)))
     return settled
@@ -59,10 +67,12 @@ def settle(
 def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
     """Fraction of the other stages that compute while a stage is in F, R or B, in [0, 1].
 
+    I and W count as B, since layers are timed with whole backwards.
+
     Returns:
         F, R or B -> one mean over time for each stage; 0 if K=1 or the stage has no such action.
     """
-    work = [span for span in timeline.spans if span.kind in "FRB"]
+    work = [span for span in timeline.spans if span.kind in COMPUTE]
     changes = [(span.start, 1) for span in work] + [(span.end, -1) for span in work]
     work_until: dict[float, float] = {}  # moment -> seconds of work of all stages until then
     previous = total = 0.0
@@ -72,19 +82,20 @@ def overlap(timeline: Timeline) -> dict[str, tuple[float, ...]]:
         work_until[moment] = total
         previous, busy = moment, busy + change
     K = timeline.stages
-    seconds = {kind: [0.0] * K for kind in "FRB"}  # of each stage
-    others = {kind: [0.0] * K for kind in "FRB"}  # of the other stages meanwhile
+    seconds = {kind: [0.0] * K for kind in _TIMED}  # of each stage
+    others = {kind: [0.0] * K for kind in _TIMED}  # of the other stages meanwhile
     for span in work:
-        seconds[span.kind][span.stage] += span.seconds
+        kind = "B" if span.kind in ("I", "W") else span.kind
+        seconds[kind][span.stage] += span.seconds
         all_work = work_until[span.end] - work_until[span.start]
-        others[span.kind][span.stage] += all_work - span.seconds
+        others[kind][span.stage] += all_work - span.seconds
 
     def fraction(others: float, seconds: float) -> float:
         if K == 1 or not seconds:
             return 0.0
         return min(1.0, max(0.0, others / (K - 1) / seconds))
 
-    return {kind: tuple(map(fraction, others[kind], seconds[kind])) for kind in "FRB"}
+    return {kind: tuple(map(fraction, others[kind], seconds[kind])) for kind in _TIMED}
 
 
 def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
@@ -93,7 +104,7 @@ def _transfer(costs: StageCosts) -> float | Callable[[Action], Crossing]:
     if link == FREE:
         return 0.0
     sizes = {("F", j): size for j, size in enumerate(costs.activations)}
-    sizes |= {("B", j + 1): size for j, size in enumerate(costs.gradients)}
+    sizes |= {(of, j + 1): size for of in GRADIENT for j, size in enumerate(costs.gradients)}
     crossings = {key: Crossing() for key in sizes}
     for key, size in sizes.items():
         if size:

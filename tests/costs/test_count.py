@@ -143,6 +143,15 @@ def test_a_stage_in_the_middle_keeps_its_inputs_and_1f1b_fewer_of_them():
     assert [kept["1f1b"][1], kept["1f1b"][2]] == [3 * one, 2 * one]
 
 
+def test_split_backwards_keep_inputs_until_w_and_at_most_k_of_them():
+    """ZB-H1 with K=4: each stage keeps 4 micro-batches, 1F1B's first stage as many."""
+    stages = counted(stages=4, micro_batches=16, schedule="zb-h1", checkpoint="never").stages
+    one = 4 * 8  # bytes of an example
+    assert [stages[j].by_kind["boundary"] for j in (1, 2)] == [4 * one, 4 * one]
+    plain = counted(stages=4, micro_batches=16, schedule="1f1b", checkpoint="never").stages
+    assert stages[0].total == plain[0].total
+
+
 def test_micro_batches_of_unequal_sizes():
     counts = counted(micro_batches=3, stages=2)
     assert sum(s.total for s in counts.stages) > 0

@@ -9,7 +9,8 @@ from repro.gpipe.schedule.kinds import make_schedule, schedule_from_orders
 from repro.gpipe.schedule.replay import Crossing, DeadlockError, replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
-UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
+UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+SECONDS = st.floats(0.1, 5)
 K, M = st.integers(1, 8), st.integers(1, 20)
 
 
@@ -32,6 +33,24 @@ def test_early_recompute_hides_in_the_bubble(K, M):
     timeline = replay(make_schedule("gpipe", K, M, "always"), lambda a: UNIT[a.kind])
     assert timeline.step_time == (M + K - 1) * 1 + M * (1 + 2) + (K - 1) * 2
     assert timeline.bubble_over_total == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
+
+
+@given(K=K, M=M)
+def test_zb_h1_has_a_third_of_the_bubble_of_1f1b(K, M):
+    """Table 2 of arXiv:2401.10241 with F = I = W. With M < K the last W have no wait to fill."""
+    step = replay(make_schedule("zb-h1", K, M, "never"), lambda a: UNIT[a.kind]).step_time
+    plain = replay(make_schedule("1f1b", K, M, "never"), lambda a: UNIT[a.kind]).step_time
+    assert plain == 3 * M + 3 * (K - 1)
+    assert step == (3 * M + (K - 1) if M >= K else 2 * (M + K - 1) + 1)
+
+
+@given(K=K, more=st.integers(0, 12), F=SECONDS, I=SECONDS, W=SECONDS)
+def test_what_zb_h1_waits_with_other_times(K, more, F, I, W):  # noqa: E741
+    """(K-1)(F+I-W), as in Table 2, where W is no longer than F and I; else it fills only a part."""
+    M, seconds = K + more, {"F": F, "I": I, "W": W}
+    timeline = replay(make_schedule("zb-h1", K, M, "never"), lambda a: seconds[a.kind])
+    wait = max(F + I - W, F, I)
+    assert timeline.step_time == pytest.approx(M * (F + I + W) + (K - 1) * wait)
 
 
 def test_transfer_delays_only_what_crosses():
@@ -77,6 +96,16 @@ def test_breakdown_of_the_paper_pie():
     assert parts["bubble"] == pytest.approx(3 / 67)
     assert parts["imbalance"] == pytest.approx(0.0)
     assert parts["transfer"] == pytest.approx(0.0)
+
+
+def test_breakdown_of_split_backwards():
+    schedule = make_schedule("zb-h1", 4, 8, "never")
+    for known in (schedule, None):
+        parts = breakdown(replay(schedule, lambda a: UNIT[a.kind]), known)
+        assert sum(parts.values()) == pytest.approx(1.0)
+        assert parts["computation"] == pytest.approx(24 / 27)
+        assert parts["bubble"] == pytest.approx(3 / 27)
+        assert parts["recompute"] == parts["update"] == 0
 
 
 def test_breakdown_names_a_slow_stage_imbalance():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.schedule.actions import COMPUTE, Action, Schedule
+from repro.gpipe.schedule.actions import COMPUTE, GRADIENT, Action, Schedule
 from repro.gpipe.schedule.kinds import (
     CHECKPOINTS,
     EXECUTED,
@@ -26,7 +26,7 @@ ANY = {
     "micro_batches": st.integers(1, 17),
     "checkpoint": st.sampled_from(CHECKPOINTS),
 }
-UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
+UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 
 @st.composite
@@ -34,9 +34,8 @@ def of_any_kind(draw):
     """Any schedule, of up to seven ranks; interleaved ones have up to four stages a rank."""
     name, ranks = draw(st.sampled_from(sorted(SCHEDULES))), draw(st.integers(1, 7))
     held = draw(st.integers(2, 4)) if SCHEDULES[name].interleaved else 1
-    return make_schedule(
-        name, ranks * held, draw(ANY["micro_batches"]), draw(ANY["checkpoint"]), held
-    )
+    checkpoint = "never" if SCHEDULES[name].split else draw(ANY["checkpoint"])
+    return make_schedule(name, ranks * held, draw(ANY["micro_batches"]), checkpoint, held)
 
 
 def drawn(schedule):
@@ -113,7 +112,10 @@ def test_every_micro_batch_happens_once_and_in_order(schedule):
             for i in range(schedule.micro_batches):
                 own = [a for a in work if (a.stage, a.micro_batch) == (stage, i)]
                 kinds = [a.kind for a in own]
-                assert kinds in (["F", "B"], ["F", "R", "B"])
+                if SCHEDULES[schedule.name].split:
+                    assert kinds == ["F", "I", "W"]
+                else:
+                    assert kinds in (["F", "B"], ["F", "R", "B"])
                 assert ("R" in kinds) == (i in schedule.recomputed(stage))
                 if schedule.checkpoint != "except_last":
                     assert ("R" in kinds) == (schedule.checkpoint == "always")
@@ -122,7 +124,9 @@ def test_every_micro_batch_happens_once_and_in_order(schedule):
                     "R directly precedes its B: at most one micro-batch's activations are live"
                 )
         held = schedule.stages_per_rank * schedule.micro_batches
-        assert len(work) == 2 * held + sum(a.kind == "R" for a in work), "nothing of other stages"
+        once = 3 if SCHEDULES[schedule.name].split else 2
+        recomputed = sum(a.kind == "R" for a in work)
+        assert len(work) == once * held + recomputed, "nothing of other stages"
 
 
 @given(of_any_kind())
@@ -161,10 +165,11 @@ def test_what_is_needed_is_received_before_and_what_is_made_is_sent_after(schedu
             if kind == "F":
                 assert (stage == 0 or K == 1) or at["Recv", "F", stage, i] < n
                 assert (stage == schedule.stages - 1 or K == 1) or at["Send", "F", stage, i] > n
-            elif kind == "B" or late:
-                assert (stage == schedule.stages - 1 or K == 1) or at["Recv", "B", stage, i] < n
-            if kind == "B":
-                assert (stage == 0 or K == 1) or at["Send", "B", stage, i] > n
+            elif kind in GRADIENT or late:
+                of = "I" if kind == "I" else "B"
+                assert (stage == schedule.stages - 1 or K == 1) or at["Recv", of, stage, i] < n
+            if kind in GRADIENT:
+                assert (stage == 0 or K == 1) or at["Send", kind, stage, i] > n
 
 
 @given(of_any_kind())
@@ -177,10 +182,12 @@ def test_happens_before(schedule):
     for (kind, j, i), span in spans.items():
         if kind == "F" and j:
             assert span.start >= spans["F", j - 1, i].end + message
-        if kind == "B":
+        if kind in GRADIENT:
             assert span.start >= spans["F", j, i].end
             if j + 1 < schedule.stages:
-                assert span.start >= spans["B", j + 1, i].end + message
+                assert span.start >= spans[kind, j + 1, i].end + message
+        if kind == "W":
+            assert span.start >= spans["I", j, i].end
     for rank in range(K):
         own = timeline.on(rank)
         assert all(a.end <= b.start for a, b in pairwise(own)), "a rank does one thing at a time"
@@ -218,11 +225,44 @@ def test_interleaving_divides_the_bubble_by_the_stages_a_rank_holds(ranks, held,
     assert timeline.step_time == pytest.approx(3 * F * M * (1 + (ranks - 1) / (held * M)))
 
 
-def test_interleaved_is_refused_where_it_would_be_executed():
+@pytest.mark.parametrize("name", sorted(SCHEDULES.keys() - set(EXECUTED)))
+def test_what_is_only_simulated_is_refused_where_it_would_be_executed(name):
     with pytest.raises(
-        ValueError, match=r"^schedule='interleaved-1f1b': .* is not executed yet.*; try '1f1b'$"
-    ):
-        Pipeline([nn.Identity, nn.Identity], 2, 2, schedule="interleaved-1f1b", device="cpu")
+        ValueError, match=rf"^schedule='{name}': .* is not executed yet.*; try '1f1b'$"
+    ) as caught:
+        Pipeline([nn.Identity, nn.Identity], 2, 2, schedule=name, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_zb_h1_drawn():
+    """Figure 3 of arXiv:2401.10241, the upper half, with fewer stages and micro-batches."""
+    assert drawn(make_schedule("zb-h1", 3, 4, "never")) == [
+        "F0 F1 F2 .  .  I0 W0 F3 I1 W1 I2 W2 I3 W3".split(),
+        ".  F0 F1 .  I0 F2 I1 W0 F3 I2 W1 I3 W2 W3".split(),
+        ".  .  F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3".split(),
+    ]
+
+
+def test_a_message_of_a_split_backward_is_that_of_its_first_part():
+    labels = [a.label for a in make_schedule("zb-h1", 2, 1, "never").ranks[1]]
+    assert labels == ["Recv F0", "F0", "I0", "Send I0", "W0", "U"]
+
+
+@given(stages=ANY["stages"], micro_batches=ANY["micro_batches"])
+def test_zb_h1_keeps_as_many_micro_batches_as_the_first_stage_of_1f1b(stages, micro_batches):
+    """K - j between F and I and j between I and W (section 2.3 of arXiv:2401.10241)."""
+    schedule = make_schedule("zb-h1", stages, micro_batches, "never")
+    for j in range(stages):
+        work = schedule.work(j)
+        at = {(a.kind, a.micro_batch): n for n, a in enumerate(work)}
+        every = range(micro_batches)
+
+        def most(begin, end, work=work, at=at, every=every):
+            return max(sum(at[begin, i] <= n < at[end, i] for i in every) for n in range(len(work)))
+
+        assert most("F", "W") == min(stages, micro_batches)
+        assert most("F", "I") == min(stages - j, micro_batches)
+        assert most("I", "W") == min(j + 1, micro_batches), "j, and the one whose W is next"
 
 
 @pytest.mark.parametrize("kind", ["early", "late"])
@@ -280,6 +320,8 @@ def test_1f1b_holds_at_most_k_minus_j_micro_batches(stages, micro_batches):
             ("interleaved-1f1b", 3, 2, "never", 2),
             ["stages=3: must be a multiple of stages_per_rank=2"],
         ),
+        (("zb-h1", 2, 2, "always"), ["checkpoint='always': must be 'never'", "'1f1b'"]),
+        (("zb-h1", 4, 2, "never", 2), ["stages_per_rank=2: must be 1 for schedule='zb-h1'"]),
     ],
 )
 def test_one_line_for_a_wrong_argument(arguments, words):
@@ -313,6 +355,13 @@ def by_hand(*orders: str) -> Schedule:
         (("F0 F1 B1 B0", "F0 F1 F1 B1 B0"), "stage 1 must do each"),
         (("F0 F1 B1 B0", "F0 B1 F1 B0"), "stage 1 does B1 at the wrong time"),
         (("F0 F1 R0 B1 B0", "F0 F1 B1 R1 B0"), "stage 1 does R1 at the wrong time"),
+        (
+            ("F0 I0 W0 F1 I1 W1", "F0 W0 I0 F1 I1 W1"),
+            "stage 1 does W0 at the wrong time; .*F, I, W",
+        ),
+        (("F0 I0 F1 I1 W1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W 0 to 1"),
+        (("F0 I0 W0 W0 F1 I1 W1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W"),
+        (("F0 F1 B0 B1", "F0 I0 W0 F1 I1 W1"), "stage 0 must do each of F and I and W 0 to 1"),
         (
             ("F0 B0 F1 B1", "F0 F1 B0 B1"),
             "deadlocks: Recv B0 on stage 0 waits for rank 1, Recv F1 on stage 1 waits for rank 0",

@@ -39,7 +39,7 @@ def test_rows_there_and_back():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"kind": "Q"}, "allowed are kinds F, R, B, U, setup"),
+        ({"kind": "Q"}, "allowed are kinds F, R, B, I, W, U, setup"),
         ({"kind": None}, "kind = None: allowed is str"),
         ({"stage": 2}, "stages 0 to 1"),
         ({"stage": -1}, "stages 0 to 1"),

@@ -5,19 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.schedule import what_if as whatif
+from repro.gpipe.schedule.actions import COMPUTE
 from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.gpipe.schedule.what_if import Costs, Why
 
-UNIT = {"F": 1.0, "R": 1.0, "B": 2.0}
+UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+K, M = st.integers(1, 4), st.integers(1, 6)
 schedules = st.builds(
-    make_schedule,
-    st.sampled_from(EXECUTED),
-    st.integers(1, 4),
-    st.integers(1, 6),
-    st.sampled_from(CHECKPOINTS),
-)
+    make_schedule, st.sampled_from(EXECUTED), K, M, st.sampled_from(CHECKPOINTS)
+) | st.builds(make_schedule, st.just("zb-h1"), K, M, st.just("never"))
 
 
 def explained(schedule, duration=lambda action: UNIT[action.kind], transfer=0.0, examples=None):
@@ -27,7 +25,7 @@ def explained(schedule, duration=lambda action: UNIT[action.kind], transfer=0.0,
 @given(schedule=schedules, data=st.data())
 def test_unchanged_the_replay_of_known_costs_is_the_step(schedule, data):
     seconds = {
-        (kind, j): data.draw(st.floats(0.1, 5)) for kind in "FRB" for j in range(schedule.stages)
+        (kind, j): data.draw(st.floats(0.1, 5)) for kind in COMPUTE for j in range(schedule.stages)
     }
     why = explained(schedule, lambda a: seconds[a.kind, a.stage])
     assert why.error == pytest.approx(0, abs=1e-9)
@@ -82,6 +80,7 @@ def test_only_what_concerns_a_run_is_tried():
     assert whatif.EARLY in names("gpipe-late", 2, 4)
     assert whatif.EARLY not in names("gpipe-late", 2, 4, "never") | names("gpipe", 2, 4)
     assert whatif.ORDER not in names("1f1b", 2, 4)
+    assert names("zb-h1", 2, 4, "never", examples=4) == {whatif.BALANCE, whatif.LINK}
     assert whatif.EXCEPT_LAST not in names("gpipe", 2, 4, "except_last")
     assert {whatif.DOUBLED, whatif.QUADRUPLED} & names("gpipe", 2, 4, examples=15) == {
         whatif.DOUBLED

@@ -46,6 +46,30 @@ def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
     assert "s set-up" in LEGEND
 
 
+def test_zero_bubble_is_simulated_and_drawn(capsys):
+    """Its B is half I and half W, so a step has a third of the bubble of 1F1B."""
+    timed = ["simulate", "timed", "--model-args", "L=4", "--K", "4", "--M", "8", "--N", "8"]
+    bubbles = {}
+    for name in ("1f1b", "zb-h1"):
+        assert main([*timed, "--checkpoint", "never", "--schedule", name, "--json"]) == 0
+        (point,) = json.loads(capsys.readouterr().out)["points"]
+        bubble = point["bubble_idle_over_total"]
+        bubbles[name] = bubble / (1 - bubble)  # over work
+    assert bubbles["1f1b"] == pytest.approx(3 / 8)
+    assert bubbles["zb-h1"] == pytest.approx(3 / 8 / 3)
+    assert main([*timed, "--checkpoint", "never", "--schedule", "zb-h1"]) == 0
+    output = capsys.readouterr().out
+    assert "I gradient of inputs, W gradient of weights" in output
+    assert re.search(r"stage 0 \|F+.*I+W+\|", output)
+
+
+def test_zero_bubble_recomputes_nothing(capsys):
+    assert main([*ON, "--schedule", "zb-h1"]) == 2
+    error = capsys.readouterr().err
+    assert "checkpoint = 'always' with schedule = 'zb-h1'" in error
+    assert "set checkpoint='never'" in error
+
+
 def test_layers_that_take_the_same_for_every_size_recommend_no_m(capsys):
     assert (
         main(["simulate", "timed", "--model-args", "L=4", "--K", "2", "--M", "1", "4", "--N", "8"])

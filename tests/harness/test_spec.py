@@ -34,6 +34,15 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
             ["checkpoint = 'nevr'", "always, except_last, never", "did you mean 'never'"],
         ),
         ({"schedule": "gpip"}, ["schedule = 'gpip'", "1f1b", "did you mean 'gpipe'"]),
+        ({"schedule": "zb-h1"}, ["checkpoint = 'always'", "schedule = 'zb-h1'", "set checkpoint"]),
+        (
+            {"schedule": "zb-h1", "checkpoint": "never"},
+            ["schedule = 'zb-h1' with fidelity = 'measured'", "set fidelity='simulated'"],
+        ),
+        (
+            {"schedule": "zb-h1", "checkpoint": "never", "fidelity": "emulated"},
+            ["schedule = 'zb-h1' with fidelity = 'emulated'", "not executed yet"],
+        ),
         ({"K": 2, "balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({"balance": "tim"}, ["balance = 'tim'", "uniform", "did you mean 'time'"]),
         ({"optimizer": "sgdd"}, ["optimizer = 'sgdd'", "adam"]),

@@ -10,7 +10,7 @@ from PIL import Image
 from recorded import timeline
 
 from repro.harness.results import Run
-from repro.report import bars, curves, figures, gantt
+from repro.report import bars, curves, figures, gantt, ratio
 from repro.report.compare import rows_of
 from repro.report.ratio import ITSELF, Ratio
 from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
@@ -188,6 +188,19 @@ def test_a_box_is_as_long_as_its_span():
         for span, box, _ in drawn:
             assert box.get_width() == pytest.approx(1e3 * span.seconds)
             assert box.get_x() == pytest.approx(1e3 * (span.start - spans.start))
+
+
+def test_split_backwards_are_drawn_in_two_colours():
+    spans = ratio.ideal(2, 4, "zb-h1", "never")
+    assert spans is not None
+    with styled():
+        figure = gantt.draw(spans, "", "simulated")
+        drawn = gantt.boxes(figure.axes[0], spans, 1.0)
+        kinds = {span.kind: to_hex(box.get_facecolor()).upper() for span, box, _ in drawn}
+        assert kinds == {kind: KINDS[kind].upper() for kind in "FIW"}
+        assert len(set(kinds.values())) == 3
+        texts = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert texts == ["F forward", "I gradient of inputs", "W gradient of weights", "idle"]
 
 
 def test_the_picture_for_wandb_is_the_report_s():

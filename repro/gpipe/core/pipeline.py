@@ -116,10 +116,13 @@ class Pipeline:
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
-        if schedule in SCHEDULES and SCHEDULES[schedule].interleaved:
+        if schedule in SCHEDULES and not SCHEDULES[schedule].executed:
+            reason = "since a process runs one stage"
+            if SCHEDULES[schedule].split:
+                reason = "since a process runs each backward as one action"
             raise ValueError(
                 f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, "
-                "since a process runs one stage; try '1f1b'"
+                f"{reason}; try '1f1b'"
             )
         self.config = PipelineConfig(
             stages,

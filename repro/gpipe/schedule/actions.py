@@ -9,7 +9,9 @@ of arXiv:1811.06965v5.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-COMPUTE = ("F", "R", "B")  # the actions that compute a micro-batch
+COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
+# The actions that make the gradient for which the stage before waits. A schedule has one of them.
+GRADIENT = ("B", "I")
 
 
 class Action(NamedTuple):
@@ -17,13 +19,14 @@ class Action(NamedTuple):
 
     Attributes:
         kind: "F" forward, "R" recompute, "B" backward, "Send", "Recv", or "U", the optimizer's
-            update.
+            update. A schedule with split backwards has two actions in place of B: "I", the gradient
+            of the stage's input, and "W", the gradient of its weights (arXiv:2401.10241).
         rank: of the process that does it.
         stage: j. A Recv has the stage that needs the message, U the first stage of the rank.
         micro_batch: index i; -1 for U.
         step: which optimizer step.
-        of: what a Send or Recv carries: "F" for the activations that an F makes, "B" for the
-            gradients of a B.
+        of: what a Send or Recv carries: "F" for the activations that an F makes, "B" or "I" for
+            the gradients that a B or I makes.
         peer: the rank at the other end of a Send or Recv.
     """
 
@@ -37,7 +40,7 @@ class Action(NamedTuple):
 
     @property
     def producer(self) -> tuple[str, int, int, int]:
-        """(kind, stage, micro-batch, step) of the F or B whose result a Send or Recv carries.
+        """(kind, stage, micro-batch, step) of the F, B or I whose result a Send or Recv carries.
 
         It identifies the message, since a Send and its Recv have the same producer.
         """
@@ -89,7 +92,7 @@ class Schedule:
         return self.stages // len(self.ranks)
 
     def work(self, rank: int) -> tuple[Action, ...]:
-        """F, R and B of a rank, in order."""
+        """All actions of a rank that compute a micro-batch, in order."""
         return tuple(action for action in self.ranks[rank] if action.kind in COMPUTE)
 
     def recomputed(self, stage: int) -> frozenset[int]:

@@ -33,7 +33,7 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
     if not total:
         return dict.fromkeys(PARTS, 0.0)
     parts = {
-        "computation": timeline.busy(kinds="FB"),
+        "computation": timeline.busy(kinds="FBIW"),
         "recompute": timeline.busy(kinds="R"),
         "update": timeline.busy(kinds="U"),
         "setup": timeline.busy(kinds=("setup",)),
@@ -48,7 +48,7 @@ def breakdown(timeline: Timeline, schedule: Schedule | None = None) -> dict[str,
 
 
 def _recorded_order(timeline: Timeline) -> Schedule:
-    """The schedule in which each rank did F, R and B in the order of the spans."""
+    """The schedule in which each rank did its work in the order of the spans."""
     orders = [
         [(s.kind, s.stage, s.micro_batch) for s in timeline.on(rank) if s.kind in COMPUTE]
         for rank in range(timeline.ranks)

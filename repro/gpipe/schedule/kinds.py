@@ -1,7 +1,8 @@
 """The kinds of schedules: (kind, K, M, checkpoint) -> a schedule.
 
-A kind only orders F and B of each rank. `_with_recompute` inserts R, so that every kind has every
-checkpoint mode, and `schedule_from_orders` inserts the messages and the update.
+A kind only orders F and B of each rank, or F, I and W. `_with_recompute` inserts R, so that every
+kind with a whole backward has every checkpoint mode, and `schedule_from_orders` inserts the
+messages and the update.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,27 +11,35 @@ from typing import Literal, NamedTuple, get_args
 
 from repro.gpipe.errors import one_of
 from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
 
 Checkpoint = Literal["always", "except_last", "never"]
 CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
-Work = tuple[str, int, int]  # kind F, R or B, stage, micro-batch
+Work = tuple[str, int, int]  # kind F, R, B, I or W, stage, micro-batch
 
 
 class Kind(NamedTuple):
     """One kind of schedule.
 
     Attributes:
-        order: (rank, K, M) -> F and B of that rank in order. An interleaved kind has a fourth
-            argument, the stages of a rank.
+        order: (rank, K, M) -> F and B, or F, I and W, of that rank in order. An interleaved kind
+            has a fourth argument, the stages of a rank.
         late: whether R waits for the gradient from the next stage, as in libraries that recompute
             inside B. The paper's does not (section 2.3).
-        interleaved: whether a rank holds several stages, which the engine does not execute yet.
+        interleaved: whether a rank holds several stages.
+        split: whether backwards are split into I and W. Such a kind has the checkpoint mode "never"
+            only.
     """
 
     order: Callable[..., list[Work]]
     late: bool = False
     interleaved: bool = False
+    split: bool = False
+
+    @property
+    def executed(self) -> bool:
+        """Whether the engine executes it: a stage on each rank, and whole backwards."""
+        return not (self.interleaved or self.split)
 
 
 def _gpipe(rank: int, ranks: int, micro_batches: int) -> list[Work]:
@@ -85,13 +94,38 @@ def _alternate(forwards: list[Work], backwards: list[Work], ahead: int) -> list[
     return order
 
 
+def _zb_h1(rank: int, ranks: int, micro_batches: int) -> list[Work]:
+    """ZB-H1: 1F1B with split backwards, W later on later ranks (arXiv:2401.10241, section 2.1).
+
+    I comes as early as B does in 1F1B, but the rank before waits only for I. A rank is `rank` W
+    behind its I, and does these while 1F1B would be idle at the end. So each rank has at most K
+    micro-batches between F and W. 1F1B has as many on its first rank only: the greatest number is
+    the same, and the other ranks keep more.
+
+    With M >= K and F = I = W, the idle time is a third of that of 1F1B: (K-1)(F+I-W), as in Table 2
+    there. In general this order has (K-1) max(F+I-W, F, I), since W fills no more than the wait for
+    an F or an I.
+    """
+    ahead = ranks - rank
+    order: list[Work] = [("F", rank, i) for i in range(min(ahead, micro_batches))]
+    for i in range(micro_batches):
+        order.append(("I", rank, i))
+        if i >= rank:
+            order.append(("W", rank, i - rank))
+        if i + ahead < micro_batches:
+            order.append(("F", rank, i + ahead))
+    first_left = max(0, micro_batches - rank)
+    return order + [("W", rank, i) for i in range(first_left, micro_batches)]
+
+
 SCHEDULES: dict[str, Kind] = {
     "gpipe": Kind(_gpipe),
     "gpipe-late": Kind(_gpipe, late=True),
     "1f1b": Kind(_one_f_one_b),
     "interleaved-1f1b": Kind(_interleaved, interleaved=True),
+    "zb-h1": Kind(_zb_h1, split=True),
 }
-EXECUTED = tuple(name for name, kind in SCHEDULES.items() if not kind.interleaved)
+EXECUTED = tuple(name for name, kind in SCHEDULES.items() if kind.executed)
 
 
 def _with_recompute(order: list[Work], checkpoint: str) -> list[Work]:
@@ -125,12 +159,12 @@ def schedule_from_orders(
         name: of the schedule.
         micro_batches: M.
         checkpoint: which micro-batches are recomputed; only stored in the schedule.
-        orders: for each rank F, R and B in order.
+        orders: for each rank F, R and B, or F, I and W, in order.
         late: receive a gradient before R of its micro-batch, where there is one, instead of before
             B.
         stages_per_rank: how many stages each rank holds.
     """
-    training = any(kind == "B" for order in orders for kind, _, _ in order)
+    training = any(kind in GRADIENT for order in orders for kind, _, _ in order)
     stages = len(orders) * stages_per_rank
     ranks: list[tuple[Action, ...]] = []
     for rank, order in enumerate(orders):
@@ -144,7 +178,7 @@ def schedule_from_orders(
 def _with_messages(
     rank: int, K: int, stages: int, order: Sequence[Work], late: bool
 ) -> list[Action]:
-    """F, R and B of a rank, each with its Recv before it and its Send after it."""
+    """The work of a rank, each action with its Recv before it and its Send after it."""
     previous_rank, next_rank = (rank - 1) % K, (rank + 1) % K
     received: set[tuple[int, int]] = set()  # (stage, micro-batch) of gradients
     actions: list[Action] = []
@@ -152,17 +186,18 @@ def _with_messages(
         # With K=1 neighbouring stages are on one rank, and nothing is sent.
         has_previous = stage > 0 and K > 1
         has_next = stage + 1 < stages and K > 1
-        needs_gradient = kind == "B" or (kind == "R" and late)
+        needs_gradient = kind in GRADIENT or (kind == "R" and late)
+        gradient = "I" if kind == "I" else "B"
         if kind == "F" and has_previous:
             actions.append(Action("Recv", rank, stage, i, of="F", peer=previous_rank))
         if needs_gradient and has_next and (stage, i) not in received:
-            actions.append(Action("Recv", rank, stage, i, of="B", peer=next_rank))
+            actions.append(Action("Recv", rank, stage, i, of=gradient, peer=next_rank))
             received.add((stage, i))
         actions.append(Action(kind, rank, stage, i))
         if kind == "F" and has_next:
             actions.append(Action("Send", rank, stage, i, of="F", peer=next_rank))
-        if kind == "B" and has_previous:
-            actions.append(Action("Send", rank, stage, i, of="B", peer=previous_rank))
+        if kind in GRADIENT and has_previous:
+            actions.append(Action("Send", rank, stage, i, of=gradient, peer=previous_rank))
     return actions
 
 
@@ -174,10 +209,10 @@ def make_schedule(
 
     Args:
         name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient
-            has arrived), "1f1b", or "interleaved-1f1b", which is not executed yet.
+            has arrived), "1f1b", "interleaved-1f1b" or "zb-h1". The last two are not executed yet.
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
-        checkpoint: "always", "except_last" or "never".
+        checkpoint: "always", "except_last" or "never"; for "zb-h1" only "never".
         stages_per_rank: 1, or at least 2 for "interleaved-1f1b"; then K is stages /
             stages_per_rank.
 
@@ -195,6 +230,11 @@ def make_schedule(
         allowed = "at least 2" if kind.interleaved else "1"
         raise ValueError(
             f"stages_per_rank={stages_per_rank}: must be {allowed} for schedule={name!r}"
+        )
+    if kind.split and checkpoint != "never":
+        raise ValueError(
+            f"checkpoint={checkpoint!r}: must be 'never' for schedule={name!r}, whose backwards "
+            "are split; try checkpoint='never', or schedule='1f1b'"
         )
     if stages % stages_per_rank:
         raise ValueError(

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from repro.gpipe.schedule import collector
-from repro.gpipe.schedule.actions import Action, Schedule
+from repro.gpipe.schedule.actions import GRADIENT, Action, Schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 
 Producer = tuple[str, int, int, int]  # see `Action.producer`
@@ -51,7 +51,7 @@ def replay(
 
     Args:
         schedule: what each rank does, in order.
-        duration: seconds that an F, R or B takes.
+        duration: seconds that an action takes which computes a micro-batch.
         transfer: seconds of latency of every message, or a function of the Send.
         ready: when each rank can begin, in seconds; by default at 0.
         update: seconds of each rank's U; by default 0. A U of 0 seconds has no span.
@@ -144,12 +144,16 @@ def check(schedule: Schedule) -> None:
     replay(schedule, lambda _action: 1.0)
 
 
-def _is_training(schedule: Schedule) -> bool:
-    return any(action.kind == "B" for actions in schedule.ranks for action in actions)
+def _required(schedule: Schedule) -> tuple[str, ...]:
+    """What a stage must do with each micro-batch: F, then B or else I and W, if it trains."""
+    kinds = {action.kind for actions in schedule.ranks for action in actions}
+    if kinds.isdisjoint((*GRADIENT, "W")):
+        return ("F",)
+    return ("F", "I", "W") if kinds & {"I", "W"} else ("F", "B")
 
 
 def _check_work(schedule: Schedule, rank: int) -> None:
-    """Raise a ValueError unless each stage of a rank does each F and B exactly once."""
+    """Raise a ValueError unless each stage of a rank does all of its work exactly once."""
     name = f"schedule {schedule.name!r}"
     K, actions = len(schedule.ranks), schedule.ranks[rank]
     for action in actions:
@@ -157,10 +161,10 @@ def _check_work(schedule: Schedule, rank: int) -> None:
             raise ValueError(
                 f"{name}: rank {rank} has an action of another rank or stage: {action}"
             )
-    kinds = ("F", "B") if _is_training(schedule) else ("F",)
+    kinds = _required(schedule)
     expected = Counter((kind, i) for kind in kinds for i in range(schedule.micro_batches))
     for stage in range(rank, schedule.stages, K):
-        work = [a for a in actions if a.stage == stage and a.kind in ("F", "B")]
+        work = [a for a in actions if a.stage == stage and a.kind in ("F", *GRADIENT, "W")]
         if Counter((a.kind, a.micro_batch) for a in work) != expected:
             raise ValueError(
                 f"{name}: stage {stage} must do each of {' and '.join(kinds)} 0 to "
@@ -172,7 +176,8 @@ def _check_data_flow(schedule: Schedule, actions: Sequence[Action]) -> None:
     """Raise a ValueError if an action of a rank comes before what it works on."""
     # Activations and gradients that the rank has made or received: (kind, stage, micro-batch).
     present: set[tuple[str, int, int]] = set()
-    forwarded: set[tuple[int, int]] = set()  # (stage, micro-batch) after its F and before its B
+    forwarded: set[tuple[int, int]] = set()  # (stage, micro-batch) after its F, before its B or I
+    without_w: set[tuple[int, int]] = set()  # (stage, micro-batch) after its I and before its W
     for action in actions:
         kind, stage, i = action.kind, action.stage, action.micro_batch
         where = f"schedule {schedule.name!r}: stage {stage}"
@@ -180,25 +185,33 @@ def _check_data_flow(schedule: Schedule, actions: Sequence[Action]) -> None:
             present.add(action.producer[:3])
         elif kind == "Send" and action.producer[:3] not in present:
             raise ValueError(f"{where} sends {action.of}{i} before it is made")
-        elif kind in ("R", "B") and (stage, i) not in forwarded:
-            raise ValueError(f"{where} does {kind}{i} at the wrong time; the order is F, R, B")
+        elif kind in ("R", *GRADIENT) and (stage, i) not in forwarded:
+            raise ValueError(
+                f"{where} does {kind}{i} at the wrong time; the order is F, R, B or F, I, W"
+            )
+        elif kind == "W":
+            if (stage, i) not in without_w:
+                raise ValueError(f"{where} does W{i} at the wrong time; the order is F, I, W")
+            without_w.remove((stage, i))
         elif kind == "F":
             if stage > 0 and ("F", stage - 1, i) not in present:
                 raise ValueError(f"{where} does F{i} before the activations are received")
             forwarded.add((stage, i))
             present.add(("F", stage, i))
-        elif kind == "B":
-            if stage + 1 < schedule.stages and ("B", stage + 1, i) not in present:
-                raise ValueError(f"{where} does B{i} before the gradient is received")
+        elif kind in GRADIENT:
+            if stage + 1 < schedule.stages and (kind, stage + 1, i) not in present:
+                raise ValueError(f"{where} does {kind}{i} before the gradient is received")
             forwarded.remove((stage, i))
-            present.add(("B", stage, i))
+            present.add((kind, stage, i))
+            if kind == "I":
+                without_w.add((stage, i))
 
 
 def _check_update(schedule: Schedule, rank: int) -> None:
     """Raise a ValueError unless a rank updates once, at its end, if the schedule trains."""
     actions = schedule.ranks[rank]
     updates = [n for n, action in enumerate(actions) if action.kind == "U"]
-    expected = [len(actions) - 1] if _is_training(schedule) else []
+    expected = [len(actions) - 1] if _required(schedule) != ("F",) else []
     if updates != expected:
         rule = "one U, at its end" if expected else "no U"
         raise ValueError(f"schedule {schedule.name!r}: rank {rank} must have {rule}")

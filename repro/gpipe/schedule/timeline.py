@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-WORK = ("F", "R", "B", "U")  # a stage that is in one of these is not idle
+WORK = ("F", "R", "B", "I", "W", "U")  # a stage that is in one of these is not idle
 KINDS = (*WORK, "setup")
 COLUMNS = {"kind": str, "stage": int, "micro_batch": int, "step": int, "start": float, "end": float}
 _LATEST = 1e9  # seconds, thirty years; a larger number is no time of a clock
@@ -17,6 +17,8 @@ _COLOURS = {  # names of Chrome's trace viewer
     "F": "thread_state_running",
     "R": "thread_state_runnable",
     "B": "rail_animation",
+    "I": "rail_response",
+    "W": "rail_load",
     "U": "good",
 }
 
@@ -25,8 +27,9 @@ class Span(NamedTuple):
     """One thing that a stage did.
 
     Attributes:
-        kind: "F" forward, "R" recompute, "B" backward, "U" optimizer update, or "setup", in which
-            the mini-batch is cut and the stages agree on shapes.
+        kind: "F" forward, "R" recompute, "B" backward or its parts "I" (gradient of the input) and
+            "W" (of the weights), "U" optimizer update, or "setup", in which the mini-batch is cut
+            and the stages agree on shapes.
         stage: j, from 0.
         micro_batch: i, from 0; -1 for what belongs to the whole mini-batch.
         start: seconds on a clock that all stages share.

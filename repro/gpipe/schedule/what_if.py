@@ -147,7 +147,7 @@ class Why:
                 "same N would give about"
             )
         if change == BALANCE:
-            work = [self.timeline.busy(j, "FRB") for j in stages]
+            work = [self.timeline.busy(j, COMPUTE) for j in stages]
             slowest = max(stages, key=lambda j: work[j])
             excess = work[slowest] / fmean(work) - 1
             return (
@@ -180,12 +180,12 @@ class Costs:
     """What the actions of one step took.
 
     Attributes:
-        seconds: (kind, stage) -> mean of F, R or B.
+        seconds: (kind, stage) -> mean of the actions of a kind.
         gaps: stage -> median seconds between a span and the next one that waited for no message.
         latencies: (sending rank, receiving rank) -> median seconds from the end of the action that
             makes a message to the start of the one that waited for it.
-        around: seconds of the step before the first F and after the last B: set-up, agreement and
-            update.
+        around: seconds of the step before the first F and after the last B or W: set-up, agreement
+            and update.
     """
 
     seconds: dict[tuple[str, int], float]
@@ -238,14 +238,14 @@ class Costs:
 
         Args:
             schedule: what is run.
-            part: of the seconds of F, R and B that an action takes, as the micro-batch is smaller.
+            part: of its seconds that an action takes, as the micro-batch is smaller.
                 Gaps and latencies stay.
             even: every stage takes the mean over stages.
             free: messages arrive at once.
         """
         mean = {
             kind: fmean(seconds for (k, _), seconds in self.seconds.items() if k == kind)
-            for kind in COMPUTE
+            for kind in {kind for kind, _ in self.seconds}
         }
 
         # A stage is not free before the gap after its action is over, so the gap is replayed as
@@ -313,7 +313,7 @@ def _changed_steps(costs: Costs, schedule: Schedule, examples: int | None) -> di
         steps[LINK] = costs.step(schedule, free=True)
         if kind.late and checkpoint != "never":
             steps[EARLY] = costs.step(_recomputed_early(schedule))
-        if schedule.name != "1f1b" and not kind.interleaved:
+        if schedule.name != "1f1b" and kind.executed:
             steps[ORDER] = costs.step(make_schedule("1f1b", K, M, checkpoint))
     if checkpoint != "never":
         steps[NEVER] = costs.step(like(M, "never"))
@@ -323,7 +323,7 @@ def _changed_steps(costs: Costs, schedule: Schedule, examples: int | None) -> di
 
 
 def _recomputed_early(schedule: Schedule) -> Schedule:
-    """The same order of F, R and B, in which no R waits for a gradient."""
+    """The same order of work, in which no R waits for a gradient."""
     orders = [
         [(a.kind, a.stage, a.micro_batch) for a in schedule.work(rank)]
         for rank in range(len(schedule.ranks))
