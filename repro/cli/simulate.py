@@ -379,6 +379,8 @@ def answer(options: SimulateOptions, source: Source, points: list[Point]) -> lis
         f"cut by {options.balance} ({options.partitioner or 'smallest-largest'}), optimizer "
         f"{options.optimizer}\n"
     )
+    if drawn.timeline.busy(kinds="IW"):
+        head += "I and W take half of a backward each, assumed: layers are timed with whole ones\n"
     kinds = [
         kind
         for kind in first.breakdown

@@ -13,7 +13,7 @@ from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
 from repro.harness.rehearsal import check_model
-from repro.harness.schema import TrainRound
+from repro.harness.schema import Stages, TrainRound
 from repro.harness.spec import Link, RunSpec
 from repro.harness.tasks import cost_sources
 from repro.harness.tasks import simulate as modelled
@@ -343,3 +343,15 @@ def slow(folder: Path) -> Path:
     )
     made.save(folder / "slow.json")
     return folder / "slow.json"
+
+
+def test_recorded_costs_with_and_without_w():
+    """Older records say nothing of W, which is half of B then."""
+    plain = StageCosts.uniform(2, B=3.0).plain()
+    older = {name: value for name, value in plain.items() if name != "backward_weight"}
+    for record in (plain, older):
+        stages = Stages.model_validate(record)
+        assert StageCosts.from_plain(stages.model_dump()).backward_weight == (1.5, 1.5)
+    for wrong, words in (([4.0, 1.0], "longer than the whole"), ([1.0], "differ in number")):
+        with pytest.raises(ValueError, match=words):
+            Stages.model_validate(plain | {"backward_weight": wrong})

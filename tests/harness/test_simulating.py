@@ -60,6 +60,7 @@ def test_zero_bubble_is_simulated_and_drawn(capsys):
     assert main([*timed, "--checkpoint", "never", "--schedule", "zb-h1"]) == 0
     output = capsys.readouterr().out
     assert "I gradient of inputs, W gradient of weights" in output
+    assert "I and W take half of a backward each, assumed" in output
     assert re.search(r"stage 0 \|F+.*I+W+\|", output)
 
 
