@@ -119,7 +119,10 @@ def open_pairs(
 
     counts = [language.count for language in languages]
     probabilities = sampling(counts, temperature)
-    facts = {"data": ", ".join(dict.fromkeys(language.title for language in languages))}
+    facts = {
+        "data": ", ".join(dict.fromkeys(language.title for language in languages)),
+        "pairs": str(sum(counts)),
+    }
     if len(languages) > 1:
         facts["languages"] = str(len(languages))
         facts["temperature"] = f"{temperature:g}"

@@ -32,13 +32,16 @@ class Subwords:
         return self._processor.encode(sentence)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence of ids: up to the first EOS, without PAD and BOS."""
+        """The sentence of ids: up to the first EOS, without PAD and BOS.
+
+        A model may have more outputs than there are sub-words. Such an id is an unknown word.
+        """
         kept = []
         for token in map(int, ids):
             if token == EOS:
                 break
             if token not in (PAD, BOS):
-                kept.append(token)
+                kept.append(token if token < len(self) else UNK)
         return self._processor.decode(kept)
 
 

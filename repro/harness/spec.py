@@ -99,8 +99,9 @@ class Training(Frozen):
     Attributes:
         data: names of data sets, see `repro.data.registry`: one of images, or several languages.
         data_args: of images, arguments of `repro.data.classification.open_images` such as classes
-            (first, last), per_class, rotate and labels. Of languages: vocabulary (ids), S, T and
-            temperature.
+            (first, last), per_class, rotate and labels. Of languages: vocabulary (ids),
+            vocabulary_of (the languages that it is learnt from, by default those of `data`), S, T,
+            temperature, and test (evaluated pairs of each language, by default all).
         recipe: fields of `repro.train.recipe.Recipe`.
         steps: of a pretraining; that of a run is its own `steps`.
         decode: test sentences of each language that are translated and scored by BLEU; 0: none.

@@ -90,8 +90,14 @@ def test_a_temperature_evens_out_the_languages():
 def test_labels_say_what_was_mixed(vocabulary):
     alone = open_pairs("toy:india", vocabulary, 8, 8, 2, 0).labels
     mixed = open_pairs(SMALL, vocabulary, 8, 8, 2, 0, temperature=5).labels
-    assert alone == {"data": "toy languages"}
-    assert mixed == {"data": "toy languages", "languages": "3", "temperature": "5"}
+    assert alone == {"data": "toy languages", "pairs": "247"}
+    pairs = sum(LANGUAGES[name.removeprefix("toy:")].size for name in SMALL)
+    assert mixed == {
+        "data": "toy languages",
+        "pairs": str(pairs),
+        "languages": "3",
+        "temperature": "5",
+    }
 
 
 def test_toy_is_all_nine_languages():

@@ -148,14 +148,14 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
         loss = classification(recipe.label_smoothing)
         return Data(batches, test, {"accuracy": accuracy}, loss)
     vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
-    temperature = arguments.get("temperature", 1.0)
+    temperature, tested = arguments.get("temperature", 1.0), arguments.get("test")
     batches = open_pairs(
         training.data, vocabulary, S, T, spec.N, spec.seed, temperature=temperature, **shard
     )
     test = [
         batch
         for name in training.data
-        for batch in evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, _TEST_BATCH).batches
+        for batch in evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, tested).batches
     ]
     return Data(batches, test, {"nll": token_nll}, translation(recipe.label_smoothing))
 
@@ -213,9 +213,11 @@ def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], 
         name: evaluation_pairs(name, vocabulary, S, T, training.decode, training.decode)
         for name in training.data
     }
-    # All languages at once: a forward of many short sentences takes little longer than of few.
+    # Languages together: a forward of many short sentences takes little longer than of few.
     sources = torch.cat([test.batches[0][0][0] for test in tests.values()])
-    texts = iter([vocabulary.decode(row) for row in greedy(pipe, sources, T).tolist()])
+    parts = sources.tensor_split(max(1, len(sources) // max(_TEST_BATCH, pipe.micro_batches)))
+    translations = [row for part in parts for row in greedy(pipe, part, T).tolist()]
+    texts = iter([vocabulary.decode(row) for row in translations])
     scores, signature = {}, ""
     for name, test in tests.items():
         hypotheses = list(islice(texts, len(test.references)))
