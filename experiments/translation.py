@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from repro.data.languages import LANGUAGES
-from repro.harness.spec import ON_CPU, TINY, RunSpec, Scale, Training
+from repro.harness.spec import ON_CPU, TINY, Group, RunSpec, Scale, Training
 from repro.train.recipe import translation
 
 TOY = tuple(f"toy:{name}" for name in LANGUAGES)
@@ -28,7 +28,7 @@ _SMALL_MODEL: dict[str, Any] = {
 }
 TEMPERATURE = 5.0  # the paper does not state it
 PAPER_T = 128  # tokens of a sentence; the paper does not state it
-PAPER_M = 64  # so that a micro-batch of 260K tokens has 4K of them; the paper does not state it
+PAPER_M = 64  # so that a micro-batch of 2048 sentences has 32; the paper does not state it
 
 
 class Size(NamedTuple):
@@ -75,6 +75,7 @@ def training_run(
     seed: int,
     decode: int,
     K: int = 2,
+    M: int = 2,
     warm_up: int = 20,
 ) -> RunSpec:
     """One translation model of some languages into English.
@@ -88,6 +89,7 @@ def training_run(
         seed: of weights, order and dropout.
         decode: test sentences of each language that are translated.
         K: stages.
+        M: micro-batches.
         warm_up: steps in which the learning rate rises; on a CPU alone.
     """
     arguments = {name: getattr(size, name) for name in Size._fields}
@@ -105,7 +107,7 @@ def training_run(
         model="translation",
         model_args=arguments,
         K=K,
-        M=2 if scale in ON_CPU else PAPER_M,
+        M=M,
         N=N,
         steps=steps,
         seed=seed,
@@ -120,3 +122,15 @@ def training_run(
             decode=decode,
         ),
     )
+
+
+def groups_of(scale: Scale, name: str, runs: list[RunSpec]) -> tuple[Group, ...]:
+    """The runs in groups, each of which is recorded as a whole.
+
+    On a CPU these are the runs of one seed, which are compared with each other. Elsewhere a run may
+    take days, so each is a group of its own.
+    """
+    parts: dict[int, list[RunSpec]] = {}
+    for number, run in enumerate(runs):
+        parts.setdefault(run.seed if scale in ON_CPU else number, []).append(run)
+    return tuple(Group(name=f"{name}-{part}", runs=tuple(of)) for part, of in parts.items())

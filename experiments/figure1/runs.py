@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from experiments.translation import OPUS, TOY, Size, sizes, training_run
+from experiments.translation import OPUS, PAPER_M, TOY, Size, groups_of, sizes, training_run
 from repro.data.registry import DATA
-from repro.harness.spec import ON_CPU, Experiment, Group, RunSpec, Scale, Training
+from repro.harness.spec import ON_CPU, Experiment, RunSpec, Scale, Training
 from repro.paper import translation_models
 from repro.train.recipe import imagenet
 
@@ -68,8 +68,8 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         minutes={"smoke": 0.4, "laptop": 1.8},
         rounds=1,
         groups=(
-            Group(name=IMAGES, runs=tuple(_images(scale))),
-            Group(name=TRANSLATION, runs=tuple(_translation(scale))),
+            *groups_of(scale, IMAGES, _images(scale)),
+            *groups_of(scale, TRANSLATION, _translation(scale)),
         ),
     )
 
@@ -114,15 +114,15 @@ def _translation(scale: Scale) -> list[RunSpec]:
     """One multilingual model of every size; at scale paper the five of Figure 3."""
     if scale in ON_CPU:
         cut = [(size, 2) for size in SMALL_SIZES[scale]]
-        languages, N, steps = TOY, SMALL_N, STEPS[scale][1]
+        languages, N, M, steps = TOY, SMALL_N, 2, STEPS[scale][1]
     else:
         # The paper does not state the partitions of its smallest model.
         partitions = [printed.partitions or 1 for printed in translation_models()]
         cut = list(zip(sizes(scale), partitions, strict=True))
-        languages, N, steps = OPUS, PAPER_N, PAPER_STEPS
+        languages, N, M, steps = OPUS, PAPER_N, PAPER_M, PAPER_STEPS
     return [
         training_run(
-            scale, size, languages, N=N, steps=steps, seed=seed, decode=DECODED[scale], K=K
+            scale, size, languages, N=N, steps=steps, seed=seed, decode=DECODED[scale], K=K, M=M
         )
         for seed in range(SEEDS[scale])
         for size, K in cut

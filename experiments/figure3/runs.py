@@ -3,13 +3,15 @@
 from experiments.translation import (
     ONE_A_TIER,
     OPUS,
+    PAPER_M,
     SIZES,
     TOY,
     TRANSFORMER_BIG,
+    groups_of,
     sizes,
     training_run,
 )
-from repro.harness.spec import ON_CPU, Experiment, Group, Scale
+from repro.harness.spec import ON_CPU, Experiment, Scale
 from repro.paper import translation_models
 
 NAME = "figure3"
@@ -67,6 +69,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
     on_cpu = scale in ON_CPU
     languages = LANGUAGES[scale]
     multilingual_steps, bilingual_steps = STEPS[scale]
+    M = 2 if on_cpu else PAPER_M
     # The paper does not state the partitions of its smallest model.
     partitions = [2] * len(SIZES) if on_cpu else [m.partitions or 1 for m in translation_models()]
     multilingual = [
@@ -79,6 +82,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             seed=seed,
             decode=DECODED[scale],
             K=K,
+            M=M,
         )
         for seed in range(SEEDS[scale])
         for size, K in zip(sizes(scale), partitions, strict=True)
@@ -93,6 +97,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
             seed=seed,
             decode=DECODED[scale],
             K=2 if on_cpu else 1,
+            M=M,
         )
         for seed in range(SEEDS[scale])
         for language in languages
@@ -111,7 +116,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         minutes={"smoke": 0.4, "laptop": 3.5},
         rounds=1,
         groups=(
-            Group(name=MULTILINGUAL, runs=tuple(multilingual)),
-            Group(name=BILINGUAL, runs=tuple(bilingual)),
+            *groups_of(scale, MULTILINGUAL, multilingual),
+            *groups_of(scale, BILINGUAL, bilingual),
         ),
     )
