@@ -1,0 +1,282 @@
+"""Figure 1 (arXiv:1811.06965v5): quality against parameters, and a power law through it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import exp, isnan, log, nan
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import linregress, t
+
+from experiments.figure1.runs import IMAGES, NAME, TRANSLATION
+from experiments.learned import NOT_SHOWN, TREND, metric, parameters
+from experiments.translation import size_of
+from repro.harness.results import Results, Run
+from repro.paper import figure
+from repro.report.compare import beside_paper, matching, rows_of, where
+from repro.report.grid import Cell, Column, amount, declared, estimate, plain, spread
+from repro.report.style import FIDELITIES, MARKERS, grid, legend, model_name
+from repro.report.table import Table
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A half of the figure.
+
+    Attributes:
+        title: for readers.
+        quality: what is fitted, and its unit.
+        value: of a run.
+        name: of a run's size.
+        grows: whether larger models have more of it; -1 where they have less.
+        printed: the paper's points: (parameters, quality).
+    """
+
+    title: str
+    quality: str
+    value: Callable[[Run], float]
+    name: Callable[[Run], str]
+    grows: int
+    printed: list[tuple[float, float]]
+
+
+def _error(run: Run) -> float:
+    return 100 * (1 - metric(run, "accuracy"))
+
+
+def _bleu(run: Run) -> float:
+    return metric(run, "bleu")
+
+
+def _amoebanet(run: Run) -> str:
+    args = run.spec.model_args
+    return f"{model_name(run.model)} ({args['L']}, {args['D']})"
+
+
+PANELS = {
+    IMAGES: Panel(
+        "(a) images",
+        "error (%)",
+        _error,
+        _amoebanet,
+        -1,
+        [(1e6 * point.x, 100 * (1 - point.y)) for point in figure("figure1a")],
+    ),
+    TRANSLATION: Panel(
+        "(b) translation",
+        "BLEU",
+        _bleu,
+        lambda run: str(size_of(run.spec)),
+        1,
+        [(1e9 * point.x, point.y) for point in figure("figure1b")],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """quality = a P^(grows x b), by least squares on the logarithms.
+
+    Attributes:
+        b: the exponent.
+        low: lower end of its 95 % interval by Student's t.
+        high: upper end.
+        a: quality of a model of one parameter.
+        n: points.
+    """
+
+    b: float
+    low: float
+    high: float
+    a: float
+    n: int
+
+
+NO_LAW = PowerLaw(nan, nan, nan, nan, 0)
+
+
+def power_law(points: list[tuple[float, float]], grows: int) -> PowerLaw:
+    """The law through points (parameters, quality); NaN for fewer than three, or a quality of 0."""
+    if len(points) < 3 or not all(quality > 0 for _, quality in points):
+        return NO_LAW
+    line: Any = linregress([log(P) for P, _ in points], [log(quality) for _, quality in points])
+    half_width = float(t.ppf(0.975, len(points) - 2)) * float(line.stderr)
+    b, intercept = grows * float(line.slope), float(line.intercept)
+    return PowerLaw(b, b - half_width, b + half_width, exp(intercept), len(points))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The power law of one half of the figure at one place."""
+
+    where: str
+    panel: Panel
+    runs: list[Run]
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """(parameters, quality) of every training."""
+        return [(parameters(run), self.panel.value(run)) for run in self.runs]
+
+    @property
+    def ours(self) -> PowerLaw:
+        """Fitted to our trainings."""
+        return power_law(self.points, self.panel.grows)
+
+    @property
+    def theirs(self) -> PowerLaw:
+        """Fitted to the paper's points."""
+        return power_law(self.panel.printed, self.panel.grows)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the exponent's interval lies above 0."""
+        return TREND if self.ours.low > 0 else NOT_SHOWN
+
+
+@dataclass(frozen=True)
+class Size:
+    """The trainings of one size at one place."""
+
+    where: str
+    panel: Panel
+    runs: list[Run]
+
+    @property
+    def values(self) -> list[float]:
+        """Quality of every seed."""
+        return [self.panel.value(run) for run in self.runs]
+
+
+def tables(results: Results) -> list[Table]:
+    """Every size, and the power laws; none if the experiment was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    return [sizes(results), laws(results)]
+
+
+def fits(results: Results) -> list[Fit]:
+    """The halves of the figure at every place."""
+    done = rows_of(results, experiment=NAME, status="done")
+    made = []
+    for place in dict.fromkeys(run.place for run in done):
+        runs = matching(done, place=place)
+        for group, panel in PANELS.items():
+            of_panel = [run for run in runs if run.group.startswith(group)]
+            if of_panel:
+                made.append(Fit(where(results, runs[0]), panel, of_panel))
+    return made
+
+
+def sizes(results: Results) -> Table:
+    """Quality of every size."""
+    lines = []
+    for fit in fits(results):
+        for counted in sorted({parameters(run) for run in fit.runs}):
+            runs = [run for run in fit.runs if parameters(run) == counted]
+            lines.append(Size(fit.where, fit.panel, runs))
+    columns: list[Column[Size]] = [
+        Column("quality", lambda size: plain(size.panel.quality)),
+        Column("model", lambda size: plain(size.panel.name(size.runs[0]))),
+        Column("parameters", _thousands),
+        Column("seeds", lambda size: plain(len(size.runs))),
+        Column(("measured", "mean"), lambda size: amount(fmean(size.values), 1)),
+        Column(("measured", "lowest"), lambda size: amount(min(size.values), 1)),
+        Column(("measured", "highest"), lambda size: amount(max(size.values), 1)),
+    ]
+    if len({line.where for line in lines}) > 1:
+        columns.insert(0, Column("where", lambda size: plain(size.where)))
+    note = (
+        "Error on test images, and mean BLEU over nine toy languages: mean, lowest and highest of "
+        "the seeds, which are too few for an interval. Digits and toy languages stand for ImageNet "
+        "and 102 languages, and all sizes have the same few updates, so they cannot show the "
+        "paper's numbers."
+    )
+    return declared(NAME, "Quality for each model size", note, lines, columns, NAME)
+
+
+def _thousands(size: Size) -> Cell:
+    counted = parameters(size.runs[0])
+    return Cell(counted, f"{counted / 1e3:.0f}k" if counted < 1e6 else f"{counted / 1e6:.2f}M")
+
+
+def laws(results: Results) -> Table:
+    """The exponents of the power laws, ours beside that of the paper's points."""
+    columns: list[Column[Fit]] = [
+        Column("where", lambda fit: plain(fit.where)),
+        Column("quality", lambda fit: plain(_formula(fit.panel))),
+        Column("n", lambda fit: plain(len(fit.runs))),
+        spread(("measured", "b"), lambda fit: _exponent(fit.ours)),
+    ]
+    if beside_paper(results, NAME):
+        columns.append(Column(("quoted", "points"), lambda fit: plain(len(fit.panel.printed))))
+        columns.append(spread(("quoted", "b of these points"), lambda fit: _exponent(fit.theirs)))
+        columns.append(Column("verdict", lambda fit: plain(fit.verdict)))
+    note = (
+        "Least squares on the logarithms over n trainings, with a 95 % interval by Student's t; "
+        "the paper fits nothing, so its points are read off its picture and fitted in the same "
+        "way. Our sizes span a factor of a few and stand for the trend alone: no exponent carries "
+        "over to the paper's."
+    )
+    title = "Power laws in the parameters P"
+    return declared(f"{NAME}_laws", title, note, fits(results), columns, NAME)
+
+
+def _formula(panel: Panel) -> str:
+    sign = "-" if panel.grows < 0 else ""
+    return f"{panel.quality} = a P^{sign}b"
+
+
+def _exponent(law: PowerLaw) -> Cell:
+    return estimate((law.b, law.low, law.high), ".3f")
+
+
+def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """The one that there is, with its caption."""
+    caption = (
+        "Error on images and BLEU against parameters, with a power law through ours and one "
+        "through the paper's points. Data and models of the two differ, so the two lines are not "
+        "parts of one."
+    )
+    yield "sizes", quality(results), caption
+
+
+def quality(results: Results) -> Figure | None:
+    """Two panels; of several places the last one is drawn."""
+    every = fits(results)
+    every = [fit for fit in every if fit.where == every[-1].where]
+    if not every:
+        return None
+    quoting = beside_paper(results, NAME)
+    drawn, (panels,) = grid(1, len(every), 3.3)
+    for axes, fit in zip(panels, every, strict=True):
+        _points(axes, "measured", fit.points, fit.ours, fit.panel.grows)
+        if quoting:
+            _points(axes, "quoted", fit.panel.printed, fit.theirs, fit.panel.grows)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set(title=fit.panel.title, xlabel="parameters P", ylabel=fit.panel.quality)
+    fidelities = ["quoted", "measured"] if quoting else ["measured"]
+    legend(drawn, fidelities, ("power law", "-"), coloured=True)
+    return drawn
+
+
+def _points(
+    axes: Axes, fidelity: str, points: list[tuple[float, float]], law: PowerLaw, grows: int
+) -> None:
+    """Points and, if there is one, the law through them."""
+    colour = FIDELITIES[fidelity]
+    Ps = sorted(P for P, _ in points)
+    axes.plot(
+        [P for P, _ in points],
+        [value for _, value in points],
+        MARKERS[fidelity],
+        color=colour,
+        markersize=4.5,
+        linestyle="",
+    )
+    if not isnan(law.b):
+        ends = [Ps[0], Ps[-1]]
+        axes.plot(ends, [law.a * P ** (grows * law.b) for P in ends], color=colour, linewidth=1.1)

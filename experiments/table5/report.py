@@ -1,0 +1,210 @@
+"""Table 5 (arXiv:1811.06965v5): BLEU and NLL for three batch sizes, and what a larger one gains."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isnan
+
+from matplotlib.figure import Figure
+
+from experiments.learned import metric, verdict
+from experiments.table5.runs import NAME
+from repro.harness.results import Results, Run
+from repro.harness.statistics import mean_interval
+from repro.paper import BatchSize, table5
+from repro.report.compare import beside_paper, matching, rows_of, where
+from repro.report.grid import Cell, Column, amount, declared, estimate, plain, spread
+from repro.report.style import FIDELITIES, MARKERS, grid, legend, ticks
+from repro.report.table import Table
+
+# Metric -> its name in the table, and whether a larger one is better.
+METRICS = {"bleu": ("BLEU", True), "nll": ("NLL", False)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One batch size at one place.
+
+    Attributes:
+        where: scale and machine.
+        N: sentence pairs of a mini-batch.
+        runs: one for each seed.
+        smallest: of the smallest N, one for each seed.
+        printed: the paper's batch of the same place; None where there is none.
+    """
+
+    where: str
+    N: int
+    runs: list[Run]
+    smallest: list[Run]
+    printed: BatchSize | None
+
+    def values(self, name: str) -> list[float]:
+        """A metric of every seed."""
+        return [metric(run, name) for run in self.runs]
+
+    def differences(self, name: str) -> list[float]:
+        """A metric minus that of the smallest N, paired by seed."""
+        at_smallest = {run.spec.seed: metric(run, name) for run in self.smallest}
+        return [
+            metric(run, name) - at_smallest[run.spec.seed]
+            for run in self.runs
+            if run.spec.seed in at_smallest
+        ]
+
+
+def tables(results: Results) -> list[Table]:
+    """BLEU and NLL of every batch size, and the gain of the largest; none if never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    return [qualities(results), gains(results)]
+
+
+def lines_of(results: Results) -> list[Line]:
+    """A line for each place and batch size, from small to large."""
+    done = rows_of(results, experiment=NAME, status="done")
+    printed = sorted(table5(), key=lambda size: size.batch_tokens)
+    lines = []
+    for place in dict.fromkeys(run.place for run in done):
+        runs = matching(done, place=place)
+        Ns = sorted({run.N for run in runs})
+        smallest = matching(runs, N=Ns[0])
+        for i, N in enumerate(Ns):
+            quoted = printed[i] if len(Ns) == len(printed) else None
+            lines.append(Line(where(results, runs[0]), N, matching(runs, N=N), smallest, quoted))
+    return lines
+
+
+def qualities(results: Results) -> Table:
+    """BLEU and NLL of every batch size."""
+    columns: list[Column[Line]] = [
+        Column("where", lambda line: plain(line.where)),
+        Column("N", lambda line: plain(line.N)),
+        Column("updates", lambda line: plain(line.runs[0].spec.steps)),
+        Column("seeds", lambda line: plain(len(line.runs))),
+    ]
+    for name, (title, _) in METRICS.items():
+        columns.append(
+            spread(
+                ("measured", title),
+                lambda line, name=name: estimate(mean_interval(line.values(name))),
+            )
+        )
+    if beside_paper(results, NAME):
+        columns.append(Column(("quoted", "tokens, BLEU, NLL"), _quoted))
+    note = (
+        "Mean over seeds with a bootstrap 95 % interval from five seeds on; every training reads "
+        "as many sentence pairs, so a larger N has fewer updates. A toy language and a model of "
+        "0.3M parameters stand for the paper's: they show which way quality goes with N, and no "
+        "BLEU of the paper."
+    )
+    title = "Translation quality for three batch sizes"
+    return declared(NAME, title, note, lines_of(results), columns, NAME)
+
+
+def _quoted(line: Line) -> Cell:
+    """The paper's column at the same place."""
+    if line.printed is None:
+        return Cell()
+    tokens = line.printed.batch_tokens
+    rounded = f"{tokens / 1e6:.0f}M" if tokens >= 1e6 else f"{tokens / 1e3:.0f}K"
+    return plain(f"{rounded}: {line.printed.bleu:.2f}, {line.printed.nll:.2f}")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the largest N gains over the smallest in one metric.
+
+    Attributes:
+        line: of the largest N.
+        name: of the metric.
+    """
+
+    line: Line
+    name: str
+
+    @property
+    def better(self) -> list[float]:
+        """Differences by seed, with the sign turned where a smaller metric is better."""
+        _, larger_is_better = METRICS[self.name]
+        sign = 1 if larger_is_better else -1
+        return [sign * difference for difference in self.line.differences(self.name)]
+
+
+def gains(results: Results) -> Table:
+    """The largest batch minus the smallest, paired by seed, with a verdict."""
+    largest = {line.where: line for line in lines_of(results)}
+    lines = [Gain(line, name) for line in largest.values() for name in METRICS]
+    quoting = beside_paper(results, NAME)
+
+    def quoted(gain: Gain) -> Cell:
+        first, *_, last = sorted(table5(), key=lambda size: size.batch_tokens)
+        return amount(getattr(last, gain.name) - getattr(first, gain.name))
+
+    columns: list[Column[Gain]] = [
+        Column("where", lambda gain: plain(gain.line.where)),
+        Column("metric", lambda gain: plain(METRICS[gain.name][0])),
+        Column("N", lambda gain: plain(f"{gain.line.N} minus {gain.line.smallest[0].N}")),
+        Column("seeds", lambda gain: plain(len(gain.better))),
+        spread(
+            ("measured", "difference"),
+            lambda gain: estimate(mean_interval(gain.line.differences(gain.name))),
+        ),
+    ]
+    if quoting:
+        columns.append(Column(("quoted", "difference"), quoted))
+        columns.append(Column("verdict", lambda gain: plain(verdict(gain.better))))
+    note = (
+        "The largest batch minus the smallest, paired by seed; BLEU should rise and NLL fall. A "
+        "trend needs a 95 % interval on the right side of 0, and it cannot show that the paper's "
+        "sizes behave alike."
+    )
+    title = "What a larger batch gains at as many sentence pairs"
+    return declared(f"{NAME}_gains", title, note, lines, columns, NAME)
+
+
+def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """The one that there is, with its caption."""
+    caption = (
+        "BLEU and NLL against the batch size, each minus its value at the smallest batch. Bars are "
+        "95 % intervals over seeds; the paper's batches have 260K, 1M and 4M tokens."
+    )
+    yield "differences", differences(results), caption
+
+
+def differences(results: Results) -> Figure | None:
+    """One panel for each metric; of several places the last one is drawn."""
+    lines = lines_of(results)
+    lines = [line for line in lines if line.where == lines[-1].where]
+    if len(lines) < 2:
+        return None
+    quoting = beside_paper(results, NAME)
+    figure, (panels,) = grid(1, len(METRICS), 3.0)
+    ratios = [line.N / lines[0].N for line in lines]
+    for axes, (name, (title, _)) in zip(panels, METRICS.items(), strict=True):
+        spreads = [mean_interval(line.differences(name)) for line in lines]
+        down = [0.0 if isnan(low) else mean - low for mean, low, _ in spreads]
+        up = [0.0 if isnan(high) else high - mean for mean, _, high in spreads]
+        axes.axhline(0, color="#888888", linewidth=0.9)
+        axes.errorbar(
+            ratios,
+            [mean for mean, _, _ in spreads],
+            [down, up],
+            marker=MARKERS["measured"],
+            color=FIDELITIES["measured"],
+        )
+        if quoting:
+            printed = sorted(table5(), key=lambda size: size.batch_tokens)
+            axes.plot(
+                [size.batch_tokens / printed[0].batch_tokens for size in printed],
+                [getattr(size, name) - getattr(printed[0], name) for size in printed],
+                linestyle="--",
+                marker=MARKERS["quoted"],
+                color=FIDELITIES["quoted"],
+            )
+        axes.set_xscale("log", base=2)
+        ticks(axes, ratios)
+        axes.set(
+            xlabel="batch over the smallest batch", ylabel=f"{title} minus the smallest batch's"
+        )
+    legend(figure, ["quoted", "measured"] if quoting else ["measured"], coloured=True)
+    return figure

@@ -1,0 +1,81 @@
+"""Table 5's tables on made-up trainings in which a larger batch translates better."""
+
+from pathlib import Path
+
+import pytest
+from recorded import at_scale, changed_runs, fill_with
+from trainings import trained
+
+from experiments.table5 import report, runs
+from repro.harness.results import Results, load
+from repro.harness.spec import RunSpec
+from repro.report.style import styled
+from repro.report.table import Table
+
+
+def made_up(path: Path, bleu_a_doubling: float, nll_a_doubling: float = -0.01) -> Results:
+    """Every doubling of N adds so much; seeds differ by 0.1 BLEU, for every N alike."""
+
+    def made(run: RunSpec, _number: int):
+        doublings = run.N.bit_length() - 5  # of N=16
+        bleu = 20 + bleu_a_doubling * doublings + 0.1 * run.seed
+        return trained({"bleu": bleu, "nll": 2 + nll_a_doubling * doublings})
+
+    fill_with(path, runs.experiment("laptop"), made)
+    return load(path)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return made_up(tmp_path_factory.mktemp("results"), 0.5)
+
+
+def verdicts(table: Table) -> dict[str, str]:
+    return dict(zip(table.data["", "metric"], table.data["", "verdict"], strict=True))
+
+
+def test_every_batch_size_stands_beside_the_paper_s(results: Results):
+    table = report.qualities(results)
+    assert list(table.data["", "N"]) == [16, 64, 256]
+    assert list(table.data["", "updates"]) == [384, 96, 24]
+    assert list(table.data["measured", "BLEU"]) == pytest.approx([20.2, 21.2, 22.2])
+    assert list(table.shown["quoted", "tokens, BLEU, NLL"]) == [
+        "260K: 30.92, 2.58",
+        "1M: 31.86, 2.51",
+        "4M: 32.71, 2.46",
+    ]
+    assert len(table.shown.columns) <= 7
+
+
+def test_the_gain_is_paired_by_seed_and_beside_the_paper_s(results: Results):
+    table = report.gains(results)
+    assert list(table.data["measured", "difference"]) == pytest.approx([2.0, -0.04])
+    # Seeds differ, differences do not: so the interval has no width.
+    assert table.data["measured", "difference: low"].tolist() == pytest.approx([2.0, -0.04])
+    assert list(table.data["quoted", "difference"]) == pytest.approx([1.79, -0.12])
+    assert verdicts(table) == {"BLEU": "trend", "NLL": "trend"}
+
+
+def test_a_loss_is_no_trend(tmp_path: Path):
+    table = report.gains(made_up(tmp_path, -0.5, nll_a_doubling=0.02))
+    assert set(verdicts(table).values()) == {"not shown at this size"}
+
+
+def test_one_metric_may_fall_short(tmp_path: Path):
+    table = report.gains(made_up(tmp_path, 0.5, nll_a_doubling=0.02))
+    assert verdicts(table) == {"BLEU": "trend", "NLL": "not shown at this size"}
+
+
+def test_no_number_of_the_paper_beside_smoke(results: Results):
+    tiny = changed_runs(results, lambda run: at_scale(run, "smoke"))
+    for table in report.tables(tiny):
+        assert "quoted" not in table.csv()
+        assert "verdict" not in table.csv()
+
+
+def test_one_figure_with_a_panel_for_each_metric(results: Results):
+    with styled():
+        ((name, figure, _),) = report.figures(results, results.runs)
+        assert name == "differences"
+        assert figure is not None
+        assert len(figure.axes) == 2
