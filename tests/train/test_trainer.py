@@ -231,7 +231,7 @@ def test_the_average_follows_tensors_that_are_replaced():
         expected = decay * expected + (1 - decay) * step
     with average.in_place_of_weights():
         torch.testing.assert_close(buffer.seen, expected)
-    assert buffer.seen.item() == 3
+    assert float(buffer.seen) == 3
 
     # The average of a new layer begins with its first update; before it, it is evaluated as it is.
     new = nn.Linear(2, 2)
