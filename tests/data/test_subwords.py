@@ -28,6 +28,11 @@ def test_decoding_undoes_encoding(text, vocabulary):
         assert vocabulary.decode([BOS, *ids, EOS, PAD, PAD, 17]) == sentence
 
 
+def test_an_id_that_is_no_subword_is_an_unknown_word(text, vocabulary):
+    ids = vocabulary.encode(text[0])
+    assert vocabulary.decode([*ids, 300, 5000]) == vocabulary.decode([*ids, UNK, UNK])
+
+
 def test_a_small_text_gives_a_smaller_vocabulary(text):
     assert 100 < len(learn(text, 30_000)) < 5000
 

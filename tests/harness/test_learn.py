@@ -58,3 +58,45 @@ def test_a_pretraining_has_the_seed_of_its_run_or_one_of_its_own():
     for seed in (0, 1):
         trained(shared, seed=seed)
     assert len(learn._pretrained) == 3
+
+
+def translated(**data_args: Any) -> LearnRound:
+    """The record of two steps with two toy languages, of which six sentences each are decoded."""
+    training = Training(
+        data=("toy:hotel", "toy:india"),
+        data_args={"vocabulary": 300, "S": 12, "T": 12, "test": 20} | data_args,
+        recipe={"optimizer": "adam", "lr": 0.01},
+        decode=6,
+    )
+    sizes = {"L": 1, "d": 16, "H": 16, "A": 2, "head_dim": 8, "V": 400, "S": 12, "T": 12}
+    spec = RunSpec(
+        model="translation",
+        model_args=sizes,
+        K=1,
+        M=2,
+        N=16,
+        steps=2,
+        task="learn",
+        trace=False,
+        training=training,
+    )
+    record = learn.run(Job(spec), 0, []).record
+    assert isinstance(record, LearnRound)
+    return record
+
+
+def test_translations_do_not_depend_on_how_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch):
+    at_once = translated()
+    monkeypatch.setattr(learn, "_TEST_BATCH", 5)
+    in_parts = translated()
+    assert in_parts.digest == at_once.digest
+    assert in_parts.metrics == pytest.approx(at_once.metrics)
+    assert set(at_once.metrics) == {"loss", "nll", "bleu", "bleu toy:hotel", "bleu toy:india"}
+
+
+def test_as_many_pairs_are_evaluated_as_asked_for():
+    few, all_of_them = translated(), translated(test=None)
+    assert few.digest == all_of_them.digest
+    assert few.metrics["bleu"] == all_of_them.metrics["bleu"]
+    assert few.metrics["nll"] != all_of_them.metrics["nll"]
+    assert few.labels["pairs"] == str(312 + 247)
