@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress, t
 
 from experiments.figure1.runs import IMAGES, NAME, TRANSLATION
-from experiments.learned import NOT_SHOWN, TREND, metric, parameters
+from experiments.learned import NOT_SHOWN, TREND, metric, parameters, place_column
 from experiments.translation import size_of
 from repro.harness.results import Results, Run
 from repro.paper import figure
@@ -178,6 +178,7 @@ def sizes(results: Results) -> Table:
             runs = [run for run in fit.runs if parameters(run) == counted]
             lines.append(Size(fit.where, fit.panel, runs))
     columns: list[Column[Size]] = [
+        *place_column(lines, lambda size: size.where),
         Column("quality", lambda size: plain(size.panel.quality)),
         Column("model", lambda size: plain(size.panel.name(size.runs[0]))),
         Column("parameters", _thousands),
@@ -186,8 +187,6 @@ def sizes(results: Results) -> Table:
         Column(("measured", "lowest"), lambda size: amount(min(size.values), 1)),
         Column(("measured", "highest"), lambda size: amount(max(size.values), 1)),
     ]
-    if len({line.where for line in lines}) > 1:
-        columns.insert(0, Column("where", lambda size: plain(size.where)))
     note = (
         "Error on test images, and mean BLEU over nine toy languages: mean, lowest and highest of "
         "the seeds, which are too few for an interval. Digits and toy languages stand for ImageNet "
@@ -204,24 +203,26 @@ def _thousands(size: Size) -> Cell:
 
 def laws(results: Results) -> Table:
     """The exponents of the power laws, ours beside that of the paper's points."""
+    lines = fits(results)
     columns: list[Column[Fit]] = [
-        Column("where", lambda fit: plain(fit.where)),
+        *place_column(lines, lambda fit: fit.where),
         Column("quality", lambda fit: plain(_formula(fit.panel))),
         Column("n", lambda fit: plain(len(fit.runs))),
         spread(("measured", "b"), lambda fit: _exponent(fit.ours)),
     ]
-    if beside_paper(results, NAME):
+    quoting = beside_paper(results, NAME)
+    if quoting:
         columns.append(Column(("quoted", "points"), lambda fit: plain(len(fit.panel.printed))))
         columns.append(spread(("quoted", "b of these points"), lambda fit: _exponent(fit.theirs)))
         columns.append(Column("verdict", lambda fit: plain(fit.verdict)))
-    note = (
-        "Least squares on the logarithms over n trainings, with a 95 % interval by Student's t; "
-        "the paper fits nothing, so its points are read off its picture and fitted in the same "
-        "way. Our sizes span a factor of a few and stand for the trend alone: no exponent carries "
-        "over to the paper's."
-    )
+    note = "Least squares on the logarithms over n trainings, with a 95 % interval by Student's t."
+    if quoting:
+        note += (
+            " The paper fits nothing, so its points are read off its picture and fitted alike; our "
+            "small sizes stand for the trend alone, and no exponent carries over to the paper's."
+        )
     title = "Power laws in the parameters P"
-    return declared(f"{NAME}_laws", title, note, fits(results), columns, NAME)
+    return declared(f"{NAME}_laws", title, note, lines, columns, NAME)
 
 
 def _formula(panel: Panel) -> str:
