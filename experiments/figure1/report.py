@@ -20,6 +20,8 @@ from repro.report.grid import Cell, Column, amount, declared, estimate, plain, s
 from repro.report.style import FIDELITIES, MARKERS, grid, legend, model_name
 from repro.report.table import Table
 
+_TICKS = (0.5, 1, 2, 5, 10, 20, 30, 50, 70, 100)  # of the logarithmic axis of quality
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -258,6 +260,10 @@ def quality(results: Results) -> Figure | None:
             _points(axes, "quoted", fit.panel.printed, fit.theirs, fit.panel.grows)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        bottom, top = axes.get_ylim()
+        shown = [value for value in _TICKS if bottom <= value <= top]
+        axes.set_yticks(shown, [f"{value:g}" for value in shown])
+        axes.yaxis.minorticks_off()
         axes.set(title=fit.panel.title, xlabel="parameters P", ylabel=fit.panel.quality)
     fidelities = ["quoted", "measured"] if quoting else ["measured"]
     legend(drawn, fidelities, ("power law", "-"), coloured=True)
