@@ -291,9 +291,11 @@ def _count_examples(options: TrainOptions, batches: "Batches") -> int:
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:
     """The model's arguments, with the size and the classes of the data where it takes them."""
+    from repro.data.classification import check_classes
     from repro.models import parameters
 
     given = pairs("model_args", options.model_args)
+    check_classes(given.get("num_classes", classes), classes)
     of_data = {"image": size, "num_classes": classes}
     takes = parameters(options.model)
     return {name: value for name, value in of_data.items() if name in takes} | given

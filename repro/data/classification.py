@@ -148,6 +148,15 @@ def count_classes(name: str, classes: range | None = None, labels: Labels = "ide
     return 2 if labels == "parity" else len(wanted)
 
 
+def check_classes(outputs: int, classes: int) -> None:
+    """Raise a one-line ValueError if a model has fewer outputs than its data has classes."""
+    if outputs < classes:
+        raise ValueError(
+            f"num_classes={outputs}: the data has {classes} classes, and each needs an output of "
+            f"the model; try num_classes={classes}"
+        )
+
+
 def _checked(task: Task) -> tuple[DataSet, range | None]:
     """The data set, and the classes that are wanted, None for all of them."""
     entry = find(task.name)

@@ -1,9 +1,12 @@
 """Rows of a data set: from the Hugging Face Hub, or from files on this machine."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from repro.data.registry import DataSet, offline
 
@@ -31,7 +34,7 @@ def open_rows(entry: DataSet, train: bool, stream: bool = False) -> tuple[Any, b
         return _open_local(entry, train, stream)
     from datasets import concatenate_datasets, load_dataset
 
-    with _explained(entry):
+    with _explained(entry), _offline_without_a_network():
         parts: list[Any] = [
             load_dataset(
                 entry.hub, entry.config, split=split, revision=entry.revision, streaming=stream
@@ -39,6 +42,38 @@ def open_rows(entry: DataSet, train: bool, stream: bool = False) -> tuple[Any, b
             for split in (entry.train if train else (entry.test,))
         ]
         return (parts[0] if len(parts) == 1 else concatenate_datasets(parts)), False
+
+
+@contextmanager
+def _offline_without_a_network() -> Iterator[None]:
+    """Put `datasets` into its offline mode if the Hub's name cannot be resolved.
+
+    It would else try for half a minute and print a line for each attempt. In offline mode it takes
+    what was downloaded before, or raises at once.
+    """
+    from datasets import config
+    from huggingface_hub import constants
+
+    if _is_reachable(str(urlsplit(constants.ENDPOINT).hostname)):
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
+
+
+def _is_reachable(host: str) -> bool:
+    """Whether the name of a host can be resolved, or a proxy does that."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

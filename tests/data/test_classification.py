@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from repro.data.classification import count_classes, evaluation_images, open_images
+from repro.data.classification import check_classes, count_classes, evaluation_images, open_images
 from repro.data.image_rows import decode
 
 NAMES = ["ant", "bee", "cow"]
@@ -341,6 +341,12 @@ def test_what_the_hub_answers_is_one_line(monkeypatch, kind, text, match):
     monkeypatch.setattr(datasets, "load_dataset", no_network)
     refused(match, "cifar10")
     assert "cifar10" in refused(match, "cifar10")
+
+
+def test_a_model_needs_an_output_for_each_class():
+    check_classes(10, 5)
+    with pytest.raises(ValueError, match=r"num_classes=2: the data has 5 classes.*num_classes=5"):
+        check_classes(2, 5)
 
 
 def test_what_is_asked_of_the_hub(monkeypatch):

@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 
 from repro.data.bleu import score
-from repro.data.classification import evaluation_images, open_images
+from repro.data.classification import (
+    check_classes,
+    count_classes,
+    evaluation_images,
+    open_images,
+)
 from repro.data.pairs import evaluation_pairs, learn_vocabulary, open_pairs
 from repro.data.subwords import Subwords
 from repro.gpipe import Pipeline
@@ -142,6 +147,8 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
         size = spec.model_args["image"]
         arguments["classes"] = _classes(arguments)
         (name,) = training.data
+        classes = count_classes(name, arguments.get("classes"), arguments.get("labels", "identity"))
+        check_classes(spec.model_args.get("num_classes", classes), classes)
         batches = open_images(name, size, spec.N, spec.seed, **arguments, **shard)
         asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
         test = evaluation_images(name, size, _TEST_BATCH, **asked)

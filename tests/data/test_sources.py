@@ -1,0 +1,42 @@
+import socket
+
+import pytest
+
+from repro.data import sources
+from repro.data.registry import find
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_without_a_network_nothing_is_tried_again(monkeypatch: pytest.MonkeyPatch, network: bool):
+    """`datasets` tries for half a minute unless it is in its offline mode."""
+    import datasets
+    from datasets import config
+    from huggingface_hub import constants
+
+    modes = []
+
+    def load_dataset(*_arguments: object, **_keywords: object) -> None:
+        modes.append((config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE))
+        raise ConnectionError("Couldn't reach it")
+
+    def look_up(*_arguments: object) -> list[object]:
+        if network:
+            return []
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(sources, "getproxies", dict)
+    with pytest.raises(
+        ValueError, match=r"Couldn't reach it.*; without a network try --data digits"
+    ):
+        sources.open_rows(find("cars"), train=True)
+    assert modes == [(not network, not network)]
+    assert (config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE) == (False, False)
+
+
+def test_a_proxy_may_know_the_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "getproxies", lambda: {"https": "http://proxy:8080"})
+    assert sources._is_reachable("no.such.host.invalid")
