@@ -100,3 +100,22 @@ def test_as_many_pairs_are_evaluated_as_asked_for():
     assert few.metrics["bleu"] == all_of_them.metrics["bleu"]
     assert few.metrics["nll"] != all_of_them.metrics["nll"]
     assert few.labels["pairs"] == str(312 + 247)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"recipe": {"lr": 0.1, "optimiser": "sgd"}}, "recipe has 'optimiser'.*'optimizer'"),
+        ({"recipe": {}}, "recipe needs 'lr'"),
+        ({"data_args": {"class": [0, 4]}}, "data_args has 'class'.*'classes'"),
+        ({"data_args": {}}, "num_classes=5: the data has 10 classes"),
+    ],
+)
+def test_a_mistake_in_a_training_is_one_line(changed: dict[str, Any], message: str):
+    faulty = FIRST.model_copy(update=changed)
+    spec = RunSpec(
+        model="amoebanet-b", model_args=MODEL, K=1, M=1, N=16, task="learn", training=faulty
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        learn.run(Job(spec), 0, [])
+    assert "\n" not in str(error.value)

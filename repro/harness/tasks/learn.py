@@ -6,8 +6,8 @@ other K have the same weights, bit for bit on the CPU.
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,7 @@ from repro.data.subwords import Subwords
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import split
+from repro.gpipe.errors import did_you_mean
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Training, canonical
@@ -119,6 +120,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
 def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
     """The pipeline of a training with its data, loss and recipe."""
     spec = job.spec
+    _check_names("recipe", training.recipe, {field.name for field in fields(Recipe)}, {"lr"})
     recipe = Recipe(**training.recipe)
     data = _open(spec, model, training, recipe, rank)
     config = config_of(spec)
@@ -144,6 +146,7 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
     shard: dict[str, Any] = {"replica": rank // spec.K, "replicas": spec.D}
     arguments = dict(training.data_args)
     if model.unit == "images/s":
+        _check_names("data_args", arguments, _OF_IMAGES)
         size = spec.model_args["image"]
         arguments["classes"] = _classes(arguments)
         (name,) = training.data
@@ -154,6 +157,7 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
         test = evaluation_images(name, size, _TEST_BATCH, **asked)
         loss = classification(recipe.label_smoothing)
         return Data(batches, test, {"accuracy": accuracy}, loss)
+    _check_names("data_args", arguments, _OF_LANGUAGES, {"vocabulary", "S", "T"})
     vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
     temperature, tested = arguments.get("temperature", 1.0), arguments.get("test")
     batches = open_pairs(
@@ -175,8 +179,24 @@ def _classes(arguments: Mapping[str, Any]) -> range | None:
     return range(first, last + 1)
 
 
+def _check_names(
+    where: str, given: Mapping[str, Any], allowed: Set[str], needed: Set[str] = frozenset()
+) -> None:
+    """Raise a one-line ValueError if a training's settings have an unknown name, or lack one."""
+    for name in given:
+        if name not in allowed:
+            raise ValueError(
+                f"training: {where} has {name!r}; allowed are {', '.join(sorted(allowed))}"
+                f"{did_you_mean(name, sorted(allowed))}"
+            )
+    for name in sorted(needed - given.keys()):
+        raise ValueError(f"training: {where} needs {name!r}; add it")
+
+
+_OF_IMAGES = {"classes", "per_class", "rotate", "labels", "augment", "stream"}
+_OF_LANGUAGES = {"vocabulary", "vocabulary_of", "S", "T", "temperature", "test"}
 # Arguments of training images that test images do not have.
-_ONLY_TRAINING = ("per_class", "augment")
+_ONLY_TRAINING = ("per_class", "augment", "stream")
 
 
 def _vocabulary(training: Training) -> Subwords:
