@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def first(targets):
     return int(len(targets) > 2)
 
 
-class FrontToBack:
+class FrontToBack(Sequence):
     """Batches that are read from front to back, as a stream is; counts how many were read."""
 
     def __init__(self, batches, length):
@@ -183,6 +184,9 @@ class FrontToBack:
         for batch in self.batches:
             self.read += 1
             yield batch
+
+    def __getitem__(self, _index):
+        raise AssertionError("a stream is not read in any order")
 
 
 def test_an_evaluation_reads_each_batch_once():
@@ -211,6 +215,7 @@ class Assigns(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.seen: torch.Tensor
         self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, x):
