@@ -172,16 +172,18 @@ def _open_folder(entry: DataSet, path: Path, train: bool) -> tuple[Any, bool]:
     reference = folders.get(training or "", path)
     root = folders.get(chosen or "", path)
     # The training set has all classes; a test set that lacks one still numbers them alike.
-    names = sorted(
-        folder.name
-        for folder in reference.iterdir()
-        if folder.is_dir() and not folder.name.startswith(".")
-    )
+    names = _names_of_folders(reference)
     if len(names) < 2:
         raise ValueError(
             f"data={entry.name!r}: {reference} has {len(names)} class folders; there must be two "
             "or more, as PATH/CLASS/, or as PATH/train/CLASS/ and PATH/test/CLASS/"
         )
+    for name in _names_of_folders(root):
+        if name not in names:
+            raise ValueError(
+                f"data={entry.name!r}: class {name!r} of {root} is not in {reference}; add "
+                "training images of it, or rename or remove the folder"
+            )
     files, labels = [], []
     for label, name in enumerate(names):
         images = sorted(
@@ -196,6 +198,15 @@ def _open_folder(entry: DataSet, path: Path, train: bool) -> tuple[Any, bool]:
         labels += [label] * len(images)
     features = Features({"image": Image(decode=False), "label": ClassLabel(names=names)})
     return Dataset.from_dict({"image": files, "label": labels}, features), whole
+
+
+def _names_of_folders(path: Path) -> list[str]:
+    """The folders in a folder, sorted, without hidden ones."""
+    return sorted(
+        folder.name
+        for folder in path.iterdir()
+        if folder.is_dir() and not folder.name.startswith(".")
+    )
 
 
 def _choose(names: list[str], train: bool) -> tuple[str | None, bool]:

@@ -278,6 +278,15 @@ def test_a_class_without_images(tmp_path):
     refused("class 'dog' has no image", f"folder:{tmp_path}")
 
 
+def test_a_test_class_that_training_lacks_is_named(tmp_path):
+    image_folder(tmp_path / "train")
+    image_folder(tmp_path / "test", per_class=1)
+    (tmp_path / "test" / "bee").rename(tmp_path / "test" / "be")
+    with pytest.raises(ValueError, match=r"class 'be' of .*test is not in .*train; ") as error:
+        evaluation_images(f"folder:{tmp_path}", 8, 2)
+    assert "\n" not in str(error.value)
+
+
 def test_labels_out_of_range(tmp_path):
     path = tmp_path / "rows.parquet"
     image_rows(6, label=lambda k: k - 1, names=None).to_parquet(path)
