@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 Augment = Literal["none", "flip", "cutout", "autoaugment"]
-"""cutout and autoaugment also flip. The paper fine-tunes with flips and cutout (section 4)."""
+"""cutout and autoaugment also flip. The paper fine-tunes with flips and cutout (section 4).
+
+A random resized crop is missing. It needs the whole image, and images are cut to their middle when
+they are decoded (`repro.data.image_rows.decode`).
+"""
 
 # The paper does not state the size of its cutout; this is a square of half the height and width, as
 # in the experiments with CIFAR-10 of its authors (DeVries and Taylor, arXiv:1708.04552).
