@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from repro.cli.options import parse_named
+from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, slug
@@ -74,9 +75,9 @@ class TrainOptions:
     out: Path | None = None
     """folder of the checkpoints; by default one in runs/"""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """go on from the newest checkpoint in that folder"""
+    """go on from the newest checkpoint in that folder, if it has one"""
     start_from: Path | None = None
-    """begin with the weights of another run, for fine-tuning"""
+    """begin with the weights of another run, for fine-tuning; a resumed run keeps its own"""
     new_layers: int = 1
     """with --start-from: how many layers at the end begin anew"""
     threads: int = 1
@@ -138,7 +139,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(options: TrainOptions) -> None:
-    """Raise a one-line ValueError for a number that is out of range."""
+    """Raise a one-line ValueError for what is known to be wrong before anything is read."""
     for name in ("K", "M", "D", "N", "steps", "every", "threads", "image"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -151,8 +152,13 @@ def _check(options: TrainOptions) -> None:
         )
     if not options.epochs > 0:
         raise ValueError(f"--epochs {options.epochs}: allowed is a number above 0")
-    if options.resume and options.start_from is not None:
-        raise ValueError("--resume with --start-from: allowed is one of the two; drop one")
+    data = find(options.data)
+    if data.stream and data.chosen is not None:
+        whole = options.data.partition(":")[0]
+        raise ValueError(
+            f"--data {options.data}: {whole} is read as a stream, of which only all classes can be "
+            f"counted and evaluated; try --data {whole}, or folder:PATH with these classes"
+        )
 
 
 def _end_live_line() -> None:
@@ -208,7 +214,8 @@ def _work(options: TrainOptions) -> Trained:
     from repro.train.trainer import Trainer
 
     warnings.showwarning = Warned().show
-    size = options.image or (32 if options.data in _SMALL else 224)
+    whole = options.data.partition(":")[0]  # of digits:0-4, digits
+    size = options.image or (32 if whole in _SMALL else 224)
     replica = dist.get_rank() // options.K
     batches = open_images(
         options.data,
@@ -251,23 +258,22 @@ def _work(options: TrainOptions) -> Trained:
     every = options.every or epoch
     trainer = Trainer(
         pipe,
-        classification(recipe.label_smoothing),
+        classification(recipe.label_smoothing, classes=classes),
         recipe,
         batches,
         folder=options.folder,
         save_every=every,
         evaluation=evaluation_images(options.data, size, options.N),
         evaluate_every=every,
-        metrics={"accuracy": accuracy},
+        metrics={"loss": classification(), "accuracy": accuracy},
         settings=settings,
     )
     shows = pipe.is_first and pipe.replica == 0
-    if options.resume:
-        step = trainer.resume()
-        if shows:
-            begins = f"goes on after step {step}" if step else "no checkpoint yet, so this begins"
-            print(f"{options.folder}: {begins}")
-    elif options.start_from is not None:
+    step = trainer.resume() if options.resume else 0
+    if options.resume and shows:
+        begins = f"goes on after step {step}" if step else "no checkpoint yet, so this begins"
+        print(f"{options.folder}: {begins}")
+    if step == 0 and options.start_from is not None:
         trainer.start_from(options.start_from, options.new_layers)
     progress = TrainingProgress(steps, model.unit) if shows else None
     try:
@@ -281,8 +287,6 @@ def _work(options: TrainOptions) -> Trained:
 
 def _count_examples(options: TrainOptions, batches: "Batches") -> int:
     """Training images of an epoch; raises a one-line ValueError where nobody knows."""
-    from repro.data.registry import find
-
     examples = batches.state().get("examples") or find(options.data).examples[0]
     if not examples:
         raise ValueError(f"--data {options.data}: how many images it has is not known here")

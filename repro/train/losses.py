@@ -16,7 +16,9 @@ from repro.models.amoebanet import AUX_LOSS_WEIGHT
 from repro.models.translation import cross_entropy, target_tokens
 
 
-def classification(smoothing: float = 0.0, auxiliary_weight: float = AUX_LOSS_WEIGHT) -> Loss:
+def classification(
+    smoothing: float = 0.0, auxiliary_weight: float = AUX_LOSS_WEIGHT, classes: int | None = None
+) -> Loss:
     """Mean cross-entropy of (outputs, classes int64 [N]).
 
     Outputs are logits [N, classes], or (logits, auxiliary logits) of a model with an auxiliary
@@ -25,6 +27,8 @@ def classification(smoothing: float = 0.0, auxiliary_weight: float = AUX_LOSS_WE
     Args:
         smoothing: share of the probability that is spread evenly over all classes.
         auxiliary_weight: of the auxiliary head's cross-entropy; 0.4 in the authors' code.
+        classes: of the data; the loss then refuses, in one line, a model with fewer outputs. None:
+            the outputs are not looked at.
 
     Raises:
         ValueError: one line: an argument is out of range.
@@ -34,7 +38,7 @@ def classification(smoothing: float = 0.0, auxiliary_weight: float = AUX_LOSS_WE
         raise ValueError(
             f"auxiliary_weight={auxiliary_weight}: allowed is 0 or more; try auxiliary_weight=0.4"
         )
-    return partial(_classification, smoothing, auxiliary_weight)
+    return partial(_classification, smoothing, auxiliary_weight, classes)
 
 
 def translation(smoothing: float = 0.0) -> Weighted:
@@ -65,12 +69,22 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _classification(
-    smoothing: float, auxiliary_weight: float, outputs: Any, targets: Tensor
+    smoothing: float,
+    auxiliary_weight: float,
+    classes: int | None,
+    outputs: Any,
+    targets: Tensor,
 ) -> Tensor:
-    if isinstance(outputs, Tensor):
-        return functional.cross_entropy(outputs, targets, label_smoothing=smoothing)
-    losses = [functional.cross_entropy(t, targets, label_smoothing=smoothing) for t in outputs]
-    return losses[0] + auxiliary_weight * losses[1]
+    heads = [outputs] if isinstance(outputs, Tensor) else [*outputs]
+    for logits in heads:
+        if classes is not None and (logits.dim() != 2 or logits.shape[1] < classes):
+            raise ValueError(
+                f"the model's outputs have the shape {list(logits.shape)}; allowed is [examples, "
+                f"{classes} or more], as the data has {classes} classes; give its last layer "
+                f"{classes} outputs"
+            )
+    losses = [functional.cross_entropy(t, targets, label_smoothing=smoothing) for t in heads]
+    return losses[0] if len(losses) == 1 else losses[0] + auxiliary_weight * losses[1]
 
 
 def _check_smoothing(smoothing: float) -> None:

@@ -31,6 +31,20 @@ def test_classification(smoothing):
     torch.testing.assert_close(classification(smoothing, 0.0)(both, targets), plain)
 
 
+def test_a_model_with_too_few_outputs_is_refused():
+    loss, targets = classification(classes=5), torch.randint(5, (6,))
+    for enough in (5, 7):
+        assert loss(torch.randn(6, enough), targets) > 0
+    for outputs in (
+        torch.randn(6, 4),
+        torch.randn(6, 5, 2),
+        (torch.randn(6, 5), torch.randn(6, 4)),
+    ):
+        with pytest.raises(ValueError, match="the data has 5 classes") as error:
+            loss(outputs, targets)
+        assert "\n" not in str(error.value)
+
+
 def test_without_smoothing_it_is_the_loss_of_amoebanet():
     model = build("amoebanet-b", L=3, D=8, image=16, num_classes=5, aux_head=True)
     outputs, targets = tuple(torch.randn(2, 6, 5)), torch.randint(5, (6,))

@@ -10,16 +10,21 @@ import time
 from pathlib import Path
 
 import pytest
+import small_model
+import torch
 from PIL import Image
+from torch import nn
 
 from repro.cli.main import main
 from repro.cli.train_progress import TrainingProgress
+from repro.data.classification import evaluation_images
 from repro.gpipe import whole_state_dict
 from repro.train import checkpoints
 from repro.train.history import Evaluation, History, Step
 
 HERE = Path(__file__).parent
-QUICK = ["import:small_model:layers", "--image", "8", "--N", "32", "--wandb", "disabled"]
+MODEL = "import:small_model:layers"
+QUICK = [MODEL, "--image", "8", "--N", "32", "--wandb", "disabled"]
 SGD = ["--recipe", "sgd", "--lr", "0.1"]
 
 
@@ -30,7 +35,9 @@ def beside_the_model(monkeypatch):
 
 
 def train(folder, *arguments):
-    return main(["train", *QUICK, *SGD, "--out", str(folder), *map(str, arguments)])
+    given = [*map(str, arguments)]
+    quick = QUICK[1:] if "--model" in given else QUICK
+    return main(["train", *quick, *SGD, "--out", str(folder), *given])
 
 
 @pytest.mark.slow
@@ -74,11 +81,50 @@ def test_a_folder_of_images_and_fine_tuning(tmp_path, capfd):
 
 
 @pytest.mark.slow
+def test_a_fine_tuning_that_was_stopped_goes_on_with_the_same_options(tmp_path, capfd):
+    assert train(tmp_path / "digits", "--steps", 2) == 0
+    tuning = ["--start-from", tmp_path / "digits", "--new-layers", 0, "--lr", 1e-9, "--resume"]
+    assert train(tmp_path / "run", *tuning, "--steps", 1) == 0
+    assert "no checkpoint yet, so this begins" in capfd.readouterr().out
+    # It has begun with the weights of the other run, which this learning rate leaves as they were.
+    source, tuned = (
+        whole_state_dict(checkpoints.committed(tmp_path / name)[-1])["3.weight"]
+        for name in ("digits", "run")
+    )
+    torch.testing.assert_close(source, tuned)
+    assert train(tmp_path / "run", *tuning, "--steps", 2) == 0
+    assert "goes on after step 1" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_evaluated_loss_is_not_smoothed(tmp_path):
+    """On some classes of a set of small images, which are small images too."""
+    data = ["--data", "digits:0-4", "--recipe-args", "label_smoothing=0.9", "--steps", "2"]
+    quick = [MODEL, "--wandb", "disabled", "--out", str(tmp_path)]
+    assert main(["train", *quick, *SGD, *data]) == 0
+    (kept,) = checkpoints.committed(tmp_path)
+    assert checkpoints.read_extra(kept)["settings"]["image"] == 32
+    model = nn.Sequential(*(make() for make in small_model.layers(5, 32)))
+    model.load_state_dict(whole_state_dict(kept))
+    inputs, targets = (
+        torch.cat(part) for part in zip(*evaluation_images("digits:0-4", 32, 64), strict=True)
+    )
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(model(inputs), targets).item()
+    (evaluation,) = checkpoints.read_history(kept).evaluations
+    assert evaluation.values["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--data", "digts"], r"data='digts'.*did you mean 'digits'"),
         (["--recipe-args", "eam=null"], r"--recipe-args eam: .*did you mean 'ema'"),
+        (["--model-args", "num_classes=5"], "num_classes=5: digits has 10 classes; .* from 10 up"),
+        (
+            ["--model", "import:small_model:five_outputs"],
+            r"have the shape \[32, 5\]; .* 10 or more",
+        ),
     ],
 )
 def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
@@ -95,10 +141,11 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
         (["--N", "7", "--D", "2"], "--N 7: allowed is a multiple of D=2"),
         (["--N", "4", "--M", "8"], "at least M=8 examples"),
         (["--epochs", "0"], "--epochs 0.0: allowed is a number above 0"),
-        (["--resume", "--start-from", "x"], "allowed is one of the two"),
+        (["--data", "digts"], "data='digts': no data set has this name"),
+        (["--data", "imagenet:0-9"], "imagenet is read as a stream, of which only all classes"),
     ],
 )
-def test_numbers_out_of_range(tmp_path, capfd, arguments, problem):
+def test_a_mistake_that_is_seen_before_anything_is_read(tmp_path, capfd, arguments, problem):
     assert train(tmp_path, *arguments) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert problem in line
