@@ -452,9 +452,9 @@ def assigned(arguments: Mapping[str, Any]) -> str:
 def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
     """Run id -> the settings that tell the run from the others, such as `width=64, lr=0.1`.
 
-    These are arguments of the model and the fields of `_NAMED` in which runs of the same model and
-    fidelity differ. K, M and the library are part of the id; other fields have columns of their
-    own.
+    These are arguments of the model, the fields of `_NAMED` and the data of a training in which
+    runs of the same model and fidelity differ. K, M and the library are part of the id; other
+    fields have columns of their own.
     """
     alike: dict[tuple[str, str], list[RunSpec]] = {}
     for spec in runs.values():
@@ -472,10 +472,17 @@ def differences(runs: Mapping[str, RunSpec]) -> dict[str, str]:
             for name in _NAMED
             if any(getattr(other, name) != getattr(spec, name) for other in others)
         }
+        if len({_data_of(other) for other in others}) > 1:
+            settings["data"] = _data_of(spec)
         texts[run] = ", ".join(
             f"{name}={short(value, 40, quote=False)}" for name, value in settings.items()
         )
     return texts
+
+
+def _data_of(spec: RunSpec) -> str:
+    """Names of the data sets that a run trains on, such as `toy:alfa`; empty for other tasks."""
+    return ", ".join(spec.training.data) if spec.training else ""
 
 
 def run_name(run: str, *details: str) -> str:

@@ -198,6 +198,16 @@ def test_runs_that_differ_by_their_hash_alone_are_told_apart():
     assert (found["d"], found["e"]) == ("", ""), "alone of their fidelity or model"
 
 
+def test_trainings_are_told_apart_by_their_data():
+    recipe = {"lr": 0.1}
+    of = {
+        name: spec(task="learn", training=Training(data=data, recipe=recipe))
+        for name, data in (("a", ("toy:alfa",)), ("b", ("toy:alfa", "toy:india")))
+    }
+    assert differences(of) == {"a": "data=toy:alfa", "b": "data=toy:alfa, toy:india"}
+    assert differences({"a": of["a"]}) == {"a": ""}
+
+
 def test_a_run_is_named_with_its_details():
     assert run_name("a-K1-M1-3fa9c1", "", "") == "a-K1-M1-3fa9c1"
     assert run_name("a-K1-M1-3fa9c1", "emulated", "d=64") == "a-K1-M1-3fa9c1 (emulated, d=64)"
