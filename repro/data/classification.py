@@ -148,9 +148,12 @@ def count_classes(name: str, classes: range | None = None, labels: Labels = "ide
     return 2 if labels == "parity" else len(wanted)
 
 
-def check_classes(outputs: int, classes: int) -> None:
-    """Raise a one-line ValueError if a model has fewer outputs than its data has classes."""
-    if outputs < classes:
+def check_classes(outputs: Any, classes: int) -> None:
+    """Raise a one-line ValueError if a model has fewer outputs than its data has classes.
+
+    `outputs` is what a user has given, so it may be no number.
+    """
+    if not isinstance(outputs, int) or outputs < classes:
         raise ValueError(
             f"num_classes={outputs}: the data has {classes} classes, and each needs an output of "
             f"the model; try num_classes={classes}"

@@ -356,6 +356,8 @@ def test_a_model_needs_an_output_for_each_class():
     check_classes(10, 5)
     with pytest.raises(ValueError, match=r"num_classes=2: the data has 5 classes.*num_classes=5"):
         check_classes(2, 5)
+    with pytest.raises(ValueError, match="num_classes=None: the data has 5 classes"):
+        check_classes(None, 5)
 
 
 def test_what_is_asked_of_the_hub(monkeypatch):

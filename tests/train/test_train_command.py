@@ -120,7 +120,10 @@ def test_the_evaluated_loss_is_not_smoothed(tmp_path):
     ("arguments", "problem"),
     [
         (["--recipe-args", "eam=null"], r"--recipe-args eam: .*did you mean 'ema'"),
-        (["--model-args", "num_classes=5"], "num_classes=5: digits has 10 classes; .* from 10 up"),
+        (
+            ["--model-args", "num_classes=5"],
+            "num_classes=5: the data has 10 classes.*try num_classes=10",
+        ),
         (
             ["--model", "import:small_model:five_outputs"],
             r"have the shape \[32, 5\]; .* 10 or more",
