@@ -55,7 +55,7 @@ def test_it_is_named_once(arguments):
         (["--k", "1"], r"did you mean '--K'\?"),
         (
             ["--scale", "laptpo"],
-            r"^--scale laptpo: allowed are smoke, gpu-dry, laptop, gpu, node, paper; did you mean 'laptop'\?",
+            r"^--scale laptpo: allowed are smoke, gpu-dry, .*, paper; did you mean 'laptop'\?",
         ),
         (["--lnk", "1"], r"--lnk.*did you mean '--link'\?"),
     ],

@@ -49,7 +49,7 @@ class Data:
     Attributes:
         batches: to train on.
         test: inputs and targets to evaluate on, the same on every replica.
-        metrics: on these, by name.
+        metrics: on these, by name; the loss among them has no label smoothing.
         loss: to train with.
     """
 
@@ -156,7 +156,7 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
         asked = {key: value for key, value in arguments.items() if key not in _ONLY_TRAINING}
         test = evaluation_images(name, size, _TEST_BATCH, **asked)
         loss = classification(recipe.label_smoothing)
-        return Data(batches, test, {"accuracy": accuracy}, loss)
+        return Data(batches, test, {"loss": classification(), "accuracy": accuracy}, loss)
     _check_names("data_args", arguments, _OF_LANGUAGES, {"vocabulary", "S", "T"})
     vocabulary, S, T = _vocabulary(training), arguments["S"], arguments["T"]
     temperature, tested = arguments.get("temperature", 1.0), arguments.get("test")
@@ -168,7 +168,9 @@ def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank:
         for name in training.data
         for batch in evaluation_pairs(name, vocabulary, S, T, _TEST_BATCH, tested).batches
     ]
-    return Data(batches, test, {"nll": token_nll}, translation(recipe.label_smoothing))
+    return Data(
+        batches, test, {"loss": token_nll, "nll": token_nll}, translation(recipe.label_smoothing)
+    )
 
 
 def _classes(arguments: Mapping[str, Any]) -> range | None:
