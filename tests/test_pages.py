@@ -14,8 +14,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # column -->
 NUMBER = re.compile(r"<!-- (\w+) ([^:>]+): (.+?) -->")
 # A number of a record is followed by its file below results/reference and its field:
-# <!-- machine/campaign.json: kills -->
-RECORDED = re.compile(r"<!-- ([\w/-]+\.json): (\w+) -->")
+# <!-- machine/campaign.json: kills -->. Dots lead into lists and objects; ratios have two digits.
+RECORDED = re.compile(r"<!-- ([\w/-]+\.json): ([\w.]+) -->")
 
 
 def cells(line: str) -> list[str]:
@@ -63,7 +63,10 @@ def test_a_number_is_that_of_its_record(page):
     for quoted in RECORDED.finditer(text):
         file, field = quoted.groups()
         record = json.loads((ROOT / "results/reference" / file).read_text(encoding="utf-8"))
-        before, value = text[: quoted.start()], str(record[field])
+        for part in field.split("."):
+            record = record[int(part) if part.isdigit() else part]
+        before = text[: quoted.start()]
+        value = f"{record:.2f}" if isinstance(record, float) and "." in field else str(record)
         assert before.endswith(value), f"{file} says {field} {value}"
         assert not re.search(r"[\d.]$", before.removesuffix(value)), "the end of a longer number"
 

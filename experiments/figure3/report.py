@@ -265,6 +265,8 @@ def _mean_gain(place: Trained, size: Size, language: str) -> float:
 
 
 def _finish(axes: Axes) -> None:
-    """A line at 0 and a legend."""
+    """A line at 0, and a legend above all points."""
     axes.axhline(0, color="#888888", linewidth=0.9)
-    axes.legend(loc="best", handlelength=1.2)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.4 * (high - low))
+    axes.legend(loc="upper left", handlelength=1.2, ncols=2)
