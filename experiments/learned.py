@@ -12,6 +12,7 @@ from repro.report.grid import Column, plain
 Line = TypeVar("Line")
 
 TREND, NOT_SHOWN, TOO_FEW = "trend", "not shown at this size", "too few seeds"
+REVERSED = "reversed at this size"
 
 
 def metric(run: Run, name: str) -> float:
@@ -28,10 +29,12 @@ def parameters(run: Run) -> float:
 
 
 def verdict(differences: Sequence[float]) -> str:
-    """Whether the 95 % interval of the mean difference lies above 0."""
-    _, low, _ = mean_interval(list(differences))
+    """Whether the 95 % interval of the mean difference lies above 0, holds it, or lies below it."""
+    _, low, high = mean_interval(list(differences))
     if isnan(low):
         return TOO_FEW
+    if high < 0:
+        return REVERSED
     return TREND if low > 0 else NOT_SHOWN
 
 

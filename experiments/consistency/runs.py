@@ -103,7 +103,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         neurips="sec. 7",
         needs="any machine; one GPU at scale gpu",
         deviations=DEVIATIONS,
-        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 0.8, "gpu": 4},
+        minutes={"smoke": 0.3, "gpu-dry": 0.8, "laptop": 1.1, "gpu": 4},
         rounds=1,
         groups=(
             Group(name="stages", runs=tuple(stages)),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress, t
 
 from experiments.figure1.runs import IMAGES, NAME, TRANSLATION
-from experiments.learned import NOT_SHOWN, TREND, metric, parameters, place_column
+from experiments.learned import NOT_SHOWN, REVERSED, TREND, metric, parameters, place_column
 from experiments.translation import size_of
 from repro.harness.results import Results, Run
 from repro.paper import figure
@@ -134,7 +134,9 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """Whether the exponent's interval lies above 0."""
+        """Whether the exponent's interval lies above 0, holds it, or lies below it."""
+        if self.ours.high < 0:
+            return REVERSED
         return TREND if self.ours.low > 0 else NOT_SHOWN
 
 
@@ -214,8 +216,10 @@ def laws(results: Results) -> Table:
     ]
     quoting = beside_paper(results, NAME)
     if quoting:
-        columns.append(Column(("quoted", "points"), lambda fit: plain(len(fit.panel.printed))))
-        columns.append(spread(("quoted", "b of these points"), lambda fit: _exponent(fit.theirs)))
+        columns.append(
+            Column(("quoted", "points, digitised"), lambda fit: plain(len(fit.panel.printed)))
+        )
+        columns.append(spread(("quoted", "b, our fit"), lambda fit: _exponent(fit.theirs)))
         columns.append(Column("verdict", lambda fit: plain(fit.verdict)))
     note = "Least squares on the logarithms over n trainings, with a 95 % interval by Student's t."
     if quoting:

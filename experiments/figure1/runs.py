@@ -67,7 +67,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         neurips="Figure 1",
         needs="any machine" if on_cpu else "16 GPUs, ImageNet and OPUS-100",
         deviations=DEVIATIONS,
-        minutes={"smoke": 0.4, "laptop": 1.8},
+        minutes={"smoke": 0.4, "laptop": 3.1},
         rounds=1,
         groups=(
             *groups_of(scale, IMAGES, _images(scale)),

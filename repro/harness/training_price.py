@@ -4,6 +4,7 @@ A step is simulated on a GPU's profile and its memory is counted, as `repro simu
 hours are of the steps alone: reading data, evaluation and translation take time too.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -214,8 +215,8 @@ def _device(machine: Machine) -> str:
 
 def _profile_of(machine: Machine) -> str:
     """The profile of this machine's GPUs, by their name, or the usual one."""
-    kind = machine.kind.lower()
-    return next((name for name in devices.names() if name.split("-")[0] in kind), _USUAL)
+    words = re.split(r"[\s-]+", machine.kind.lower())
+    return next((name for name in devices.names() if name.split("-")[0] in words), _USUAL)
 
 
 def _describe_downloads(sizes: dict[str, float | None]) -> str:

@@ -51,11 +51,11 @@ def test_the_exponent_is_found_with_an_interval(results: Results):
 
 def test_no_trend_where_quality_falls_with_size(tmp_path: Path):
     table = report.laws(made_up(tmp_path, -0.05))
-    assert list(table.data["", "verdict"]) == ["not shown at this size"] * 2
+    assert list(table.data["", "verdict"]) == ["reversed at this size"] * 2
 
 
 def test_the_paper_s_points_are_fitted_too(results: Results):
-    images, translation = report.laws(results).data["quoted", "b of these points"].tolist()
+    images, translation = report.laws(results).data["quoted", "b, our fit"].tolist()
     assert 0.08 < images < 0.15
     assert 0.04 < translation < 0.09
 

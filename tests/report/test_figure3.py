@@ -81,7 +81,7 @@ def test_the_three_claims_and_their_verdicts(results: Results):
 def test_claims_that_do_not_hold_are_not_shown(tmp_path: Path):
     opposite = made_up(tmp_path, for_size=-1.0, for_depth=-2.0, for_transfer=-0.5)
     verdicts = column(report.claims(opposite), "", "verdict")
-    assert verdicts[:3] == ["not shown at this size"] * 3
+    assert verdicts[:3] == ["reversed at this size"] * 3
 
 
 def test_the_paper_s_points_in_thirds():

@@ -58,12 +58,15 @@ def test_the_gain_is_paired_by_seed_and_beside_the_paper_s(results: Results):
 
 def test_a_loss_is_no_trend(tmp_path: Path):
     table = report.gains(made_up(tmp_path, -0.5, nll_a_doubling=0.02))
-    assert set(verdicts(table).values()) == {"not shown at this size"}
+    assert set(verdicts(table).values()) == {"reversed at this size"}
 
 
 def test_one_metric_may_fall_short(tmp_path: Path):
     table = report.gains(made_up(tmp_path, 0.5, nll_a_doubling=0.02))
-    assert verdicts(table) == {"BLEU": "trend", "NLL": "not shown at this size"}
+    assert verdicts(table) == {
+        "BLEU": "not shown at this size (this metric alone)",
+        "NLL": "reversed at this size",
+    }
 
 
 def test_no_number_of_the_paper_beside_smoke(results: Results):
