@@ -19,7 +19,7 @@ from repro.harness.outside import read_table
 from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
 from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
-from repro.harness.spec import TIMED, RunSpec, compared, differences
+from repro.harness.spec import TIMED, RunSpec, canonical, compared, differences
 from repro.harness.statistics import ratio
 
 GIB = 2**30
@@ -193,6 +193,14 @@ class Run:
     def remat(self) -> str:
         """Which micro-batches are recomputed."""
         return self.spec.checkpoint
+
+    @property
+    def training(self) -> str:
+        """What a run of the task "learn" trains on, and how, as JSON; empty for other tasks."""
+        training = self.spec.training
+        if training is None:
+            return ""
+        return canonical(training.model_dump(mode="json", exclude_defaults=True))
 
     @property
     def library(self) -> str:
@@ -385,7 +393,7 @@ COLUMNS = [
     "speedup_vs_k2m1", "speedup_vs_k2m1_ci_low", "speedup_vs_k2m1_ci_high",
     "bubble_idle_over_total", "bubble_idle_over_work", "peak_gib_max", "peak_gib_per_stage",
     "commit", "unit", "rounds", "balance", "cut_by", "labels", "library", "size", "parameters",
-    "machine", "scale", "group", *SETTINGS,
+    "machine", "scale", "group", *SETTINGS, "training",
 ]
 ROUND_COLUMNS = [
     "machine", "scale", "experiment", "group", "run", "round", "commit", "step_s", "throughput",

@@ -253,7 +253,7 @@ def test_the_reference_has_no_two_runs_that_differ_by_their_hash_alone():
             "optimizer",
             "lr",
         ),
-        *("fidelity", "library", "cut_by", "labels.link", *SETTINGS),
+        *("fidelity", "library", "cut_by", "labels.link", "training", *SETTINGS),
     ]
     assert len(frame.drop_duplicates(asked)) == len(frame)
 
