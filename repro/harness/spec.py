@@ -31,12 +31,23 @@ from repro.io.redact import expanded, portable
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
 Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
-ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "zb-h1"]
+ScheduleName = Literal["gpipe", "gpipe-late", "1f1b", "naive", "interleaved-1f1b", "zb-h1"]
 Checkpoint = Literal["always", "except_last", "never"]
 BalanceRule = Literal["time", "flops", "parameters", "uniform", "memory"]
 Partitioner = Literal["minimum-variance", "cumulative-share"]
 Optimizer = Literal["sgd", "rmsprop", "rmsprop-momentum", "adam"]
-Library = Literal["repro", "torch", "torchgpipe"]
+Library = Literal[
+    "repro",
+    "torch",
+    "torch-1f1b",
+    "torch-interleaved",
+    "torchgpipe",
+    "deepspeed",
+    "ddp",
+    "fsdp",
+    "pipedream",
+]
+REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D replicas
 Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
@@ -146,8 +157,10 @@ class RunSpec(Frozen):
         warmup: steps that are not counted.
         steps: steps that are timed.
         fidelity: how the numbers come to be.
-        library: the one that runs the steps; "repro" is this project, "torch" is
-            torch.distributed.pipelining.
+        library: the one that runs the steps; "repro" is this project. "torch" is GPipe's schedule
+            of torch.distributed.pipelining, "torch-1f1b" and "torch-interleaved" are others of it,
+            "deepspeed" is DeepSpeed's pipeline engine, "ddp" DistributedDataParallel, "fsdp"
+            fully_shard, and "pipedream" asynchronous 1F1B, written here.
         trace: record spans; without them there is no timeline, bubble or breakdown.
         transport: the one that carries the messages between stages.
         task: "train" times steps. "check" holds the library against the unsplit model
@@ -165,6 +178,10 @@ class RunSpec(Frozen):
         link: slows messages down; it replaces the profile's link.
         stretch: emulated seconds for one second of the profile's device.
         training: of the task "learn", whose optimizer and learning rate are in its recipe.
+        stages_per_rank: of the interleaved schedule, whose K ranks hold several stages each; None:
+            one.
+        tensor_parallel: devices that each stage's matrices are divided over; None: one.
+        zero: 1 shards the optimizer's state over the D replicas (ZeRO-1); None: each has all of it.
     """
 
     model: str = Field(min_length=1, max_length=200)
@@ -193,6 +210,9 @@ class RunSpec(Frozen):
     link: Link | None = None
     stretch: Stretch | None = None
     training: Training | None = None
+    stages_per_rank: Annotated[int, Field(ge=2, le=1024, strict=True)] | None = None
+    tensor_parallel: Annotated[int, Field(ge=2, le=1024, strict=True)] | None = None
+    zero: Literal[1] | None = None
 
     @field_validator("model", "profile")
     @classmethod
@@ -250,6 +270,7 @@ class RunSpec(Frozen):
             )
         _check_library(self)
         _check_schedule(self)
+        _check_devices(self)
         _check_fit(self)
         _check_modelled(self)
         _check_learn(self)
@@ -275,7 +296,9 @@ class RunSpec(Frozen):
     @property
     def devices(self) -> int:
         """Processes that compute at once; one process counts or simulates all stages."""
-        return 1 if self.fidelity in ("counted", "simulated") else self.K * self.D
+        if self.fidelity in ("counted", "simulated"):
+            return 1
+        return self.K * self.D * (self.tensor_parallel or 1)
 
     def chosen_arguments(self, arguments: Mapping[str, Any]) -> str:
         """The arguments that a fit chose, such as `L=24`, out of all arguments of its model."""
@@ -284,7 +307,8 @@ class RunSpec(Frozen):
 
     def make_schedule(self) -> Schedule:
         """Every action of every stage."""
-        return make_schedule(self.schedule, self.K, self.M, self.checkpoint)
+        per_rank = self.stages_per_rank or 1
+        return make_schedule(self.schedule, self.K * per_rank, self.M, self.checkpoint, per_rank)
 
     def pretraining_run(self) -> "RunSpec | None":
         """The pretraining that a training begins with, as a run of its own; None without one.
@@ -497,17 +521,24 @@ def slug(name: str) -> str:
 
 
 def _check_library(spec: RunSpec) -> None:
-    """Raise a ValueError for what a peer library cannot be asked to do."""
+    """Raise a ValueError for what another library cannot be asked to do."""
     if spec.library == "repro":
         return
     allowed_values: dict[str, tuple[Any, ...]] = {
-        "D": (1,),
         "schedule": ("gpipe",),
         "checkpoint": ("always", "never"),
         "trace": (False,),
         "transport": ("auto",),
         "link": (None,),
+        "tensor_parallel": (None,),
+        "zero": (None,),
     }
+    if spec.library != "torch-interleaved":
+        allowed_values["stages_per_rank"] = (None,)
+    if spec.library in REPLICATED:
+        allowed_values["K"] = (1,)
+    else:
+        allowed_values["D"] = (1,)
     for field, allowed in allowed_values.items():
         value = getattr(spec, field)
         if value not in allowed:
@@ -518,7 +549,7 @@ def _check_library(spec: RunSpec) -> None:
 
 
 def _check_schedule(spec: RunSpec) -> None:
-    """Raise a ValueError for a schedule that is simulated only, in a run that is something else."""
+    """Raise a ValueError for a schedule that the run cannot have."""
     kind = SCHEDULES[spec.schedule]
     if kind.split and spec.checkpoint != "never":
         raise ValueError(
@@ -529,6 +560,27 @@ def _check_schedule(spec: RunSpec) -> None:
         raise ValueError(
             f"schedule = '{spec.schedule}' with fidelity = '{spec.fidelity}': it is simulated, and "
             "not executed yet; set fidelity='simulated', or schedule='1f1b'"
+        )
+    interleaved = kind.interleaved or spec.library == "torch-interleaved"
+    if interleaved != (spec.stages_per_rank is not None):
+        raise ValueError(
+            f"stages_per_rank = {spec.stages_per_rank} with schedule = '{spec.schedule}': an "
+            "interleaved schedule has at least 2 stages a rank, and others have one; set "
+            f"stages_per_rank={2 if interleaved else None}"
+        )
+
+
+def _check_devices(spec: RunSpec) -> None:
+    """Raise a ValueError for devices that cannot be used together as the spec says."""
+    if spec.zero is not None and spec.D == 1:
+        raise ValueError(
+            "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more, "
+            "or leave zero out"
+        )
+    if spec.tensor_parallel is not None and spec.fidelity != "measured":
+        raise ValueError(
+            f"tensor_parallel = {spec.tensor_parallel} with fidelity = '{spec.fidelity}': it is "
+            "measured; set fidelity='measured'"
         )
 
 

@@ -61,6 +61,14 @@ def _one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Work]:
     return _alternate(forwards, backwards, ahead=ranks - rank)
 
 
+def _naive(rank: int, ranks: int, micro_batches: int) -> list[Work]:
+    """Naive model parallelism: one micro-batch at a time goes forth and back (Figure 2 (b)).
+
+    One rank computes at a time, and K - 1 are idle.
+    """
+    return [(kind, rank, i) for i in range(micro_batches) for kind in ("F", "B")]
+
+
 def _interleaved(rank: int, ranks: int, micro_batches: int, stages_per_rank: int) -> list[Work]:
     """1F1B with several stages on each rank: Megatron-LM's order (arXiv:2104.04473, section 2.2).
 
@@ -122,6 +130,7 @@ SCHEDULES: dict[str, Kind] = {
     "gpipe": Kind(_gpipe),
     "gpipe-late": Kind(_gpipe, late=True),
     "1f1b": Kind(_one_f_one_b),
+    "naive": Kind(_naive, late=True),
     "interleaved-1f1b": Kind(_interleaved, interleaved=True),
     "zb-h1": Kind(_zb_h1, split=True),
 }
@@ -209,7 +218,8 @@ def make_schedule(
 
     Args:
         name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient
-            has arrived), "1f1b", "interleaved-1f1b" or "zb-h1". The last two are not executed yet.
+            has arrived), "1f1b", "naive", "interleaved-1f1b" or "zb-h1". The last two are not
+            executed yet.
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
         checkpoint: "always", "except_last" or "never"; for "zb-h1" only "never".
