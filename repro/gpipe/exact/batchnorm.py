@@ -31,10 +31,9 @@ def owns(module: nn.Module, buffer: str) -> bool:
 class _Norm:
     """One layer during a step: its own buffers are put aside, scratch buffers take their place."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, scratch: tuple[Tensor, Tensor]) -> None:
         self.module = module
         self.running = module.running_mean, module.running_var
-        self.scratch = torch.zeros_like(module.running_mean), torch.zeros_like(module.running_var)
         self.momentum = module.momentum
         self.tracked = module.num_batches_tracked
         # 1 if variances are over all examples of a batch. An instance norm averages the variances
@@ -42,8 +41,7 @@ class _Norm:
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.count = 0  # values for each channel that were merged
         self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
-        self.merged: tuple[Tensor, Tensor]  # mean and spread, float64
-        self._give(1.0, self.scratch, None)
+        self._give(1.0, scratch, None)
 
     def take(self, output: Tensor) -> None:
         """Note that a forward has left the statistics of its micro-batch."""
@@ -78,13 +76,16 @@ class _Norm:
         buffers["running_mean"], buffers["running_var"] = running
         buffers["num_batches_tracked"] = tracked
 
+    @property
+    def counter(self) -> Tensor | None:
+        """The layer's number of mini-batches, if it counts them."""
+        return self.tracked if self.pooled else None
+
     def factor(self) -> float:
-        """Share of the new statistics in the running ones; counts this mini-batch."""
-        factor = self.momentum
-        if self.tracked is not None and self.pooled:
-            self.tracked += 1
-            factor = 1.0 / self.tracked.item() if factor is None else factor
-        return factor or 0.0
+        """Share of the new statistics in the running ones, once this mini-batch is counted."""
+        if self.momentum is None and self.counter is not None:
+            return 1.0 / self.counter.item()
+        return self.momentum or 0.0
 
 
 class Statistics:
@@ -96,28 +97,41 @@ class Statistics:
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.counting = False
+        by_dtype: dict[torch.dtype, list[Any]] = {}
+        tracking: Iterator[Any] = filter(_tracks, modules)
+        for module in tracking:
+            by_dtype.setdefault(module.running_mean.dtype, []).append(module)
+        ordered = [module for same in by_dtype.values() for module in same]
+        device = ordered[0].running_mean.device if ordered else None
+        # Type of the statistics -> channels of each norm.
+        self._sizes = {
+            dtype: [module.running_mean.numel() for module in same]
+            for dtype, same in by_dtype.items()
+        }
+        sizes = [size for same in self._sizes.values() for size in same]
+        self._channels = torch.tensor(sizes, dtype=torch.int64, device=device)
+        # Mean and spread of all norms, one norm behind the other: [2, channels of all norms].
+        self._merged = torch.zeros(2, sum(sizes), dtype=torch.float64, device=device)
+        # The scratch buffers in the same order, a tensor for each type, of which norms get views.
+        # Tensors of their own would take as long as small layers, to make and to merge.
+        self._scratch = [
+            torch.zeros(2, sum(same), dtype=dtype, device=device)
+            for dtype, same in self._sizes.items()
+        ]
         self._norms: dict[int, _Norm] = {}  # by the id of their module
-        for part in modules:
-            if (
-                isinstance(part, BATCH_NORMS + INSTANCE_NORMS)
-                and part.training
-                and part.track_running_stats
-                and part.running_mean is not None
-            ):
-                self._norms[id(part)] = _Norm(part)
-        norms = [*self._norms.values()]
-        self._sizes = channels = [norm.running[0].numel() for norm in norms]
-        device = norms[0].running[0].device if norms else None
-        self._channels = torch.tensor(channels, dtype=torch.int64, device=device)
-        # Means and spreads of all norms, one norm behind the other; each norm has views of its own.
-        means = torch.zeros(sum(channels), dtype=torch.float64, device=device)
-        spreads = torch.zeros_like(means)
-        self._merged = [means, spreads]
-        views = zip(norms, means.split(channels), spreads.split(channels), strict=True)
-        for norm, mean, spread in views:
-            norm.merged = mean, spread
-        self._hooks = [norm.module.register_forward_pre_hook(self._before) for norm in norms]
-        self._hooks += [norm.module.register_forward_hook(self._after) for norm in norms]
+        for module, (mean, variance) in zip(ordered, self._of_norms(self._scratch), strict=True):
+            # `data`: views would share a version, and what an instance norm writes to its own would
+            # make autograd refuse the backward of a batch norm.
+            self._norms[id(module)] = _Norm(module, (mean.data, variance.data))
+        self._hooks = [module.register_forward_pre_hook(self._before) for module in ordered]
+        self._hooks += [module.register_forward_hook(self._after) for module in ordered]
+
+    def _of_norms(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Views of the two rows of each norm, in tensors [2, channels] of a type each."""
+        views: list[tuple[Tensor, Tensor]] = []
+        for (means, variances), sizes in zip(parts, self._sizes.values(), strict=True):
+            views += zip(means.split(sizes), variances.split(sizes), strict=True)
+        return views
 
     def settle(self) -> None:
         """Merge what the last F has left, so that the next pass has no operators of a merge."""
@@ -140,15 +154,12 @@ class Statistics:
 
         For each norm alone it would take as long as a small layer.
         """
-        norms = [*self._norms.values()]
         mean, spread = self._merged
-        weights = torch.tensor([norm.merge_weights() for norm in norms], dtype=torch.float64)
-        weights = weights.to(mean.device, non_blocking=True)  # without waiting for a GPU
-        of_distance, of_variance, of_square = weights.t().repeat_interleave(
-            self._channels, dim=1, output_size=len(mean)
+        weights = [norm.merge_weights() for norm in self._norms.values()]
+        of_distance, of_variance, of_square = self._for_channels(weights)
+        fresh_mean, fresh_variance = torch.cat(
+            [part.to(torch.float64, copy=True) for part in self._scratch], dim=1
         )
-        fresh_mean = torch.cat([norm.scratch[0] for norm in norms]).double()
-        fresh_variance = torch.cat([norm.scratch[1] for norm in norms]).double()
         # Products and sums are separate operators, never fused: fused ones round otherwise at the
         # end of a tensor, and a norm's place in the tensor depends on K.
         distance = fresh_mean.sub_(mean)
@@ -159,7 +170,7 @@ class Statistics:
     @property
     def tensors(self) -> list[Tensor]:
         """Tensors that are in memory only while a step runs; their size does not depend on M."""
-        return [*self._merged, *(t for norm in self._norms.values() for t in norm.scratch)]
+        return [self._merged, *self._scratch]
 
     @property
     def nbytes(self) -> int:
@@ -180,10 +191,8 @@ class Statistics:
         norms = [*self._norms.values()]
         if not norms or (gather is None and not any(norm.count for norm in norms)):
             return
-        means, spreads = self._merged
-        counts = self._for_channels([norm.count for norm in norms])
-        pooled = self._for_channels([norm.pooled for norm in norms])
-        summed = torch.stack([counts, means, spreads])
+        counts, pooled = self._for_channels([(norm.count, norm.pooled) for norm in norms])
+        summed = torch.cat([counts[None], self._merged])
         # [G, 3, channels of all norms] of G replicas
         groups = torch.stack(gather(summed) if gather is not None else [summed])
         counts, means, spreads = groups.unbind(1)
@@ -191,36 +200,52 @@ class Statistics:
         mean = (counts * means).sum(0) / total
         spread = spreads.sum(0) + (counts * (means - mean).square()).sum(0) * pooled
         variance = spread / (total - pooled)
-        ran = [bool(part[0] > 0) for part in total.split(self._sizes)]
+        channels = [sum(same) for same in self._sizes.values()]
+        by_dtype = torch.stack([mean, variance]).split(channels, dim=1)
+        converted = [part.to(dtype) for part, dtype in zip(by_dtype, self._sizes, strict=True)]
         # A norm that did not run here may have run on another replica.
-        self._update(norms, ran, mean.split(self._sizes), variance.split(self._sizes))
+        last_channels = self._channels.cumsum(0) - 1
+        ran = (total[last_channels] > 0).tolist()
+        self._update(
+            [
+                (norm, new)
+                for norm, new, norm_ran in zip(norms, self._of_norms(converted), ran, strict=True)
+                if norm_ran
+            ]
+        )
 
-    def _update(
-        self,
-        norms: Sequence[_Norm],
-        ran: Sequence[bool],
-        means: Sequence[Tensor],
-        variances: Sequence[Tensor],
-    ) -> None:
-        """Move the running statistics of norms that ran towards the new ones.
+    def _update(self, ran: Sequence[tuple[_Norm, tuple[Tensor, Tensor]]]) -> None:
+        """Move the running statistics of norms that ran towards the new mean and variance.
 
         All norms of one factor at once: in a loop of Python it would take as long as a small layer.
         """
+        counters = [norm.counter for norm, _ in ran if norm.counter is not None]
+        if counters:
+            torch._foreach_add_(counters, 1)
         running: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-        for norm, norm_ran, *new in zip(norms, ran, means, variances, strict=True):
-            if norm_ran:
-                old_of_factor, new_of_factor = running.setdefault(norm.factor(), ([], []))
-                old_of_factor += norm.running
-                new_of_factor += [value.to(norm.running[0].dtype) for value in new]
+        for norm, new in ran:
+            old_of_factor, new_of_factor = running.setdefault(norm.factor(), ([], []))
+            old_of_factor += norm.running
+            new_of_factor += new
         for factor, (old_values, new_values) in running.items():
             torch._foreach_mul_(old_values, 1.0 - factor)
             torch._foreach_add_(old_values, new_values, alpha=factor)
 
-    def _for_channels(self, values: Sequence[int]) -> Tensor:
-        """A number of each norm, repeated for its channels."""
-        tensor = torch.tensor(values, dtype=torch.float64)
-        moved = tensor.to(self._merged[0].device, non_blocking=True)  # without waiting for a GPU
-        return moved.repeat_interleave(self._channels, output_size=len(self._merged[0]))
+    def _for_channels(self, values: Sequence[Sequence[float]]) -> Tensor:
+        """Numbers of each norm, repeated for its channels: [numbers, channels of all norms]."""
+        tensor = torch.tensor(values, dtype=torch.float64).t()
+        moved = tensor.to(self._merged.device, non_blocking=True)  # without waiting for a GPU
+        return moved.repeat_interleave(self._channels, dim=1, output_size=self._merged.shape[1])
+
+
+def _tracks(module: nn.Module) -> bool:
+    """Whether a layer will update running statistics in this step."""
+    return (
+        isinstance(module, BATCH_NORMS + INSTANCE_NORMS)
+        and module.training
+        and module.track_running_stats
+        and module.running_mean is not None
+    )
 
 
 @contextmanager
