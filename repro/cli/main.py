@@ -4,6 +4,7 @@ Exit status: 0 when everything asked for is done or skipped, 1 when a run failed
 the user (one line on stderr), 130 after Ctrl-C, 143 after SIGTERM.
 """
 
+import os
 import shlex
 import sys
 import warnings
@@ -20,6 +21,7 @@ VERBS = {
     "run": "Measure and record the missing runs. After a stop, the same command goes on.",
     "train": "Train an image model to an accuracy, with checkpoints and exact resume.",
     "report": "Write tables, figures and report.html from the recorded results.",
+    "results": "Print all recorded runs as one table, or as comma-separated values.",
     "pack": "Pack the recorded results into one file, for somebody else's `repro report --with`.",
     "gpus": "Check two to eight GPUs, measure Tables 2 and 3 on them, and pack the results.",
     "why": "Explain why a recorded run is slow and which changes would make it faster.",
@@ -43,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warned.finish()
     except KeyboardInterrupt as stop:
         kept = str(stop)
+    except BrokenPipeError:  # the reader has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:
         # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
         if not signals.was_signalled():

@@ -11,6 +11,7 @@ from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
 from repro.harness import bundle
 from repro.harness.pack import pack, unpack
+from repro.harness.results import check_folder
 from repro.report import page, stamp
 
 
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
-    page.check_folder(options.results)
+    check_folder(options.results)
     if stamp.is_current(options.results, options.plots):
         print(f"{options.plots / 'report.html'} is up to date")
     else:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from repro.gpipe.errors import did_you_mean
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.outside import read_table
@@ -420,6 +421,17 @@ def _timeline(path: Path, stages: int) -> Timeline | None:
     except ValueError as error:
         warn(path, f"{error} (--force measures the run again)")
         return None
+
+
+def check_folder(results: Path) -> None:
+    """Raise a one-line ValueError where the results folder does not exist."""
+    if not results.is_dir():
+        beside = results.parent
+        known = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
+        raise ValueError(
+            f"results = '{results}': there is no such folder; give the one that "
+            f"`repro run --results` recorded into{did_you_mean(results.name, known)}"
+        )
 
 
 def load(results: Path) -> Results:

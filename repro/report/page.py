@@ -14,9 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from repro.gpipe.errors import did_you_mean
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.results import Results, Run, load
+from repro.harness.results import Results, Run, check_folder, load
 from repro.report import figures, gantt, texts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.declared import is_folded
@@ -112,17 +111,6 @@ def write_tables(results: Results, plots_dir: Path) -> list[Table]:
         table.write(plots_dir)
     (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
     return tables
-
-
-def check_folder(results_dir: Path) -> None:
-    """Raise a one-line ValueError where the results folder does not exist."""
-    if not results_dir.is_dir():
-        beside = results_dir.parent
-        known = [path.name for path in beside.iterdir() if path.is_dir()] if beside.is_dir() else []
-        raise ValueError(
-            f"results = '{results_dir}': there is no such folder; give the one that "
-            f"`repro run --results` recorded into{did_you_mean(results_dir.name, known)}"
-        )
 
 
 def _committed(results_dir: Path) -> str:

@@ -1,0 +1,59 @@
+"""`repro results`: all recorded runs as one table."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from repro.cli.options import parse
+from repro.gpipe.errors import one_of
+from repro.harness.results import check_folder, load
+
+# What fits on a terminal; --csv has all columns.
+_SHOWN = [
+    "experiment",
+    "run",
+    "N",
+    "schedule",
+    "remat",
+    "fidelity",
+    "status",
+    "step_s",
+    "throughput",
+    "speedup_vs_k1",
+    "bubble_idle_over_total",
+    "peak_gib_max",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsOptions:
+    """Print all recorded runs as one table, or as comma-separated values."""
+
+    results: Path = Path("results")
+    """where measurements were recorded; results/reference for the committed ones"""
+    experiment: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """only the runs of this experiment"""
+    csv: tyro.conf.FlagCreatePairsOff[bool] = False
+    """all columns, as comma-separated values"""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table."""
+    options = parse(ResultsOptions, arguments, "repro results")
+    check_folder(options.results)
+    rows = load(options.results).rows
+    if options.experiment:
+        one_of("experiment", options.experiment, sorted(set(rows["experiment"])))
+        rows = rows[rows["experiment"] == options.experiment]
+    if options.csv:
+        rows.to_csv(sys.stdout, index=False)
+    else:
+        print(
+            rows[_SHOWN].to_string(
+                index=False, na_rep="", float_format=lambda value: f"{value:.4g}"
+            )
+        )
+    return 0

@@ -1,0 +1,56 @@
+"""`repro.results`, `repro results`, and the recipes of docs/cli.md."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import repro
+from repro.cli.main import main
+from repro.harness.results import COLUMNS
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "results/reference"
+
+
+def test_every_run_is_a_row():
+    runs = repro.results(REFERENCE)
+    assert list(runs.columns) == COLUMNS
+    assert not runs.duplicated(["machine", "scale", "experiment", "run"]).any()
+    assert set(runs.fidelity) >= {"measured", "emulated", "simulated", "counted"}
+
+
+def test_the_command_prints_the_same_rows(capsys: pytest.CaptureFixture[str]):
+    given = ["results", "--results", str(REFERENCE), "--experiment", "table3"]
+    assert main([*given, "--csv"]) == 0
+    printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    runs = repro.results(REFERENCE)
+    expected = runs[runs.experiment == "table3"]
+    assert list(printed.columns) == COLUMNS
+    assert list(printed.run) == list(expected.run)
+    assert printed.step_s.tolist() == pytest.approx(expected.step_s.tolist(), nan_ok=True)
+    assert main(given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(expected)
+
+
+def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["results", "--results", str(tmp_path / "none")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert main(["results", "--results", str(REFERENCE), "--experiment", "tabl3"]) == 2
+    assert "did you mean 'table3'" in capsys.readouterr().err
+
+
+def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    page = (ROOT / "docs/cli.md").read_text("utf-8")
+    (recipes,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(recipes, names)
+    shown = capsys.readouterr().out
+    assert all(model in shown for model in ("amoebanet-d", "transformer"))
+    assert f"{3 / 19:.6f}" in shown  # the bubble of K=4, M=16
+    assert len(names["stages"]) > 20
