@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import tyro
 
 from repro.cli.options import parse
@@ -51,9 +52,6 @@ def main(arguments: list[str]) -> int:
     if options.csv:
         rows.to_csv(sys.stdout, index=False)
     else:
-        print(
-            rows[_SHOWN].to_string(
-                index=False, na_rep="", float_format=lambda value: f"{value:.4g}"
-            )
-        )
+        shown: pd.DataFrame = rows.loc[:, _SHOWN]
+        print(shown.to_string(index=False, na_rep="", float_format="%.4g"))
     return 0
