@@ -185,7 +185,7 @@ def _timeline(path: Path, spec: RunSpec) -> "Timeline":
     try:
         spans = read_table(table, COLUMNS) if table.exists() else []
         if spans:
-            return Timeline.from_rows(spans, spec.K)
+            return Timeline.from_rows(spans, spec.total_stages, spec.stages_per_rank or 1)
     except ValueError as error:
         raise ValueError(f"{table}: {error}; measure it again with --force") from None
     status = Folder(path.parent.parent).status(path.parent.name)

@@ -30,7 +30,7 @@ from repro.gpipe.runtime.heartbeats import (
 )
 from repro.gpipe.runtime.launch import initialise
 from repro.gpipe.runtime.processes import how
-from repro.gpipe.runtime.status import stage_name, status
+from repro.gpipe.runtime.status import rank_name, status
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import oom_kills
@@ -208,7 +208,8 @@ def _name(spec: RunSpec, rank: int) -> str:
     replica, stage = divmod(rank, spec.K)
     if replica >= spec.D:
         return f"rank {rank}, without a stage"
-    return stage_name(stage, replica, spec.D)
+    kind = "rank" if spec.stages_per_rank else "stage"
+    return rank_name(kind, stage, replica, spec.D)
 
 
 def _pack(job: Job) -> str:
@@ -231,7 +232,8 @@ def _unpack(raw: bytes) -> Job:
 def _pack_measured(measured: Measured) -> str:
     timeline = measured.timeline
     spans = [] if timeline is None else timeline.to_rows()
-    stages = 0 if timeline is None else timeline.stages
+    # How many stages there are, and how many of them each rank holds.
+    stages = (0, 1) if timeline is None else (timeline.stages, timeline.stages_per_rank)
     record = measured.record.model_dump(mode="json")
     return json.dumps({"record": record, "spans": spans, "stages": stages})
 
@@ -239,5 +241,5 @@ def _pack_measured(measured: Measured) -> str:
 def _unpack_measured(raw: bytes) -> Measured:
     fields = json.loads(raw)
     spans, stages = fields["spans"], fields["stages"]
-    timeline = Timeline.from_rows(spans, stages) if spans else None
+    timeline = Timeline.from_rows(spans, *stages) if spans else None
     return Measured(round_record(fields["record"]), timeline)

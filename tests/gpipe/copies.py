@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from repro.gpipe import Pipeline, Weighted
 from repro.gpipe.core import replicas
 from repro.gpipe.core.layers import Layer
+from repro.gpipe.schedule.actions import Cell
 
 WIDTH, M, D, STEPS = 6, 2, 2, 3
 ROWS = 12  # of a table
@@ -216,15 +217,15 @@ def bucketed(stages: int) -> tuple[list[Any], dict[str, Tensor]]:
     copies = pipe.engine.replicas
     assert copies is not None
     copies._group = Recording(copies._group, events)
-    backward = pipe.stage.backward
+    backward = pipe.held.backward
 
-    def noted(i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
+    def noted(cell: Cell, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
         events.append("B begins")
-        result = backward(i, gradients)
+        result = backward(cell, gradients)
         events.append("B ends")
         return result
 
-    pipe.stage.backward = noted
+    pipe.held.backward = noted
     pipe.train_step(*batch("plain", pipe.replica), PLAIN)
     pipe.close()
     replicas.BUCKET = before

@@ -7,9 +7,9 @@ from torch import nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.core.memory import LiveBytes
-from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
-from repro.gpipe.schedule.kinds import EXECUTED
+from repro.gpipe.schedule.kinds import EXECUTED, SCHEDULES
 
 N, C, M = 10, 3, 4
 MSE = nn.functional.mse_loss
@@ -73,7 +73,7 @@ def test_the_mini_batch_is_seen_once(name, checkpoint, twice):
     pipe = pipeline(Twice(norm) if twice else norm, checkpoint=checkpoint)
 
     def record(_module, args):
-        statistics = pipe.stage.statistics
+        statistics = pipe.held.statistics
         assert statistics is not None
         (in_forward if statistics.counting else again).append(args[0].detach().clone())
 
@@ -213,12 +213,12 @@ def bytes_of_statistics(m, width=1000):
     norms = nn.Sequential(
         nn.BatchNorm1d(width), nn.BatchNorm1d(width), Twice(nn.BatchNorm1d(width))
     )
-    stage = Stage({0: norms}, ["0"], torch.device("cpu"), 0)
+    held = HeldStages({0: {0: norms}}, ["0"], torch.device("cpu"), 0)
     x = torch.randn(4, width)
-    with LiveBytes() as live, once_per_mini_batch(stage.module.modules()) as stage.statistics:
+    with LiveBytes() as live, once_per_mini_batch(held.module.modules()) as held.statistics:
         for i in range(m):
-            stage.forward(i, x, keep=False)
-        return live.now, stage.statistics.nbytes
+            held.forward((0, i), x, keep=False)
+        return live.now, held.statistics.nbytes
 
 
 def test_memory_of_statistics_does_not_grow_with_micro_batches():
@@ -233,13 +233,22 @@ def test_the_same_bits_for_every_schedule_and_checkpoint_mode():
     """F runs in the same order in all of them; in float64, which hides no bit."""
     states = {}
     for schedule in EXECUTED:
+        held = 2 if SCHEDULES[schedule].interleaved else 1
         for checkpoint in ("always", "except_last", "never"):
             norms = nn.Sequential(
                 nn.BatchNorm2d(C),
                 Twice(nn.BatchNorm2d(C)),
                 nn.InstanceNorm2d(C, track_running_stats=True),
             )
-            pipe = pipeline(norms.double(), checkpoint=checkpoint, schedule=schedule)
+            pipe = Pipeline(
+                [norms.double(), nn.Identity()],
+                stages=1,
+                micro_batches=M,
+                checkpoint=checkpoint,
+                schedule=schedule,
+                stages_per_rank=held,
+                device="cpu",
+            )
             x, y = batch(2)
             pipe.train_step(x.double(), y.double(), MSE)
             states[schedule, checkpoint] = snapshot(norms)
@@ -253,10 +262,11 @@ def test_the_same_bits_wherever_a_norm_lies_among_others(width):
     """A stage's norms are merged together, and which ones these are depends on K."""
     alone, second = nn.BatchNorm2d(C).double(), nn.BatchNorm2d(C).double()
     x, _ = batch(2)
-    for stage in (Stage({0: alone}, ["0"], torch.device("cpu"), 0), beside(second, width)):
-        with once_per_mini_batch(stage.module.modules()) as stage.statistics:
+    of_one = HeldStages({0: {0: alone}}, ["0"], torch.device("cpu"), 0)
+    for held in (of_one, beside(second, width)):
+        with once_per_mini_batch(held.module.modules()) as held.statistics:
             for i, part in enumerate(x.double().tensor_split(M)):
-                stage.forward(i, part, keep=False)
+                held.forward((0, i), part, keep=False)
     assert all(torch.equal(snapshot(second)[key], value) for key, value in snapshot(alone).items())
 
 
@@ -274,7 +284,7 @@ class Aside(nn.Module):
 
 def beside(norm, width):
     """A stage with a norm behind one of another width."""
-    return Stage({0: Aside(width), 1: norm}, ["0", "1"], torch.device("cpu"), 0)
+    return HeldStages({0: {0: Aside(width), 1: norm}}, ["0", "1"], torch.device("cpu"), 0)
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "never"])

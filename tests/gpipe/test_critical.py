@@ -7,16 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.gpipe.schedule.critical import by_kind, by_stage, critical_path
-from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, make_schedule
+from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 SHORT = {"setup": "s", "transfer": "t", "gap": "g"}
 K, M = st.integers(1, 5), st.integers(1, 6)
-schedules = st.builds(
-    make_schedule, st.sampled_from(EXECUTED), K, M, st.sampled_from(CHECKPOINTS)
-) | st.builds(make_schedule, st.just("zb-h1"), K, M, st.just("never"))
+ONE_STAGE = [name for name in EXECUTED if not SCHEDULES[name].interleaved]  # on each rank
+schedules = st.builds(make_schedule, st.sampled_from(ONE_STAGE), K, M, st.sampled_from(CHECKPOINTS))
+schedules |= st.builds(make_schedule, st.just("zb-h1"), K, M, st.just("never"))
+schedules |= st.builds(
+    lambda K, M, checkpoint, held: make_schedule("interleaved-1f1b", K * held, M, checkpoint, held),
+    *(K, M, st.sampled_from(CHECKPOINTS), st.integers(2, 3)),
+)
 
 
 def drawn(legs):
@@ -114,7 +118,9 @@ def test_ties_go_to_the_stage_itself():
 def test_legs_abut_and_sum_to_the_step(schedule, data):
     seconds = st.floats(0, 10, allow_subnormal=False)
     costs = {
-        action: data.draw(seconds) for j in range(schedule.stages) for action in schedule.work(j)
+        action: data.draw(seconds)
+        for j in range(len(schedule.ranks))
+        for action in schedule.work(j)
     }
     costs[schedule.ranks[0][0]] += 1.0  # a step takes some time
     transfer = data.draw(seconds)
@@ -143,11 +149,12 @@ def test_spans_anywhere_end_and_still_abut(schedule, data):
     """Clocks that disagree, spans that overlap or are missing: no schedule makes these."""
     moment = st.floats(-5, 5, allow_subnormal=False)
     spans = []
-    for j in range(schedule.stages):
+    for j in range(len(schedule.ranks)):
         for a in schedule.work(j):
             start, end = sorted((data.draw(moment), data.draw(moment)))
             spans.append(Span(a.kind, a.stage, a.micro_batch, start, end))
-    timeline = Timeline(tuple(spans[data.draw(st.integers(0, 1)) :]), schedule.stages)
+    spans = spans[data.draw(st.integers(0, 1)) :]
+    timeline = Timeline(tuple(spans), schedule.stages, schedule.stages_per_rank)
     legs = critical_path(timeline, schedule)
     if timeline.step_time:
         holds(legs, timeline)

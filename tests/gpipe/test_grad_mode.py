@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from repro.gpipe import Pipeline
 from repro.gpipe.core.microbatch import flatten
-from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.exact.grad_mode import OperatorLog
 from repro.models import build as build_model
 
@@ -63,6 +63,7 @@ LAYERS: dict[str, list[Callable[[], nn.Module]]] = {
         lambda: nn.Bilinear(W, W, W),
     ],
 }
+CELL = (1, 0)  # stage and micro-batch
 CASES = [(shape, n) for shape, layers in LAYERS.items() for n in range(len(layers))]
 
 
@@ -70,17 +71,17 @@ def forward_and_recompute(
     modules: list[nn.Module], inputs: Any, steps: int = 2
 ) -> tuple[Tensor, Tensor]:
     """What the F of the last of some steps makes, and what its R does."""
-    stage = Stage(
-        dict(enumerate(modules)), [str(n) for n in range(len(modules))], torch.device("cpu"), 0
+    held = HeldStages(
+        {1: dict(enumerate(modules))}, [str(n) for n in range(len(modules))], torch.device("cpu"), 0
     )
     sent: Any = None
     for step in range(steps):
-        stage.begin_step(step)
-        with stage.generators_preserved(watch=False):
-            sent = stage.forward(0, inputs, keep=False)
-            assert stage.kept[0].outputs is None, "no graph is kept"
-            stage.recompute(0)
-    recomputed = stage.kept[0].outputs
+        held.begin_step(step)
+        with held.generators_preserved(watch=False):
+            sent = held.forward(CELL, inputs, keep=False)
+            assert held.kept[CELL].outputs is None, "no graph is kept"
+            held.recompute(CELL)
+    recomputed = held.kept[CELL].outputs
     assert recomputed is not None
     return flatten(sent)[0][0], recomputed[0]
 
@@ -127,15 +128,15 @@ def test_a_layer_that_goes_to_eval_mode_later():
     """Attention takes its fast path only then."""
     torch.manual_seed(1)
     module = encoder(batch_first=True)
-    stage = Stage({0: module}, ["0"], torch.device("cpu"), 0)
+    held = HeldStages({1: {0: module}}, ["0"], torch.device("cpu"), 0)
     x = torch.randn(SHAPES["sequence"])
     for step in range(4):
         module.train(step < 2)
-        stage.begin_step(step)
-        with stage.generators_preserved(watch=False):
-            sent = stage.forward(0, x, keep=False)
-            stage.recompute(0)
-        recomputed = stage.kept[0].outputs
+        held.begin_step(step)
+        with held.generators_preserved(watch=False):
+            sent = held.forward(CELL, x, keep=False)
+            held.recompute(CELL)
+        recomputed = held.kept[CELL].outputs
         assert recomputed is not None
         assert torch.equal(sent, recomputed[0]), step
 
@@ -160,20 +161,20 @@ def test_a_layer_that_lets_gradients_through_later(freezes):
     """No boundary shows it, but layers behind it may choose other kernels."""
     switched = Switched(freezes)
     modules = {0: switched, 1: encoder(batch_first=True).eval().requires_grad_(False)}
-    stage = Stage(modules, ["0", "1"], torch.device("cpu"), 0)
-    stage.begin_step(0)
+    held = HeldStages({1: modules}, ["0", "1"], torch.device("cpu"), 0)
+    held.begin_step(0)
     x = torch.randn(SHAPES["sequence"])
     for on, unexpected in ((False, False), (True, True), (True, False)):
         switched.on = on
-        stage.begin_step(0)
-        with stage.generators_preserved(watch=False):
-            sent = stage.forward(0, x, keep=False)
-            stage.recompute(0)
-        stage.end_step()
+        held.begin_step(0)
+        with held.generators_preserved(watch=False):
+            sent = held.forward(CELL, x, keep=False)
+            held.recompute(CELL)
+        held.end_step()
         if freezes and not on:
             continue  # the layer is frozen from its first forward on
-        assert bool(stage.unexpected) == unexpected
-        recomputed = stage.kept[0].outputs
+        assert bool(held.unexpected) == unexpected
+        recomputed = held.kept[CELL].outputs
         assert recomputed is not None
         assert unexpected or torch.equal(sent, recomputed[0])
 
@@ -200,4 +201,4 @@ def test_the_papers_models_need_no_graph_in_f(name):
     model = build_model(name, **args)
     pipe = Pipeline(model.layers, 1, 2, device="cpu")
     pipe.train_step(*model.batch(4, 0), model.loss, torch.optim.SGD(pipe.parameters(), lr=0.1))
-    assert [trial.needs_no_graph for trial in pipe.stage._trials.values()] == [True]
+    assert [trial.needs_no_graph for trial in pipe.held._trials.values()] == [True]

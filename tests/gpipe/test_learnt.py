@@ -115,7 +115,7 @@ def test_inputs_with_a_graph_get_their_gradient_once():
 
 
 def test_only_so_many_signatures_are_remembered():
-    signatures = Signatures(micro_batches=2**12)
+    signatures = Signatures(messages=2**12)
     for number in range(40):
         signatures.keep(number, Learnt())
         signatures.keep(0, Learnt())

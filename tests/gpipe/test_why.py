@@ -6,16 +6,20 @@ from hypothesis import strategies as st
 
 from repro.gpipe.schedule import what_if as whatif
 from repro.gpipe.schedule.actions import COMPUTE
-from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, make_schedule
+from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES, make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.gpipe.schedule.what_if import Costs, Why
 
 UNIT = {"F": 1.0, "R": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 K, M = st.integers(1, 4), st.integers(1, 6)
-schedules = st.builds(
-    make_schedule, st.sampled_from(EXECUTED), K, M, st.sampled_from(CHECKPOINTS)
-) | st.builds(make_schedule, st.just("zb-h1"), K, M, st.just("never"))
+ONE_STAGE = [name for name in EXECUTED if not SCHEDULES[name].interleaved]  # on each rank
+schedules = st.builds(make_schedule, st.sampled_from(ONE_STAGE), K, M, st.sampled_from(CHECKPOINTS))
+schedules |= st.builds(make_schedule, st.just("zb-h1"), K, M, st.just("never"))
+schedules |= st.builds(
+    lambda K, M, checkpoint, held: make_schedule("interleaved-1f1b", K * held, M, checkpoint, held),
+    *(K, M, st.sampled_from(CHECKPOINTS), st.integers(2, 3)),
+)
 
 
 def explained(schedule, duration=lambda action: UNIT[action.kind], transfer=0.0, examples=None):

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repro.gpipe.checkpoint import optimizer_state
-from repro.gpipe.core.layers import names
 from repro.io.untrusted import LARGE, from_json, open_regular, read_text, short
 
 FORMAT = 2
@@ -54,7 +53,6 @@ class StagePart:
     file: str
     written: Written
     host: str
-    layers: list[str]
     kinds: dict[str, Kind]
     optimizer: str | None
 
@@ -72,8 +70,8 @@ class StageFile:
 class Index:
     """The content of the index.
 
-    `stages` is K. Files and layers are in layer order. `digest` is of all other fields, and empty
-    until the index is written.
+    `stages` is K, the number of ranks and of files. Layers are in layer order. `digest` is of all
+    other fields, and empty until the index is written.
     """
 
     format: int
@@ -106,14 +104,17 @@ def write_part(path: Path, module: nn.Sequential, optimizer: Optimizer | None) -
         file=path.name,
         written=written,
         host=socket.gethostname(),
-        layers=names(module),
         kinds={key: kind_of(value) for key, value in model.items()},
         optimizer=None if optimizer is None else type(optimizer).__qualname__,
     )
 
 
 def commit(
-    folder: Path, parts: Sequence[StagePart], step: int, extra: Mapping[str, Any] | None
+    folder: Path,
+    parts: Sequence[StagePart],
+    layers: Sequence[str],
+    step: int,
+    extra: Mapping[str, Any] | None,
 ) -> None:
     """Write the index, which names the parts. Until its rename the old checkpoint is valid.
 
@@ -137,7 +138,7 @@ def commit(
         format=FORMAT,
         step=step,
         stages=len(parts),
-        layers=[name for part in parts for name in part.layers],
+        layers=[*layers],
         optimizer=optimizers[0] if optimizers else None,
         extra=dict(extra or {}),
         files={

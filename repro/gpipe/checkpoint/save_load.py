@@ -57,6 +57,7 @@ def save(
     rank: int,
     gather: Gather,
     module: nn.Sequential,
+    layers: Sequence[str],
     misfit: str = "",
     optimizer: Optimizer | None,
     step: int,
@@ -70,6 +71,7 @@ def save(
         rank: j, this stage.
         gather: one small object of each stage -> those of all stages, in order.
         module: this stage's layers, by their names in the unsplit model.
+        layers: the names of all layers of the unsplit model.
         misfit: why these are not the layers that were trained; or empty.
         optimizer: of their parameters, or None.
         step: training steps done.
@@ -98,7 +100,7 @@ def save(
 
     def write_index() -> None:
         if rank == 0:
-            commit(path.parent, parts, step, extra)
+            commit(path.parent, parts, layers, step, extra)
 
     def delete_old_files() -> None:
         if rank == 0:
@@ -198,7 +200,10 @@ def whole_state_dict(folder: Path) -> dict[str, Any]:
     folder = Path(folder)
     index = read_index(folder)
     parts = [copy.deepcopy(read_part(folder, index, file)["model"]) for file in index.files]
-    return {key: value for part in parts for key, value in part.items()}
+    values = {key: value for part in parts for key, value in part.items()}
+    # A file may hold the layers of several stages, between which those of other files belong.
+    position = {name: n for n, name in enumerate(index.layers)}
+    return dict(sorted(values.items(), key=lambda item: position[item[0].split(".")[0]]))
 
 
 def own_part(

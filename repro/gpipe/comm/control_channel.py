@@ -80,9 +80,14 @@ class Wire:
 
     def send_object(self, value: object, stage: int) -> None:
         """Send an object that can be pickled."""
+        self.start_object(value, stage)()
+
+    def start_object(self, value: object, stage: int) -> Callable[[], object]:
+        """Start to send an object that can be pickled; call the result to wait for it."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        self._isend(_header("an object", data.numel(), 0, 0), stage)()
-        self._isend(data, stage)()
+        header_taken = self._isend(_header("an object", data.numel(), 0, 0), stage)
+        data_taken = self._isend(data, stage)
+        return lambda: (header_taken(), data_taken())
 
     def recv_object(self, stage: int) -> Any:
         """Receive an object of `send_object`; trusts the peer, a process of the same program.

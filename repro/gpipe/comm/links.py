@@ -1,4 +1,4 @@
-"""The links of one stage to its neighbours, and a measurement of their speed."""
+"""The links of one rank to its neighbours, and a measurement of their speed."""
 
 import time
 
@@ -19,14 +19,19 @@ _REPEATS = 4
 
 
 class Links:
-    """Up to four links: activations in from stage j-1 and out to j+1, gradients the other way.
+    """Up to four links: activations in from rank r-1 and out to r+1, gradients the other way.
 
     Args:
-        wire: the control channel of this stage. Its neighbours must make their links at the same
+        wire: the control channel of this rank. Its neighbours must make their links at the same
             point of their programs.
-        device: where this stage keeps its tensors.
+        device: where this rank keeps its tensors.
         transport: one of `transport.TRANSPORTS`.
-        throttle: the most that each link may do, the same on every stage; None: no limit.
+        throttle: the most that each link may do, the same on every rank; None: no limit.
+        ring: whether the last rank is also linked to the first, as where ranks hold several stages.
+
+    Attributes:
+        before: the rank that sends activations here, if any.
+        after: the rank that gets activations from here, if any.
 
     Raises:
         ValueError: if the transport does not exist, or the transport or a throttle is not possible
@@ -34,7 +39,13 @@ class Links:
     """
 
     def __init__(
-        self, wire: Wire, device: torch.device, transport: str, throttle: LinkSpeed | None = None
+        self,
+        wire: Wire,
+        device: torch.device,
+        transport: str,
+        throttle: LinkSpeed | None = None,
+        *,
+        ring: bool = False,
     ) -> None:
         one_of("transport", transport, TRANSPORTS)
         device_types = {"shm": ["cpu"], "gloo": ["cpu", "cuda"]}.get(transport, [device.type])
@@ -47,8 +58,10 @@ class Links:
         if throttle is not None:
             refuse_impossible(throttle, wire, device)
         self.wire = wire
-        self.before = wire.rank - 1 if wire.rank else None
-        self.after = wire.rank + 1 if wire.rank + 1 < wire.stages else None
+        is_first, is_last = wire.rank == 0, wire.rank == wire.stages - 1
+        ring = ring and wire.stages > 1
+        self.before = (wire.rank - 1) % wire.stages if ring or not is_first else None
+        self.after = (wire.rank + 1) % wire.stages if ring or not is_last else None
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
         self.outbox = BusyOutbox() if throttle and not throttle.overlap else Outbox()
@@ -57,7 +70,9 @@ class Links:
         self._all: list[Link] = []
 
         def link(neighbour: int, tag: int, *, outgoing: bool) -> Link:
-            new = connect(wire, neighbour, tag, device, outgoing=outgoing, transport=transport)
+            new = connect(
+                wire, neighbour, tag, device, outgoing=outgoing, transport=transport, ring=ring
+            )
             # NCCL makes a communicator at its first use, when both ends wait for each other. One
             # byte is sent now, so that this happens here and not inside a schedule.
             greeting = torch.zeros(1, dtype=torch.uint8, device=device)
@@ -73,12 +88,17 @@ class Links:
             self._all.append(new)
             return new
 
-        if self.before is not None:
+        # Both ends of a link wait for each other. So the first rank begins with the next one, or
+        # all ranks of a ring would wait for the rank before.
+        if self.before is not None and not is_first:
             self.activations_in = link(self.before, ACTIVATION, outgoing=False)
             self.gradients_out = link(self.before, GRADIENT, outgoing=True)
         if self.after is not None:
             self.activations_out = link(self.after, ACTIVATION, outgoing=True)
             self.gradients_in = link(self.after, GRADIENT, outgoing=False)
+        if self.before is not None and is_first:
+            self.activations_in = link(self.before, ACTIVATION, outgoing=False)
+            self.gradients_out = link(self.before, GRADIENT, outgoing=True)
 
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
@@ -95,21 +115,22 @@ class Links:
             link.close()
 
     def speed(self) -> LinkSpeed:
-        """Speed of the link to stage j+1, from messages there and back; free on the last stage.
+        """Speed of the link to rank r+1, from messages there and back; free on the last rank.
 
-        Every stage calls it. The stages take turns: each answers stage j-1, then asks stage j+1.
+        Every rank calls it. The ranks take turns: each answers rank r-1, then asks rank r+1.
         """
+        is_first, is_last = self.wire.rank == 0, self.wire.rank == self.wire.stages - 1
         fastest: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
         messages = [
             torch.zeros(size, dtype=torch.uint8, device=self._device)
             for size in fastest
             for _ in range(_REPEATS)
         ]
-        if self.before is not None:
+        if not is_first:
             for message in messages:
                 received = self.activations_in.irecv(TensorMeta.of(message))()
                 self.outbox.send(self.gradients_out, [received])
-        if self.after is not None:
+        if not is_last:
             for message in messages:
                 arriving = self.gradients_in.irecv(TensorMeta.of(message))
                 start = time.perf_counter()
@@ -118,7 +139,7 @@ class Links:
                 one_way = (time.perf_counter() - start) / 2
                 fastest[len(message)] = min(fastest[len(message)], one_way)
         self.flush()
-        if self.after is None:
+        if is_last:
             return LinkSpeed(overlap=self._overlap)
         # A straight line through the two sizes: its slope is 1 / bandwidth, its start the latency.
         slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)

@@ -1,4 +1,4 @@
-"""A stage's use of its links during a step: receives posted ahead, sends in the background."""
+"""A rank's use of its links during a step: receives posted ahead, sends in the background."""
 
 import queue
 import threading
@@ -12,6 +12,7 @@ from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.message import MessageMeta
 from repro.gpipe.comm.transport import Link
 from repro.gpipe.core.microbatch import Tree, unflatten
+from repro.gpipe.schedule.actions import Cell
 
 
 class Inbox:
@@ -19,9 +20,9 @@ class Inbox:
 
     Args:
         link: the link that carries them.
-        order: micro-batches in the order in which the neighbour sends them.
-        metas: micro-batch -> description of its message; may be filled while the step runs.
-        learn_from: control channel and stage that send each description before its message, which
+        order: what needs the messages, in the order in which the neighbour sends them.
+        metas: description of the message for each of these; may be filled while the step runs.
+        learn_from: control channel and rank that send each description before its message, which
             fills `metas`; None if the descriptions are known.
         ahead: number of receives to keep posted; each one occupies memory.
     """
@@ -29,8 +30,8 @@ class Inbox:
     def __init__(
         self,
         link: Link,
-        order: Sequence[int],
-        metas: dict[int, MessageMeta],
+        order: Sequence[Cell],
+        metas: dict[Cell, MessageMeta],
         learn_from: tuple[Wire, int] | None = None,
         ahead: int = 2,
     ) -> None:
@@ -39,40 +40,45 @@ class Inbox:
         self._learn_from = learn_from
         self._ahead = ahead
         self._todo = deque(order)
-        self._posted: deque[tuple[int, list[Callable[[], Tensor]]]] = deque()
-        self._arrived: dict[int, list[Tensor]] = {}
+        self._posted: deque[tuple[Cell, list[Callable[[], Tensor]]]] = deque()
+        self._arrived: dict[Cell, list[Tensor]] = {}
         self.post()
 
     def post(self) -> None:
         """Post the next receives whose shapes are known."""
         while self._todo and len(self._posted) < self._ahead and self._todo[0] in self.metas:
-            i = self._todo.popleft()
-            self._posted.append((i, [self.link.irecv(m) for m in self.metas[i].tensors]))
+            cell = self._todo.popleft()
+            self._posted.append((cell, [self.link.irecv(m) for m in self.metas[cell].tensors]))
 
-    def take(self, i: int) -> list[Tensor]:
-        """Wait for the message of micro-batch i."""
-        while i not in self._arrived:
+    def take(self, cell: Cell) -> list[Tensor]:
+        """Wait for the message that this stage needs for this micro-batch."""
+        while cell not in self._arrived:
             if self._learn_from is not None and not self._posted:
                 wire, neighbour = self._learn_from
                 meta = wire.recv_object(neighbour)
                 assert isinstance(meta, MessageMeta)
                 self.metas[self._todo[0]] = meta
             self.post()
-            j, arriving = self._posted.popleft()
-            self._arrived[j] = [
-                m.restored(wait()) for m, wait in zip(self.metas[j].tensors, arriving, strict=True)
+            next_cell, arriving = self._posted.popleft()
+            metas = self.metas[next_cell].tensors
+            self._arrived[next_cell] = [
+                meta.restored(wait()) for meta, wait in zip(metas, arriving, strict=True)
             ]
             self.post()
-        return self._arrived.pop(i)
+        return self._arrived.pop(cell)
 
-    def take_tree(self, i: int) -> Tree:
-        """Wait for the message of micro-batch i, as a tree whose tensors are autograd leaves."""
-        tensors = self.take(i)
-        meta = self.metas[i]
-        leaves = [
-            t.requires_grad_(m.requires_grad) for t, m in zip(tensors, meta.tensors, strict=True)
-        ]
-        return unflatten(leaves, meta.skeleton)
+    def take_tree(self, cell: Cell) -> Tree:
+        """Wait for the message, as a tree whose tensors are autograd leaves."""
+        return as_leaves(self.take(cell), self.metas[cell])
+
+
+def as_leaves(tensors: Sequence[Tensor], meta: MessageMeta) -> Tree:
+    """The tensors of a message in its structure, as autograd leaves."""
+    leaves = [
+        tensor.requires_grad_(described.requires_grad)
+        for tensor, described in zip(tensors, meta.tensors, strict=True)
+    ]
+    return unflatten(leaves, meta.skeleton)
 
 
 class Outbox:

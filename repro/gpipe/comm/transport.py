@@ -5,8 +5,8 @@ Its kind depends on where the two stages are:
 
     shared memory   tensors on the CPU, both stages on one host: the sender makes the only copy
     gloo            tensors on the CPU, any two hosts
-    NCCL            every stage has its own GPU: one communicator for each neighbour and direction,
-                    so that a receive that is posted ahead does not block a send
+    NCCL            every rank has its own GPU: one communicator for each link, so that a receive
+                    that is posted ahead does not block a send
     host-staged     stages that share a GPU: through pinned host memory and gloo, with the copies
                     on a CUDA stream of their own
 """
@@ -207,26 +207,49 @@ class Staged(Link):
 
 
 @cache
-def nccl_pairs(world: int) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """One communicator per neighbour and direction; all ranks must call this at the same point."""
-    ordered: list[tuple[int, int]] = []
-    for rank in range(world - 1):
-        ordered += [(rank, rank + 1), (rank + 1, rank)]
-    groups = [dist.new_group(sorted(pair), backend="nccl", timeout=TIMEOUT) for pair in ordered]
-    return dict(zip(ordered, groups, strict=True))  # pyright: ignore[reportReturnType]
+def nccl_pairs(world: int, ring: int = 0) -> dict[tuple[int, int, int], dist.ProcessGroup]:
+    """One communicator for each link; all ranks must call this at the same point.
+
+    Args:
+        world: number of ranks.
+        ring: how many ranks form a ring, whose last one is linked to its first; 0 without rings.
+
+    Returns:
+        (from rank, to rank, tag) -> communicator. In a ring of two ranks activations and gradients
+            go the same way, and NCCL has no tags of its own.
+    """
+    pairs = [(rank, rank + 1) for rank in range(world - 1)]
+    if ring:
+        pairs += [(first + ring - 1, first) for first in range(0, world - ring + 1, ring)]
+    links: list[tuple[int, int, int]] = []
+    for rank, after in pairs:
+        links += [(rank, after, ACTIVATION), (after, rank, GRADIENT)]
+    groups = [
+        dist.new_group(sorted((rank, other)), backend="nccl", timeout=TIMEOUT)
+        for rank, other, _ in links
+    ]
+    return dict(zip(links, groups, strict=True))  # pyright: ignore[reportReturnType]
 
 
 def connect(
-    wire: Wire, neighbour: int, tag: int, device: torch.device, *, outgoing: bool, transport: str
+    wire: Wire,
+    neighbour: int,
+    tag: int,
+    device: torch.device,
+    *,
+    outgoing: bool,
+    transport: str,
+    ring: bool = False,
 ) -> Link:
     """Make one direction; the neighbour must make its end at the same point of its own program.
 
     Args:
-        wire: the control channel of this stage.
-        neighbour: the other stage, j-1 or j+1.
+        wire: the control channel of this rank.
+        neighbour: the other rank, r-1 or r+1.
         tag: ACTIVATION or GRADIENT, plus STAMPS for stamps.
-        device: where this stage keeps its tensors.
-        outgoing: whether this stage sends.
+        device: where this rank keeps its tensors.
+        outgoing: whether this rank sends.
+        ring: whether the last rank is also linked to the first.
         transport: "auto" takes the fastest kind that is possible; "shm" takes shared memory only;
             "gloo" takes gloo only, with tensors of a GPU copied through pinned host memory.
 
@@ -235,9 +258,15 @@ def connect(
     """
     peer = wire.world_rank(neighbour)
     if device.type == "cuda" and transport != "gloo" and "nccl" in dist.get_backend_config():
-        rank = wire.world_rank(wire.rank)
+        rank, world = wire.world_rank(wire.rank), dist.get_world_size()
+        if ring and world % wire.stages:
+            raise ValueError(
+                f"stages={wire.stages}: with several stages on each rank, NCCL needs all {world} "
+                "processes in pipelines; start a multiple of the stages, or try transport='gloo'"
+            )
         pair = (rank, peer) if outgoing else (peer, rank)
-        return Nccl(peer, nccl_pairs(dist.get_world_size())[pair], device)
+        groups = nccl_pairs(world, wire.stages if ring else 0)
+        return Nccl(peer, groups[*pair, tag], device)
     if device.type != "cpu":
         return Staged(Gloo(peer, tag, pinned=True), device)
     if transport != "gloo":

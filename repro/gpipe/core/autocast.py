@@ -10,17 +10,17 @@ from contextlib import contextmanager
 
 import torch
 
-from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.stage import HeldStages
 
 
 @contextmanager
-def left_for_a_step(stage: Stage) -> Iterator[None]:
-    """Leave the caller's region, if there is one; `stage` enters it again for its layers."""
-    kind = stage.device.type
+def left_for_a_step(held: HeldStages) -> Iterator[None]:
+    """Leave the caller's region, if there is one; `held` enters it again for its layers."""
+    kind = held.device.type
     if not torch.is_autocast_enabled(kind):
         yield
         return
-    stage.autocast = torch.get_autocast_dtype(kind)
+    held.autocast = torch.get_autocast_dtype(kind)
     # The region caches weights in the lower precision until its end, and there may be many steps in
     # one region.
     torch.clear_autocast_cache()
@@ -28,5 +28,5 @@ def left_for_a_step(stage: Stage) -> Iterator[None]:
         with torch.autocast(kind, enabled=False):
             yield
     finally:
-        stage.autocast = None
+        held.autocast = None
         torch.clear_autocast_cache()

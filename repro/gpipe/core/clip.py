@@ -12,13 +12,13 @@ from repro.gpipe.errors import RefusedError, within
 
 @torch.no_grad()
 def clip_grad_norm_(
-    parameters: Sequence[nn.Parameter],
+    parameters: Sequence[Sequence[nn.Parameter]],
     max_norm: float,
     norm_type: float,
     *,
     updated: bool,
     everyone: Wire,
-    stages: int,
+    ranks: int,
 ) -> Tensor:
     """Scale the gradients so that their norm over all stages is at most `max_norm`.
 
@@ -26,12 +26,12 @@ def clip_grad_norm_(
     the total. So the total has the same bits for every K. Call it on every rank.
 
     Args:
-        parameters: of this stage, in layer order.
+        parameters: of each stage of this rank, in layer order.
         max_norm: at least 0; inf only measures.
         norm_type: above 0, or inf for the largest absolute value.
         updated: whether these gradients have been used for an update already.
-        everyone: all stages of all replicas.
-        stages: K. Replicas have equal gradients, so those of the first replica count.
+        everyone: all ranks of all replicas.
+        ranks: K. Replicas have equal gradients, so those of the first replica count.
 
     Returns:
         The total norm before clipping: a scalar on the CPU.
@@ -40,7 +40,7 @@ def clip_grad_norm_(
         ValueError: if an argument is out of range or differs between ranks, or after an update.
     """
     arguments: dict[str, float] = {}
-    problem, norms = "", torch.zeros(0)
+    problem, norms = "", [torch.zeros(0) for _ in parameters]
     try:
         arguments = {
             "max_norm": _to_float("max_norm", max_norm),
@@ -50,7 +50,7 @@ def clip_grad_norm_(
             raise ValueError(
                 "norm_type=0.0: must be above 0; use 2.0, or inf for the largest value"
             )
-        norms = _norms(parameters, arguments["norm_type"])
+        norms = [_norms(of_stage, arguments["norm_type"]) for of_stage in parameters]
     except ValueError as error:
         problem = str(error)
 
@@ -71,12 +71,15 @@ def clip_grad_norm_(
                 "without an optimizer, then clip_grad_norm_, then optimizer.step()"
             )
 
-    # Empty tensors are left out, because torch.cat would consider their dtype.
-    filled = [norms for *_, norms in gathered[:stages] if norms.numel()]
+    # In layer order: the first stage of each rank, then the second of each. Empty tensors are left
+    # out, because torch.cat would consider their dtype.
+    of_ranks = [norms for *_, norms in gathered[:ranks]]
+    by_stage = [norms for of_stages in zip(*of_ranks, strict=True) for norms in of_stages]
+    filled = [norms for norms in by_stage if norms.numel()]
     total = torch.zeros(())
     if filled:
         total = torch.linalg.vector_norm(torch.cat(filled), arguments["norm_type"])
-    clipped = [p for p in parameters if p.grad is not None]
+    clipped = [p for of_stage in parameters for p in of_stage if p.grad is not None]
     if clipped:
         on_device = total.to(clipped[0].device)
         torch.nn.utils.clip_grads_with_norm_(clipped, arguments["max_norm"], on_device)

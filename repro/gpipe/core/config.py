@@ -7,7 +7,7 @@ from typing import Any
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.schedule.actions import Schedule
-from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.kinds import check_counts, make_schedule
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PipelineConfig:
     `RunSpec` of the harness has one.
 
     Attributes:
-        stages: K.
+        stages: K, the number of ranks, which each run one stage or `stages_per_rank` of them.
         micro_batches: M.
         replicas: D copies of the pipeline.
         balance: layers of each stage, or what to make even: "parameters", "uniform" counts,
@@ -29,6 +29,7 @@ class PipelineConfig:
         schedule: a name in `repro.gpipe.schedule.kinds.SCHEDULES`.
         transport: of messages between processes: "auto", "shm" or "gloo".
         throttle: limit of the links between stages; None: as fast as the machine.
+        stages_per_rank: 1, or at least 2 for an interleaved schedule.
     """
 
     stages: int
@@ -40,11 +41,17 @@ class PipelineConfig:
     schedule: str = "gpipe"
     transport: str = "auto"
     throttle: LinkSpeed | None = None
+    stages_per_rank: int = 1
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The settings by name, as `Pipeline` takes them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def total_stages(self) -> int:
+        """Stages of all ranks together; K where each rank runs one."""
+        return self.stages * self.stages_per_rank
 
     @property
     def processes(self) -> int:
@@ -55,6 +62,14 @@ class PipelineConfig:
         """Every action of every rank.
 
         Raises:
-            ValueError: one line, for an unknown schedule, or for K or M out of range.
+            ValueError: one line, for an unknown schedule, or for K, M or the stages of a rank out
+                of range.
         """
-        return make_schedule(self.schedule, self.stages, self.micro_batches, self.checkpoint)
+        check_counts(stages=self.stages, stages_per_rank=self.stages_per_rank)
+        return make_schedule(
+            self.schedule,
+            self.total_stages,
+            self.micro_batches,
+            self.checkpoint,
+            self.stages_per_rank,
+        )

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
-from repro.gpipe.comm.mailbox import Inbox
-from repro.gpipe.comm.message import MessageMeta, overlapping, settled
+from repro.gpipe.comm.mailbox import Inbox, as_leaves
+from repro.gpipe.comm.message import MessageMeta, copied, overlapping, settled
 from repro.gpipe.core.learnt import Learnt, Signatures
 from repro.gpipe.core.loss import Head, Loss, LossModule, Weighted
 from repro.gpipe.core.microbatch import (
@@ -30,27 +30,24 @@ from repro.gpipe.core.microbatch import (
 from repro.gpipe.core.recorder import Recorder
 from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.scaler import GradScaler
-from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import EveryRankError, NonFiniteError, RefusedError
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
 from repro.gpipe.exact.nonfinite import all_finite
 from repro.gpipe.exact.rollback import undone_if_it_fails
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
-from repro.gpipe.schedule.actions import Action, Program, Schedule
+from repro.gpipe.schedule.actions import Action, Cell, Program, Schedule
 
 _log = logging.getLogger(__name__)
 
-# What the first stage announces of a step: signature of its inputs, 1 if the step learns, N.
+# What the first rank announces of a step: signature of its inputs, 1 if the step learns, N.
 _Announced = tuple[int, int, int]
 _REFUSED: _Announced = (0, 0, 0)  # its inputs are wrong, and there is no step
-# How a step went on one stage. The greatest of all stages counts.
+# How a step went on one rank. The greatest of all ranks counts.
 _GOOD, _NON_FINITE, _UNEXPECTED, _FORBIDDEN = range(4)
-# What a stage does with its gradients: bits, so that all stages' are known together.
+# What a rank does with its gradients: bits, so that all ranks' are known together.
 _NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS = 0, 1, 2
-
-
-def _nothing() -> None: ...
 
 
 class _UnexpectedStepError(EveryRankError):
@@ -58,53 +55,58 @@ class _UnexpectedStepError(EveryRankError):
 
 
 class Engine:
-    """Executes one stage's actions of each step.
+    """Executes one rank's actions of each step.
 
-    What crosses the boundaries is learnt once for each signature of the inputs. The first stage
+    What crosses the boundaries is learnt once for each signature of the inputs. The first rank
     announces the signature to the others ahead of the data. If it is new, every message brings its
     description, and the next steps post their receives ahead.
 
     A step may differ from the one that was learnt from: a layer was frozen, say, or works in place
-    now. Such a step is undone on all stages and done once more, learning.
+    now. Such a step is undone on all ranks and done once more, learning.
 
     Args:
-        stage: the layers that run here.
+        held: the stages that run here.
         links: to the neighbours.
+        stages: of all ranks together.
         micro_batches: M.
-        replicas: the other copies of this stage, if there are any.
-        everyone: all stages of all replicas, which agree how a step went before any of them
+        replicas: the other copies of this rank, if there are any.
+        everyone: all ranks of all replicas, which agree how a step went before any of them
             updates.
         refuse_nonfinite: whether a step whose loss or gradients are not finite is refused.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        held: HeldStages,
         links: Links,
+        stages: int,
         micro_batches: int,
         replicas: Replicas | None,
         everyone: Wire,
         *,
         refuse_nonfinite: bool,
     ) -> None:
-        self.stage = stage
+        self.held = held
         self.links = links
         self.wire = links.wire
         self.replicas = replicas
         self.everyone = everyone
         self.refuse_nonfinite = refuse_nonfinite
-        self.recorder = Recorder(links.wire.rank, stage.device)
+        self.recorder = Recorder(held.device)
         self.step = 0
-        self._rank = links.wire.rank
-        self._before, self._after = links.before, links.after
+        ranks, self._rank = links.wire.stages, links.wire.rank
+        # The first rank has the first stage and reads the inputs, the last one computes the loss.
+        self._is_first, self._is_last = self._rank == 0, self._rank == ranks - 1
+        self._last_stage = stages - 1
+        self._has_messages = ranks > 1
         self._micro_batches = micro_batches
-        self._signatures = Signatures(micro_batches)
-        self._loss_module: LossModule | None = None  # on the last stage, if the loss is a module
+        self._signatures = Signatures(micro_batches * (stages // ranks))
+        self._loss_module: LossModule | None = None  # on the last rank, if the loss is a module
         self._programs: dict[int, Program] = {}  # by the id of their schedule
-        self._parameters: list[nn.Parameter] = []  # of this stage, listed once a step
-        # Waits for the last announcement. It is kept, because gloo must not lose what it still
-        # sends if a step fails.
-        self._announcement_taken: Callable[[], object] = _nothing
+        self._parameters: list[nn.Parameter] = []  # of this rank, listed once a step
+        # Each waits until an announcement or a description is taken. They are kept, because gloo
+        # must not lose what it still sends if a step fails.
+        self._untaken: list[Callable[[], object]] = []
 
     @report_errors_to_all()
     def run(
@@ -122,11 +124,11 @@ class Engine:
         """Do one step of `schedule`; afterwards `loss` and `recorder` have its results.
 
         Raises:
-            NonFiniteError: on every stage, if loss or gradients are to be finite and are not.
+            NonFiniteError: on every rank, if loss or gradients are to be finite and are not.
                 Nothing has changed then.
         """
         if self.links.closed:
-            raise RefusedError(f"stage {self._rank}: this Pipeline is closed; make another one")
+            raise RefusedError(f"{status.who}: this Pipeline is closed; make another one")
         if torch.is_inference_mode_enabled() and not evaluate:
             raise RefusedError(
                 "train_step inside torch.inference_mode(): nothing there has a gradient; leave "
@@ -138,7 +140,6 @@ class Engine:
         self._program = self._programs[id(schedule)]
         self.evaluating = evaluate
         self._scaler = scaler
-        self.stage.takes_user_inputs = self._before is None
 
         attempt = partial(self._attempt, inputs, targets, loss_fn, optimizer)
         self.recorder.start(self.step, enabled=trace)
@@ -161,7 +162,7 @@ class Engine:
         status.action = None
 
     def loss(self) -> float:
-        """The mini-batch's mean loss over all replicas; every stage must call it."""
+        """The mini-batch's mean loss over all replicas; every rank must call it."""
         if self._agreed_loss is not None:
             return self._agreed_loss
         return self.wire.from_last(self._own_loss())
@@ -178,29 +179,29 @@ class Engine:
         """Try to do the step.
 
         Args:
-            inputs: of the mini-batch, on the first stage.
-            targets: of the mini-batch, on the last stage.
+            inputs: of the mini-batch, on the first rank.
+            targets: of the mini-batch, on the last rank.
             loss_fn: the mean loss of a micro-batch.
-            optimizer: of this stage's parameters.
+            optimizer: of this rank's parameters.
             learn: learn what crosses the boundaries even if it seems to be known.
 
         Raises:
-            _UnexpectedStepError: on every stage, if it was not as learnt on one of them.
+            _UnexpectedStepError: on every rank, if it was not as learnt on one of them.
         """
         self._forget_last_attempt()
         started, announced = self._agree_on_inputs(inputs, learn=learn)
         if optimizer is not None:
             optimizer.zero_grad()
         self._prepare_messages(announced)
-        if self._after is None:
+        if self._is_last:
             self._prepare_loss(targets, loss_fn, examples=announced[2])
-        if self.evaluating and self.stage.refused:
-            # A training step agrees with the other stages first.
-            raise ValueError(self.stage.refused)
+        if self.evaluating and self.held.refused:
+            # A training step agrees with the other ranks first.
+            raise ValueError(self.held.refused)
         self._gradient_use = _NO_GRADIENTS
         if any(p.requires_grad for p in self._parameters):
             self._gradient_use = _LEAVES_GRADIENTS if optimizer is None else _UPDATES
-        self.recorder.span("setup", -1, started)
+        self.recorder.span("setup", self._rank, -1, started)
 
         self._execute(optimizer)
 
@@ -211,16 +212,16 @@ class Engine:
         self.losses: dict[int, Tensor] = {}
         self.outputs: dict[int, Tree] = {}
         self._agreed_loss: float | None = None
-        # By micro-batch, from the action that makes or receives it to the one that sends or uses
-        # it.
-        self._received: dict[int, Tree] = {}
-        self._made: dict[int, Tree] = {}
-        self._gradients: dict[int, list[Tensor | None]] = {}
-        self._made_gradients: dict[int, list[Tensor | None]] = {}
-        self.stage.begin_step(self.step)
+        # By the stage and the micro-batch that make or need it, from the action that makes or
+        # receives it to the one that sends or uses it.
+        self._received: dict[Cell, Tree] = {}
+        self._made: dict[Cell, Tree] = {}
+        self._gradients: dict[Cell, list[Tensor | None]] = {}
+        self._made_gradients: dict[Cell, list[Tensor | None]] = {}
+        self.held.begin_step(self.step)
 
     def _execute(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Do the actions of this stage, one after the other."""
+        """Do the actions of this rank, one after the other."""
         do = {
             "F": self._forward,
             "R": self._recompute,
@@ -230,44 +231,43 @@ class Engine:
             "U": partial(self._update, optimizer),
         }
         with ExitStack() as self._work:  # closed by U; an evaluation has no U
-            self.stage.statistics = None
+            self.held.statistics = None
             if not self.evaluating:
                 gather = self.replicas.gather if self.replicas is not None else None
-                statistics = once_per_mini_batch(self.stage.modules, gather)
-                self.stage.statistics = self._work.enter_context(statistics)
+                statistics = once_per_mini_batch(self.held.modules, gather)
+                self.held.statistics = self._work.enter_context(statistics)
                 self._work.enter_context(self._undone_if_refused())
-            self._work.enter_context(self.stage.generators_preserved(watch=not self.evaluating))
+            self._work.enter_context(self.held.generators_preserved(watch=not self.evaluating))
             if self.replicas is not None and not self.evaluating:
                 self.replicas.begin(self._parameters)
             for action in self._program.actions:
                 status.action = action
                 do[action.kind](action)
 
-    # How a step begins: the stages agree on the inputs.
+    # How a step begins: the ranks agree on the inputs.
 
     def _agree_on_inputs(
         self, inputs: Tree, *, learn: bool
     ) -> tuple[float | torch.cuda.Event, _Announced]:
-        """The start of the step on this stage, and what the first stage announces of the inputs."""
-        if self._before is None:
+        """The start of the step on this rank, and what the first rank announces of the inputs."""
+        if self._is_first:
             started = self.recorder.now()
             announced = self._read_inputs(inputs, learn=learn)
         else:
-            announced = self.wire.announced(self._before, evaluate=self.evaluating)
-            started = self.recorder.now()  # only now: no stage starts before the first one
+            announced = self.wire.announced(self._rank - 1, evaluate=self.evaluating)
+            started = self.recorder.now()  # only now: no rank starts before the first one
         if announced == _REFUSED:
             reason = self._pass_on_refusal()
             if self.replicas is None:
                 raise RefusedError(reason)
             raise ValueError(reason)  # other replicas know nothing of it and wait for this one
-        if self._after is not None:
-            self._announcement_taken = self.wire.announce(
-                announced, self._after, evaluate=self.evaluating
-            )
+        if not self._is_last:
+            taken = self.wire.announce(announced, self._rank + 1, evaluate=self.evaluating)
+            self._untaken.append(taken)
         return started, announced
 
     def _read_inputs(self, inputs: Tree, *, learn: bool) -> _Announced:
-        """First stage: cut the mini-batch, and describe it for the other stages."""
+        """First rank: cut the mini-batch, and describe it for the other ranks."""
         try:
             refuse_uncuttable(unwrapped(inputs), "inputs")
             inputs = self._to_device(inputs)
@@ -288,7 +288,7 @@ class Engine:
             ]
         self._overlapping = overlapping(flatten(parts[0])[0]) if places else ()
         shapes = [(tuple(t.shape), t.stride(), str(t.dtype), t.requires_grad) for t in tensors]
-        text = repr((self.evaluating, self.stage.autocast, shapes, places, skeleton))
+        text = repr((self.evaluating, self.held.autocast, shapes, places, skeleton))
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest()) + 1
         known = self._signatures.get(signature)
         self._signatures.note_inputs(shapes, skeleton, new=known is None)
@@ -308,40 +308,39 @@ class Engine:
         return unflatten(leaves, skeleton)
 
     def _pass_on_refusal(self) -> str:
-        """Why the first stage refuses its inputs; told to the next stage, which does the same."""
-        reason = self._refusal if self._before is None else self.wire.recv_object(self._before)
-        if self._after is not None:
-            self.wire.announce(_REFUSED, self._after, evaluate=self.evaluating)()
-            self.wire.send_object(reason, self._after)
+        """Why the first rank refuses its inputs; told to the next rank, which does the same."""
+        reason = self._refusal if self._is_first else self.wire.recv_object(self._rank - 1)
+        if not self._is_last:
+            self.wire.announce(_REFUSED, self._rank + 1, evaluate=self.evaluating)()
+            self.wire.send_object(reason, self._rank + 1)
         return reason
 
     def _prepare_messages(self, announced: _Announced) -> None:
         """Recall or begin to learn what crosses the boundaries, and post receives."""
         signature, learning, _ = announced
         known = self._signatures.get(signature)
-        assert learning or known is not None, (
-            "the first stage remembers what this one has forgotten"
-        )
-        self.stage.probing = bool(learning)
-        self._parameters = self.stage.parameters
+        assert learning or known is not None, "the first rank remembers what this one has forgotten"
+        self.held.probing = bool(learning)
+        self._parameters = self.held.parameters
         if learning or known is None:
             self._learnt = Learnt(unexpected=known.unexpected if known else 0)
         else:
             self._learnt = known
-        if self._before is not None:
+        if not self._is_first:
             self._user_inputs = []
+        if self.links.before is not None:
             self._activations = Inbox(
                 self.links.activations_in,
                 self._program.activations,
                 self._learnt.incoming,
-                (self.wire, self._before) if learning else None,
+                (self.wire, self.links.before) if learning else None,
             )
-        if self._after is not None:
-            returning = {i: meta.gradients() for i, meta in self._learnt.outgoing.items()}
+        if self.links.after is not None:
+            returning = {cell: meta.gradients() for cell, meta in self._learnt.outgoing.items()}
             self._returned = Inbox(self.links.gradients_in, self._program.gradients, returning)
 
     def _prepare_loss(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
-        """Last stage: cut the targets."""
+        """Last rank: cut the targets."""
         refuse_uncuttable(targets, "targets")
         on_device = None if targets is None else self._to_device(targets)
         loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
@@ -349,138 +348,163 @@ class Engine:
             self._loss_module = None
         elif self._loss_module is None or self._loss_module.module is not loss:
             self._loss_module = LossModule(loss)
-        self.stage.head = Head(loss_fn, on_device, examples, self._micro_batches, self._total)
+        self.held.head = Head(loss_fn, on_device, examples, self._micro_batches, self._total)
 
     # The actions.
 
     def _receive(self, action: Action) -> None:
-        i = action.micro_batch
+        cell = action.cell
         if action.of == "F":
-            self._received[i] = self._activations.take_tree(i)
+            self._received[cell] = self._activations.take_tree(cell)
             return
-        gradients = self._returned.take(i)
-        if self.stage.probing:
-            self._learnt.reached[i] = gradients.pop().bool().tolist() if gradients else []
+        gradients = self._returned.take(cell)
+        if self.held.probing:
+            self._learnt.reached[cell] = gradients.pop().bool().tolist() if gradients else []
         # None where the loss does not depend on an output, as without a boundary: optimizers treat
         # None and zeros differently.
-        self._gradients[i] = [
+        self._gradients[cell] = [
             gradient if reached else None
-            for gradient, reached in zip(gradients, self._learnt.reached[i], strict=True)
+            for gradient, reached in zip(gradients, self._learnt.reached[cell], strict=True)
         ]
 
     def _send(self, action: Action) -> None:
-        i = action.micro_batch
+        cell = action.cell
         if action.of == "F":
-            self._send_activations(i, self._made.pop(i))
+            self._send_activations(cell, self._made.pop(cell))
         else:
-            self._send_gradients(i, self._made_gradients.pop(i))
+            self._send_gradients(cell, self._made_gradients.pop(cell))
 
     def _forward(self, action: Action) -> None:
-        i = action.micro_batch
-        if self._before is None:
+        cell = stage, i = action.cell
+        if stage == 0:
             inputs, shared = self._inputs[i], self._overlapping
         else:
-            inputs, shared = self._received.pop(i), self._learnt.incoming[i].overlapping
+            inputs, shared = self._received.pop(cell), self._learnt.incoming[cell].overlapping
         started = self.recorder.now()
         if self.evaluating:
-            result = self.stage.evaluate(i, inputs, overlapping=shared)
+            result = self.held.evaluate(cell, inputs, overlapping=shared)
         else:
-            keep = i not in self._program.recomputed
-            result = self.stage.forward(i, inputs, keep=keep, overlapping=shared)
-        self.recorder.span("F", i, started)
-        if self._after is not None:
-            self._made[i] = result
+            keep = cell not in self._program.recomputed
+            result = self.held.forward(cell, inputs, keep=keep, overlapping=shared)
+        self.recorder.span("F", stage, i, started)
+        if stage < self._last_stage:
+            self._made[cell] = result
+            if not self._has_messages:
+                self._hand_on_activations(cell, self._made.pop(cell))
         elif self.evaluating:
             self.outputs[i] = result
-            self.losses[i] = self.stage.score(i, result)
+            self.losses[i] = self.held.score(cell, result)
         else:
             self.losses[i] = result.detach()
 
-    def _send_activations(self, i: int, outputs: Tree) -> None:
+    def _send_activations(self, cell: Cell, outputs: Tree) -> None:
         """Send activations, with their description while shapes are learnt."""
-        assert self._after is not None
+        assert self.links.after is not None
+        tensors = self._describe_activations(cell, outputs)
+        if self.held.probing:
+            meta = self._learnt.outgoing[cell]
+            self._returned.metas[cell] = meta.gradients(flags=True)
+            # Not waited for: two ranks may send each other a description at the same time.
+            self._untaken.append(self.wire.start_object(meta, self.links.after))
+        self.links.outbox.send(self.links.activations_out, tensors)
+
+    def _hand_on_activations(self, cell: Cell, outputs: Tree) -> None:
+        """Give activations to the next stage, which this rank holds too, as a message would."""
+        tensors = self._describe_activations(cell, outputs)
+        stage, i = cell
+        meta = self._learnt.outgoing[cell]
+        self._learnt.incoming[stage + 1, i] = meta
+        # Copies, because the next stage may write to its inputs.
+        self._received[stage + 1, i] = as_leaves([copied(t.detach()) for t in tensors], meta)
+
+    def _describe_activations(self, cell: Cell, outputs: Tree) -> list[Tensor]:
+        """The tensors of the outputs; learn their description, or hold them against it."""
         tensors, skeleton = flatten(outputs)
-        if self.stage.probing:
-            meta = MessageMeta.of(outputs)
-            self._learnt.outgoing[i] = meta
-            self._returned.metas[i] = meta.gradients(flags=True)
-            self.wire.send_object(meta, self._after)
-        elif not self._learnt.outgoing[i].describes(tensors, skeleton):
+        if self.held.probing:
+            self._learnt.outgoing[cell] = MessageMeta.of(outputs)
+        elif not self._learnt.outgoing[cell].describes(tensors, skeleton):
+            stage, i = cell
             raise ValueError(
-                f"stage {self._rank}: the outputs of micro-batch {i} changed shape, type or "
+                f"stage {stage}: the outputs of micro-batch {i} changed shape, type or "
                 "constants, the inputs not; what a layer returns besides the contents of its "
                 "tensors must not depend on data or time"
             )
-        self.links.outbox.send(self.links.activations_out, tensors)
-        if i not in self._program.recomputed and not self.evaluating:
-            self._compare_outputs(i)
+        if cell not in self._program.recomputed and not self.evaluating:
+            self._compare_outputs(cell)
+        return tensors
 
-    def _compare_outputs(self, i: int) -> None:
+    def _compare_outputs(self, cell: Cell) -> None:
         """After a graph is built: note it if other outputs require a gradient than was learnt."""
-        expected = [meta.requires_grad for meta in self._learnt.outgoing[i].tensors]
-        if self.stage.requiring_gradient(i) != expected:
-            self.stage.unexpected = "which outputs require a gradient has changed"
+        expected = [meta.requires_grad for meta in self._learnt.outgoing[cell].tensors]
+        if self.held.requiring_gradient(cell) != expected:
+            self.held.unexpected = "which outputs require a gradient has changed"
 
     def _recompute(self, action: Action) -> None:
-        i = action.micro_batch
+        cell = stage, i = action.cell
         started = self.recorder.now()
-        self.stage.recompute(i)
-        self.recorder.span("R", i, started)
-        if self._after is not None:
-            self._compare_outputs(i)
+        self.held.recompute(cell)
+        self.recorder.span("R", stage, i, started)
+        if stage < self._last_stage:
+            self._compare_outputs(cell)
 
     def _backward(self, action: Action) -> None:
-        i = action.micro_batch
+        cell = stage, i = action.cell
         gradients: list[Tensor | None] | None = None  # of the outputs
-        if self._after is not None:
-            received = iter(self._gradients.pop(i))
+        if stage < self._last_stage:
+            received = iter(self._gradients.pop(cell))
             gradients = [
                 next(received) if meta.requires_grad else None
-                for meta in self._learnt.outgoing[i].tensors
+                for meta in self._learnt.outgoing[cell].tensors
             ]
         elif self._scaler is not None:
             gradients = [self._scaler.gradient_of(self.losses[i])]
         if self.replicas is not None and action == self._program.last_backward:
-            self.replicas.last_backward()
+            others = [other for other in self.held.stages if other != stage]
+            self.replicas.last_backward(
+                parameter for other in others for parameter in self.held.parameters_of(other)
+            )
         started = self.recorder.now()
-        made = self.stage.backward(i, gradients)
-        self.recorder.span("B", i, started)
-        if self._before is not None:
-            self._made_gradients[i] = made
+        made = self.held.backward(cell, gradients)
+        self.recorder.span("B", stage, i, started)
+        if stage > 0:
+            if self._has_messages:
+                self._made_gradients[cell] = made
+            else:
+                self._gradients[stage - 1, i] = made
 
-    def _send_gradients(self, i: int, made: list[Tensor | None]) -> None:
+    def _send_gradients(self, cell: Cell, made: list[Tensor | None]) -> None:
         """Send gradients, with zeros for those that do not exist.
 
         While shapes are learnt a last tensor tells which ones exist.
         """
-        metas = self._learnt.incoming[i].gradients().tensors
+        metas = self._learnt.incoming[cell].gradients().tensors
         gradients = [
-            meta.room(self.stage.device).zero_() if gradient is None else gradient
+            meta.room(self.held.device).zero_() if gradient is None else gradient
             for gradient, meta in zip(made, metas, strict=True)
         ]
         exist = [gradient is not None for gradient in made]
-        if self.stage.probing:
-            self._learnt.made[i] = exist
+        if self.held.probing:
+            self._learnt.made[cell] = exist
             if made:
-                gradients.append(torch.tensor(exist, dtype=torch.uint8, device=self.stage.device))
-        elif exist != self._learnt.made[i]:
-            self.stage.unexpected = "which of the stage's inputs the loss depends on has changed"
+                gradients.append(torch.tensor(exist, dtype=torch.uint8, device=self.held.device))
+        elif exist != self._learnt.made[cell]:
+            self.held.unexpected = "which of the stage's inputs the loss depends on has changed"
         self.links.outbox.send(self.links.gradients_out, gradients)
 
     def _update(self, optimizer: torch.optim.Optimizer | None, _action: Action) -> None:
-        """End the work on micro-batches, agree with all stages that the step counts, and update.
+        """End the work on micro-batches, agree with all ranks that the step counts, and update.
 
         Raises:
-            NonFiniteError: on every stage, if the step is refused. Nothing has changed then.
-            _UnexpectedStepError: on every stage, if it was not as learnt on one of them.
+            NonFiniteError: on every rank, if the step is refused. Nothing has changed then.
+            _UnexpectedStepError: on every rank, if it was not as learnt on one of them.
         """
-        if isinstance(self.stage.head, Head):
-            self.stage.head.refuse_constant()
+        if isinstance(self.held.head, Head):
+            self.held.head.refuse_constant()
         if self.replicas is not None:
             # Before statistics are gathered: replicas must meet in the same order.
             self.replicas.finish()
         self._work.close()
-        if self._before is None:
+        if self._is_first:
             self._return_to_user()
         scaler = self._scaler
         update = optimizer is not None
@@ -492,17 +516,17 @@ class Engine:
                 optimizer.step()
             else:
                 scaler.step(optimizer)
-            self.recorder.span("U", -1, started)
+            self.recorder.span("U", self._rank, -1, started)
         if scaler is not None and update:
             scaler.update()
 
-    # How a step ends: the stages agree whether it counts.
+    # How a step ends: the ranks agree whether it counts.
 
     @contextmanager
     def _undone_if_refused(self) -> Iterator[None]:
-        """Around F, R and B: agree with all stages at the end, and undo a step that is refused."""
+        """Around F, R and B: agree with all ranks at the end, and undo a step that is refused."""
         parameters = self._parameters
-        buffers = self.stage.changing.before_step(learning=self.stage.probing)
+        buffers = self.held.changing.before_step(learning=self.held.probing)
         if self._loss_module is not None:
             loss_parameters, loss_buffers = self._loss_module.before_step(parameters)
             parameters, buffers = parameters + loss_parameters, buffers + loss_buffers
@@ -511,20 +535,20 @@ class Engine:
             self._agree_on_outcome(accumulated)
 
     def _agree_on_outcome(self, accumulated: list[Tensor]) -> None:
-        """Agree with all stages how the step went, and raise an error on all if it must not count.
+        """Agree with all ranks how the step went, and raise an error on all if it must not count.
 
         Args:
             accumulated: gradients of earlier steps, to which those of this step will be added.
         """
-        stage = self.stage
-        stage.end_step()
-        changed_buffer = stage.changing.newly_changed()
+        held = self.held
+        held.end_step()
+        changed_buffer = held.changing.newly_changed()
         if changed_buffer is not None:
-            stage.unexpected = (
+            held.unexpected = (
                 f"a layer changed its buffer {changed_buffer!r}, which none did before"
             )
-        if self._loss_module is not None and not stage.refused:
-            stage.refused = self._loss_module.refusal()
+        if self._loss_module is not None and not held.refused:
+            held.refused = self._loss_module.refusal()
         loss = self._own_loss()
         nonfinite = ""
         # With a loss scale, inf is expected from time to time, and the scaler skips that update.
@@ -532,33 +556,33 @@ class Engine:
             nonfinite = self._nonfinite(loss, accumulated)
 
         outcome = _GOOD
-        if stage.refused:
+        if held.refused:
             outcome = _FORBIDDEN
-        elif stage.unexpected:
+        elif held.unexpected:
             outcome = _UNEXPECTED
         elif nonfinite:
             outcome = _NON_FINITE
         outcome, uses, self._agreed_loss = self.everyone.agree(outcome, self._gradient_use, loss)
         mixed_uses = uses == _UPDATES | _LEAVES_GRADIENTS
-        if outcome == _GOOD and not mixed_uses and stage.watch is None:
+        if outcome == _GOOD and not mixed_uses and held.watch is None:
             return
 
         self._flush()
         if outcome == _FORBIDDEN:
-            reasons = [reason for reason in self.everyone.all_gather(stage.refused) if reason]
+            reasons = [reason for reason in self.everyone.all_gather(held.refused) if reason]
             raise RefusedError(reasons[0])
         if mixed_uses:
             raise RefusedError(
                 "optimizer: some stages got one and others, which have parameters to train, did "
                 "not; give every rank an optimizer of its own stage, or none to any"
             )
-        if outcome == _UNEXPECTED and stage.watch is None:
+        if outcome == _UNEXPECTED and held.watch is None:
             self._note_unexpected()
             raise _UnexpectedStepError
         raise NonFiniteError(nonfinite)
 
     def _nonfinite(self, loss: float, accumulated: list[Tensor]) -> str:
-        """What is inf or nan on this stage: "the gradients", "the loss", or nothing."""
+        """What is inf or nan on this rank: "the gradients", "the loss", or nothing."""
         gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
         gradients += [leaf.grad for _, leaf in self._user_inputs if leaf.grad is not None]
         if not all_finite(gradients):
@@ -568,17 +592,15 @@ class Engine:
     def _note_unexpected(self) -> None:
         """Count the step; warn if from now on each step with this signature has to learn."""
         self._learnt.unexpected += 1
-        if not self.stage.unexpected:  # on another stage
+        if not self.held.unexpected:  # on another rank
             return
-        _log.info(
-            "stage %d, step %d: %s; learning anew", self._rank, self.step, self.stage.unexpected
-        )
+        _log.info("%s, step %d: %s; learning anew", status.who, self.step, self.held.unexpected)
         if self._learnt.must_learn:
             _log.warning(
-                "stage %d: %s. Such changes come again and again, so from now on every message "
+                "%s: %s. Such changes come again and again, so from now on every message "
                 "brings its description along, and steps are slower",
-                self._rank,
-                self.stage.unexpected,
+                status.who,
+                self.held.unexpected,
             )
 
     def _return_to_user(self) -> None:
@@ -590,9 +612,9 @@ class Engine:
             )
 
     def _own_loss(self) -> float:
-        """The mini-batch's mean loss on the last stage, added in the order of the micro-batches."""
+        """The mini-batch's mean loss on the last rank, added in the order of the micro-batches."""
         loss = float(sum(self.losses[i] for i in sorted(self.losses)))
-        return loss if self._after is not None else self._total(loss)
+        return self._total(loss) if self._is_last else loss
 
     def _total(self, value: float) -> float:
         return value if self.replicas is None else self.replicas.total(value)
@@ -600,8 +622,10 @@ class Engine:
     def _flush(self) -> None:
         """Wait until everything is sent."""
         self.links.flush()
-        self._announcement_taken()
+        for wait_until_taken in self._untaken:
+            wait_until_taken()
+        self._untaken.clear()
 
     def _to_device(self, tree: Tree) -> Tree:
-        moved = map_leaves(Tensor, lambda t: t.to(self.stage.device), tree)
+        moved = map_leaves(Tensor, lambda t: t.to(self.held.device), tree)
         return map_leaves(Whole, lambda whole: Whole(self._to_device(whole.value)), moved)

@@ -11,33 +11,35 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.gpipe.comm.message import MessageMeta
+from repro.gpipe.schedule.actions import Cell
 
 _log = logging.getLogger(__name__)
 _LEARN_ALWAYS = 2  # unexpected steps after which a signature is learnt anew in every step
 _NEW_IN_A_ROW = 10  # steps that learn, one after the other, before a warning says so
-_MICRO_BATCHES = 2**14  # of all signatures together; a description of one takes about a kilobyte
+_MESSAGES = 2**14  # of all signatures together; a description of one takes about a kilobyte
 
-Metas = dict[int, MessageMeta]  # micro-batch -> what its message holds
+Metas = dict[Cell, MessageMeta]  # stage and micro-batch -> what its message holds
 
 
 @dataclass
 class Learnt:
-    """What crosses the boundaries of one stage in a step with a certain signature.
+    """What crosses the boundaries of a rank's stages in a step with a certain signature.
+
+    Each dictionary has a key (stage, micro-batch), the stage being one of this rank.
 
     Attributes:
         incoming: activations from the stage before.
         outgoing: activations to the stage after.
-        reached: micro-batch -> for each outgoing tensor that requires a gradient, whether the next
-            stage returns one.
-        made: micro-batch -> for each incoming tensor that requires a gradient, whether this stage
-            makes one.
+        reached: for each outgoing tensor that requires a gradient, whether the next stage returns
+            one.
+        made: for each incoming tensor that requires a gradient, whether this stage makes one.
         unexpected: how many steps differed from what was learnt and had to be done again.
     """
 
     incoming: Metas = field(default_factory=dict)
     outgoing: Metas = field(default_factory=dict)
-    reached: dict[int, list[bool]] = field(default_factory=dict)
-    made: dict[int, list[bool]] = field(default_factory=dict)
+    reached: dict[Cell, list[bool]] = field(default_factory=dict)
+    made: dict[Cell, list[bool]] = field(default_factory=dict)
     unexpected: int = 0
 
     @property
@@ -49,14 +51,14 @@ class Learnt:
 class Signatures:
     """Signature -> what was learnt, for the signatures that were used last.
 
-    All stages see the same signatures in the same order, so all of them forget the same ones.
+    All ranks see the same signatures in the same order, so all of them forget the same ones.
 
     Args:
-        micro_batches: M; more of them take more memory.
+        messages: of a step in each direction, M for each stage of a rank; more take more memory.
     """
 
-    def __init__(self, micro_batches: int) -> None:
-        self._most = max(16, _MICRO_BATCHES // micro_batches)
+    def __init__(self, messages: int) -> None:
+        self._most = max(16, _MESSAGES // messages)
         self._learnt: OrderedDict[int, Learnt] = OrderedDict()
         self._last_shapes: Any = None
         self._in_a_row = 0

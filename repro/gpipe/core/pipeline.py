@@ -1,4 +1,4 @@
-"""The public class: a model cut into K stages, one process each, trained with M micro-batches.
+"""The public class: a model cut into stages, run by K processes, trained with M micro-batches.
 
     pipe = Pipeline(layers, stages=2, micro_batches=8)
     optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
@@ -39,7 +39,7 @@ from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
 from repro.gpipe.core.replicas import Replicas
 from repro.gpipe.core.results import EvaluationResult, StepResult
 from repro.gpipe.core.scaler import GradScaler
-from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.core.topology import own_device, place, refuse_unlike
 from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.exact import rng
@@ -48,7 +48,7 @@ from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
-from repro.gpipe.runtime.status import in_call, stage_name, status
+from repro.gpipe.runtime.status import in_call, rank_name, status
 from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.gpipe.schedule.replay import check
 from repro.gpipe.schedule.timeline import Timeline
@@ -57,14 +57,15 @@ _log = logging.getLogger(__name__)
 
 
 class Pipeline:
-    """K stages of a model, of which this process is one.
+    """K stages of a model, of which this process runs one, or several of an interleaved schedule.
 
     Args:
         layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
             Factories are called only for the layers that run here. They are initialised from
             (seed, layer), the same for every K.
-        stages: K, at most the number of processes and of layers. 1 needs no process group.
+        stages: K, at most the number of processes and of layers. 1 needs no process group. With
+            `stages_per_rank` it is the number of ranks, which then run as many stages each.
         micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
         replicas: D copies of the pipeline, each with mini-batches of its own. Rank d K + j of the
             world runs stage j of replica d. Gradients and running statistics are those of all
@@ -76,7 +77,9 @@ class Pipeline:
             paper's) or "cumulative-share" (Lingvo's).
         checkpoint: recompute activations "always" (the paper), for all but the last micro-batch
             ("except_last"), or "never".
-        schedule: "gpipe", "gpipe-late" or "1f1b".
+        schedule: "gpipe", "gpipe-late", "1f1b", "naive" or "interleaved-1f1b".
+        stages_per_rank: v, at least 2 for "interleaved-1f1b", otherwise 1. The model is cut into
+            v K stages, and rank r runs stages r, r + K, r + 2 K and so on.
         transport: of CPU tensors: "auto" is shared memory between processes of a Linux host and
             gloo otherwise; "shm" and "gloo" insist. GPUs use NCCL if each stage has its own, and
             otherwise, or with "gloo", pinned host memory.
@@ -107,6 +110,7 @@ class Pipeline:
         partitioner: str = SMALLEST_LARGEST,
         checkpoint: str = "always",
         schedule: str = "gpipe",
+        stages_per_rank: int = 1,
         transport: str = "auto",
         throttle: LinkSpeed | None = None,
         device: torch.device | str | None = None,
@@ -117,12 +121,9 @@ class Pipeline:
         entries = as_layers(layers)
         rng.check_seed(seed)
         if schedule in SCHEDULES and not SCHEDULES[schedule].executed:
-            reason = "since a process runs one stage"
-            if SCHEDULES[schedule].split:
-                reason = "since a process runs each backward as one action"
             raise ValueError(
                 f"schedule={schedule!r}: can be drawn and simulated, but is not executed yet, "
-                f"{reason}; try '1f1b'"
+                "since a process runs each backward as one action; try '1f1b'"
             )
         self.config = PipelineConfig(
             stages,
@@ -134,20 +135,21 @@ class Pipeline:
             schedule,
             transport,
             throttle,
+            stages_per_rank,
         )
         self.schedule = self.config.make_schedule()
         check(self.schedule)
         self._forward_only = self.schedule.forward_only()
         self.allow_nonfinite = allow_nonfinite
 
-        # Which stage of which replica this process is, and where it runs.
+        # Which rank of which replica this process is, and where it runs.
         self.replica, self.rank = place(stages, replicas)
         self._everyone = Wire(self.config.processes, self.replica * stages + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
             torch.cuda.set_device(self.device)
-        status.who = stage_name(self.rank, self.replica, replicas)
+        status.who = self._who()
 
         if self.config.processes > 1:
             settings = self.config.arguments | {
@@ -158,25 +160,32 @@ class Pipeline:
             }
             refuse_unlike(self._everyone.rank, settings)
 
-        links = Links(Wire(stages, self.rank, self.replica), self.device, transport, throttle)
+        links = Links(
+            Wire(stages, self.rank, self.replica),
+            self.device,
+            transport,
+            throttle,
+            ring=stages_per_rank > 1,
+        )
         recompute = checkpoint != "never"
         profile = partial(
             self._profile, entries, links, recompute=recompute, seed=seed, sample=sample
         )
-        self.cut = choose(entries, stages, balance, partitioner, profile)
+        self.cut = choose(entries, self.config.total_stages, balance, partitioner, profile)
         self.balance = self.cut.counts
         if self._everyone.rank == 0:
             _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
 
         self._names = names(layers)
-        self.stage = self._build_stage(entries, seed)
+        self.held = self._build_stages(entries, seed)
         copies = None
         if replicas > 1:
             copies = Replicas(range(self.rank, stages * replicas, stages), self.device)
         self.engine = Engine(
-            self.stage,
+            self.held,
             links,
+            self.config.total_stages,
             micro_batches,
             copies,
             self._everyone,
@@ -190,7 +199,7 @@ class Pipeline:
     ) -> tuple[Profile, LinkSpeed]:
         """Times of the layers and the slowest link, the same on every rank.
 
-        The layers are timed on the first stage of the first replica.
+        The layers are timed on the first rank of the first replica.
         """
         profile = None
         if self._everyone.rank == 0:
@@ -209,35 +218,51 @@ class Pipeline:
         )
         return gathered[0][0], slowest
 
-    def _build_stage(self, layers: list[Layer], seed: int) -> Stage:
-        """Build the layers of this stage, and no others."""
+    def _build_stages(self, layers: list[Layer], seed: int) -> HeldStages:
+        """Build the layers of this rank's stages, and no others."""
         bounds = [0, *accumulate(self.balance)]
-        indices = range(bounds[self.rank], bounds[self.rank + 1])
-        modules = {n: build(layers[n], n, seed, self.device) for n in indices}
+        of_stages = {
+            stage: {
+                n: build(layers[n], n, seed, self.device)
+                for n in range(bounds[stage], bounds[stage + 1])
+            }
+            for stage in range(self.rank, self.config.total_stages, self.stages)
+        }
+        modules = {n: module for of_stage in of_stages.values() for n, module in of_stage.items()}
         if self.stages > 1:
             for n, module in modules.items():
                 refuse_sync_batchnorm(module, n)
-        stage = Stage(modules, [self._names[n] for n in indices], self.device, seed)
-        stage.first = self.replica * self.micro_batches
-        return stage
+        held = HeldStages(of_stages, [self._names[n] for n in modules], self.device, seed)
+        held.first = self.replica * self.micro_batches
+        return held
+
+    def _who(self) -> str:
+        """Name of this rank, or of its only stage, in messages."""
+        kind = "stage" if self.stages_per_rank == 1 else "rank"
+        return rank_name(kind, self.rank, self.replica, self.replicas)
 
     def __repr__(self) -> str:
-        last = self.stage.head_index - 1
-        first = self.stage.head_index - len(self.module)
+        bounds = [0, *accumulate(self.balance)]
+        ranges = [f"{bounds[j]} to {bounds[j + 1] - 1}" for j in self.held.stages]
         layers = ", ".join(
             f"{name} {type(layer).__name__}" for name, layer in self.module.named_children()
         )
         return (
             f"Pipeline: K={self.stages}, M={self.micro_batches}, D={self.replicas}, schedule "
             f"{self.schedule.name}, checkpoint {self.schedule.checkpoint}\n  cut: {self.cut}\n  "
-            f"here: {stage_name(self.rank, self.replica, self.replicas)} on {self.device}, layers "
-            f"{first} to {last}: {shorten(layers, 80, placeholder=' ...')}"
+            f"here: {self._who()} on {self.device}, layers "
+            f"{' and '.join(ranges)}: {shorten(layers, 80, placeholder=' ...')}"
         )
 
     @property
     def stages(self) -> int:
-        """K."""
+        """K, the number of ranks."""
         return self.config.stages
+
+    @property
+    def stages_per_rank(self) -> int:
+        """How many stages each rank runs; 1 except of an interleaved schedule."""
+        return self.config.stages_per_rank
 
     @property
     def micro_batches(self) -> int:
@@ -250,13 +275,13 @@ class Pipeline:
         return self.config.replicas
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of this stage, for an optimizer."""
-        return self.stage.module.parameters()
+        """Parameters of this rank's stages, for an optimizer."""
+        return self.held.module.parameters()
 
     @property
     def module(self) -> nn.Sequential:
-        """This stage's layers; its state-dict keys are those of the unsplit nn.Sequential."""
-        return self.stage.module
+        """This rank's layers; its state-dict keys are those of the unsplit nn.Sequential."""
+        return self.held.module
 
     @in_call()
     def train_step(
@@ -299,12 +324,12 @@ class Pipeline:
         self._refuse_update(optimizer, scaler)
         step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        with left_for_a_step(self.stage):
+        with left_for_a_step(self.held):
             try:
                 step(optimizer, trace=trace, scaler=scaler)
             except NonFiniteError as refused:
                 raise find_nonfinite_layer(
-                    self.stage, self._everyone, self.engine.wire, str(refused), step
+                    self.held, self._everyone, self.engine.wire, str(refused), step
                 ) from None
         self._updated = optimizer is not None
         return self._result(trace=trace)
@@ -356,12 +381,12 @@ class Pipeline:
                 `train_step` has updated the weights already.
         """
         total = clip.clip_grad_norm_(
-            list(self.parameters()),
+            [self.held.parameters_of(stage) for stage in self.held.stages],
             max_norm,
             norm_type,
             updated=bool(self._updated),
             everyone=self._everyone,
-            stages=self.stages,
+            ranks=self.stages,
         )
         return total.to(self.device)
 
@@ -387,8 +412,12 @@ class Pipeline:
         if not trace:
             return StepResult(loss, start, end)
         spans = [s._replace(start=s.start + offset, end=s.end + offset) for s in spans]
-        of_stages = self.engine.wire.all_gather(spans)
-        timeline = Timeline(tuple(s for spans in of_stages for s in spans), self.stages)
+        of_ranks = self.engine.wire.all_gather(spans)
+        timeline = Timeline(
+            tuple(span for spans in of_ranks for span in spans),
+            self.config.total_stages,
+            self.stages_per_rank,
+        )
         return StepResult(loss, start, end, timeline)
 
     @in_call()
@@ -400,7 +429,7 @@ class Pipeline:
         modes = [(m, m.training) for m in self.module.modules()]
         self.module.eval()
         try:
-            with left_for_a_step(self.stage):
+            with left_for_a_step(self.held):
                 self.engine.run(self._forward_only, inputs, targets, loss_fn, evaluate=True)
         finally:
             for module, training in modes:
@@ -411,12 +440,12 @@ class Pipeline:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the stage that reads the inputs."""
+        """Whether this rank reads the inputs, for the first stage."""
         return self.rank == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the stage that computes the loss."""
+        """Whether this rank computes the loss, on the last stage."""
         return self.rank == self.stages - 1
 
     @in_call()
@@ -428,7 +457,7 @@ class Pipeline:
         optimizer: torch.optim.Optimizer | None = None,
         limit: int | None = None,
     ) -> list[int]:
-        """Peak bytes on each stage during one training step, which this runs.
+        """Peak bytes on each rank during one training step, which this runs.
 
         Counted are parameters, buffers, gradients, optimizer state, activations and messages: on
         the CPU live storages of tensors, on a GPU what the allocator handed out. The step is slower
@@ -489,7 +518,8 @@ class Pipeline:
                     rank=self.rank,
                     gather=self.engine.wire.all_gather,
                     module=self.module,
-                    misfit=self.stage.misfit,
+                    layers=self._names,
+                    misfit=self.held.misfit,
                     optimizer=optimizer,
                     step=self.engine.step,
                     extra=extra,

@@ -1,4 +1,4 @@
-"""Records the spans of one stage, in seconds on a clock that all processes of a host share.
+"""Records the spans of one rank, in seconds on a clock that all processes of a host share.
 
 `time.perf_counter` reads the system-wide monotonic clock. On a GPU, CUDA events are recorded around
 the kernels and placed on that clock after the step. A span costs two clock readings and an entry in
@@ -13,15 +13,14 @@ from repro.gpipe.schedule.timeline import Span
 
 
 class Recorder:
-    """Collects the spans of one step on one stage.
+    """Collects the spans of one step on one rank.
 
     Attributes:
-        began: when this stage was ready for the step, in seconds.
+        began: when this rank was ready for the step, in seconds.
         ended: when its last action was done, also on its device; known after `finish`.
     """
 
-    def __init__(self, stage: int, device: torch.device) -> None:
-        self.stage = stage
+    def __init__(self, device: torch.device) -> None:
         self.device = device
         self.start(0, enabled=False)
 
@@ -29,8 +28,8 @@ class Recorder:
         """Begin a step; if enabled, a GPU first finishes earlier work, to align the clocks."""
         self.step = step
         self.enabled = enabled
-        self._marks: list[tuple[str, int, float, float]] = []
-        self._events: list[tuple[str, int, torch.cuda.Event, torch.cuda.Event]] = []
+        self._marks: list[tuple[str, int, int, float, float]] = []
+        self._events: list[tuple[str, int, int, torch.cuda.Event, torch.cuda.Event]] = []
         if self.device.type == "cuda" and enabled:
             torch.cuda.synchronize(self.device)
             self._zero = torch.cuda.Event(enable_timing=True)
@@ -47,28 +46,31 @@ class Recorder:
         event.record()
         return event
 
-    def span(self, kind: str, micro_batch: int, start: float | torch.cuda.Event) -> None:
+    def span(
+        self, kind: str, stage: int, micro_batch: int, start: float | torch.cuda.Event
+    ) -> None:
         """Record what was done since `start`."""
         if self.enabled:
             end = self.now()
             if isinstance(start, torch.cuda.Event):
                 assert isinstance(end, torch.cuda.Event)
-                self._events.append((kind, micro_batch, start, end))
+                self._events.append((kind, stage, micro_batch, start, end))
             else:
                 assert not isinstance(end, torch.cuda.Event)
-                self._marks.append((kind, micro_batch, start, end))
+                self._marks.append((kind, stage, micro_batch, start, end))
 
     def finish(self) -> list[Span]:
         """End the step, and return its spans in the order in which they began."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.ended = time.perf_counter()
-        for kind, i, first, last in self._events:
+        for kind, stage, i, first, last in self._events:
             start = self.began + 1e-3 * self._zero.elapsed_time(first)
             end = self.began + 1e-3 * self._zero.elapsed_time(last)
-            self._marks.append((kind, i, start, end))
+            self._marks.append((kind, stage, i, start, end))
         self._events.clear()
         spans = [
-            Span(kind, self.stage, i, start, end, self.step) for kind, i, start, end in self._marks
+            Span(kind, stage, i, start, end, self.step)
+            for kind, stage, i, start, end in self._marks
         ]
         return sorted(spans, key=lambda s: (s.start, s.end))

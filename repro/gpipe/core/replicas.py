@@ -1,8 +1,8 @@
-"""D copies of a pipeline (data parallelism): stage j of all copies sums its gradients.
+"""D copies of a pipeline (data parallelism): each rank sums its gradients with its copies'.
 
-The gradients of a stage become final during its last backward. As soon as a bucket of them is
+The gradients of a rank become final during its last backward. As soon as a bucket of them is
 final, its all-reduce starts. It runs beside the rest of that backward and beside the backwards of
-the stages before.
+the ranks before.
 
 Sparse gradients, as of nn.Embedding(sparse=True), are exchanged after the last backward. They stay
 sparse, because optimizers treat the rows in them unlike others.
@@ -43,11 +43,11 @@ def group(members: tuple[int, ...], backend: str) -> Any:
 
 
 class Replicas:
-    """One stage among its D copies.
+    """One rank of a pipeline among its D copies.
 
     Args:
         members: ranks of the world of all copies.
-        device: where the parameters of this stage are.
+        device: where the parameters of this rank are.
     """
 
     def __init__(self, members: Sequence[int], device: torch.device) -> None:
@@ -80,12 +80,19 @@ class Replicas:
             if parameter.requires_grad and parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._ready)
 
-    def last_backward(self) -> None:
-        """Before the last backward: from now on a gradient is final when it was added to."""
+    def last_backward(self, final: Iterable[nn.Parameter] = ()) -> None:
+        """Before the last backward: from now on a gradient is final when it was added to.
+
+        Args:
+            final: parameters whose gradients are final already: those of this rank's other stages.
+        """
         dense = [p for p in reversed(self._parameters) if p.requires_grad and p not in self._sparse]
         self._buckets = list(_buckets(dense))
         self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]  # gradients that are not final
+        for parameter in final:
+            if parameter in self._bucket_of:
+                self._missing[self._bucket_of[parameter]] -= 1
         self._started = []
         self._in_last_backward = True
 

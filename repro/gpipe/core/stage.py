@@ -1,4 +1,4 @@
-"""F, R and B of one micro-batch on one stage, and what the stage keeps between them.
+"""F, R and B of one micro-batch on one stage of a rank, and what is kept between them.
 
 With re-materialization F keeps only the boundary inputs, R runs the layers again with a graph, and
 B differentiates (section 2.3 of arXiv:1811.06965v5).
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from repro.gpipe.exact import attributes, rng
 from repro.gpipe.exact.batchnorm import Statistics
 from repro.gpipe.exact.buffers import Changing, Snapshot, as_before
 from repro.gpipe.exact.grad_mode import OperatorLog
+from repro.gpipe.schedule.actions import Cell
 
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
@@ -72,30 +74,43 @@ class _Trial:
     requiring: _Requiring
 
 
-class Stage:
-    """Consecutive layers on one device.
+class HeldStages:
+    """The stages that one rank holds, on one device: usually one.
+
+    A stage is a run of consecutive layers. What belongs to a stage and a micro-batch has the key
+    `Cell`. What belongs to a whole step, such as random generators and buffers, is shared.
 
     Args:
-        layers: layer index in the whole model -> module, in order.
-        names: their keys in the unsplit model's state dict.
+        layers: stage -> layer index in the whole model -> module, in order.
+        names: keys of all these layers in the unsplit model's state dict.
         device: where they run.
         seed: of the random state, see `rng`.
 
-    While `probing`, F builds a graph even if none is kept. The stage then learns which outputs
-    require a gradient, whether the layers overwrite the stage's inputs, which buffers change and
-    which generators the layers draw from.
+    While `probing`, F builds a graph even if none is kept. It is then learnt which outputs require
+    a gradient, whether the layers overwrite their stage's inputs, which buffers change and which
+    generators the layers draw from.
 
     Attributes:
+        module: all these layers; users may put another layer in the place of one.
+        head: the loss, which follows the last of these stages if it is the model's last.
         unexpected: what was not as learnt in a step without probing. Such a step must be undone,
             and done again while probing. Empty if all was as learnt.
         refused: why a step must be undone for good, or empty.
     """
 
     def __init__(
-        self, layers: Mapping[int, nn.Module], names: Sequence[str], device: torch.device, seed: int
+        self,
+        layers: Mapping[int, Mapping[int, nn.Module]],
+        names: Sequence[str],
+        device: torch.device,
+        seed: int,
     ) -> None:
+        modules = [module for of_stage in layers.values() for module in of_stage.values()]
         self.names = names
-        self.module = nn.Sequential(OrderedDict(zip(names, layers.values(), strict=True)))
+        self.module = nn.Sequential(OrderedDict(zip(names, modules, strict=True)))
+        self.indices = [index for of_stage in layers.values() for index in of_stage]
+        self._counts = {stage: len(of_stage) for stage, of_stage in layers.items()}
+        self._last_stage = max(layers)
         self.device = device
         self.seed = seed
         self.step = 0
@@ -103,24 +118,22 @@ class Stage:
         self.probing = False
         self.unexpected = ""
         self.refused = ""
-        self.takes_user_inputs = False  # inputs of the first stage, which must not be written to
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
         self.watch: Watch | None = (
             None  # while a refused step runs once more; see `nonfinite_layer`
         )
         self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
-        self.kept: dict[int, _Kept] = {}
-        self._overwrites_inputs = False
+        self.kept: dict[Cell, _Kept] = {}
+        self._overwriting: set[int] = set()  # stages whose layers write to the stage's inputs
         self._modes: object = None  # at the start of this step
-        self._trials: dict[str, _Trial] = {}  # by the form of the inputs
+        self._trials: dict[tuple[int, str], _Trial] = {}  # by stage and form of the inputs
         self._requiring: _Requiring = []  # of the last pass with a graph
-        self._first_index = min(layers, default=0)
-        self.head_index = max(layers, default=-1) + 1
+        self.head_index = max(self.indices, default=-1) + 1
         self._head_draws: set[str] = set()
-        self._layers: list[_Call] = []
+        self._layers: dict[int, list[_Call]] = {stage: [] for stage in layers}
         self._tree: object = None  # names, layers and all their submodules, as of the last step
-        self.modules = modules_of(self.module)  # all of this stage, as of the last step's start
+        self.modules = modules_of(self.module)  # as of the last step's start
         self.parameters = parameters_of(self.modules)
         self._follow(self.modules)
         # Generators of random numbers besides torch's, by name: which there are, which layers draw
@@ -145,6 +158,17 @@ class Stage:
         self.refused = self.misfit
         self.kept.clear()  # of a step that failed
 
+    @property
+    def stages(self) -> list[int]:
+        """Their numbers, in order."""
+        return [*self._counts]
+
+    def parameters_of(self, stage: int) -> list[nn.Parameter]:
+        """The parameters of one of these stages, in layer order."""
+        before = sum(count for other, count in self._counts.items() if other < stage)
+        layers = [*self.module][before : before + self._counts[stage]]
+        return parameters_of(part for layer in layers for part in modules_of(layer))
+
     def end_step(self) -> None:
         """After the last action of a training step: note it if a layer has changed its modes."""
         if self._trials and self._get_modes() != self._modes:
@@ -162,17 +186,20 @@ class Stage:
         self._tree = tree
         if self.misfit:
             return
-        draws = {id(layer): names for _, layer, names in self._layers}
-        self._layers = [
-            (index, layer, draws.get(id(layer), set()) | rng.declared(layer))
-            for index, layer in enumerate(self.module, self._first_index)
-        ]
+        calls = [call for of_stage in self._layers.values() for call in of_stage]
+        draws = {id(layer): names for _, layer, names in calls}
+        remaining = zip(self.indices, self.module, strict=True)
+        for stage, count in self._counts.items():
+            self._layers[stage] = [
+                (index, layer, draws.get(id(layer), set()) | rng.declared(layer))
+                for index, layer in islice(remaining, count)
+            ]
         self.changing = Changing(self.module)  # knows the buffers of new layers, too
         self._trials.clear()
 
     @property
     def misfit(self) -> str:
-        """Why this stage cannot run `module`, if layers were added or removed; otherwise empty."""
+        """Why `module` cannot be run, if layers were added or removed; otherwise empty."""
         names = [*self.module._modules]
         if names == [*self.names]:
             return ""
@@ -185,11 +212,13 @@ class Stage:
     def _note_other_requiring(self) -> None:
         self.unexpected = self.unexpected or "what requires a gradient inside a layer has changed"
 
-    def forward(self, i: int, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()) -> Tree:
-        """F of micro-batch i.
+    def forward(
+        self, cell: Cell, inputs: Tree, *, keep: bool, overlapping: Sequence[int] = ()
+    ) -> Tree:
+        """F of a micro-batch on a stage.
 
         Args:
-            i: micro-batch.
+            cell: stage and micro-batch.
             inputs: on this device; floating-point tensors that arrived from a neighbour require a
                 gradient.
             keep: keep the graph, so that B can follow without R.
@@ -197,18 +226,18 @@ class Stage:
                 made.
 
         Returns:
-            The outputs without a graph, or on the last stage, with a head, the micro-batch's share
-                of the loss. With `keep` or `probing` their `requires_grad` tells what had a graph.
+            The outputs without a graph, or on the stage with the head the micro-batch's share of
+                the loss. With `keep` or `probing` their `requires_grad` tells what had a graph.
         """
         tensors, skeleton = flatten(inputs)
-        kept = self.kept[i] = _Kept(tensors, skeleton, overlapping)
+        kept = self.kept[cell] = _Kept(tensors, skeleton, overlapping)
         if not keep and not self.probing:
             kept.buffers = self.changing.snapshot()
 
         # If R will follow, F needs no graph, once a trial has shown that it is the same without.
-        form, trial, log = "", None, None
+        form, trial, log = (0, ""), None, None
         if not keep:
-            form = self._form(tensors)
+            form = cell[0], self._form(tensors)
             trial = self._trials.get(form)
             if trial is None:
                 log = OperatorLog()
@@ -222,20 +251,20 @@ class Stage:
             self._count(True)
             if self.probing:
                 with self.changing.learning() as kept.buffers:
-                    outputs, structure = flatten(self._run(i, kept, log))
+                    outputs, structure = flatten(self._run(cell, kept, log))
             else:
-                outputs, structure = flatten(self._run(i, kept, log))
+                outputs, structure = flatten(self._run(cell, kept, log))
             self._count(False)
             moved = [attribute for attribute in attached if attribute.moved]
             if moved and self.watch is None:
-                self._refuse_moving(i, kept, moved)
+                self._refuse_moving(cell, kept, moved)
         if keep:
             kept.outputs = outputs
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
         if log is not None:
             del outputs  # and with them the graph, unless it is kept
             requiring = self._requiring
-            same = self._same_without_graph(i, kept, log, detached)
+            same = self._same_without_graph(cell, kept, log, detached)
             self._trials[form] = _Trial(same, requiring)
         return unflatten(detached, structure)
 
@@ -245,17 +274,17 @@ class Stage:
         return repr((self.autocast, described))
 
     def _refuse_moving(
-        self, i: int, kept: _Kept, moved: Sequence[attributes.HeldAttribute]
+        self, cell: Cell, kept: _Kept, moved: Sequence[attributes.HeldAttribute]
     ) -> None:
         """Refuse the step if F, done once more, changes attributes of its layers otherwise."""
         after_first = [attribute.now() for attribute in moved]
-        self._run_again(i, kept)
+        self._run_again(cell, kept)
         for attribute, before in zip(moved, after_first, strict=True):
             if not attributes.same(before, attribute.now()):
                 self.refused = self.refused or attribute.refusal()
 
     def _same_without_graph(
-        self, i: int, kept: _Kept, log: OperatorLog, expected: list[Tensor]
+        self, cell: Cell, kept: _Kept, log: OperatorLog, expected: list[Tensor]
     ) -> bool:
         """Whether F without a graph calls the same operators and gives the same bits.
 
@@ -263,36 +292,36 @@ class Stage:
         """
         without = OperatorLog()
         with torch.no_grad():
-            outputs, _ = flatten(self._run_again(i, kept, without))
+            outputs, _ = flatten(self._run_again(cell, kept, without))
         return log.calls == without.calls and all(map(torch.equal, outputs, expected))
 
-    def _run_again(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
+    def _run_again(self, cell: Cell, kept: _Kept, log: OperatorLog | None = None) -> Tree:
         """F once more, which leaves buffers and statistics as the first one did."""
         buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
         if self.statistics is not None:
             self.statistics.settle()
         with as_before(buffers):
-            return self._run(i, kept, log)
+            return self._run(cell, kept, log)
 
-    def recompute(self, i: int) -> None:
-        """R of micro-batch i: the same values as its F, with a graph; it needs no gradient."""
-        kept = self.kept[i]
+    def recompute(self, cell: Cell) -> None:
+        """R: the same values as F, with a graph; it needs no gradient."""
+        kept = self.kept[cell]
         with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
-            kept.outputs, _ = flatten(self._run(i, kept))
+            kept.outputs, _ = flatten(self._run(cell, kept))
         if kept.trial is not None and kept.trial.requiring != self._requiring:
             self._note_other_requiring()
 
-    def requiring_gradient(self, i: int) -> list[bool]:
-        """Which outputs of micro-batch i require a gradient; known once F or R has kept a graph."""
-        outputs = self.kept[i].outputs
-        assert outputs is not None, f"asked before F{i} or R{i}"
+    def requiring_gradient(self, cell: Cell) -> list[bool]:
+        """Which outputs require a gradient; known once F or R has kept a graph."""
+        outputs = self.kept[cell].outputs
+        assert outputs is not None, f"asked before F or R of {cell}"
         return [t.requires_grad for t in outputs]
 
-    def backward(self, i: int, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
-        """B of micro-batch i: add to the parameters' gradients and free what was kept.
+    def backward(self, cell: Cell, gradients: list[Tensor | None] | None) -> list[Tensor | None]:
+        """B: add to the parameters' gradients and free what was kept.
 
         Args:
-            i: micro-batch.
+            cell: stage and micro-batch.
             gradients: one for each output tensor, None for an output without one. On the last
                 stage, whose output is the loss, None instead of the list.
 
@@ -300,8 +329,8 @@ class Stage:
             One gradient for each input tensor that requires one, None if the loss does not depend
                 on it.
         """
-        kept = self.kept.pop(i)
-        assert kept.outputs is not None, f"B{i} before F{i} or R{i}"
+        kept = self.kept.pop(cell)
+        assert kept.outputs is not None, f"B before F or R of {cell}"
         given = gradients if gradients is not None else [torch.ones_like(t) for t in kept.outputs]
         pairs = [
             (t, g)
@@ -312,62 +341,68 @@ class Stage:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
         return [t.grad for t in kept.inputs if t.requires_grad and t.is_leaf]
 
-    def evaluate(self, i: int, inputs: Tree, *, overlapping: Sequence[int] = ()) -> Tree:
-        """Outputs of micro-batch i without gradients; keeps nothing and applies no head."""
+    def evaluate(self, cell: Cell, inputs: Tree, *, overlapping: Sequence[int] = ()) -> Tree:
+        """Outputs without gradients; keeps nothing and applies no head."""
         tensors, skeleton = flatten(inputs)
         copies = [copied(t) for t in tensors]
         versions = _versions(copies)
         with torch.no_grad():
-            outputs = self._through(i, unflatten(copies, skeleton), self._layers)
-        self._refuse_overlapping_writes(copies, versions, overlapping)
+            outputs = self._through(cell[1], unflatten(copies, skeleton), self._layers[cell[0]])
+        self._refuse_overlapping_writes(cell[0], copies, versions, overlapping)
         return outputs
 
-    def score(self, i: int, outputs: Tree) -> Tensor:
+    def score(self, cell: Cell, outputs: Tree) -> Tensor:
         """The micro-batch's share of an evaluation's loss."""
         with torch.no_grad():
-            return self._through(i, outputs, self._last(i))
+            return self._through(cell[1], outputs, self._last(cell))
 
     def _count(self, on: bool) -> None:
         if self.statistics is not None:
             self.statistics.counting = on
 
-    def _run(self, i: int, kept: _Kept, log: OperatorLog | None = None) -> Tree:
-        """Run layers and head on the kept inputs, which stay as they are.
+    def _run(self, cell: Cell, kept: _Kept, log: OperatorLog | None = None) -> Tree:
+        """Run a stage's layers and head on the kept inputs, which stay as they are.
 
         Layers that work in place on the stage's inputs (timm's ResNet does) would spoil what R
         needs, so they get copies. On the first stage layers always get copies, because its inputs
         are the user's own. F and R treat the inputs alike, since a matrix product's last bits may
         depend on how its operands are aligned.
         """
-        copy = self.probing or self.takes_user_inputs or self._overwrites_inputs
+        stage, i = cell
+        layers = self._layers[stage]
+        copy = self.probing or stage == 0 or stage in self._overwriting
         tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
         versions = _versions(tensors)
         value = unflatten(tensors, kept.skeleton)
         if self.watch is not None:
-            value = self.watch(i, self.head_index - len(self._layers) - 1, value)
+            value = self.watch(i, layers[0][0] - 1, value)
         try:
             with log or nullcontext():
-                outputs = self._through(i, value, [*self._layers, *self._last(i)])
+                outputs = self._through(i, value, [*layers, *self._last(cell)])
         except RuntimeError as error:
             if copy or _WRITES_TO_LEAF not in str(error):
                 raise
             # The step will be done again, but first its messages must be complete.
-            self._note_overwriting()
-            return self._run(i, kept)
-        self._refuse_overlapping_writes(tensors, versions, kept.overlapping)
+            self._note_overwriting(stage)
+            return self._run(cell, kept)
+        self._refuse_overlapping_writes(stage, tensors, versions, kept.overlapping)
         if _versions(tensors) != versions:
             if copy:
-                self._overwrites_inputs = True
+                self._overwriting.add(stage)
             else:
-                self._note_overwriting()
+                self._note_overwriting(stage)
         return outputs
 
-    def _note_overwriting(self) -> None:
-        self._overwrites_inputs = True
+    def _note_overwriting(self, stage: int) -> None:
+        self._overwriting.add(stage)
         self.unexpected = "a layer wrote to the stage's inputs in place, which none did before"
 
     def _refuse_overlapping_writes(
-        self, tensors: Sequence[Tensor], versions: Sequence[int], overlapping: Sequence[int]
+        self,
+        stage: int,
+        tensors: Sequence[Tensor],
+        versions: Sequence[int],
+        overlapping: Sequence[int],
     ) -> None:
         """Raise a ValueError if layers wrote in place to an input that shares memory with another.
 
@@ -377,16 +412,18 @@ class Stage:
         now = _versions(tensors)
         for n in overlapping:
             if now[n] != versions[n]:
+                first = self.names[self.indices.index(self._layers[stage][0][0])]
                 raise ValueError(
-                    f"layer {self.names[0]} or one behind it writes in place to tensor {n} of what "
+                    f"layer {first} or one behind it writes in place to tensor {n} of what "
                     "enters this stage, which shares memory with another tensor there (one is a "
                     "view of the other): across a stage boundary they are separate; clone() one "
                     "of them, or choose a balance that keeps these layers together"
                 )
 
-    def _last(self, i: int) -> list[_Call]:
-        """The head, if there is one, as a call; to random state it is one more layer."""
-        if self.head is None:
+    def _last(self, cell: Cell) -> list[_Call]:
+        """The head, if the stage has it, as a call; to random state it is one more layer."""
+        stage, i = cell
+        if self.head is None or stage != self._last_stage:
             return []
         return [(self.head_index, partial(self.head, i), self._head_draws)]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.core.loss import Head
 from repro.gpipe.core.microbatch import Tree, flatten, unflatten
-from repro.gpipe.core.stage import Stage
+from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import NonFiniteError
 from repro.gpipe.exact.nonfinite import is_finite
 
@@ -26,18 +26,18 @@ _Layer = tuple[int, str]  # its index in the whole model, and what a person call
 
 @dataclass
 class Findings:
-    """What one stage found to be inf or nan; micro-batches are numbered within its replica.
+    """What one rank found to be inf or nan; micro-batches are numbered within its replica.
 
     Attributes:
-        replica: of the stage.
-        where: the stage, for messages.
+        replica: of the rank.
+        where: the rank, or its only stage, for messages.
         refused: what was inf or nan in the first run.
         already: a parameter that was inf or nan before the step.
         inputs: micro-batches whose inputs are.
         targets: micro-batches whose targets are.
         losses: micro-batches whose loss is.
-        forward: micro-batch -> the first layer of the stage whose output is.
-        backward: micro-batch -> the last layer of the stage that made a gradient which is.
+        forward: micro-batch -> the first layer of the rank whose output is.
+        backward: micro-batch -> the last layer of the rank that made a gradient which is.
         summed: a gradient that is, though its terms of all micro-batches are finite.
     """
 
@@ -54,29 +54,29 @@ class Findings:
 
 
 def find_nonfinite_layer(
-    stage: Stage, everyone: Wire, wire: Wire, refused: str, run: Callable[[], object]
+    held: HeldStages, everyone: Wire, wire: Wire, refused: str, run: Callable[[], object]
 ) -> NonFiniteError:
     """The error to raise, the same on every rank; call it on all of them.
 
     Args:
-        stage: as the refused step has left it.
-        everyone: all stages of all replicas.
+        held: the stages of this rank, as the refused step has left them.
+        everyone: all ranks of all replicas.
         wire: those of this replica.
-        refused: what was inf or nan on this stage, if anything.
+        refused: what was inf or nan on this rank, if anything.
         run: does the same step once more, which is refused again.
     """
-    where = f"stage {wire.rank}"
+    where = f"stage {wire.rank}" if len(held.stages) == 1 else f"rank {wire.rank}"
     if everyone.stages > wire.stages:
         where += f" of replica {wire.replica}"
     findings = Findings(wire.replica, where, refused)
-    with _watched(stage, findings), suppress(NonFiniteError):
+    with _watched(held, findings), suppress(NonFiniteError):
         run()
-    if isinstance(stage.head, Head):
-        for i, targets in enumerate(stage.head.parts):
+    if isinstance(held.head, Head):
+        for i, targets in enumerate(held.head.parts):
             if not _all_finite(flatten(targets)[0]):
                 findings.targets.add(i)
     cause = describe(everyone.all_gather(findings))
-    return NonFiniteError(f"step {stage.step}: {cause}; allow_nonfinite=True trains on")
+    return NonFiniteError(f"step {held.step}: {cause}; allow_nonfinite=True trains on")
 
 
 def describe(findings: Sequence[Findings]) -> str:
@@ -130,13 +130,13 @@ def _describe_micro_batch(i: int, findings: Sequence[Findings]) -> str:
 
 
 @contextmanager
-def _watched(stage: Stage, findings: Findings) -> Iterator[None]:
-    """Watch the layers of a stage meanwhile."""
-    watch = stage.watch = _Watch(stage, findings)
+def _watched(held: HeldStages, findings: Findings) -> Iterator[None]:
+    """Watch the layers of a rank meanwhile."""
+    watch = held.watch = _Watch(held, findings)
     try:
         yield
     finally:
-        stage.watch = None
+        held.watch = None
         for hook in watch.hooks:
             hook.remove()
 
@@ -144,14 +144,13 @@ def _watched(stage: Stage, findings: Findings) -> Iterator[None]:
 class _Watch:
     """Checks what each layer returns and the gradients that come back."""
 
-    def __init__(self, stage: Stage, findings: Findings) -> None:
+    def __init__(self, held: HeldStages, findings: Findings) -> None:
         self._findings = findings
-        self._head = stage.head_index
+        self._head = held.head_index
         self._now = 0  # the micro-batch whose B runs
         self.hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._labels = {stage.head_index: _LOSS} if stage.head is not None else {}
-        named = zip(stage.names, stage.module, strict=True)
-        for index, (name, layer) in enumerate(named, stage.head_index - len(stage.names)):
+        self._labels = {held.head_index: _LOSS} if held.head is not None else {}
+        for index, name, layer in zip(held.indices, held.names, held.module, strict=True):
             label = type(layer).__name__ if name == str(index) else name
             self._labels[index] = f"layer {index} ({label})"
             for key, parameter in layer.named_parameters():
@@ -173,7 +172,8 @@ class _Watch:
             if index == self._head:
                 self._findings.losses.add(i)
             if index in self._labels:
-                self._findings.forward.setdefault(i, (index, self._labels[index]))
+                returned = (index, self._labels[index])
+                self._findings.forward[i] = min(returned, self._findings.forward.get(i, returned))
         return unflatten(
             [self._hooked(i, index, t) if t.requires_grad else t for t in tensors], skeleton
         )

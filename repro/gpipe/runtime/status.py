@@ -68,9 +68,12 @@ status = Status()
 _wait_numbers = count()
 
 
-def stage_name(stage: int, replica: int, replicas: int) -> str:
-    """Name of a stage in messages: `stage 1`, or `replica 0, stage 1` if there are replicas."""
-    return f"stage {stage}" if replicas == 1 else f"replica {replica}, stage {stage}"
+def rank_name(kind: str, rank: int, replica: int, replicas: int) -> str:
+    """Name of a rank in messages: `stage 1`, or `replica 0, stage 1` if there are replicas.
+
+    `kind` is "stage", or "rank" where each holds several stages.
+    """
+    return f"{kind} {rank}" if replicas == 1 else f"replica {replica}, {kind} {rank}"
 
 
 @contextmanager

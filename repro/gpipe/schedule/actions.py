@@ -12,6 +12,7 @@ from typing import NamedTuple
 COMPUTE = ("F", "R", "B", "I", "W")  # the actions that compute a micro-batch
 # The actions that make the gradient for which the stage before waits. A schedule has one of them.
 GRADIENT = ("B", "I")
+Cell = tuple[int, int]  # stage, micro-batch
 
 
 class Action(NamedTuple):
@@ -37,6 +38,11 @@ class Action(NamedTuple):
     step: int = 0
     of: str = ""
     peer: int = -1
+
+    @property
+    def cell(self) -> Cell:
+        """(stage, micro-batch): what an F, R or B computes, or a Send or Recv carries."""
+        return self.stage, self.micro_batch
 
     @property
     def producer(self) -> tuple[str, int, int, int]:
@@ -109,20 +115,20 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Program:
-    """The actions of a rank with one stage, and what the engine looks up before it executes them.
+    """The actions of a rank, and what the engine looks up before it executes them.
 
     Attributes:
         actions: all, in order.
-        recomputed: micro-batches that R computes again, so their F keeps no inner activations.
-        activations: micro-batches in the order in which their activations are received.
-        gradients: micro-batches in the order in which their gradients are received.
-        last_backward: the action after which the gradients of this stage are final.
+        recomputed: what R computes again, so its F keeps no inner activations.
+        activations: what needs activations from another rank, in the order of receiving.
+        gradients: what needs gradients from another rank, in the order of receiving.
+        last_backward: the action after which the gradients of this rank are final.
     """
 
     actions: tuple[Action, ...]
-    recomputed: frozenset[int]
-    activations: list[int]
-    gradients: list[int]
+    recomputed: frozenset[Cell]
+    activations: list[Cell]
+    gradients: list[Cell]
     last_backward: Action | None
 
     @classmethod
@@ -133,8 +139,8 @@ class Program:
         backwards = [a for a in actions if a.kind == "B"]
         return cls(
             actions,
-            recomputed=schedule.recomputed(rank),
-            activations=[a.micro_batch for a in receives if a.of == "F"],
-            gradients=[a.micro_batch for a in receives if a.of == "B"],
+            recomputed=frozenset(a.cell for a in actions if a.kind == "R"),
+            activations=[a.cell for a in receives if a.of == "F"],
+            gradients=[a.cell for a in receives if a.of == "B"],
             last_backward=backwards[-1] if backwards else None,
         )

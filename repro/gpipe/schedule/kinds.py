@@ -38,8 +38,8 @@ class Kind(NamedTuple):
 
     @property
     def executed(self) -> bool:
-        """Whether the engine executes it: a stage on each rank, and whole backwards."""
-        return not (self.interleaved or self.split)
+        """Whether the engine executes it: with whole backwards."""
+        return not self.split
 
 
 def _gpipe(rank: int, ranks: int, micro_batches: int) -> list[Work]:
@@ -210,6 +210,13 @@ def _with_messages(
     return actions
 
 
+def check_counts(**counts: object) -> None:
+    """Raise a ValueError unless each is a whole number, at least 1."""
+    for argument, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{argument}={value!r}: must be a whole number, at least 1")
+
+
 @collector.paused()
 def make_schedule(
     name: str, stages: int, micro_batches: int, checkpoint: str = "always", stages_per_rank: int = 1
@@ -218,8 +225,8 @@ def make_schedule(
 
     Args:
         name: "gpipe" (recompute early, as in the paper), "gpipe-late" (recompute after the gradient
-            has arrived), "1f1b", "naive", "interleaved-1f1b" or "zb-h1". The last two are not
-            executed yet.
+            has arrived), "1f1b", "naive", "interleaved-1f1b" or "zb-h1". The last is not executed
+            yet.
         stages: of all ranks together, at least 1; K where each rank holds one.
         micro_batches: M, at least 1; M=1 is naive model parallelism.
         checkpoint: "always", "except_last" or "never"; for "zb-h1" only "never".
@@ -231,10 +238,7 @@ def make_schedule(
     """
     one_of("schedule", name, SCHEDULES)
     one_of("checkpoint", checkpoint, CHECKPOINTS)
-    counts = {"stages": stages, "micro_batches": micro_batches, "stages_per_rank": stages_per_rank}
-    for argument, value in counts.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{argument}={value!r}: must be a whole number, at least 1")
+    check_counts(stages=stages, micro_batches=micro_batches, stages_per_rank=stages_per_rank)
     kind = SCHEDULES[name]
     if kind.interleaved != (stages_per_rank > 1):
         allowed = "at least 2" if kind.interleaved else "1"

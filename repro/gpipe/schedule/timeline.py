@@ -108,13 +108,15 @@ class Timeline:
         return [{name: getattr(s, name) for name in COLUMNS} for s in self.spans]
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Mapping[str, Any]], stages: int) -> "Timeline":
+    def from_rows(
+        cls, rows: Iterable[Mapping[str, Any]], stages: int, stages_per_rank: int = 1
+    ) -> "Timeline":
         """The inverse of `to_rows`.
 
         Raises:
             ValueError: for a row that is no span of these stages.
         """
-        return cls(tuple(_parse_span(row, stages) for row in rows), stages)
+        return cls(tuple(_parse_span(row, stages) for row in rows), stages, stages_per_rank)
 
     def to_chrome(self, label: str = "pipeline", pid: int = 0) -> dict[str, Any]:
         """A Chrome trace for ui.perfetto.dev, as a JSON object: one track a rank, microseconds."""

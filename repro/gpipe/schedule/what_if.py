@@ -313,7 +313,7 @@ def _changed_steps(costs: Costs, schedule: Schedule, examples: int | None) -> di
         steps[LINK] = costs.step(schedule, free=True)
         if kind.late and checkpoint != "never":
             steps[EARLY] = costs.step(_recomputed_early(schedule))
-        if schedule.name != "1f1b" and kind.executed:
+        if schedule.name != "1f1b" and kind.executed and not kind.interleaved:
             steps[ORDER] = costs.step(make_schedule("1f1b", K, M, checkpoint))
     if checkpoint != "never":
         steps[NEVER] = costs.step(like(M, "never"))

@@ -57,6 +57,7 @@ def config_of(spec: RunSpec) -> PipelineConfig:
         schedule=spec.schedule,
         transport=spec.transport,
         throttle=link_speed(spec.link),
+        stages_per_rank=spec.stages_per_rank or 1,
     )
 
 
