@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from repro.simulate import Calibration
 
 
-_MOST_DRAWN = 16  # stages of a step that is drawn
+_MOST_DRAWN = 16  # ranks of a step that is drawn
 _SHORTER = "imbalance below 0: there the unequal cut shortens the wait"
 _NO_ADVICE = (
     "no K and M is recommended: these layers take the same time for a micro-batch of one example "
@@ -62,7 +62,7 @@ class SimulateOptions:
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
     """allow --calibration to name code: its model is import:package.module:function"""
     K: tuple[int, ...] = (4,)
-    """numbers of stages, one device each"""
+    """numbers of devices, which hold one stage each, or --stages-per-rank of them"""
     M: tuple[int, ...] = (1, 4, 32)
     """numbers of micro-batches"""
     N: int = 128
@@ -71,6 +71,8 @@ class SimulateOptions:
     """which micro-batches are recomputed"""
     schedule: ScheduleName = "gpipe"
     """order of forwards and backwards"""
+    stages_per_rank: int | None = None
+    """stages of each device; at least 2 for the schedule interleaved-1f1b, otherwise left out"""
     balance: Literal["time", "flops", "parameters", "uniform"] = "time"
     """what stages are cut by"""
     partitioner: Partitioner | None = None
@@ -251,6 +253,7 @@ def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
         M=M,
         N=options.N,
         schedule=options.schedule,
+        stages_per_rank=options.stages_per_rank,
         checkpoint=options.checkpoint,
         balance=options.balance,
         partitioner=options.partitioner,
@@ -354,7 +357,16 @@ def _plain(options: SimulateOptions, source: Source, points: list[Point]) -> dic
         "memory": source.memory,
         **{
             name: getattr(options, name)
-            for name in ("K", "N", "schedule", "checkpoint", "balance", "partitioner", "optimizer")
+            for name in (
+                "K",
+                "N",
+                "schedule",
+                "stages_per_rank",
+                "checkpoint",
+                "balance",
+                "partitioner",
+                "optimizer",
+            )
         },
         "points": [
             {
@@ -373,11 +385,12 @@ def answer(options: SimulateOptions, source: Source, points: list[Point]) -> lis
     drawn = first if source.waits else best(points, source.memory)
     link = f", link {options.link_gbps:g} Gbit/s" if options.link_gbps else ""
     model = f"{source.model} ({assigned(source.model_args) or 'its defaults'})"
+    held = f" with {options.stages_per_rank} stages a device" if options.stages_per_rank else ""
     head = (
         f"simulated: {model} on {source.text}{link}\n"
-        f"N={options.N}, schedule {options.schedule}, re-materialization {options.checkpoint}, "
-        f"cut by {options.balance} ({options.partitioner or 'smallest-largest'}), optimizer "
-        f"{options.optimizer}\n"
+        f"N={options.N}, schedule {options.schedule}{held}, re-materialization "
+        f"{options.checkpoint}, cut by {options.balance} "
+        f"({options.partitioner or 'smallest-largest'}), optimizer {options.optimizer}\n"
     )
     if drawn.timeline.busy(kinds="IW"):
         head += "I and W take half of a backward each, assumed: layers are timed with whole ones\n"
@@ -479,9 +492,9 @@ def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
     """One step as a Gantt chart; nothing for many stages."""
     from repro.harness.progress import gantt, legend
 
-    if timeline.stages > _MOST_DRAWN:
+    if timeline.ranks > _MOST_DRAWN:
         return []
-    title = f"\nthe step at K={timeline.stages}, M={M}: {legend(timeline)}"
+    title = f"\nthe step at K={timeline.ranks}, M={M}: {legend(timeline)}"
     return [title, gantt(timeline, 72)]
 
 

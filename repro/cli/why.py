@@ -214,16 +214,21 @@ def _holds_spans(path: Path) -> bool:
 
 def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
     """Which run it is, and the time of its step."""
+    held, theory, work = "", "(K-1)/(M+K-1)", spec.M
+    if spec.stages_per_rank is not None:
+        # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).
+        held = f" with v={spec.stages_per_rank} stages a rank"
+        theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
     rounds = len(Folder(path.parent.parent).records(path.parent.name))
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
     kept = f", the step recorded in {which}" if rounds else ""
     return (
         f"{path.parent.name} in {path.parent.parent}\n{spec.fidelity}: K={spec.K}, M={spec.M}, "
-        f"N={spec.N}{replicas}, schedule {spec.schedule}, re-materialization "
+        f"N={spec.N}{replicas}, schedule {spec.schedule}{held}, re-materialization "
         f"{spec.checkpoint}\nstep {_ms(why.timeline.step_time)} ms{kept}; idle "
-        f"{why.timeline.bubble_over_total:.1%} of K x step, in theory (K-1)/(M+K-1) = "
-        f"{(spec.K - 1) / (spec.M + spec.K - 1):.1%}"
+        f"{why.timeline.bubble_over_total:.1%} of K x step, in theory {theory} = "
+        f"{(spec.K - 1) / (work + spec.K - 1):.1%}"
     )
 
 
@@ -246,7 +251,10 @@ def _answer(
         shares = [f"{seconds[kind] / whole:.1%}" if seconds[kind] else "" for kind in kinds]
         return [name, *shares, f"{sum(seconds.values()) / whole:.1%}"]
 
-    stages = [row(f"stage {j}", seconds) for j, seconds in enumerate(by_stage(why.path, spec.K))]
+    stages = [
+        row(f"stage {j}", seconds)
+        for j, seconds in enumerate(by_stage(why.path, spec.total_stages))
+    ]
     changes = [[c.name, _ms(c.step_s), f"{c.factor:.2f}x", CHANGES[c.name]] for c in why.changes]
     base = [
         "unchanged",
@@ -312,7 +320,7 @@ def _plain(path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]) 
         "step_s": why.timeline.step_time,
         "bubble_idle_over_total": why.timeline.bubble_over_total,
         "breakdown": breakdown(why.timeline, why.schedule),
-        "critical_path": by_stage(why.path, spec.K),
+        "critical_path": by_stage(why.path, spec.total_stages),
         "replayed_s": why.base_s,
         "changes": [dataclasses.asdict(change) for change in why.changes],
         "neighbours": [finite(dataclasses.asdict(neighbour)) for neighbour in tried],

@@ -1,4 +1,4 @@
-"""Peak memory of every stage, parameters and operators of every layer: counted without a run.
+"""Peak memory of every rank, parameters and operators of every layer: counted without a run.
 
 Each distinct layer is traced once, on fake tensors. A stage uses them in the order of the same
 schedule value that the engine executes.
@@ -6,7 +6,6 @@ schedule value that the engine executes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 from repro.costs.counter import Counter, LayerCost, Optimizer
 from repro.costs.stage_memory import Messages, StageMemory, Task, micro_batch, peak_memory
@@ -19,7 +18,10 @@ from repro.gpipe.partition.balance import choose
 
 @dataclass(frozen=True)
 class Counted:
-    """Result of `count`: memory of each stage at its peak in bytes, and costs of each layer."""
+    """Result of `count`: memory of each rank at its peak in bytes, and costs of each layer.
+
+    A rank is a stage where each holds one.
+    """
 
     stages: tuple[StageMemory, ...]
     balance: tuple[int, ...]
@@ -65,12 +67,9 @@ def count(
         )
     counter = Counter(layers, loss, optimizer, device=device)
     plan = config.make_schedule()
-    cut = choose(layers, config.stages, config.balance, config.partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
-    ends = [0, *accumulate(cut.counts)]
-    memory = [
-        peak_memory(counter, Task(plan, j, range(a, b), inputs, targets, messages or Messages()))
-        for j, (a, b) in enumerate(pairwise(ends))
-    ]
+    cut = choose(layers, plan.stages, config.balance, config.partitioner, lambda: None)  # pyright: ignore[reportArgumentType]
+    tasks = Task.of_ranks(plan, cut.counts, inputs, targets, messages or Messages())
+    memory = [peak_memory(counter, task) for task in tasks]
     part = micro_batch(inputs, sizes(batch_size(inputs), config.micro_batches)[0])
     costs = [counter.cost(index, part) for index in range(len(counter))]
     return Counted(tuple(memory), cut.counts, tuple(costs))

@@ -199,6 +199,11 @@ class Search:
         self._build = build
         self._step = step
         self._memory = memory
+        if step.config.stages_per_rank > 1:
+            raise ValueError(
+                f"stages_per_rank={step.config.stages_per_rank}: stages are cut by memory for one "
+                "on each rank; try schedule='1f1b'"
+            )
         self._schedule = step.config.make_schedule()
         self._counter: Counter | None = like._counter if like else None
         self._hint = like._hint if like else 0
@@ -404,7 +409,7 @@ class Tasks:
 
     def memory(self, j: int, layers: range) -> StageMemory:
         """Memory of stage j, made of these layers."""
-        task = Task(self.schedule, j, layers, self.inputs, self.targets, self.messages)
+        task = Task(self.schedule, j, (layers,), self.inputs, self.targets, self.messages)
         return peak_memory(self.counter, task)
 
     def pack(self, memory: int) -> tuple[int, ...] | None:

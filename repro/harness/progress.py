@@ -315,17 +315,17 @@ def legend(timeline: Timeline) -> str:
 
 
 def gantt(timeline: Timeline, width: int) -> Text:
-    """A line per stage: a letter for each slice of the step, `.` where the stage idled."""
+    """A line per rank: a letter for each slice of the step, `.` where the rank idled."""
     text = Text()
     total = timeline.step_time or 1.0
-    for stage in range(timeline.stages):
-        text.append(f"    stage {stage} |")
-        spans = [span for span in timeline.spans if span.stage == stage]
+    for rank in range(timeline.ranks):
+        text.append(f"    {timeline.row_name(rank)} |")
+        spans = timeline.on(rank)
         for cell in range(width):
             moment = timeline.start + (cell + 0.5) * total / width
             kind = next((s.kind for s in spans if s.start <= moment < s.end), "")
             text.append(kind[:1] or ".", style=COLOURS.get(kind, "dim"))
-        text.append("|\n" if stage < timeline.stages - 1 else "|")
+        text.append("|\n" if rank < timeline.ranks - 1 else "|")
     return text
 
 

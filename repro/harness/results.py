@@ -364,7 +364,7 @@ class Results:
             path = folder.path / run.id / "timeline.parquet"
             if folder.path.parts[-3:] == run.place and path.exists():
                 if path not in self._timelines:
-                    self._timelines[path] = _timeline(path, run.K)
+                    self._timelines[path] = _timeline(path, run.spec)
                 return self._timelines[path]
         return None
 
@@ -414,10 +414,11 @@ def _throughputs(run: Run) -> dict[Hashable, float]:
     return {(run.place, round_.name): round_.throughput for round_ in run.rounds}
 
 
-def _timeline(path: Path, stages: int) -> Timeline | None:
+def _timeline(path: Path, spec: RunSpec) -> Timeline | None:
     try:
         spans = read_table(path, SPAN_COLUMNS)
-        return Timeline.from_rows(spans, stages) if spans else None
+        stages = spec.total_stages, spec.stages_per_rank or 1
+        return Timeline.from_rows(spans, *stages) if spans else None
     except ValueError as error:
         warn(path, f"{error} (--force measures the run again)")
         return None

@@ -257,10 +257,10 @@ class RunSpec(Frozen):
                 f"at least one example, so M may be 1 to {self.N // self.D}; choose a smaller M or "
                 "a larger N"
             )
-        if isinstance(self.balance, tuple) and len(self.balance) != self.K:
+        if isinstance(self.balance, tuple) and len(self.balance) != self.total_stages:
             raise ValueError(
-                f"balance = {short(list(self.balance))} has {len(self.balance)} entries for K = "
-                f"{self.K} stages: give one layer count per stage, or balance='time'"
+                f"balance = {short(list(self.balance))} has {len(self.balance)} entries for "
+                f"{self._stages_text}: give one layer count per stage, or balance='time'"
             )
         cut_otherwise = isinstance(self.balance, tuple) or self.balance == "memory"
         if cut_otherwise and self.partitioner is not None:
@@ -294,6 +294,18 @@ class RunSpec(Frozen):
         )
 
     @property
+    def total_stages(self) -> int:
+        """Stages of all ranks together; K where each rank holds one."""
+        return self.K * (self.stages_per_rank or 1)
+
+    @property
+    def _stages_text(self) -> str:
+        """`K = 4 stages`, or `K = 4 ranks of 2 stages each`."""
+        if self.stages_per_rank is None:
+            return f"K = {self.K} stages"
+        return f"K = {self.K} ranks of {self.stages_per_rank} stages each"
+
+    @property
     def devices(self) -> int:
         """Processes that compute at once; one process counts or simulates all stages."""
         if self.fidelity in ("counted", "simulated"):
@@ -308,7 +320,7 @@ class RunSpec(Frozen):
     def make_schedule(self) -> Schedule:
         """Every action of every stage."""
         per_rank = self.stages_per_rank or 1
-        return make_schedule(self.schedule, self.K * per_rank, self.M, self.checkpoint, per_rank)
+        return make_schedule(self.schedule, self.total_stages, self.M, self.checkpoint, per_rank)
 
     def pretraining_run(self) -> "RunSpec | None":
         """The pretraining that a training begins with, as a run of its own; None without one.
@@ -342,10 +354,11 @@ class RunSpec(Frozen):
 
     def fit(self, layers: int) -> None:
         """Raise a one-line ValueError where a model of so many layers cannot be cut for this."""
-        if layers < self.K:
+        if layers < self.total_stages:
+            most = layers // (self.stages_per_rank or 1)
             raise ValueError(
-                f"K = {self.K} stages, but {self.model} has L = {layers} layers here: "
-                f"K may be 1 to {layers}; choose a smaller K or a deeper model"
+                f"{self._stages_text}, but {self.model} has L = {layers} layers here: "
+                f"K may be 1 to {most}; choose a smaller K or a deeper model"
             )
         if isinstance(self.balance, tuple) and sum(self.balance) != layers:
             raise ValueError(
@@ -597,13 +610,14 @@ def _check_fit(spec: RunSpec) -> None:
         "fidelity": right_fidelity,
         "D": spec.D == 1 or not is_fit,
         "library": spec.library == "repro" or not is_fit,
+        "stages_per_rank": spec.stages_per_rank is None or not is_fit,
     }
     for field, right in fits.items():
         if not right:
             raise ValueError(
                 f"{field} = {getattr(spec, field)!r} with task = '{spec.task}': a fit has a "
-                "memory in bytes, balance='memory', D=1 and library='repro' and is counted or "
-                "measured, and nothing else has; set that"
+                "memory in bytes, balance='memory', D=1, library='repro' and one stage a rank, and "
+                "is counted or measured, and nothing else has; set that"
             )
 
 

@@ -58,7 +58,7 @@ class Setup:
         """
         return choose(
             as_layers(self.layers),
-            self.config.stages,
+            self.config.total_stages,
             self.config.balance,
             self.config.partitioner,
             _no_profile,

@@ -19,7 +19,7 @@ class Own:
 
     def __init__(self, setup: Setup) -> None:
         self._setup, config = setup, setup.config
-        if config.stages == 1 and isinstance(config.balance, str):
+        if config.total_stages == 1 and isinstance(config.balance, str):
             # There is nothing to cut, so no layer needs to be timed.
             config = replace(config, balance="uniform")
         self._pipe = Pipeline(

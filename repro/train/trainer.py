@@ -25,7 +25,6 @@ from repro.data.tokens import PAD
 from repro.gpipe import Pipeline, whole_state_dict
 from repro.gpipe.checkpoint.save_load import together
 from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.core.layers import names
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import batch_size
 from repro.io import files
@@ -352,7 +351,7 @@ class Trainer:
         Raises:
             ValueError: one line, if the layers do not fit.
         """
-        layers = self._names_of_layers()
+        layers = self.pipe.layer_names
         if not 0 <= new_layers < len(layers):
             raise ValueError(
                 f"new_layers={new_layers}: allowed is 0 to {len(layers) - 1}, since the model has "
@@ -366,11 +365,6 @@ class Trainer:
         self.pipe.load_state_dict(merged)
         if self.average is not None:
             self.average.restart()
-
-    def _names_of_layers(self) -> list[str]:
-        """The names of all layers of the unsplit model, in order."""
-        of_ranks = self._wire.all_gather(names(self.pipe.module))
-        return [name for part in of_ranks[: self.pipe.stages] for name in part]
 
     def _read_weights(self, folder: Path) -> Mapping[str, Tensor]:
         def choose() -> Path:

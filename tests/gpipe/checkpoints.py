@@ -148,7 +148,16 @@ def stepped(module, kind="Adam", **options):
 
 
 def put(folder, module, optimizer=None, step=1, **kwargs):
-    save(folder, rank=0, gather=alone, module=module, optimizer=optimizer, step=step, **kwargs)
+    save(
+        folder,
+        rank=0,
+        gather=alone,
+        module=module,
+        layers=keys(module),
+        optimizer=optimizer,
+        step=step,
+        **kwargs,
+    )
 
 
 def get(folder, module, optimizer=None, layers=None):

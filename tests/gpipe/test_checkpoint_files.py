@@ -14,6 +14,8 @@ from checkpoints import Stages, forge, get, model, put, refused, same, stepped
 
 from repro.gpipe.checkpoint.save_load import load, save, whole_state_dict
 
+LAYERS = ["0", "1"]  # of two stages
+
 
 def test_old_files_go_and_other_files_stay(tmp_path):
     (tmp_path / "stage0.pt").write_text("the user's")
@@ -33,7 +35,13 @@ def test_a_stage_that_cannot_write_stops_all(tmp_path):
     def one(rank, gather):
         where = tmp_path / "file" / "run" if rank else folder
         save(
-            where, rank=rank, gather=gather, module=model(4, 4, first=rank), optimizer=None, step=9
+            where,
+            rank=rank,
+            gather=gather,
+            module=model(4, 4, first=rank),
+            layers=LAYERS,
+            optimizer=None,
+            step=9,
         )
 
     for error in Stages(3).all(one):
@@ -48,7 +56,13 @@ def test_hosts_without_a_shared_folder(tmp_path):
     def one(rank, gather):
         where = tmp_path / f"host{rank}"
         save(
-            where, rank=rank, gather=gather, module=model(4, 4, first=rank), optimizer=None, step=9
+            where,
+            rank=rank,
+            gather=gather,
+            module=model(4, 4, first=rank),
+            layers=LAYERS,
+            optimizer=None,
+            step=9,
         )
 
     for error in Stages(2).all(one):
@@ -61,7 +75,15 @@ def test_stages_with_different_optimizers(tmp_path):
     def one(rank, gather):
         module = model(4, 4, first=rank)
         optimizer = stepped(module, ("SGD", "Adam")[rank])
-        save(tmp_path, rank=rank, gather=gather, module=module, optimizer=optimizer, step=9)
+        save(
+            tmp_path,
+            rank=rank,
+            gather=gather,
+            module=module,
+            layers=LAYERS,
+            optimizer=optimizer,
+            step=9,
+        )
 
     for error in Stages(2).all(one):
         assert "optimizers are Adam and SGD" in str(error)
@@ -90,6 +112,7 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
             rank=rank,
             gather=dying,
             module=model(4, 4, first=rank),
+            layers=LAYERS,
             optimizer=None,
             step=2,
         )
@@ -229,7 +252,15 @@ def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
 
     def save_one(rank, gather):
         module = model(4, 4, first=rank, seed=5)
-        save(tmp_path / "run", rank=rank, gather=gather, module=module, optimizer=None, step=1)
+        save(
+            tmp_path / "run",
+            rank=rank,
+            gather=gather,
+            module=module,
+            layers=LAYERS,
+            optimizer=None,
+            step=1,
+        )
 
     stages.all(save_one)
     (other,) = (tmp_path / "run").glob("stage1-*.pt")

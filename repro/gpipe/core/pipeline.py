@@ -59,6 +59,9 @@ _log = logging.getLogger(__name__)
 class Pipeline:
     """K stages of a model, of which this process runs one, or several of an interleaved schedule.
 
+    Attributes:
+        layer_names: keys of all layers in the unsplit model, in order.
+
     Args:
         layers: an nn.Sequential, or modules or zero-argument factories in order. Each layer takes
             one value and returns one: a tensor, or nested tuples, lists or dicts of tensors.
@@ -177,7 +180,7 @@ class Pipeline:
             _log.info("%s", self.cut)
         refuse_shared(entries, self.balance)
 
-        self._names = names(layers)
+        self.layer_names = names(layers)
         self.held = self._build_stages(entries, seed)
         copies = None
         if replicas > 1:
@@ -232,7 +235,7 @@ class Pipeline:
         if self.stages > 1:
             for n, module in modules.items():
                 refuse_sync_batchnorm(module, n)
-        held = HeldStages(of_stages, [self._names[n] for n in modules], self.device, seed)
+        held = HeldStages(of_stages, [self.layer_names[n] for n in modules], self.device, seed)
         held.first = self.replica * self.micro_batches
         return held
 
@@ -518,7 +521,7 @@ class Pipeline:
                     rank=self.rank,
                     gather=self.engine.wire.all_gather,
                     module=self.module,
-                    layers=self._names,
+                    layers=self.layer_names,
                     misfit=self.held.misfit,
                     optimizer=optimizer,
                     step=self.engine.step,
@@ -550,7 +553,7 @@ class Pipeline:
             rank=self.rank,
             gather=self._everyone.all_gather,
             module=self.module,
-            layers=self._names,
+            layers=self.layer_names,
             optimizer=optimizer,
         )
         self.engine.step = restored.step
@@ -563,7 +566,7 @@ class Pipeline:
         Raises:
             ValueError: if a key is missing, has another shape, or belongs to no layer.
         """
-        self.module.load_state_dict(save_load.own_part(state_dict, self.module, self._names))
+        self.module.load_state_dict(save_load.own_part(state_dict, self.module, self.layer_names))
 
     @in_call()
     def barrier(self) -> None:

@@ -124,7 +124,7 @@ class Timeline:
             {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": label}}
         ]
         for rank in range(self.ranks):
-            name = {"name": self._row_name(rank)}
+            name = {"name": self.row_name(rank)}
             events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": rank, "args": name})
         step_start = self.start
         for s in self.spans:
@@ -160,10 +160,11 @@ class Timeline:
                 last = round((s.end - self.start) / slot)
                 cells[first:last] = [self._label(s)] * (last - first)
             row = " ".join(cell.ljust(width) for cell in cells).rstrip()
-            lines.append(f"{self._row_name(rank)} | {row}")
+            lines.append(f"{self.row_name(rank)} | {row}")
         return "\n".join(lines)
 
-    def _row_name(self, rank: int) -> str:
+    def row_name(self, rank: int) -> str:
+        """Name of a rank in drawings: that of its stage where it holds one."""
         return f"stage {rank}" if self.stages_per_rank == 1 else f"rank {rank}"
 
     def _label(self, span: Span) -> str:

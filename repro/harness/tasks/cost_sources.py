@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
@@ -120,7 +119,7 @@ class Source:
         return {}
 
     def peaks(self, n: int, counts: Sequence[int]) -> list[int] | None:
-        """Counted bytes of each stage at its peak; None if not known."""
+        """Counted bytes of each rank at its peak; None if not known."""
         return None
 
 
@@ -175,15 +174,11 @@ class _Counted(Source):
         return counted_costs(self._counter, micro_batch(self._few[0], 1))["parameters"]
 
     def peaks(self, n: int, counts: Sequence[int]) -> list[int]:
-        """Counted bytes of each stage at its peak."""
+        """Counted bytes of each rank at its peak."""
         spec = self._spec
         schedule = spec.make_schedule()
         inputs, targets = (mini_batch(few, n * spec.M) for few in self._few)
-        ends = [0, *accumulate(counts)]
-        tasks = [
-            Task(schedule, j, range(a, b), inputs, targets, Messages())
-            for j, (a, b) in enumerate(pairwise(ends))
-        ]
+        tasks = Task.of_ranks(schedule, counts, inputs, targets, Messages())
         return [peak_memory(self._counter, task).total for task in tasks]
 
 
@@ -366,4 +361,4 @@ def _cut(
         cost = layers.cost(link)
     else:
         cost = additive(counted.get(spec.balance, [1] * L))
-    return tuple(PARTITIONERS[spec.partitioner or SMALLEST_LARGEST](cost, L, spec.K))
+    return tuple(PARTITIONERS[spec.partitioner or SMALLEST_LARGEST](cost, L, spec.total_stages))

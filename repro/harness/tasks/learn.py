@@ -125,7 +125,7 @@ def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
     data = _open(spec, model, training, recipe, rank)
     config = config_of(spec)
     arguments = config.arguments
-    if spec.K == 1 and isinstance(spec.balance, str):
+    if spec.total_stages == 1 and isinstance(spec.balance, str):
         arguments = {**arguments, "balance": "uniform"}  # there is nothing to cut
     inputs, _ = model.batch(spec.N // spec.D, spec.seed)
     pipe = Pipeline(
@@ -229,9 +229,13 @@ def _pretrain(job: Job, rank: int) -> Pretrained | None:
 
 
 def _of_all_stages(pipe: Pipeline, part: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The named tensors of all stages, on the CPU of every rank."""
+    """The named tensors of all stages in layer order, on the CPU of every rank."""
     parts = pipe.engine.wire.all_gather({name: t.detach().cpu() for name, t in part.items()})
-    return {name: value for part in parts for name, value in part.items()}
+    tensors = {name: value for part in parts for name, value in part.items()}
+    return {
+        name: tensors[name]
+        for name in sorted(tensors, key=lambda name: pipe.layer_names.index(name.split(".")[0]))
+    }
 
 
 def _translate(trainer: Trainer, training: Training) -> tuple[dict[str, float], str]:
