@@ -1,14 +1,27 @@
 """Ways of training a model on several devices: our pipeline and peer libraries, one interface.
 
-`make(library, setup)` builds one. `checks` compares it with the unsplit model.
+`make(library, setup)` builds one. `checks` compares it with the unsplit model. `Method` and `Setup`
+are imported when they are first used, so that `repro.methods.named` can be imported without torch.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from repro.methods.method import Method, Setup
-from repro.methods.own import Own
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from repro.methods.method import Method, Setup
 
 __all__ = ["Method", "Setup", "make"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in ("Method", "Setup"):
+        raise AttributeError(f"module 'repro.methods' has no attribute {name!r}")
+    return getattr(import_module("repro.methods.method"), name)
 
 
 def make(library: str, setup: Setup) -> Method:
@@ -25,6 +38,12 @@ def make(library: str, setup: Setup) -> Method:
     return _MAKERS[library](setup)
 
 
+def _own(setup: Setup) -> Method:
+    from repro.methods.own import Own
+
+    return Own(setup)
+
+
 def _torch(setup: Setup) -> Method:
     from repro.methods.peers.pipelining import Pipelining
 
@@ -38,7 +57,7 @@ def _torchgpipe(setup: Setup) -> Method:
 
 
 _MAKERS: dict[str, Callable[[Setup], Method]] = {
-    "repro": Own,
+    "repro": _own,
     "torch": _torch,
     "torchgpipe": _torchgpipe,
 }
