@@ -46,7 +46,7 @@ def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None
         )
         axes[1][0].xaxis.get_major_locator().set_params(integer=True)
         axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=ideal)
-    _legend(figure, timeline)
+    legend(figure, timeline)
     return figure
 
 
@@ -58,11 +58,16 @@ def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
 
 
 def boxes(
-    axes: Axes, timeline: Timeline, scale: float
+    axes: Axes, timeline: Timeline, scale: float, length: float | None = None
 ) -> list[tuple[Span, Rectangle, Text | None]]:
-    """Draw the spans, times multiplied by `scale`; return (span, box, label) by start."""
+    """Draw the spans, times multiplied by `scale`; return (span, box, label) by start.
+
+    The axis shows `length` seconds: those of the step, or more where a longer step stands above.
+    """
+    length = length or timeline.step_time
     whole = timeline.step_time * scale
-    axes.set(xlim=(0, whole), ylim=(-0.5, timeline.stages - 0.5), yticks=range(timeline.stages))
+    axes.set(ylim=(-0.5, timeline.stages - 0.5), yticks=range(timeline.stages))
+    axes.set_xlim(0, length * scale)
     axes.set_yticklabels([f"stage {j}" for j in range(timeline.stages)])
     axes.grid(False)
     axes.spines["left"].set_visible(False)
@@ -71,7 +76,7 @@ def boxes(
     for j in range(timeline.stages):
         corner = (0, j - _HEIGHT / 2)
         axes.add_patch(Rectangle(corner, whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none"))
-    labels = _labels(axes, timeline)
+    labels = _labels(axes, timeline, length)
     drawn = []
     for span in sorted(timeline.spans, key=lambda s: (s.start, s.stage)):
         left, width = (span.start - timeline.start) * scale, span.seconds * scale
@@ -92,14 +97,14 @@ def boxes(
     return drawn
 
 
-def _labels(axes: Axes, timeline: Timeline) -> dict[str, tuple[str, float]]:
+def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[str, float]]:
     """For each kind the longest label that fits its shorter boxes, as a format and a font size.
 
-    It is F_{j,i} as in Figure 2, else i, else none.
+    It is F_{j,i} as in Figure 2, else i, else none. The axis shows `length` seconds.
     """
     page = axes.figure.get_figure(root=True)
     width = page.get_figwidth() if page else 9
-    points_per_second = 72 * 0.86 * width / (timeline.step_time or 1)
+    points_per_second = 72 * 0.86 * width / (length or 1)
     last = max((span.micro_batch for span in timeline.spans), default=0)
     # Format, font size, and the width in points that it needs.
     without_index = [("${}_{{{}}}$", 9.5, 16)]
@@ -114,7 +119,8 @@ def _labels(axes: Axes, timeline: Timeline) -> dict[str, tuple[str, float]]:
     return chosen
 
 
-def _legend(figure: Figure, timeline: Timeline) -> None:
+def legend(figure: Figure, timeline: Timeline) -> None:
+    """One legend under the figure: the kinds of the timeline's spans, and idle."""
     present = {span.kind for span in timeline.spans}
     kinds = [kind for kind in KINDS if kind in present]
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
@@ -165,7 +171,7 @@ def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
     axes.set_title(title)
     axes.set_xlabel("time (ms)")
     drawn = boxes(axes, timeline, 1e3)
-    _legend(figure, timeline)
+    legend(figure, timeline)
     now = axes.axvline(0, color="#D55E00", linewidth=1.5)
     images = []
     for frame in range(frames + 1):

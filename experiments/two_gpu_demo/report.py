@@ -1,0 +1,100 @@
+"""One device, naive model parallelism and GPipe beside each other for each model and M."""
+
+from collections.abc import Callable
+from functools import partial
+
+from experiments.two_gpu_demo.figures import figures as figures
+from experiments.two_gpu_demo.points import (
+    STRATEGY_NAMES,
+    Point,
+    over_one_device,
+    points,
+    run_at,
+    runs_by_point,
+)
+from experiments.two_gpu_demo.runs import NAME, STRATEGIES
+from repro.harness.results import Results, Run
+from repro.report.grid import Cell, Column, amount, declared, plain, quotient, share
+from repro.report.ratio import NO_INTERVAL
+from repro.report.style import model_name
+from repro.report.table import NOT_RUN, Table
+
+FOLDED = (f"{NAME}_points*",)
+
+
+def tables(results: Results) -> list[Table]:
+    """The table of the strategies; none if the experiment was never planned."""
+    lines = points(results)
+    return [strategies(results, lines)] if lines else []
+
+
+def strategies(results: Results, lines: list[Point]) -> Table:
+    """Throughput, speedup over one device, idle time and memory of each strategy."""
+    grid = runs_by_point(results)
+
+    def of_run(describe: Callable[[Run], Cell], strategy: str, point: Point) -> Cell:
+        """What is said of the run of a strategy; its status if it is not finished."""
+        run = run_at(grid, strategy, point)
+        if run is None:
+            return Cell()
+        if not run.done:
+            return Cell(text=NOT_RUN if run.status == "planned" else run.status)
+        return describe(run)
+
+    def group(
+        name: str, describe: Callable[[Run], Cell], *chosen: str, csv: str = ""
+    ) -> list[Column[Point]]:
+        """A column for each of these strategies."""
+        return [
+            Column(
+                (name, STRATEGY_NAMES[strategy]),
+                partial(of_run, describe, strategy),
+                csv=(csv or name, STRATEGY_NAMES[strategy]),
+            )
+            for strategy in chosen
+        ]
+
+    def speedup(strategy: str) -> Column[Point]:
+        shown = STRATEGY_NAMES[strategy]
+        name = "speedup over one device"
+        return Column(
+            (name, shown),
+            partial(of_run, lambda run: quotient(over_one_device(results, run)), strategy),
+            ends=((name, f"{shown}: low"), (name, f"{shown}: high")),
+        )
+
+    columns = [
+        *coordinates(lines),
+        *group("examples/s", lambda run: amount(run.throughput, 1), *STRATEGIES),
+        speedup("naive"),
+        speedup("gpipe"),
+        *group("idle/total", lambda run: share(run.bubble_idle_over_total), "naive", "gpipe"),
+        *group("peak of each device (MiB)", peaks, *STRATEGIES, csv="peak of the fullest (MiB)"),
+    ]
+    note = (
+        "Measured: the speedup is taken inside a round, at the same M, N and re-materialization, "
+        f"with a bootstrap 95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). "
+        "Idle/total is the share of K x step in which a device does nothing."
+    )
+    title = "What do K devices gain over one, and how does that change with M?"
+    return declared(NAME, title, note, lines, columns, NAME)
+
+
+def coordinates(lines: list[Point]) -> list[Column[Point]]:
+    """The columns model, K and M, and before them what differs between lines besides."""
+    columns: list[Column[Point]] = [
+        Column("model", lambda point: Cell(point.model, model_name(point.model))),
+        Column("K", lambda point: plain(point.K)),
+        Column("M", lambda point: plain(point.M)),
+    ]
+    if len({point.remat for point in lines}) > 1:
+        columns.insert(0, Column("re-materialization", lambda point: plain(point.remat)))
+    if len({point.where for point in lines}) > 1:
+        columns.insert(0, Column("where", lambda point: plain(point.where)))
+    return columns
+
+
+def peaks(run: Run) -> Cell:
+    """Peak memory of each device in MiB; the csv file has that of the fullest."""
+    each = [f"{1024 * peak:.0f}" for peak in run.peak_gib_per_stage]
+    return Cell(1024 * run.peak_gib_max, ", ".join(each) or "-")
