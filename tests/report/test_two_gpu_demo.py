@@ -64,7 +64,9 @@ def test_every_scale_has_three_strategies_for_each_m_and_model(scale):
         assert {run.N for run in group.runs} == {group.runs[0].N}
         if scale != "smoke":
             assert Ms == [1, 2, 4, 8, 16, 32]
-            assert plan.rounds == 5
+            # An interval needs five rounds; ResNet-50 on a CPU has fewer.
+            is_slow = scale == "laptop" and group.name == "timm-resnet50"
+            assert (group.rounds or 0) >= 5 or is_slow
         if scale in ("node", "paper"):
             assert group.runs[0].N == 128
 
