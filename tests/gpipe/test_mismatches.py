@@ -19,7 +19,7 @@ from repro.gpipe.runtime.launch import StageError
 from repro.gpipe.runtime.status import Status, Wait
 
 # Seconds, of the README. A rank that has ended is reported after 3 to 4 s, ranks that wait for each
-# other after 7 to 8 s, a call of another kind at once: the rest is left for a busy machine.
+# other after 7 to 8 s, a call of another kind at once. All are later on a crowded machine.
 LIMIT = 10.0
 
 ENDED = (
@@ -56,6 +56,10 @@ def since(when: Path) -> float:
     return time.time() - float(when.read_text())
 
 
+def limit() -> float:
+    return LIMIT * heartbeats.crowding()
+
+
 def test_every_case_is_run():
     assert CASES.keys() == EXPECTED.keys() | {"all but the last rank train"}
 
@@ -66,7 +70,7 @@ def test_two_ranks(tmp_path: Path, what: str, words: str):
     when = tmp_path / "when"
     with pytest.raises(StageError, match=words) as caught:
         launch(part, what, 2, str(when), stages=2)
-    assert since(when) < LIMIT
+    assert since(when) < limit()
     assert "\n" not in caught.value.failure.text
 
 
@@ -91,7 +95,7 @@ def test_more_ranks(tmp_path: Path, what: str, stages: int, words: str):
     when = tmp_path / "when"
     with pytest.raises(StageError, match=words):
         launch(part, what, stages, str(when), stages=stages)
-    assert since(when) < LIMIT
+    assert since(when) < limit()
 
 
 @pytest.mark.slow
@@ -105,7 +109,7 @@ def test_replicas(tmp_path: Path, what: str):
         "every rank must make",
     ):
         launch(replicas, what, str(when), stages=2)
-    assert since(when) < LIMIT
+    assert since(when) < limit()
 
 
 @pytest.mark.slow
@@ -134,7 +138,7 @@ def test_a_launch_that_has_returned_under_torchrun(tmp_path: Path, what: str):
     ]
     try:
         said = ranks[0].communicate(timeout=120)[1]
-        assert since(when) < LIMIT + 3  # and the end of the process
+        assert since(when) < limit() + 3  # and the end of the process
     finally:
         for process in ranks:
             process.kill()
@@ -157,6 +161,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     monkeypatch.setattr(heartbeats, "time", fake)
+    monkeypatch.setattr(heartbeats, "crowding", lambda: 1.0)
     return fake
 
 
@@ -212,6 +217,22 @@ def test_a_message_that_is_awaited_may_take_a_minute(clock: Clock):
     clock.now = heartbeats.SETTING_UP - 0.1
     assert watch.find_wait_cycle(0, 0) is None
     clock.now = heartbeats.SETTING_UP + 0.1
+    assert watch.find_wait_cycle(0, 0) is not None
+
+
+def test_a_crowded_host_takes_its_time(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Four processes for each core: the last message may be late by as much."""
+    monkeypatch.setattr(heartbeats, "crowding", lambda: 4.0)
+    watch = heartbeats.Watch(
+        posted_by(
+            Status("stage 0", waiting=Wait(1, 0, 32, "")),
+            Status("stage 1", waiting=Wait(0, 0, 32, "")),
+        )
+    )
+    assert watch.find_wait_cycle(0, 0) is None
+    clock.now = 4 * heartbeats.SILENCE - 0.1
+    assert watch.find_wait_cycle(0, 0) is None
+    clock.now = 4 * heartbeats.SILENCE + 0.1
     assert watch.find_wait_cycle(0, 0) is not None
 
 

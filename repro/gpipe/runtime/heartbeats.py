@@ -162,6 +162,14 @@ def error_line(error: BaseException) -> str:
     return printable("".join(traceback.format_exception_only(error)))
 
 
+def crowding() -> float:
+    """How many processes want to compute on each core of this host, at least 1.
+
+    A message that was sent is late by about as much, since gloo's threads wait for a core too.
+    """
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Watch:
     """A reader of a board that finds processes without heartbeats, and waits that can never end."""
 
@@ -206,8 +214,8 @@ class Watch:
         process has ended, or waits for another one of the chain.
 
         A message in transit may still arrive. So nothing is concluded while the waits change, and
-        not soon while a large message is sent. A last process that is merely in no call of its
-        Pipeline may still make one: a warning names it.
+        not soon while a large message is sent or the host is crowded. A last process that is merely
+        in no call of its Pipeline may still make one: a warning names it.
         """
         chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
@@ -236,7 +244,7 @@ class Watch:
         # takes long on a busy machine.
         if has_cycle and sorted(controls) == ["receive", "send"]:
             patience = SETTING_UP
-        if self._unchanged_for(chain) < patience:
+        if self._unchanged_for(chain) < patience * crowding():
             return None
         text = " waits for ".join(texts)
         if has_cycle:
