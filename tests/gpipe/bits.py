@@ -365,7 +365,12 @@ def generator_states() -> tuple:
 
 
 def train(
-    name: str | int, stages: int, checkpoint: str, optimizer: str, schedule: str
+    name: str | int,
+    stages: int,
+    checkpoint: str,
+    optimizer: str,
+    schedule: str,
+    stages_per_rank: int = 1,
 ) -> dict[str, dict[str, Tensor] | list[float]]:
     """This stage's state before and after, the gradients of the last step, losses and evaluations.
 
@@ -377,6 +382,7 @@ def train(
     options = {
         "checkpoint": checkpoint,
         "schedule": schedule,
+        "stages_per_rank": stages_per_rank,
         "balance": "uniform",
         "device": "cpu",
         "seed": 7,

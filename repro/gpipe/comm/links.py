@@ -1,8 +1,10 @@
 """The links of one rank to its neighbours, and a measurement of their speed."""
 
 import time
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.mailbox import Outbox
@@ -64,7 +66,12 @@ class Links:
         self.after = (wire.rank + 1) % wire.stages if ring or not is_last else None
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
-        self.outbox = BusyOutbox() if throttle and not throttle.overlap else Outbox()
+        make_outbox = BusyOutbox if throttle and not throttle.overlap else Outbox
+        self._activations_outbox = self._gradients_outbox = make_outbox()
+        if ring:
+            # A send may have to wait until its receiver comes to it. Around a ring the receiver may
+            # wait for a gradient meanwhile, which must not queue behind that send.
+            self._gradients_outbox = make_outbox()
         self.closed = False
         self._device = device
         self._all: list[Link] = []
@@ -77,7 +84,7 @@ class Links:
             # byte is sent now, so that this happens here and not inside a schedule.
             greeting = torch.zeros(1, dtype=torch.uint8, device=device)
             if outgoing:
-                self.outbox.send(new, [greeting])
+                self._activations_outbox.send(new, [greeting])
             else:
                 new.irecv(TensorMeta.of(greeting))()
             if throttle is not None:
@@ -100,17 +107,28 @@ class Links:
             self.activations_in = link(self.before, ACTIVATION, outgoing=False)
             self.gradients_out = link(self.before, GRADIENT, outgoing=True)
 
+    def send_activations(self, tensors: Sequence[Tensor]) -> None:
+        """Start to send tensors to the next rank; raises the error of an earlier send."""
+        self._activations_outbox.send(self.activations_out, tensors)
+
+    def send_gradients(self, tensors: Sequence[Tensor]) -> None:
+        """Start to send tensors to the rank before; raises the error of an earlier send."""
+        self._gradients_outbox.send(self.gradients_out, tensors)
+
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
         with flushing():
-            self.outbox.flush()
+            self._activations_outbox.flush()
+            self._gradients_outbox.flush()
         for link in self._all:
             link.flush()
 
     def close(self) -> None:
         """End the helper thread and the connections."""
         self.closed = True
-        self.outbox.close()
+        self._activations_outbox.close()
+        if self._gradients_outbox is not self._activations_outbox:
+            self._gradients_outbox.close()
         for link in self._all:
             link.close()
 
@@ -129,12 +147,12 @@ class Links:
         if not is_first:
             for message in messages:
                 received = self.activations_in.irecv(TensorMeta.of(message))()
-                self.outbox.send(self.gradients_out, [received])
+                self.send_gradients([received])
         if not is_last:
             for message in messages:
                 arriving = self.gradients_in.irecv(TensorMeta.of(message))
                 start = time.perf_counter()
-                self.outbox.send(self.activations_out, [message])
+                self.send_activations([message])
                 arriving().cpu()
                 one_way = (time.perf_counter() - start) / 2
                 fastest[len(message)] = min(fastest[len(message)], one_way)

@@ -406,7 +406,7 @@ class Engine:
             self._returned.metas[cell] = meta.gradients(flags=True)
             # Not waited for: two ranks may send each other a description at the same time.
             self._untaken.append(self.wire.start_object(meta, self.links.after))
-        self.links.outbox.send(self.links.activations_out, tensors)
+        self.links.send_activations(tensors)
 
     def _hand_on_activations(self, cell: Cell, outputs: Tree) -> None:
         """Give activations to the next stage, which this rank holds too, as a message would."""
@@ -489,7 +489,7 @@ class Engine:
                 gradients.append(torch.tensor(exist, dtype=torch.uint8, device=self.held.device))
         elif exist != self._learnt.made[cell]:
             self.held.unexpected = "which of the stage's inputs the loss depends on has changed"
-        self.links.outbox.send(self.links.gradients_out, gradients)
+        self.links.send_gradients(gradients)
 
     def _update(self, optimizer: torch.optim.Optimizer | None, _action: Action) -> None:
         """End the work on micro-batches, agree with all ranks that the step counts, and update.

@@ -143,6 +143,12 @@ class Pipeline:
         self.schedule = self.config.make_schedule()
         check(self.schedule)
         self._forward_only = self.schedule.forward_only()
+        if stages_per_rank > 1 and len(entries) < self.config.total_stages:
+            raise ValueError(
+                f"stages={stages}, stages_per_rank={stages_per_rank}: the model has {len(entries)} "
+                f"layers, and each of the {self.config.total_stages} stages needs at least one; "
+                "choose fewer of either"
+            )
         self.allow_nonfinite = allow_nonfinite
 
         # Which rank of which replica this process is, and where it runs.

@@ -23,7 +23,7 @@ def place(stages: int, replicas: int) -> tuple[int, int]:
     if needed > world:
         arguments = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
         raise ValueError(
-            f"{arguments}: only {world} process(es) here and each stage needs one; start them with "
+            f"{arguments}: only {world} process(es) here and {needed} are needed; start them with "
             f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
         )
     if needed == 1:
