@@ -314,6 +314,7 @@ class GroupRun:
 def _cut_of(run: PlannedRun) -> str:
     """A key that is equal for runs with the same cut by time, which the first of them measures."""
     fields = {"model", "model_args", "K", "M", "N", "D", "checkpoint", "balance", "partitioner"}
+    fields |= {"stages_per_rank"}
     return canonical(run.spec.model_dump(mode="json", include=fields))
 
 

@@ -118,6 +118,18 @@ def resumed(folder: Path, K: int, held: int) -> tuple[list[float], dict[str, Ten
     return losses, snapshot(pipe)
 
 
+def thawed(K: int, held: int) -> dict[str, Tensor]:
+    """The first layers are frozen meanwhile, so that no gradient comes back to the first stage."""
+    pipe = pipeline(K, held)
+    optimizer = momentum(pipe)
+    for n in range(4):
+        for name, parameter in pipe.module.named_parameters():
+            parameter.requires_grad_(name[0] not in "012" or n in (0, 3))
+        steps(pipe, optimizer, n, n + 1)
+    pipe.close()
+    return snapshot(pipe)
+
+
 def traced() -> StepResult:
     """The second step, with its timeline."""
     pipe = pipeline(2, 2)
@@ -167,6 +179,7 @@ def alone(folder: Path) -> dict[str, Any]:
     return {
         "clipped": [clipped(1, held) for held in (1, 3)],
         "scaled": scaled(1, 1),
+        "thawed": [thawed(1, held) for held in (1, 2)],
         "losses": losses,
         "state": snapshot(pipe),
         "resumed": [resumed(folder / "two", 1, held) for held in (1, 2)],
@@ -186,6 +199,7 @@ def everything(folder: Path) -> dict[Any, Any]:
             done[name, optimizer] = bits.train(name, 1, "never", optimizer, "1f1b")
     if rank < 2:
         done["clipped"], done["scaled"] = clipped(2, 2), scaled(2, 2)
+        done["thawed"] = thawed(2, 2)
         started(folder / "two", 2, 2)
         if rank == 0:
             started(folder / "one", 1, 1)

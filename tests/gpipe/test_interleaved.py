@@ -67,6 +67,12 @@ def test_clipping_and_loss_scaling_have_the_same_bits(ran):
     assert not different(merged(ran[rank]["scaled"] for rank in range(2)), alone["scaled"])
 
 
+def test_layers_that_are_frozen_between_steps(ran):
+    reference, alone = ran[0]["alone"]["thawed"]
+    assert not different(alone, reference)
+    assert not different(merged(ran[rank]["thawed"] for rank in range(2)), reference)
+
+
 def test_a_checkpoint_fits_any_k_and_any_number_of_stages(ran, folder):
     losses, state = ran[0]["alone"]["losses"][2:], ran[0]["alone"]["state"]
     assert ran[0]["resumed"][0] == losses

@@ -46,6 +46,28 @@ def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
     assert "s set-up" in LEGEND
 
 
+def test_interleaved_stages_are_simulated_counted_and_drawn(capsys):
+    """Two stages a device halve the bubble of 1F1B; the memory is that of a device."""
+    timed = ["simulate", "timed", "--model-args", "L=8", "--K", "4", "--M", "8", "--N", "8"]
+    interleaved = ["--schedule", "interleaved-1f1b", "--stages-per-rank", "2"]
+    bubbles = []
+    for order in (["--schedule", "1f1b"], interleaved):
+        assert main([*timed, *order, "--json"]) == 0
+        plain = json.loads(capsys.readouterr().out)
+        bubble = plain["points"][0]["bubble_idle_over_total"]
+        bubbles.append(bubble / (1 - bubble))  # over work
+    assert plain["stages_per_rank"] == 2
+    assert bubbles == pytest.approx([3 / 8, 3 / 16])
+    point = answer(capsys, "--M", "4", *interleaved)["points"][0]
+    assert (len(point["peak_bytes"]), len(point["balance"])) == (2, 4)
+    assert main([*ON, "--M", "4", *interleaved]) == 0
+    output = capsys.readouterr().out
+    assert "schedule interleaved-1f1b with 2 stages a device" in output
+    assert "rank 1 |" in output
+    assert main([*ON, "--K", "9", *interleaved]) == 2
+    assert "K = 9 ranks of 2 stages each, but transformer has" in capsys.readouterr().err
+
+
 def test_zero_bubble_is_simulated_and_drawn(capsys):
     """Its B is half I and half W, so a step has a third of the bubble of 1F1B."""
     timed = ["simulate", "timed", "--model-args", "L=4", "--K", "4", "--M", "8", "--N", "8"]

@@ -43,6 +43,26 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
             {"schedule": "zb-h1", "checkpoint": "never", "fidelity": "emulated"},
             ["schedule = 'zb-h1' with fidelity = 'emulated'", "not executed yet"],
         ),
+        (
+            {"schedule": "interleaved-1f1b"},
+            ["stages_per_rank = None with schedule = 'interleaved-1f1b'", "stages_per_rank=2"],
+        ),
+        ({"stages_per_rank": 2}, ["stages_per_rank = 2 with schedule = 'gpipe'", "=None"]),
+        (
+            {"K": 2, "schedule": "interleaved-1f1b", "stages_per_rank": 2, "balance": (1, 3)},
+            ["balance = [1, 3] has 2 entries for K = 2 ranks of 2 stages each"],
+        ),
+        (
+            {
+                "task": "fit",
+                "fidelity": "counted",
+                "memory": 2**30,
+                "balance": "memory",
+                "schedule": "interleaved-1f1b",
+                "stages_per_rank": 2,
+            },
+            ["stages_per_rank = 2 with task = 'fit'", "one stage a rank"],
+        ),
         ({"K": 2, "balance": (1, 1, 2)}, ["balance = [1, 1, 2]", "K = 2", "balance='time'"]),
         ({"balance": "tim"}, ["balance = 'tim'", "uniform", "did you mean 'time'"]),
         ({"optimizer": "sgdd"}, ["optimizer = 'sgdd'", "adam"]),

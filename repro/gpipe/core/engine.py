@@ -387,10 +387,10 @@ class Engine:
             keep = cell not in self._program.recomputed
             result = self.held.forward(cell, inputs, keep=keep, overlapping=shared)
         self.recorder.span("F", stage, i, started)
-        if stage < self._last_stage:
+        if stage < self._last_stage and self._has_messages:
             self._made[cell] = result
-            if not self._has_messages:
-                self._hand_on_activations(cell, self._made.pop(cell))
+        elif stage < self._last_stage:
+            self._hand_on_activations(cell, result)
         elif self.evaluating:
             self.outputs[i] = result
             self.losses[i] = self.held.score(cell, result)
