@@ -1,4 +1,4 @@
-"""Ways of training a model on several devices: our pipeline and peer libraries, one interface.
+"""Ways of training a model on several devices: ours and those of peer libraries, one interface.
 
 `make(library, setup)` builds one. `checks` compares it with the unsplit model. `Method` and `Setup`
 are imported when they are first used, so that `repro.methods.named` can be imported without torch.
@@ -56,8 +56,15 @@ def _torchgpipe(setup: Setup) -> Method:
     return TorchGPipe(setup)
 
 
+def _pipedream(setup: Setup) -> Method:
+    from repro.methods.pipedream import PipeDream
+
+    return PipeDream(setup)
+
+
 _MAKERS: dict[str, Callable[[Setup], Method]] = {
     "repro": _own,
     "torch": _torch,
     "torchgpipe": _torchgpipe,
+    "pipedream": _pipedream,
 }

@@ -1,15 +1,17 @@
 """The interface of every way of training, and the setup that each one gets."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import EvaluationResult, PipelineConfig, StepResult
-from repro.gpipe.core.layers import Layer, as_layers
+from repro.gpipe.core.layers import Layer, as_layers, build
 from repro.gpipe.core.microbatch import Tree
 from repro.gpipe.partition.balance import choose
 
@@ -64,6 +66,13 @@ class Setup:
             _no_profile,
         ).counts
 
+    def build_stage(self, counts: Sequence[int], stage: int) -> nn.Sequential:
+        """The layers of one stage, for a peer, with the keys of the unsplit nn.Sequential."""
+        ends = [0, *accumulate(counts)]
+        numbers = range(ends[stage], ends[stage + 1])
+        layers = {str(n): build(self.layers[n], n, self.seed, self.device) for n in numbers}
+        return nn.Sequential(OrderedDict(layers))
+
 
 class Method(Protocol):
     """Training on one process; every method is called on every process that takes part."""
@@ -108,6 +117,19 @@ class Method(Protocol):
 
     def close(self) -> None:
         """Release threads and connections."""
+        ...
+
+
+@runtime_checkable
+class Asynchronous(Method, Protocol):
+    """A method that updates weights while other micro-batches use older ones."""
+
+    def staleness(self) -> list[int]:
+        """For each stage: the most updates between the F and the update of a micro-batch."""
+        ...
+
+    def stashed_bytes(self) -> list[int]:
+        """For each stage: the most bytes of weights, besides the newest, that were kept at once."""
         ...
 
 

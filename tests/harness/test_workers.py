@@ -87,6 +87,13 @@ def test_runs_survive_each_other(tmp_path: Path):
             "stage 1, in torch: RuntimeError: layer two is broken",
         )
 
+        stale = trained(
+            crew.measure(_changed(GOOD, {**peer, "library": "pipedream", "steps": 2}), 60)
+        )
+        assert (stale.staleness, record.staleness) == ([1, 0], None)
+        assert (stale.stashed_bytes, record.stashed_bytes) == ([8, 0], None)  # two weights a stage
+        assert len(stale.peak_bytes or ()) == 2
+
         infinite = crew.measure(job("import:faulty:overflows"), 60)
         assert (infinite.status, infinite.reason.split(";")[0]) == ("failed", OVERFLOW)
 

@@ -20,6 +20,7 @@ from repro.harness.spec import RunSpec
 from repro.harness.tasks.setup import setup_of
 from repro.harness.tasks.simulate import Emulation
 from repro.methods import Method, make
+from repro.methods.method import Asynchronous
 from repro.models import Model, build
 
 
@@ -62,8 +63,12 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         steps = [_timed_step(method, inputs, targets, spec.trace) for _ in range(spec.steps)]
         for step in steps:
             _refuse_nonfinite(step.loss, job)
+        staleness = method.staleness() if isinstance(method, Asynchronous) else None
+        stashed = method.stashed_bytes() if isinstance(method, Asynchronous) else None
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
-        return measured(model, spec, method.balance, steps, peaks, prepared)
+        result = measured(model, spec, method.balance, steps, peaks, prepared)
+        changes = {"staleness": staleness, "stashed_bytes": stashed}
+        return replace(result, record=result.record.model_copy(update=changes))
     finally:
         gc.unfreeze()
         method.close()

@@ -1,0 +1,422 @@
+"""PipeDream as a method: asynchronous 1F1B with weight stashing (arXiv:1806.03377).
+
+Each of the M micro-batches of a step is a mini-batch of its own: it updates each stage as soon as
+its backward there is done. Stage j does F of micro-batch t, then B and the update of micro-batch
+t - (K - 1 - j). So between F and B of a micro-batch its stage is updated K - 1 - j times by earlier
+ones: this is the staleness of the stage. Both use the weights of the F, which are stashed until the
+B is done. Stages may use different versions for one micro-batch (the paper's "vertical sync", which
+prevents that, is not its default).
+
+The pipe stays filled between steps: K - 1 - j micro-batches stay in flight on stage j until the
+next step, and only the first step has nothing to do backwards at its beginning. So there is no
+bubble, but for this: whoever times a step lets all stages begin together. Stage j then waits for
+the first activations, and a timed step takes (K - 1) F longer than M (F + B). Trained without that
+barrier, M micro-batches take M (F + B).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from repro.gpipe import EvaluationResult, StepResult, Weighted
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.comm.links import Links
+from repro.gpipe.comm.mailbox import Inbox
+from repro.gpipe.comm.message import MessageMeta
+from repro.gpipe.core import memory
+from repro.gpipe.core.layers import as_layers, refuse_shared
+from repro.gpipe.core.microbatch import (
+    Tree,
+    batch_size,
+    flatten,
+    gather,
+    map_leaves,
+    split,
+    unflatten,
+)
+from repro.gpipe.exact import rng
+from repro.gpipe.exact.buffers import as_before
+from repro.methods.method import Setup
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The weights of this stage after a number of updates.
+
+    Attributes:
+        updates: that number.
+        weights: one tensor for each parameter. Those of the newest version share the memory of the
+            parameters; an update leaves them theirs if a micro-batch in flight still needs them.
+    """
+
+    updates: int
+    weights: list[nn.Parameter]
+
+
+@dataclass
+class _InFlight:
+    """A micro-batch between its F and its B on this stage.
+
+    Attributes:
+        index: in its step.
+        number: counted over all steps; the random numbers inside layers depend on it.
+        inputs: tensors that entered the stage.
+        skeleton: of the inputs, see `flatten`.
+        targets: on the last stage.
+        version: weights of its F.
+        outputs: tensors that left the stage, or the loss, with their graph; None before R.
+    """
+
+    index: int
+    number: int
+    inputs: list[Tensor]
+    skeleton: Tree
+    targets: Tree
+    version: _Version
+    outputs: list[Tensor] | None = None
+
+
+class PipeDream:
+    """One stage of an asynchronous pipeline; see `Method`.
+
+    With checkpoint "always", F keeps only the stage's inputs, and R runs the layers again with the
+    stashed weights. Without an optimizer nothing is updated: the pipe is emptied at the end of a
+    step, and the gradients are those of the mini-batch mean, as with every other method.
+
+    Every step takes mini-batches of the same shapes.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, config = setup, setup.config
+        self._rank = dist.get_rank() if config.stages > 1 else 0
+        self._wire = Wire(config.stages, self._rank)
+        self.balance = setup.counts()
+        refuse_shared(as_layers(setup.layers), self.balance)
+        self.module = setup.build_stage(self.balance, self._rank)
+        self._optimizer = setup.make_optimizer(self.module.parameters())
+        self._recomputes = config.checkpoint == "always"
+        self._links = Links(self._wire, setup.device, config.transport)
+        # How many micro-batches stay in flight while this one is done.
+        self._lag = config.stages - 1 - self._rank
+        self._in_flight: deque[_InFlight] = deque()
+        self._forwards = 0
+        self._shapes: object = None  # of the mini-batches, known from the first one
+        # By index of the micro-batch: what the messages hold, learnt in the first step.
+        self._incoming: dict[int, MessageMeta] = {}
+        self._outgoing: dict[int, MessageMeta] = {}
+        self._returning: dict[int, MessageMeta] = {}
+
+        self._parameters = list(self.module.parameters())
+        numbers = {id(p): n for n, p in enumerate(self._parameters)}
+        # Every place in a module that holds a parameter, and the number of the parameter.
+        self._places = [
+            (part, name, numbers[id(p)])
+            for part in self.module.modules()
+            for name, p in part.named_parameters(recurse=False)
+        ]
+        self._newest = self._version(updates=0)
+        self._greatest_staleness = 0
+        self._most_stashed = 0  # bytes
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """M updates, of which the last K - 1 - j are done in the next step; see `Method`.
+
+        The loss is the mean over the mini-batch, each micro-batch with the weights of its F.
+
+        Raises:
+            ValueError: one line: the mini-batch has other shapes than the first one.
+        """
+        assert not trace, "pipedream records no spans"
+        learning = self._shapes is None
+        self._check_shapes(inputs, targets)
+        start = self._now()
+        input_parts = self._parts(inputs, self._is_first)
+        target_parts = self._parts(targets, self._is_last)
+        shares = self._shares(target_parts)
+        losses: list[Tensor] = []
+        activations = self._activations(self._incoming, learning=learning)
+        left = 0 if self._setup.optimizer is None else self._lag
+        returned = self._returned(range(self._setup.config.micro_batches), left)
+        with rng.preserved(self._setup.device):
+            for i, (part, target) in enumerate(zip(input_parts, target_parts, strict=True)):
+                given = part if activations is None else activations.take_tree(i)
+                outputs = self._forward(i, given, target, learning=learning)
+                if self._is_last:
+                    losses.append(outputs[0].detach() * shares[i])
+                if len(self._in_flight) > self._lag:
+                    self._backward(returned, shares)
+            while len(self._in_flight) > left:
+                self._backward(returned, shares)
+        end = self._now()
+        self._install(self._parameters)
+        loss = torch.stack(losses).sum().item() if losses else 0.0
+        return StepResult(self._wire.from_last(loss), start, end)
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """Run only F, after the updates of all micro-batches in flight; see `Method`."""
+        self._drain()
+        parts = self._parts(inputs, self._is_first)
+        activations = self._activations({}, learning=True)
+        outputs: list[Tree] = []
+        self.module.eval()
+        with torch.no_grad():
+            for i, part in enumerate(parts):
+                given = part if activations is None else activations.take_tree(i)
+                value = self.module(map_leaves(Tensor, torch.clone, given))
+                outputs.append(value)
+                if not self._is_last:
+                    self._wire.send_object(MessageMeta.of(value), self._rank + 1)
+                    self._links.outbox.send(self._links.activations_out, flatten(value)[0])
+        self.module.train()
+        self._links.flush()
+        loss = 0.0
+        if self._is_last:
+            target_parts = self._parts(targets, wanted=True)
+            shares = self._shares(target_parts)
+            scored = zip(outputs, target_parts, shares, strict=True)
+            loss = sum(self._setup.loss(value, t).item() * share for value, t, share in scored)
+        whole = gather(outputs) if self._is_last else None
+        return EvaluationResult(self._wire.from_last(loss), whole)
+
+    def cut(self, tree: Tree) -> list[Tree]:
+        """The parts of `torch.tensor_split`; see `Method`."""
+        return split(tree, self._setup.config.micro_batches)
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each stage; see `Method`."""
+        self._now()
+        return self._wire.all_gather(value)
+
+    def staleness(self) -> list[int]:
+        """K - 1 - j on stage j once the pipe was full; see `Asynchronous`."""
+        return self.gather(self._greatest_staleness)
+
+    def stashed_bytes(self) -> list[int]:
+        """The weights of K - 1 - j versions once the pipe was full; see `Asynchronous`."""
+        return self.gather(self._most_stashed)
+
+    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
+        """Peak memory of each stage from an empty pipe to a full one; see `Method`."""
+        self._drain()
+        config = self._setup.config
+        # The first K micro-batches share a version. K more are needed until all have their own.
+        steps = ceil(2 * config.stages / config.micro_batches)
+        with memory.peak_memory(self._setup.device, self._resident(inputs, targets), limit) as peak:
+            for _ in range(steps):
+                self.train_step(inputs, targets)
+            self._drain()
+        return self.gather(peak.value)
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
+        """Bytes of the messages that each stage sends in a step; see `Method`."""
+        sent: dict[str, int] = {}
+        if not self._is_last:
+            sent["activations"] = _bytes_of(self._outgoing.values())
+        if not self._is_first:
+            sent["gradients"] = _bytes_of(meta.gradients() for meta in self._incoming.values())
+        return self.gather(sent)
+
+    def close(self) -> None:
+        """Drop what is in flight and end the connections."""
+        self._in_flight.clear()
+        self._links.close()
+
+    # F, B and the update.
+
+    def _forward(self, i: int, inputs: Tree, targets: Tree, *, learning: bool) -> list[Tensor]:
+        """F of a micro-batch with the newest weights; its activations are sent."""
+        tensors, skeleton = flatten(inputs)
+        micro_batch = _InFlight(i, self._forwards, tensors, skeleton, targets, self._newest)
+        self._forwards += 1
+        self._in_flight.append(micro_batch)
+        # While messages are learnt, a graph tells which outputs require a gradient.
+        with torch.set_grad_enabled(learning or not self._recomputes):
+            outputs, structure = self._run(micro_batch)
+        if not self._recomputes:
+            micro_batch.outputs = outputs
+        if not self._is_last:
+            if learning:
+                meta = MessageMeta.of(unflatten(outputs, structure))
+                self._outgoing[i] = meta
+                self._returning[i] = meta.gradients()
+                self._wire.send_object(meta, self._rank + 1)
+            self._links.outbox.send(self._links.activations_out, outputs)
+        return outputs
+
+    def _run(self, micro_batch: _InFlight) -> tuple[list[Tensor], Tree]:
+        """The layers with a micro-batch's version of the weights, and on the last stage the loss.
+
+        Layers get copies of the inputs, because they may work in place.
+        """
+        self._install(micro_batch.version.weights)
+        seed = rng.hashed(self._setup.seed, 0, micro_batch.number, self._rank)
+        rng.reseed(seed, self._setup.device)
+        copies = [tensor.clone() for tensor in micro_batch.inputs]
+        value = self.module(unflatten(copies, micro_batch.skeleton))
+        if self._is_last:
+            value = self._setup.loss(value, micro_batch.targets)
+        return flatten(value)
+
+    def _backward(self, returned: Inbox | None, shares: Sequence[float]) -> None:
+        """B of the oldest micro-batch in flight; its gradients are sent, then the stage updates."""
+        micro_batch = self._in_flight.popleft()
+        if self._recomputes:
+            self._recompute(micro_batch)
+        assert micro_batch.outputs is not None
+        if returned is not None:
+            gradients = returned.take(micro_batch.index)
+            outputs = [t for t in micro_batch.outputs if t.requires_grad]
+            if outputs:
+                torch.autograd.backward(outputs, gradients)
+        else:
+            (loss,) = micro_batch.outputs
+            # Gradients that are only collected are those of the mini-batch mean.
+            share = shares[micro_batch.index] if self._setup.optimizer is None else 1.0
+            torch.autograd.backward([loss], [torch.full_like(loss, share)])
+        if not self._is_first:
+            gradients = [
+                torch.zeros_like(t) if t.grad is None else t.grad
+                for t in micro_batch.inputs
+                if t.requires_grad
+            ]
+            self._links.outbox.send(self._links.gradients_out, gradients)
+        self._update(micro_batch)
+
+    def _recompute(self, micro_batch: _InFlight) -> None:
+        """R: F once more with a graph. It changes copies of buffers such as running statistics."""
+        copies = [
+            (part, name, buffer.clone())
+            for part in self.module.modules()
+            for name, buffer in part.named_buffers(recurse=False)
+        ]
+        with torch.enable_grad(), as_before(copies):
+            micro_batch.outputs, _ = self._run(micro_batch)
+
+    def _update(self, micro_batch: _InFlight) -> None:
+        """Update this stage with the gradients of one micro-batch."""
+        used = micro_batch.version
+        gradients = [weight.grad for weight in used.weights]
+        for weight in used.weights:
+            weight.grad = None
+        if self._setup.optimizer is None:
+            for p, gradient in zip(self._parameters, gradients, strict=True):
+                if gradient is not None:
+                    p.grad = gradient if p.grad is None else p.grad + gradient
+            return
+        staleness = self._newest.updates - used.updates
+        self._greatest_staleness = max(self._greatest_staleness, staleness)
+        if any(other.version is self._newest for other in self._in_flight):
+            # The optimizer will write to a copy, and micro-batches in flight keep what they use.
+            for p in self._parameters:
+                if p.requires_grad:
+                    p.data = p.data.clone()
+        for p, gradient in zip(self._parameters, gradients, strict=True):
+            p.grad = gradient
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self._newest = self._version(self._newest.updates + 1)
+        stashed = {other.version.updates for other in self._in_flight}
+        size = sum(p.nbytes for p in self._parameters if p.requires_grad)
+        self._most_stashed = max(self._most_stashed, len(stashed) * size)
+
+    def _drain(self) -> None:
+        """Do the backwards and updates of all micro-batches in flight."""
+        returned = self._returned((), left=0)
+        with rng.preserved(self._setup.device):
+            while self._in_flight:
+                self._backward(returned, ())
+        self._install(self._parameters)
+        self._links.flush()
+
+    # Versions of the weights.
+
+    def _version(self, updates: int) -> _Version:
+        """The present weights as tensors of their own, which share their memory."""
+        weights = [nn.Parameter(p.data, requires_grad=p.requires_grad) for p in self._parameters]
+        return _Version(updates, weights)
+
+    def _install(self, weights: Sequence[nn.Parameter]) -> None:
+        """Let the layers compute with these weights."""
+        for part, name, number in self._places:
+            part._parameters[name] = weights[number]
+
+    # Messages and mini-batches.
+
+    @property
+    def _is_first(self) -> bool:
+        return self._rank == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self._rank == self._setup.config.stages - 1
+
+    def _activations(self, metas: dict[int, MessageMeta], *, learning: bool) -> Inbox | None:
+        """The activations of all micro-batches of a step; None on the first stage."""
+        if self._is_first:
+            return None
+        learn_from = (self._wire, self._rank - 1) if learning else None
+        order = range(self._setup.config.micro_batches)
+        return Inbox(self._links.activations_in, order, metas, learn_from)
+
+    def _returned(self, coming: Sequence[int], left: int) -> Inbox | None:
+        """The gradients for micro-batches in flight and coming, but the last `left` of them."""
+        if self._is_last:
+            return None
+        order = [micro_batch.index for micro_batch in self._in_flight] + [*coming]
+        return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)], self._returning)
+
+    def _parts(self, tree: Tree, wanted: bool) -> list[Tree]:
+        """The micro-batches of a mini-batch on this device, or None for each where not wanted."""
+        if not wanted:
+            return [None] * self._setup.config.micro_batches
+        return self.cut(map_leaves(Tensor, lambda t: t.to(self._setup.device), tree))
+
+    def _shares(self, target_parts: Sequence[Tree]) -> list[float]:
+        """The share of each micro-batch in the mean over the mini-batch; empty without targets."""
+        if not self._is_last:
+            return []
+        loss = self._setup.loss
+        weight = loss.weight if isinstance(loss, Weighted) else batch_size
+        weights = [float(weight(part)) for part in target_parts]
+        return [weight / sum(weights) for weight in weights]
+
+    def _check_shapes(self, inputs: Tree, targets: Tree) -> None:
+        """Raise a ValueError if messages would not be as they were learnt in the first step."""
+        tensors = flatten((inputs, targets))[0]
+        shapes = [(tuple(t.shape), t.dtype) for t in tensors]
+        if self._shapes is None:
+            self._shapes = shapes
+        if shapes != self._shapes:
+            raise ValueError(
+                f"inputs and targets of {shapes} with library 'pipedream', which began with "
+                f"{self._shapes}: micro-batches in flight have those shapes; keep them, or make "
+                "another method"
+            )
+
+    def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
+        """What is in this stage's memory while nothing is in flight."""
+        yield from self.module.parameters()
+        yield from self.module.buffers()
+        yield from (p.grad for p in self._parameters if p.grad is not None)
+        if self._optimizer is not None:
+            yield from flatten([list(s.values()) for s in self._optimizer.state.values()])[0]
+        if self._is_first:
+            yield from flatten(inputs)[0]
+        if self._is_last:
+            yield from flatten(targets)[0]
+
+    def _now(self) -> float:
+        if self._setup.device.type == "cuda":
+            torch.cuda.synchronize(self._setup.device)
+        return perf_counter()
+
+
+def _bytes_of(messages: Iterable[MessageMeta]) -> int:
+    return sum(tensor.nbytes for message in messages for tensor in message.tensors)
