@@ -16,6 +16,7 @@ from repro.harness.machine import Machine
 from repro.harness.pace import Kind, of_kinds
 from repro.harness.record import Folder
 from repro.harness.spec import (
+    PIPELINING,
     TIMED,
     UNLIMITED_MEMORY,
     Experiment,
@@ -320,7 +321,7 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     # device.
     # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     emulated = spec.fidelity == "emulated"
-    needs_own_gpu = spec.library == "torch" and machine.device == "cuda"
+    needs_own_gpu = spec.library in PIPELINING and machine.device == "cuda"
     timed = spec.task not in ("fit", "check", "learn") and not emulated
     shares_devices = not timed and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:

@@ -48,6 +48,14 @@ Library = Literal[
     "pipedream",
 ]
 REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D replicas
+# Schedules of torch.distributed.pipelining, each a library here.
+PIPELINING: tuple[Library, ...] = ("torch", "torch-1f1b", "torch-interleaved")
+# Libraries with another schedule than "gpipe".
+SCHEDULE_OF: dict[Library, ScheduleName] = {
+    "torch-1f1b": "1f1b",
+    "torch-interleaved": "interleaved-1f1b",
+    "deepspeed": "1f1b",
+}
 Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
 Fidelity = Literal["quoted", "measured", "emulated", "simulated", "counted"]
@@ -538,7 +546,7 @@ def _check_library(spec: RunSpec) -> None:
     if spec.library == "repro":
         return
     allowed_values: dict[str, tuple[Any, ...]] = {
-        "schedule": ("gpipe",),
+        "schedule": (SCHEDULE_OF.get(spec.library, "gpipe"),),
         "checkpoint": ("always", "never"),
         "trace": (False,),
         "transport": ("auto",),
@@ -546,8 +554,6 @@ def _check_library(spec: RunSpec) -> None:
         "tensor_parallel": (None,),
         "zero": (None,),
     }
-    if spec.library != "torch-interleaved":
-        allowed_values["stages_per_rank"] = (None,)
     if spec.library in REPLICATED:
         allowed_values["K"] = (1,)
     else:
@@ -558,6 +564,24 @@ def _check_library(spec: RunSpec) -> None:
             raise ValueError(
                 f"{field} = {value!r} with library = '{spec.library}': allowed is "
                 f"{' or '.join(map(repr, allowed))}; set that, or library='repro'"
+            )
+    _check_pipelining(spec)
+
+
+def _check_pipelining(spec: RunSpec) -> None:
+    """Raise a ValueError for K and M that schedules of torch.distributed.pipelining refuse."""
+    if spec.library == "torch-1f1b" and spec.M < spec.K:
+        raise ValueError(
+            f"M = {spec.M}, K = {spec.K} with library = 'torch-1f1b': it needs M of K or more; set "
+            f"M={spec.K}, or library='repro'"
+        )
+    if spec.library == "torch-interleaved":
+        rounds = max(1, spec.M // spec.K)
+        if spec.K == 1 or spec.M % rounds:
+            raise ValueError(
+                f"M = {spec.M}, K = {spec.K} with library = 'torch-interleaved': it needs K of 2 "
+                "or more, and M of less than 2 K or a multiple of M // K; set "
+                f"M={rounds * max(2, spec.K)}, or library='repro'"
             )
 
 
@@ -574,12 +598,11 @@ def _check_schedule(spec: RunSpec) -> None:
             f"schedule = '{spec.schedule}' with fidelity = '{spec.fidelity}': it is simulated, and "
             "not executed yet; set fidelity='simulated', or schedule='1f1b'"
         )
-    interleaved = kind.interleaved or spec.library == "torch-interleaved"
-    if interleaved != (spec.stages_per_rank is not None):
+    if kind.interleaved != (spec.stages_per_rank is not None):
         raise ValueError(
             f"stages_per_rank = {spec.stages_per_rank} with schedule = '{spec.schedule}': an "
             "interleaved schedule has at least 2 stages a rank, and others have one; set "
-            f"stages_per_rank={2 if interleaved else None}"
+            f"stages_per_rank={2 if kind.interleaved else None}"
         )
 
 

@@ -65,6 +65,8 @@ def _pipedream(setup: Setup) -> Method:
 _MAKERS: dict[str, Callable[[Setup], Method]] = {
     "repro": _own,
     "torch": _torch,
+    "torch-1f1b": _torch,
+    "torch-interleaved": _torch,
     "torchgpipe": _torchgpipe,
     "pipedream": _pipedream,
 }

@@ -43,6 +43,7 @@ from repro.gpipe.core.microbatch import (
 )
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.buffers import as_before
+from repro.gpipe.schedule.actions import Cell
 from repro.methods.method import Setup
 
 
@@ -65,7 +66,7 @@ class _InFlight:
     """A micro-batch between its F and its B on this stage.
 
     Attributes:
-        index: in its step.
+        cell: this stage, and the micro-batch's index in its step.
         number: counted over all steps; the random numbers inside layers depend on it.
         inputs: tensors that entered the stage.
         skeleton: of the inputs, see `flatten`.
@@ -74,7 +75,7 @@ class _InFlight:
         outputs: tensors that left the stage, or the loss, with their graph; None before R.
     """
 
-    index: int
+    cell: Cell
     number: int
     inputs: list[Tensor]
     skeleton: Tree
@@ -108,10 +109,10 @@ class PipeDream:
         self._in_flight: deque[_InFlight] = deque()
         self._forwards = 0
         self._shapes: object = None  # of the mini-batches, known from the first one
-        # By index of the micro-batch: what the messages hold, learnt in the first step.
-        self._incoming: dict[int, MessageMeta] = {}
-        self._outgoing: dict[int, MessageMeta] = {}
-        self._returning: dict[int, MessageMeta] = {}
+        # What the messages hold, learnt in the first step.
+        self._incoming: dict[Cell, MessageMeta] = {}
+        self._outgoing: dict[Cell, MessageMeta] = {}
+        self._returning: dict[Cell, MessageMeta] = {}
 
         self._parameters = list(self.module.parameters())
         numbers = {id(p): n for n, p in enumerate(self._parameters)}
@@ -146,7 +147,7 @@ class PipeDream:
         returned = self._returned(range(self._setup.config.micro_batches), left)
         with rng.preserved(self._setup.device):
             for i, (part, target) in enumerate(zip(input_parts, target_parts, strict=True)):
-                given = part if activations is None else activations.take_tree(i)
+                given = part if activations is None else activations.take_tree((self._rank, i))
                 outputs = self._forward(i, given, target, learning=learning)
                 if self._is_last:
                     losses.append(outputs[0].detach() * shares[i])
@@ -168,7 +169,7 @@ class PipeDream:
         self.module.eval()
         with torch.no_grad():
             for i, part in enumerate(parts):
-                given = part if activations is None else activations.take_tree(i)
+                given = part if activations is None else activations.take_tree((self._rank, i))
                 value = self.module(map_leaves(Tensor, torch.clone, given))
                 outputs.append(value)
                 if not self._is_last:
@@ -233,7 +234,8 @@ class PipeDream:
     def _forward(self, i: int, inputs: Tree, targets: Tree, *, learning: bool) -> list[Tensor]:
         """F of a micro-batch with the newest weights; its activations are sent."""
         tensors, skeleton = flatten(inputs)
-        micro_batch = _InFlight(i, self._forwards, tensors, skeleton, targets, self._newest)
+        cell = (self._rank, i)
+        micro_batch = _InFlight(cell, self._forwards, tensors, skeleton, targets, self._newest)
         self._forwards += 1
         self._in_flight.append(micro_batch)
         # While messages are learnt, a graph tells which outputs require a gradient.
@@ -244,8 +246,8 @@ class PipeDream:
         if not self._is_last:
             if learning:
                 meta = MessageMeta.of(unflatten(outputs, structure))
-                self._outgoing[i] = meta
-                self._returning[i] = meta.gradients()
+                self._outgoing[cell] = meta
+                self._returning[cell] = meta.gradients()
                 self._wire.send_object(meta, self._rank + 1)
             self._links.outbox.send(self._links.activations_out, outputs)
         return outputs
@@ -271,14 +273,14 @@ class PipeDream:
             self._recompute(micro_batch)
         assert micro_batch.outputs is not None
         if returned is not None:
-            gradients = returned.take(micro_batch.index)
+            gradients = returned.take(micro_batch.cell)
             outputs = [t for t in micro_batch.outputs if t.requires_grad]
             if outputs:
                 torch.autograd.backward(outputs, gradients)
         else:
             (loss,) = micro_batch.outputs
             # Gradients that are only collected are those of the mini-batch mean.
-            share = shares[micro_batch.index] if self._setup.optimizer is None else 1.0
+            share = shares[micro_batch.cell[1]] if self._setup.optimizer is None else 1.0
             torch.autograd.backward([loss], [torch.full_like(loss, share)])
         if not self._is_first:
             gradients = [
@@ -357,19 +359,20 @@ class PipeDream:
     def _is_last(self) -> bool:
         return self._rank == self._setup.config.stages - 1
 
-    def _activations(self, metas: dict[int, MessageMeta], *, learning: bool) -> Inbox | None:
+    def _activations(self, metas: dict[Cell, MessageMeta], *, learning: bool) -> Inbox | None:
         """The activations of all micro-batches of a step; None on the first stage."""
         if self._is_first:
             return None
         learn_from = (self._wire, self._rank - 1) if learning else None
-        order = range(self._setup.config.micro_batches)
+        order = [(self._rank, i) for i in range(self._setup.config.micro_batches)]
         return Inbox(self._links.activations_in, order, metas, learn_from)
 
     def _returned(self, coming: Sequence[int], left: int) -> Inbox | None:
         """The gradients for micro-batches in flight and coming, but the last `left` of them."""
         if self._is_last:
             return None
-        order = [micro_batch.index for micro_batch in self._in_flight] + [*coming]
+        order = [micro_batch.cell for micro_batch in self._in_flight]
+        order += [(self._rank, i) for i in coming]
         return Inbox(self._links.gradients_in, order[: max(0, len(order) - left)], self._returning)
 
     def _parts(self, tree: Tree, wanted: bool) -> list[Tree]:

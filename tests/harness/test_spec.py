@@ -19,6 +19,12 @@ from repro.harness.spec import (
 )
 from repro.harness.tasks.optimizers import OPTIMIZERS
 
+INTERLEAVED = {
+    "library": "torch-interleaved",
+    "trace": False,
+    "schedule": "interleaved-1f1b",
+    "stages_per_rank": 2,
+}
 HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
 
 
@@ -78,6 +84,24 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
         (
             {"library": "torch", "trace": False, "checkpoint": "except_last"},
             ["'always' or 'never'"],
+        ),
+        (
+            {"library": "torch-1f1b", "trace": False},
+            ["schedule = 'gpipe'", "library = 'torch-1f1b'", "allowed is '1f1b'"],
+        ),
+        (
+            {"library": "torch-1f1b", "trace": False, "schedule": "1f1b", "K": 4, "M": 2},
+            ["M = 2, K = 4", "set M=4"],
+        ),
+        (
+            {**INTERLEAVED, "K": 2, "M": 7},
+            ["M = 7, K = 2", "multiple of M // K", "set M=6"],
+        ),
+        ({**INTERLEAVED, "K": 1}, ["K = 1 with library = 'torch-interleaved'", "K of 2"]),
+        ({"library": "pipedream", "trace": False, "D": 2}, ["D = 2", "allowed is 1"]),
+        (
+            {"library": "pipedream", "trace": False, "schedule": "1f1b"},
+            ["schedule = '1f1b'", "library = 'pipedream'", "allowed is 'gpipe'"],
         ),
         (
             {"task": "check", "N": 9, "M": 4},

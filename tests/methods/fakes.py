@@ -157,25 +157,38 @@ def examined(maker: Callable[[Setup], Any], spare: Any = None, **changed: Any) -
     return examine(maker, setup(**changed), probe().batch, 16, spare)
 
 
-def two_stages() -> dict[str, tuple[dict[str, Check], list[float]]] | None:
+# Schedules of torch.distributed.pipelining: of the setup, and the stages of a rank.
+TORCH_SCHEDULES: dict[str, dict[str, Any]] = {
+    "torch": {},
+    "torch-1f1b": {"schedule": "1f1b"},
+    "torch-interleaved": {
+        "schedule": "interleaved-1f1b",
+        "stages_per_rank": 2,
+        "balance": (1, 1, 1, 1),
+    },
+}
+
+
+def two_ranks() -> dict[str, tuple[dict[str, Check], list[float]]] | None:
     """In 3 processes, one without a stage: checks of ours and torch, and losses of three steps."""
     from repro.methods.peers.pipelining import groups
 
-    group, spare = groups(2, [timedelta(minutes=2), timedelta(seconds=5)])
+    short = timedelta(seconds=5)
+    group, *spares = groups(2, [timedelta(minutes=2), *(short for _ in TORCH_SCHEDULES)])
     if dist.get_rank() == 2:
         return None
-    return {
-        library: (examined(partial(make, library), spare, group=group), _trained(library, group))
-        for library in ("repro", "torch")
-    }
+    results = {"repro": (examined(partial(make, "repro")), _trained("repro", group))}
+    for (library, settings), spare in zip(TORCH_SCHEDULES.items(), spares, strict=True):
+        checks = examined(partial(make, library), spare, group=group, **settings)
+        results[library] = (checks, _trained(library, group, **settings))
+    return results
 
 
-def _trained(library: str, group: Any) -> list[float]:
+def _trained(library: str, group: Any, **settings: Any) -> list[float]:
     """Losses while training without dropout, an evaluation in between."""
     quiet = [nn.Flatten(), partial(nn.Linear, 192, 16), nn.ReLU(), partial(nn.Linear, 16, 5)]
-    method = make(
-        library, setup(layers=quiet, group=group, optimizer=partial(torch.optim.SGD, lr=0.1))
-    )
+    optimizer = partial(torch.optim.SGD, lr=0.1)
+    method = make(library, setup(layers=quiet, group=group, optimizer=optimizer, **settings))
     inputs, targets = probe().batch(16, 0)
     losses = [method.train_step(inputs, targets).loss]
     losses.append(method.evaluate(inputs, targets).loss)

@@ -4,40 +4,43 @@ from functools import partial
 from importlib.util import find_spec
 
 import pytest
-from fakes import examined, setup, two_stages
+from fakes import TORCH_SCHEDULES, examined, setup, two_ranks
 
 from repro.gpipe import LinkSpeed, launch
 from repro.methods import make
 
 
 @pytest.fixture(scope="module")
-def found():
-    stages = launch(two_stages, stages=3)
-    assert stages[2] is None
-    assert stages[0] == stages[1]
-    return stages[0]
+def results():
+    ranks = launch(two_ranks, stages=3)
+    assert ranks[2] is None
+    assert ranks[0] == ranks[1]
+    return ranks[0]
 
 
-def test_ours_is_right_in_every_check(found):
-    assert {check.verdict for check in found["repro"][0].values()} == {"ok"}
+def test_ours_is_right_in_every_check(results):
+    assert {check.verdict for check in results["repro"][0].values()} == {"ok"}
 
 
-def test_torch_computes_the_gradients_of_the_unsplit_model(found):
-    checks, _ = found["torch"]
+@pytest.mark.parametrize("library", TORCH_SCHEDULES)
+def test_torch_computes_the_gradients_of_the_unsplit_model(results, library):
+    checks, _ = results[library]
     for name in ("gradients", "evaluation", "dropout"):
         assert checks[name].verdict == "ok", checks[name]
 
 
-def test_torch_counts_recomputed_batches_twice_and_wants_equal_micro_batches(found):
+@pytest.mark.parametrize("library", TORCH_SCHEDULES)
+def test_torch_counts_recomputed_batches_twice_and_wants_equal_micro_batches(results, library):
     """If these change, torch has changed: the report's table says what it does now."""
-    checks, _ = found["torch"]
+    checks, _ = results[library]
     assert "num_batches_tracked is 8" in checks["batch norm"].evidence
     assert checks["unequal micro-batches"].verdict == "refused"
     assert "batch_size" in checks["unequal micro-batches"].evidence
 
 
-def test_torch_trains_as_ours_does(found):
-    (_, ours), (_, theirs) = found["repro"], found["torch"]
+@pytest.mark.parametrize("library", TORCH_SCHEDULES)
+def test_torch_trains_as_ours_does(results, library):
+    (_, ours), (_, theirs) = results["repro"], results[library]
     assert theirs == pytest.approx(ours, abs=1e-6)
     assert ours[-1] < ours[0]
 

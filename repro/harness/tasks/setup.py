@@ -13,7 +13,7 @@ from repro.gpipe.core.microbatch import split
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
 from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
-from repro.harness.spec import RunSpec
+from repro.harness.spec import PIPELINING, RunSpec
 from repro.harness.tasks.cost_sources import counted_costs, link_speed
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.simulate import waits
@@ -63,7 +63,7 @@ def config_of(spec: RunSpec) -> PipelineConfig:
 
 def groups_of(spec: RunSpec) -> list[Any]:
     """The process groups of a run, if its library needs any. All workers make them together."""
-    if spec.library != "torch":
+    if spec.library not in PIPELINING:
         return []
     from repro.methods.peers.pipelining import groups
 

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining as a method: `ScheduleGPipe`, with `torch.utils.checkpoint`.
+"""torch.distributed.pipelining as a method: its schedules, with `torch.utils.checkpoint`.
 
 The library gets the shapes at the boundaries (its static mode): they are learnt stage after stage
 on one real micro-batch. In its dynamic mode the library learns them by running layers on
@@ -9,19 +9,22 @@ tuples of tensors, so nested values are flattened at a boundary.
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.core.layers import build
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, split, unflatten
 from repro.methods.method import Setup
 
@@ -37,32 +40,37 @@ def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
 
 
 class Pipelining:
-    """One stage under `torch.distributed.pipelining`; see `Method`."""
+    """The stages of one rank under `torch.distributed.pipelining`; see `Method`.
+
+    The schedule of the setup chooses the library's class: "gpipe", "1f1b", or "interleaved-1f1b",
+    whose ranks hold several stages each.
+    """
 
     def __init__(self, setup: Setup) -> None:
         assert setup.group is not None
-        self._setup, K = setup, setup.config.stages
+        self._setup, config = setup, setup.config
         self._rank = dist.get_rank()
-        self._wire = Wire(K, self._rank)
+        self._wire = Wire(config.stages, self._rank)
         self.balance = setup.counts()
-        ends = [0, *accumulate(self.balance)]
-        numbers = range(ends[self._rank], ends[self._rank + 1])
-        layers = {str(n): build(setup.layers[n], n, setup.seed, setup.device) for n in numbers}
+        layers: dict[str, nn.Module] = {}
+        stages: list[Any] = []
+        for number in range(self._rank, config.total_stages, config.stages):
+            part = setup.build_stage(self.balance, number)
+            layers |= part.named_children()
+            stages.append(self._stage(number, part))
         self.module = nn.Sequential(OrderedDict(layers))
         self._optimizer = setup.make_optimizer(self.module.parameters())
-        inputs, skeleton = self._example_inputs()
-        self._run = _Flat(self.module, skeleton, recompute=setup.config.checkpoint == "always")
-        outputs = self._example_outputs(inputs)
-        stage = PipelineStage(
-            self._run,
-            self._rank,
-            K,
-            setup.device,
-            input_args=inputs,
-            output_args=outputs,
-            group=setup.group,
-        )
-        self._schedule = ScheduleGPipe(stage, setup.config.micro_batches, loss_fn=self._loss)
+        settings: dict[str, Any] = {
+            "n_microbatches": config.micro_batches,
+            "loss_fn": self._loss,
+        }
+        self._schedule: Any
+        if config.schedule == "interleaved-1f1b":
+            self._schedule = ScheduleInterleaved1F1B(stages, **settings)
+        elif config.schedule == "1f1b":
+            self._schedule = Schedule1F1B(stages[0], **settings)
+        else:
+            self._schedule = ScheduleGPipe(stages[0], **settings)
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """One step; see `Method`."""
@@ -83,7 +91,7 @@ class Pipelining:
         with torch.no_grad():
             outputs = self._schedule.eval(**self._parts(inputs, targets), losses=losses)
         self.module.train()
-        whole = unflatten(list(outputs), self._run.output_skeleton) if self._is_last else None
+        whole = self._unflat(outputs) if self._is_last else None
         return EvaluationResult(self._mean(losses), whole)
 
     def cut(self, tree: Tree) -> list[Tree]:
@@ -125,33 +133,54 @@ class Pipelining:
         return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
 
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
-        return self._setup.loss(unflatten(list(outputs), self._run.output_skeleton), targets)
+        return self._setup.loss(self._unflat(outputs), targets)
+
+    def _unflat(self, outputs: Sequence[Tensor]) -> Tree:
+        """What the last layer returned."""
+        return unflatten(list(outputs), self._last_skeleton)
 
     def _mean(self, losses: list[Tensor]) -> float:
         """Mean loss on every stage; the library assumes micro-batches of equal size."""
         return self._wire.from_last(torch.stack(losses).mean().item() if losses else 0.0)
 
-    def _example_inputs(self) -> tuple[tuple[Tensor, ...], Tree]:
-        """The tensors that this stage gets for the sample, and their structure."""
-        if self._rank == 0:
+    def _stage(self, number: int, layers: nn.Sequential) -> PipelineStage:
+        """A stage of the library; the stages before must be made at the same time."""
+        config = self._setup.config
+        inputs, skeleton = self._example_inputs(number)
+        run = _Flat(layers, skeleton, recompute=config.checkpoint == "always")
+        outputs = self._example_outputs(run, inputs)
+        if number + 1 < config.total_stages:
+            sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
+            self._wire.send_object((sent, run.output_skeleton), (number + 1) % config.stages)
+        self._last_skeleton = run.output_skeleton
+        return PipelineStage(
+            run,
+            number,
+            config.total_stages,
+            self._setup.device,
+            input_args=inputs,
+            output_args=outputs,
+            group=self._setup.group,
+        )
+
+    def _example_inputs(self, number: int) -> tuple[tuple[Tensor, ...], Tree]:
+        """The tensors that a stage gets for the sample, and their structure."""
+        if number == 0:
             tensors, skeleton = flatten(self._to_device(self._setup.sample))
             return tuple(tensors), skeleton
-        received, skeleton = self._wire.recv_object(self._rank - 1)
+        received, skeleton = self._wire.recv_object((number - 1) % self._setup.config.stages)
         inputs = [t.to(self._setup.device).requires_grad_(flag) for t, flag in received]
         return tuple(inputs), skeleton
 
-    def _example_outputs(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The tensors that this stage sends for the sample; buffers and generators are restored."""
-        saved = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+    def _example_outputs(self, run: "_Flat", inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What a stage makes of the sample; buffers and generators are restored."""
+        saved = [(buffer, buffer.clone()) for buffer in run.buffers()]
         devices = [self._setup.device] if self._setup.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            outputs = self._run.run_layers(*inputs)
+            outputs = run.run_layers(*inputs)
         with torch.no_grad():
             for buffer, before in saved:
                 buffer.copy_(before)
-        if not self._is_last:
-            sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
-            self._wire.send_object((sent, self._run.output_skeleton), self._rank + 1)
         return outputs
 
 

@@ -1,0 +1,111 @@
+"""The order of our schedule values against the schedules of torch.distributed.pipelining."""
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from torch.distributed.pipelining import schedules
+
+from repro.gpipe.schedule.actions import COMPUTE
+from repro.gpipe.schedule.kinds import make_schedule
+
+Order = list[list[tuple[str, int, int]]]
+
+
+def ours(name: str, K: int, M: int, stages_per_rank: int = 1) -> Order:
+    """For each rank, kind, stage and micro-batch of its actions."""
+    schedule = make_schedule(name, K * stages_per_rank, M, "never", stages_per_rank)
+    return [
+        [(a.kind, a.stage, a.micro_batch) for a in rank if a.kind in COMPUTE]
+        for rank in schedule.ranks
+    ]
+
+
+def executed(kind: type, K: int, M: int) -> Order:
+    """What a schedule of torch with one stage a rank does, on stages that only take notes.
+
+    Its list `pipeline_order` is another one: on the last rank of 1F1B it begins with forward 1.
+    """
+    ranks: Order = []
+    for rank in range(K):
+        stage = MagicMock(stage_index=rank)
+        for ops in ("fwd_recv", "fwd_send", "bwd_recv", "bwd_send"):
+            getattr(stage, f"get_{ops}_ops").return_value = []
+        schedule: Any = object.__new__(kind)
+        schedule._stage, schedule._num_stages, schedule._n_microbatches = stage, K, M
+        schedule._has_backward = schedule._finalize_gradients = schedule.scale_grads = True
+        schedule._check_inputs = lambda args, kwargs, *_: (args, kwargs)
+        for part in ("initialize_stage", "maybe_compute_loss", "maybe_get_loss", "update_losses"):
+            setattr(schedule, f"_{part}", MagicMock())
+        schedule._step_microbatches([()] * M, [{}] * M)
+        names = {"forward_one_chunk": "F", "backward_one_chunk": "B"}
+        calls = [(name, args[0]) for name, args, _ in stage.method_calls if name in names]
+        ranks.append([(names[name], rank, i) for name, i in calls])
+    return ranks
+
+
+def listed(kind: type, K: int, M: int, stages_per_rank: int = 1) -> Order:
+    """What the ranks of a schedule of torch with several stages each are to do."""
+    schedule: Any = object.__new__(kind)
+    schedule._n_microbatches = M
+    schedule.pp_group_size = K
+    schedule.n_local_stages = stages_per_rank
+    schedule.number_of_rounds = max(1, M // K)
+    schedule.microbatches_per_round = M // schedule.number_of_rounds
+    return [
+        [
+            (action.computation_type.value, action.stage_index, action.microbatch_index)
+            for action in schedule._calculate_single_rank_operations(rank)
+            if action is not None
+        ]
+        for rank in range(K)
+    ]
+
+
+@pytest.mark.parametrize("M", [1, 2, 4, 8, 13])
+@pytest.mark.parametrize("K", [1, 2, 4, 8])
+def test_gpipe_is_torchs_but_for_the_order_of_the_backwards(K, M):
+    """The paper's backwards come in reverse, torch's in the order of the forwards."""
+    for own, other in zip(
+        ours("gpipe", K, M), executed(schedules.ScheduleGPipe, K, M), strict=True
+    ):
+        assert own[:M] == other[:M]
+        assert own[M:] == other[: M - 1 : -1]
+
+
+@pytest.mark.parametrize("M", [1, 2, 4, 8, 13])
+@pytest.mark.parametrize("K", [1, 2, 4, 8])
+def test_1f1b_is_torchs(K, M):
+    if M >= K:  # torch's refuses fewer
+        assert ours("1f1b", K, M) == executed(schedules.Schedule1F1B, K, M)
+
+
+@pytest.mark.parametrize("stages_per_rank", [2, 3])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("K", [2, 3, 4, 8])
+def test_interleaved_1f1b_is_torchs_where_m_is_a_multiple_of_k(K, groups, stages_per_rank):
+    M = groups * K
+    kind = schedules.ScheduleInterleaved1F1B
+    expected = listed(kind, K, M, stages_per_rank)
+    assert ours("interleaved-1f1b", K, M, stages_per_rank) == expected
+
+
+@pytest.mark.parametrize("M", [1, 2, 3, 5, 7])
+def test_interleaved_1f1b_is_torchs_where_there_is_one_group_of_micro_batches(M):
+    K = 4
+    expected = listed(schedules.ScheduleInterleaved1F1B, K, M, 2)
+    assert ours("interleaved-1f1b", K, M, 2) == expected
+
+
+def test_interleaved_1f1b_has_a_larger_last_group_where_torch_makes_all_groups_larger():
+    """K=4, M=10: two groups of micro-batches, in which they go through the stages together."""
+    orders = ours("interleaved-1f1b", 4, 10, 2), listed(schedules.ScheduleInterleaved1F1B, 4, 10, 2)
+    own, other = ([stage for kind, stage, _ in order[3] if kind == "F"] for order in orders)
+    assert own == [3] * 4 + [7] * 4 + [3] * 6 + [7] * 6
+    assert other == [3] * 5 + [7] * 5 + [3] * 5 + [7] * 5
+
+
+@pytest.mark.parametrize("M", [4, 8, 12])
+@pytest.mark.parametrize("K", [1, 2, 4])
+def test_zb_h1_is_torchs_zero_bubble_with_one_stage_a_rank(K, M):
+    assert ours("zb-h1", K, M) == listed(schedules.ScheduleInterleavedZeroBubble, K, M)
