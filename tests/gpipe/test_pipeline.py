@@ -1,5 +1,7 @@
 """The pipeline against the unsplit model, over K, M, checkpoint mode and schedule."""
 
+from itertools import accumulate
+
 import pytest
 import torch
 from scenarios import CASES, STEPS, N, batch, everything, fail, head, nested
@@ -108,6 +110,19 @@ def test_timeline_has_every_span_in_schedule_order(ran):
             assert forwards[j, i].start >= forwards[j - 1, i].end
             assert backwards[j - 1, i].start >= backwards[j, i].end
     assert 0 < timeline.bubble_over_total < 1
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "never"])
+@pytest.mark.parametrize("K", [1, 2, 3])
+@pytest.mark.parametrize("M", [1, 4])
+def test_1f1b_has_few_micro_batches_between_f_and_b(ran, K, M, checkpoint):
+    """At most min(K - j, M) on stage j, as executed; with GPipe's schedule all M."""
+    for schedule, most in (("1f1b", lambda j: min(K - j, M)), ("gpipe", lambda j: M)):
+        timeline = ran[0]["nested", schedule, checkpoint, M, K]["timeline"]
+        for j in range(K):
+            spans = [s for s in timeline.on(j) if s.kind in "FB"]
+            changes = accumulate(1 if span.kind == "F" else -1 for span in spans)
+            assert max(changes) == most(j)
 
 
 def test_recompute_saves_memory_on_every_stage(ran):
