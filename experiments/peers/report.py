@@ -31,6 +31,8 @@ NOTHING = Ratio(nan, nan, nan, 0, "not measured")
 NAMES = {
     "repro": "ours",
     "torch": "torch.distributed.pipelining, ScheduleGPipe",
+    "torch-1f1b": "torch.distributed.pipelining, Schedule1F1B",
+    "torch-interleaved": "torch.distributed.pipelining, ScheduleInterleaved1F1B",
     "torchgpipe": "torchgpipe 0.0.7",
 }
 
@@ -165,7 +167,7 @@ def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
         Column("peer", lambda pair: plain(pair.peer.library), csv="library"),
         Column("model", lambda pair: Cell(pair.peer.model, model_name(pair.peer.model))),
         Column("where", lambda pair: plain(where(results, pair.peer))),
-        *settings(lambda pair: pair.peer, "K", "M", "N", "fidelity"),
+        *settings(lambda pair: pair.peer, "K", "M", "N", "schedule", "remat", "fidelity"),
         Column(
             "ours (ms)",
             lambda pair: milliseconds(pair.ours.step_s if pair.ours else nan),
@@ -187,8 +189,8 @@ def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
         columns.append(Column("ratio of the schedules, simulated", ideal, csv="ideal"))
         columns.append(Column("ratio over that, emulated", runtime, csv="runtime"))
     note = (
-        "Throughput of ours over the peer's at the same point, inside a round, with a bootstrap "
-        f"95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). A/A is the same ratio of "
+        "Throughput of ours over the peer's with the same schedule, inside a round, with a "
+        f"bootstrap 95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). A/A is that of "
         "one point of ours that was measured as two runs; faster and slower need an interval "
         "clear of 1 and of the A/A interval."
     )

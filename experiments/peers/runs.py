@@ -1,9 +1,9 @@
-"""Our pipeline beside other libraries that train with GPipe's schedule."""
+"""Our pipeline beside other libraries that train with the same schedule."""
 
 from typing import Any
 
 from repro.harness.sizes import AMOEBANET, TRANSFORMER
-from repro.harness.spec import Experiment, Group, RunSpec, Scale
+from repro.harness.spec import Experiment, Group, Library, RunSpec, Scale, ScheduleName
 
 NAME = "peers"
 SCALES: tuple[Scale, ...] = ("gpu", "gpu-dry")
@@ -24,6 +24,15 @@ KNOWN: dict[Scale, tuple[float, int, tuple[int, ...]]] = {
     "node": (0.01, 8, (4, 32)),
     "paper": (0.01, 8, (4, 32)),
 }
+# Of the other schedules, and of GPipe's without recomputation. 1F1B needs M of K or more.
+OTHERS_M: dict[Scale, int] = {"smoke": 4, "laptop": 8, "node": 8, "paper": 8}
+# Schedule of ours -> torch's library of the same schedule, and what else runs with it have.
+SCHEDULES: dict[ScheduleName, tuple[Library, dict[str, Any]]] = {
+    "gpipe": ("torch", {}),
+    "1f1b": ("torch-1f1b", {}),
+    "interleaved-1f1b": ("torch-interleaved", {"stages_per_rank": 2}),
+}
+CHECKED: tuple[Library, ...] = ("repro", "torch", "torchgpipe")  # with GPipe's schedule
 # Checked on one GPU that all stages share: models with batch norm and tuples at boundaries, and
 # with dropout, of nine and eight layers.
 SHARED_KS = (1, 2, 4, 8)
@@ -32,10 +41,11 @@ SHARED = {"amoebanet-d": AMOEBANET["smoke"], "transformer": TRANSFORMER["smoke"]
 # reach.
 GOALS: dict[tuple[int, int], float] = {(8, 4): 1.25, (8, 32): 1.12}
 DEVIATIONS = (
-    "torch.distributed.pipelining (`torch`): ScheduleGPipe in static mode, every stage wrapped "
-    "in torch.utils.checkpoint, the layers cut and initialised as ours. It has no recompute of "
-    "its own, so that of a micro-batch begins when its gradient has arrived, and its backwards "
-    "come in the order of the forwards.",
+    "torch.distributed.pipelining: ScheduleGPipe (`torch`), Schedule1F1B (`torch-1f1b`) and "
+    "ScheduleInterleaved1F1B (`torch-interleaved`) in static mode, every stage wrapped in "
+    "torch.utils.checkpoint where it recomputes, the layers cut and initialised as ours. It has "
+    "no recompute of its own, so that of a micro-batch begins when its gradient has arrived. The "
+    "backwards of ScheduleGPipe come in the order of the forwards.",
     "torchgpipe 0.0.7 is an oracle of semantics alone: on the CPU all its stages share one "
     "thread. Its deferred batch norm is on.",
     "A step is timed alike for both, without spans: from the first stage's start after a barrier "
@@ -68,7 +78,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         question="Does each library train as one device would, and how fast is ours beside them?",
         needs="2 devices; torchgpipe is an optional extra",
         deviations=DEVIATIONS,
-        minutes={"smoke": 0.5, "gpu-dry": 1, "laptop": 3, "gpu": 3, "node": 15, "paper": 15},
+        minutes={"smoke": 1, "gpu-dry": 1, "laptop": 6, "gpu": 3, "node": 25, "paper": 25},
         rounds=ROUNDS.get(scale, 1),
         groups=tuple(groups),
     )
@@ -81,12 +91,15 @@ def _checks() -> tuple[RunSpec, ...]:
         "K": 2,
         "M": 4,
         "N": 16,
-        "balance": (2, 2),
+        "task": "check",
+        "trace": False,
     }
-    return tuple(
-        RunSpec(library=library, task="check", trace=False, **common)
-        for library in ("repro", "torch", "torchgpipe")
-    )
+    runs = [RunSpec(library=library, balance=(2, 2), **common) for library in CHECKED]
+    for schedule, (library, settings) in SCHEDULES.items():
+        if schedule != "gpipe":
+            more = {**settings, **common, "schedule": schedule, "balance": "uniform"}
+            runs.append(RunSpec(library=library, **more))
+    return tuple(runs)
 
 
 def _shared_checks() -> tuple[RunSpec, ...]:
@@ -110,32 +123,46 @@ def _shared_checks() -> tuple[RunSpec, ...]:
 
 def _speed(model: str, args: dict[str, Any], scale: Scale) -> tuple[RunSpec, ...]:
     """Real compute at K=2, at one N."""
-    return _pairs(
-        [(M, N[scale]) for M in MS[scale]], model=model, model_args=args, K=2, steps=STEPS[scale]
-    )
+    common: dict[str, Any] = {"model": model, "model_args": args, "K": 2, "steps": STEPS[scale]}
+    runs = _pairs([(M, N[scale]) for M in MS[scale]], **common)
+    common |= {"M": OTHERS_M[scale], "N": N[scale]}
+    for schedule in SCHEDULES:
+        for checkpoint in ("always", "never"):
+            if (schedule, checkpoint) != ("gpipe", "always"):
+                runs += _pair(schedule, checkpoint=checkpoint, **common)
+    return runs
 
 
 def _known(forward_s: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]:
-    """Stages of known duration, one layer each."""
-    args = {"L": K, "forward_s": forward_s, "backward_s": 2 * forward_s, "elements": 16384}
+    """Stages of known duration, one layer each, or two layers of half of it."""
+
+    def model(layers: int) -> dict[str, Any]:
+        seconds = forward_s * K / layers
+        return {"L": layers, "forward_s": seconds, "backward_s": 2 * seconds, "elements": 16384}
+
     common: dict[str, Any] = {
         "model": "timed",
-        "model_args": args,
         "K": K,
         "balance": "uniform",
         "warmup": 2,
         "steps": 1,
+        "fidelity": "emulated",
     }
-    return _pairs([(M, M) for M in Ms], fidelity="emulated", **common)
+    runs = _pairs([(M, M) for M in Ms], model_args=model(K), **common)
+    runs += _pair("1f1b", M=K, N=K, model_args=model(K), **common)
+    runs += _pair("interleaved-1f1b", M=K, N=K, model_args=model(2 * K), **common)
+    return runs
 
 
 def _pairs(points: list[tuple[int, int]], **common: Any) -> tuple[RunSpec, ...]:
-    """Both libraries at every (M, N), and the first point of ours with another seed."""
-    common = {"trace": False, **common}
-    runs = [
-        RunSpec(M=M, N=N, library=library, **common)
-        for M, N in points
-        for library in ("repro", "torch")
-    ]
+    """Ours and torch's GPipe at every (M, N), and the first point of ours with another seed."""
+    runs = [run for M, N in points for run in _pair("gpipe", M=M, N=N, **common)]
     M, N = points[0]
-    return (*runs, RunSpec(M=M, N=N, seed=1, **common))
+    return (*runs, RunSpec(M=M, N=N, seed=1, trace=False, **common))
+
+
+def _pair(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
+    """Ours and torch's at one point."""
+    library, settings = SCHEDULES[schedule]
+    common = {"trace": False, "schedule": schedule, **settings, **common}
+    return RunSpec(**common), RunSpec(library=library, **common)

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repro.gpipe.schedule.breakdown import breakdown as split
-from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
+from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
 from repro.report.compare import beside_paper, fidelities, matching, settings
@@ -91,7 +91,7 @@ def shares_of(results: Results, run: Run) -> dict[str, float] | None:
         return None
     schedule = None
     if run.schedule in SCHEDULES:
-        schedule = make_schedule(run.schedule, run.K, run.M, run.remat)
+        schedule = run.spec.make_schedule()
     return split(timeline, schedule)
 
 

@@ -98,12 +98,13 @@ def batch_name(run: Run) -> str:
 
 @cache
 def ideal(K: int, M: int, schedule: str, remat: str) -> Timeline | None:
-    """This schedule with F:R:B = 1:1:2, equal stages and free messages; None if it is not ours.
+    """This schedule with F:R:B = 1:1:2, equal stages and free messages.
 
-    For "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never,
+    None if it is not ours, or if its ranks hold several stages, whose number is not named here. For
+    "gpipe" with re-materialization always its step is `paper.theory`'s early form; with never,
     the plain one.
     """
-    if schedule not in SCHEDULES:
+    if schedule not in SCHEDULES or SCHEDULES[schedule].interleaved:
         return None
     return replay(make_schedule(schedule, K, M, remat), lambda action: UNIT_COSTS[action.kind])
 
