@@ -240,12 +240,13 @@ def summary(plan: Plan) -> str:
 
 
 def plan_table(plan: Plan) -> Table:
-    """The runs of a plan, one line each; columns for checkpoint and fidelity where they vary."""
+    """The runs of a plan, one line each; columns for settings such as the schedule if they vary."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("run", no_wrap=True)
     for name in ("K", "M", "N"):
         table.add_column(name, justify="right", no_wrap=True)
-    fields = {"recompute": "checkpoint", "fidelity": "fidelity"}  # column -> field of the spec
+    # column -> field of the spec
+    fields = {"schedule": "schedule", "recompute": "checkpoint", "fidelity": "fidelity"}
     varied = [
         field
         for field in fields.values()

@@ -42,7 +42,6 @@ Library = Literal[
     "torch-1f1b",
     "torch-interleaved",
     "torchgpipe",
-    "deepspeed",
     "ddp",
     "fsdp",
     "pipedream",
@@ -54,7 +53,6 @@ PIPELINING: tuple[Library, ...] = ("torch", "torch-1f1b", "torch-interleaved")
 SCHEDULE_OF: dict[Library, ScheduleName] = {
     "torch-1f1b": "1f1b",
     "torch-interleaved": "interleaved-1f1b",
-    "deepspeed": "1f1b",
 }
 Transport = Literal["auto", "shm", "gloo"]
 Task = Literal["train", "check", "fit", "calibrate", "roofline", "learn"]
@@ -166,9 +164,9 @@ class RunSpec(Frozen):
         steps: steps that are timed.
         fidelity: how the numbers come to be.
         library: the one that runs the steps; "repro" is this project. "torch" is GPipe's schedule
-            of torch.distributed.pipelining, "torch-1f1b" and "torch-interleaved" are others of it,
-            "deepspeed" is DeepSpeed's pipeline engine, "ddp" DistributedDataParallel, "fsdp"
-            fully_shard, and "pipedream" asynchronous 1F1B, written here.
+            of torch.distributed.pipelining, "torch-1f1b" and "torch-interleaved" are others of it.
+            "ddp" is DistributedDataParallel, "fsdp" is fully_shard, and "pipedream" is asynchronous
+            1F1B, written here.
         trace: record spans; without them there is no timeline, bubble or breakdown.
         transport: the one that carries the messages between stages.
         task: "train" times steps. "check" holds the library against the unsplit model
