@@ -160,7 +160,8 @@ def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
         return quotient(replace(pair.ratio, **rest))
 
     def goal(pair: Pair) -> Cell:
-        ratio = GOALS.get((pair.peer.K, pair.peer.M))
+        is_gpipe = pair.peer.schedule == "gpipe"
+        ratio = GOALS.get((pair.peer.K, pair.peer.M)) if is_gpipe else None
         return Cell() if ratio is None else met_or_missed(pair.ratio.value, at_least=ratio)
 
     columns: list[Column[Pair]] = [

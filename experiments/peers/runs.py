@@ -37,8 +37,8 @@ CHECKED: tuple[Library, ...] = ("repro", "torch", "torchgpipe")  # with GPipe's 
 # with dropout, of nine and eight layers.
 SHARED_KS = (1, 2, 4, 8)
 SHARED = {"amoebanet-d": AMOEBANET["smoke"], "transformer": TRANSFORMER["smoke"]}
-# (K, M) of stages of known duration -> what the median throughput of ours over the peer's is to
-# reach.
+# (K, M) of stages of known duration under GPipe's schedule -> what the median throughput of ours
+# over the peer's is to reach.
 GOALS: dict[tuple[int, int], float] = {(8, 4): 1.25, (8, 32): 1.12}
 DEVIATIONS = (
     "torch.distributed.pipelining: ScheduleGPipe (`torch`), Schedule1F1B (`torch-1f1b`) and "

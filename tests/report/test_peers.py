@@ -13,7 +13,7 @@ from repro.harness.job import Measured
 from repro.harness.record import Folder
 from repro.harness.results import Results, load
 from repro.harness.schema import RoundRecord, round_record
-from repro.harness.spec import Experiment, Group, RunSpec
+from repro.harness.spec import Experiment, Group, RunSpec, baseline
 from repro.report.table import Table
 from repro.report.tables import all_tables
 
@@ -177,7 +177,23 @@ def test_a_goal_is_met_or_missed(tmp_path):
 @pytest.mark.parametrize("scale", ["laptop", "node", "paper"])
 def test_each_goal_has_its_runs(scale):
     groups = {group.name: group.runs for group in catalog.find("peers").build(scale).groups}
-    assert set(peers.GOALS) == {(run.K, run.M) for run in groups["known-durations"]}
+    of_gpipe = [run for run in groups["known-durations"] if run.schedule == "gpipe"]
+    assert set(peers.GOALS) == {(run.K, run.M) for run in of_gpipe}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "node", "paper"])
+def test_each_schedule_of_a_peer_has_ours_beside_it(scale):
+    groups = catalog.find("peers").build(scale).groups
+    timed = [run for group in groups for run in group.runs if run.task == "train"]
+    assert {run.library for run in timed} == {"repro", "torch", "torch-1f1b", "torch-interleaved"}
+    assert {(run.library, run.checkpoint) for run in timed if run.fidelity == "measured"} == {
+        (library, checkpoint)
+        for library in ("repro", "torch", "torch-1f1b", "torch-interleaved")
+        for checkpoint in ("always", "never")
+    }
+    for peer in timed:
+        ours = {str(n): run for n, run in enumerate(timed) if run.library == "repro"}
+        assert baseline(peer, ours, library="repro") is not None
 
 
 def test_results_without_peers_have_no_such_table(nothing: Results, mixed: Results):
