@@ -293,6 +293,8 @@ class TrainRound(_Round):
         bubble_idle_over_work: idle time over busy time, of each traced step.
         breakdown: part -> share of K x step.
         modelled: what the cost model gave, of emulated and simulated steps.
+        sent_bytes: of each process in one step, by what is sent, see
+            `repro.methods.Method.sent_bytes`; None where nobody counted them.
         staleness: of each stage, how many updates older than the newest weights those are that a
             micro-batch uses; None where a method is synchronous.
         stashed_bytes: of each stage, the most bytes of older weights that it kept at once; None
@@ -306,6 +308,7 @@ class TrainRound(_Round):
     bubble_idle_over_work: Annotated[list[Measure], Field(min_length=1)]
     breakdown: dict[str, Measure]
     modelled: Modelled | None = None
+    sent_bytes: list[dict[str, Count]] | None = None
     staleness: list[Count] | None = None
     stashed_bytes: list[Count] | None = None
 

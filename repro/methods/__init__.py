@@ -50,6 +50,18 @@ def _torch(setup: Setup) -> Method:
     return Pipelining(setup)
 
 
+def _ddp(setup: Setup) -> Method:
+    from repro.methods.ddp import DataParallel
+
+    return DataParallel(setup)
+
+
+def _fsdp(setup: Setup) -> Method:
+    from repro.methods.fsdp import FullySharded
+
+    return FullySharded(setup)
+
+
 def _torchgpipe(setup: Setup) -> Method:
     from repro.methods.peers.torchgpipe import TorchGPipe
 
@@ -69,4 +81,6 @@ _MAKERS: dict[str, Callable[[Setup], Method]] = {
     "torch-interleaved": _torch,
     "torchgpipe": _torchgpipe,
     "pipedream": _pipedream,
+    "ddp": _ddp,
+    "fsdp": _fsdp,
 }

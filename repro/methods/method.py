@@ -31,7 +31,8 @@ class Setup:
         device: of this process.
         seed: of initial weights, and of random numbers inside layers.
         optimizer: makes an optimizer from parameters; None: gradients are not applied.
-        group: process group of the K processes, for a library that needs one.
+        group: process group of the K processes, or of the D replicas, for a library that needs
+            one.
         allow_nonfinite: train on if loss or gradients are inf or nan; only ours refuses that.
     """
 
@@ -112,6 +113,16 @@ class Method(Protocol):
 
         Raises:
             MemoryError, torch.OutOfMemoryError: a stage takes more than `limit` bytes.
+        """
+        ...
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]] | None:
+        """What each process sends in a step; None if that cannot be counted.
+
+        It is called after a step, and may run one more to count.
+
+        The bytes stand under what they are: "activations", "gradients" or "messages" to a
+        neighbour, or a collective such as "all-reduce", see `repro.methods.traffic`.
         """
         ...
 

@@ -33,13 +33,18 @@ class Own:
         self.module = self._pipe.module
         self.balance = self._pipe.balance
         self._optimizer = setup.make_optimizer(self._pipe.parameters())
+        self._sent: dict[str, int] = {}  # in the last step
         self._wire = Wire(config.processes, dist.get_rank() if config.processes > 1 else 0)
 
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """One step; see `Method`."""
-        return self._pipe.train_step(
+        before = self._pipe.sent_bytes()
+        result = self._pipe.train_step(
             inputs, targets, self._setup.loss, self._optimizer, trace=trace
         )
+        after = self._pipe.sent_bytes()
+        self._sent = {kind: after[kind] - before[kind] for kind in after}
+        return result
 
     def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
         """Run only F; see `Method`."""
@@ -58,6 +63,10 @@ class Own:
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
         """Peak memory per stage of this replica; see `Method`."""
         return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
+        """Bytes of messages and of the all-reduce over replicas in the last step; see `Method`."""
+        return self.gather(self._sent)
 
     def tensors(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this stage's memory between steps."""

@@ -72,6 +72,9 @@ class Right:
     def peak_bytes(self, inputs: Any, targets: Any, limit: int | None = None) -> None:
         return None
 
+    def sent_bytes(self, inputs: Any, targets: Any) -> None:
+        return None
+
     def close(self) -> None:
         return None
 

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,11 +89,13 @@ class Outbox:
         self._thread: threading.Thread | None = None  # started when there is something to finish
         self._idle = True
         self._error: BaseException | None = None
+        self.sent: Counter[Link] = Counter()  # bytes over each link so far
 
     def send(self, link: Link, tensors: Sequence[Tensor]) -> None:
         """Start to send tensors in order; raises the error of an earlier send that failed."""
         self._raise()
         for tensor in tensors:
+            self.sent[link] += tensor.nbytes
             finish = link.isend(tensor)
             if finish is not None:
                 self._put(finish)

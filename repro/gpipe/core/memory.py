@@ -42,7 +42,7 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         self._limit = limit
         self._device = device
-        self._seen: set[int] = set()
+        self._sizes: dict[int, int] = {}  # of the storages that are alive
         for tensor in resident:
             # Inputs may be a slice of a data set; the rest of its storage does not count.
             size = tensor.numel() * tensor.element_size()
@@ -53,21 +53,26 @@ class LiveBytes(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._seen:
+        if key in self._sizes:
             return
         size = storage.nbytes() if size is None else size
-        self._seen.add(key)
+        self._sizes[key] = size
         self.now += size
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._gone, key, size)
+        weakref.finalize(storage, self._gone, key)
         self.began(key, size)
         if self._limit is not None and self.now > self._limit:
             raise MemoryError(f"{self.now:,} bytes of tensors at once, {self._limit:,} {_OVER}")
 
-    def _gone(self, key: int, size: int) -> None:
-        self._seen.discard(key)
+    def _gone(self, key: int) -> None:
+        size = self._sizes.pop(key)
         self.now -= size
         self.ended(key, size)
+
+    def resized(self, key: int, size: int) -> None:
+        """A storage has another size now; for subclasses that look for that."""
+        self.now += size - self._sizes[key]
+        self._sizes[key] = size
 
     def began(self, key: int, size: int) -> None:
         """A storage is seen for the first time; for subclasses."""
@@ -94,9 +99,18 @@ class Peak:
 
 @contextmanager
 def peak_memory(
-    device: torch.device, resident: Iterable[Tensor], limit: int | None = None
+    device: torch.device,
+    resident: Iterable[Tensor],
+    limit: int | None = None,
+    meter: type[LiveBytes] = LiveBytes,
 ) -> Iterator[Peak]:
     """Measure the peak of the statements inside, `resident` tensors included, in bytes.
+
+    Args:
+        device: of this process.
+        resident: what is in memory already; a GPU's allocator knows that itself.
+        limit: bytes.
+        meter: what counts on the CPU.
 
     Raises:
         MemoryError, torch.OutOfMemoryError: where they take more than `limit` bytes.
@@ -109,9 +123,9 @@ def peak_memory(
             torch.cuda.synchronize(device)
         peak.value = torch.cuda.max_memory_allocated(device)
     else:
-        with LiveBytes(resident, limit) as meter:
+        with meter(resident, limit) as live:
             yield peak
-        peak.value = meter.peak
+        peak.value = live.peak
 
 
 @contextmanager

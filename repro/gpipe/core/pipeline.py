@@ -498,6 +498,23 @@ class Pipeline:
         if self.is_last:
             yield from flatten(unwrapped(targets))[0]
 
+    def sent_bytes(self) -> dict[str, int]:
+        """Bytes that this process has sent so far: activations, gradients, and "all-reduce".
+
+        Messages between stages are counted exactly. An all-reduce of gradients over D replicas
+        counts as a ring sends it, 2 (D-1)/D times the gradients; sparse gradients are left out, and
+        so are the runtime's own messages of a few bytes.
+        """
+        links, sent = self.engine.links, {}
+        if links.after is not None:
+            sent["activations"] = links.outbox.sent[links.activations_out]
+        if links.before is not None:
+            sent["gradients"] = links.outbox.sent[links.gradients_out]
+        if self.engine.replicas is not None:
+            summed = self.engine.replicas.summed_bytes
+            sent["all-reduce"] = round(2 * (self.replicas - 1) / self.replicas * summed)
+        return sent
+
     @in_call()
     def save(
         self,

@@ -62,6 +62,7 @@ class Replicas:
         self._buckets: list[list[nn.Parameter]] = []  # in the order in which they are summed
         self._started: list[tuple[dist.Work, Tensor]] = []  # all-reduces of the first buckets
         self._in_last_backward = False
+        self.summed_bytes = 0  # handed to all-reduces so far
         self._sparse: set[nn.Parameter] = set()  # had a sparse gradient, on any replica
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -160,6 +161,7 @@ class Replicas:
             flat = torch.cat(
                 [*(g.reshape(-1) for g in gradients), exist, exist.new_tensor(sparse)]
             ).to(self._device)
+            self.summed_bytes += flat.nbytes
             self._started.append((self._group.allreduce([flat]), flat))
 
     @torch.no_grad()

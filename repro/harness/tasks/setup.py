@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from repro.costs import Counter
 from repro.gpipe import PipelineConfig
@@ -13,7 +14,7 @@ from repro.gpipe.core.microbatch import split
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, additive
 from repro.gpipe.runtime.launch import TIMEOUT
 from repro.harness.job import Job
-from repro.harness.spec import PIPELINING, RunSpec
+from repro.harness.spec import PIPELINING, REPLICATED, RunSpec
 from repro.harness.tasks.cost_sources import counted_costs, link_speed
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.harness.tasks.simulate import waits
@@ -63,11 +64,13 @@ def config_of(spec: RunSpec) -> PipelineConfig:
 
 def groups_of(spec: RunSpec) -> list[Any]:
     """The process groups of a run, if its library needs any. All workers make them together."""
-    if spec.library not in PIPELINING:
-        return []
-    from repro.methods.peers.pipelining import groups
+    if spec.library in PIPELINING:
+        from repro.methods.peers.pipelining import groups
 
-    return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
+        return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
+    if spec.library in REPLICATED:
+        return [dist.new_group(range(spec.D), timeout=TIMEOUT)]
+    return []
 
 
 def device_of(kind: str, rank: int) -> torch.device:

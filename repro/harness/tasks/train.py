@@ -66,7 +66,8 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
         staleness = method.staleness() if isinstance(method, Asynchronous) else None
         stashed = method.stashed_bytes() if isinstance(method, Asynchronous) else None
         peaks = method.peak_bytes(inputs, targets) if job.memory else None
-        result = measured(model, spec, method.balance, steps, peaks, prepared)
+        sent = method.sent_bytes(inputs, targets) if job.memory else None
+        result = measured(model, spec, method.balance, steps, peaks, prepared, sent)
         changes = {"staleness": staleness, "stashed_bytes": stashed}
         return replace(result, record=result.record.model_copy(update=changes))
     finally:
@@ -101,6 +102,7 @@ def measured(
     steps: list[Step],
     peaks: list[int] | None,
     setup_s: float,
+    sent: list[dict[str, int]] | None = None,
 ) -> Measured:
     """The record of these steps, and the spans of the median one if they were traced."""
     schedule = spec.make_schedule()
@@ -120,5 +122,6 @@ def measured(
         setup_s=setup_s,
         unit=model.unit,
         labels=dict(model.labels),
+        sent_bytes=sent,
     )
     return Measured(record, by_length[(len(by_length) - 1) // 2] if by_length else None)

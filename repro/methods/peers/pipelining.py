@@ -27,6 +27,7 @@ from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, split, unflatten
 from repro.methods.method import Setup
+from repro.methods.traffic import SentBytes
 
 
 def groups(stages: int, timeouts: Sequence[timedelta]) -> list[Any]:
@@ -105,6 +106,12 @@ class Pipelining:
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
         """Not measured."""
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
+        """Bytes of the messages that each stage sends; see `Method`."""
+        with SentBytes(self._setup.config.stages) as sent:
+            self.train_step(inputs, targets)
+        return self.gather(sent.counts)
 
     def close(self) -> None:
         """Nothing to release: the group belongs to its maker."""

@@ -75,5 +75,8 @@ class TorchGPipe:
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
         """Not measured."""
 
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> None:
+        """Nothing is sent: there is one process."""
+
     def close(self) -> None:
         """Nothing to release."""

@@ -1,0 +1,195 @@
+"""What methods without a pipeline share: every process runs all layers, micro-batch by micro-batch.
+
+Each of the D replicas trains on its part of the mini-batch, cut into M micro-batches whose
+gradients are accumulated. Random numbers in layers belong to (seed, step, micro-batch, layer), as
+in our pipeline with D replicas, so that both drop the same activations.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core import memory
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.loss import Head
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, map_leaves, split
+from repro.gpipe.exact import rng
+from repro.methods.method import Setup
+from repro.methods.traffic import SentBytes
+
+
+class SeededLayers(nn.Sequential):
+    """All layers, each with the random numbers of its step, micro-batch and place.
+
+    Attributes:
+        step: number of the training step.
+        micro_batch: counted over all replicas.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(
+            OrderedDict(
+                (str(n), build(layer, n, setup.seed, setup.device))
+                for n, layer in enumerate(setup.layers)
+            )
+        )
+        self.step = 0
+        self.micro_batch = 0
+        self._seed = setup.seed
+        self._device = setup.device
+        self._recompute = setup.config.checkpoint == "always"
+
+    def forward(self, value: Tree) -> Tree:
+        """Run the layers; each is recomputed in the backward if the setup says "always"."""
+        for n, layer in enumerate(self):
+            seed = rng.hashed(self._seed, self.step, self.micro_batch, n)
+            run = partial(self._seeded, seed, layer)
+            if self._recompute and torch.is_grad_enabled():
+                # The function seeds the generators itself, so none needs to be kept.
+                value = checkpoint(run, value, use_reentrant=False, preserve_rng_state=False)
+            else:
+                value = run(value)
+        return value
+
+    def _seeded(self, seed: int, layer: nn.Module, value: Tree) -> Tree:
+        rng.reseed(seed, self._device)
+        return layer(value)
+
+
+class Unpipelined:
+    """One of the processes of a group that all run every layer; see `Method`.
+
+    Attributes:
+        wrappers: classes of tensors that run their operators on other tensors, which are counted.
+        meter: of the CPU's memory.
+        frees_gradients: whether gradients are freed between steps, instead of set to zero.
+    """
+
+    wrappers: ClassVar[tuple[type, ...]] = ()
+    meter: ClassVar[type[memory.LiveBytes]] = memory.LiveBytes
+    frees_gradients: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup) -> None:
+        assert setup.group is not None
+        self._setup = setup
+        self._group = setup.group
+        self._processes = dist.get_world_size(setup.group)
+        self._replicas = setup.config.replicas
+        rank = dist.get_rank(setup.group)
+        self._replica = rank if self._replicas > 1 else 0
+        self._wire = Wire(self._processes, rank)
+        self.balance = (len(setup.layers),)
+        self.module = SeededLayers(setup)
+        self._model = self._wrapped(self.module)
+        # Of the wrapped model, whose parameters may be other ones.
+        self._optimizer = setup.make_optimizer(self._model.parameters())
+
+    def _wrapped(self, module: SeededLayers) -> nn.Module:
+        """The module as the library trains it."""
+        raise NotImplementedError
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Around forward and backward of a micro-batch, the last one of the step or another."""
+        raise NotImplementedError
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """One step; see `Method`."""
+        assert not trace, "no spans are recorded"
+        M = self._setup.config.micro_batches
+        start = self._now()
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=self.frees_gradients)
+        head = self._head(targets, batch_size(inputs))
+        loss = 0.0
+        with rng.preserved(self._setup.device):
+            for i, part in enumerate(self.cut(self._to_device(inputs))):
+                self.module.micro_batch = self._replica * M + i
+                with self._micro_batch(last=i == M - 1):
+                    share = head(i, self._model(part))
+                    # The library takes the mean over processes, and shares are made for a sum.
+                    (share * self._replicas).backward()
+                loss += share.item()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        self.module.step += 1
+        return StepResult(self._total(loss), start, self._now())
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """Run only F; the outputs are of this replica's part; see `Method`."""
+        head = self._head(targets, batch_size(inputs))
+        self.module.eval()
+        with torch.no_grad():
+            outputs = [self._model(part) for part in self.cut(self._to_device(inputs))]
+            loss = sum(head(i, output).item() for i, output in enumerate(outputs))
+        self.module.train()
+        return EvaluationResult(self._total(loss), gather(outputs))
+
+    def cut(self, tree: Tree) -> list[Tree]:
+        """The parts of `torch.tensor_split`; see `Method`."""
+        return split(tree, self._setup.config.micro_batches)
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each replica; see `Method`."""
+        self._now()
+        return self._wire.all_gather(value)
+
+    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
+        """Peak memory of the fullest process; see `Method`."""
+        resident = self._resident(inputs, targets)
+        with memory.peak_memory(self._setup.device, resident, limit, self.meter) as peak:
+            self.train_step(inputs, targets)
+        return [max(self.gather(peak.value))]
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
+        """Bytes that each process hands to collectives, as a ring sends them; see `Method`."""
+        with SentBytes(self._processes, self.wrappers) as sent:
+            self.train_step(inputs, targets)
+        return self.gather(sent.counts)
+
+    def close(self) -> None:
+        """Nothing to release: the group belongs to its maker."""
+
+    def _resident(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
+        """What is in this process's memory between steps."""
+        yield from map(self._occupied, self.module.parameters())
+        yield from self.module.buffers()
+        yield from (self._occupied(p.grad) for p in self.module.parameters() if p.grad is not None)
+        if self._optimizer is not None:
+            states = [list(state.values()) for state in self._optimizer.state.values()]
+            yield from map(self._occupied, flatten(states)[0])
+        yield from flatten((inputs, targets))[0]
+
+    def _occupied(self, tensor: Tensor) -> Tensor:
+        """A tensor of the memory that another one takes in this process."""
+        return tensor
+
+    def _head(self, targets: Tree, examples: int) -> Head:
+        """Weighs the losses of this replica's micro-batches in the mean over all replicas."""
+        M = self._setup.config.micro_batches
+        return Head(self._setup.loss, self._to_device(targets), examples, M, self._total)
+
+    def _to_device(self, tree: Tree) -> Tree:
+        return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
+
+    def _total(self, value: float) -> float:
+        """The sum of a number over all replicas."""
+        if self._replicas == 1:
+            return value
+        total = torch.tensor([value], dtype=torch.float64, device=self._setup.device)
+        dist.all_reduce(total, group=self._group)
+        return total.item()
+
+    def _now(self) -> float:
+        if self._setup.device.type == "cuda":
+            torch.cuda.synchronize(self._setup.device)
+        return perf_counter()
