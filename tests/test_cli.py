@@ -29,6 +29,7 @@ TIMED = [
     "--batch",
     "8",
 ]
+HEADS = ["heads=2", "d=16", "H=32", "L=2", "V=64", "T=8"]
 QUICK = [
     *TIMED,
     "--warmup",
@@ -152,6 +153,15 @@ def test_a_run_that_fails_gives_one(
         ),
         (["run", "sweep", "--K", "two"], ["--K", "two", "--help"]),
         (["run", "sweep", "--K", "0"], ["K = 0", "1 or more"]),
+        (["run", "sweep", "--method", "gpip"], ["method='gpip'", "did you mean 'gpipe'"]),
+        (
+            ["run", "sweep", "--method", "tensor", "--K", "2", "--model", "amoebanet-d"],
+            ["model = 'amoebanet-d' with tensor_parallel = 2", "tensor_plan", "'transformer'"],
+        ),
+        (
+            ["run", "sweep", "--method", "tensor", "--K", "4", "--model-args", *HEADS],
+            ["tensor_parallel = 4", "the 2 heads of a Block", "divisors of 2"],
+        ),
         (["run", "sweep", "--schedule", "gpip"], ["--schedule", "gpip", "1f1b"]),
         (["run", "sweep", "--M", "32"], ["M = 32", "N = 16", "1 to 16"]),
         (["run", "sweep", "--K", "9", *TIMED], ["K = 9", "L = 2", "1 to 2"]),

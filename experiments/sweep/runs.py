@@ -1,6 +1,7 @@
-"""Any grid of K and M on any model.
+"""Any grid of K and M on any model, with our pipeline or with other methods.
 
 repro run sweep --model amoebanet-d --K 2 3 4 --M 1 12 64 --batch 128
+repro run sweep --method single gpipe 1f1b data --K 2 --M 4
 """
 
 from typing import Any
@@ -18,6 +19,7 @@ from repro.harness.spec import (
     ScheduleName,
     slug,
 )
+from repro.methods.named import fields_of
 
 
 def experiment(
@@ -26,6 +28,7 @@ def experiment(
     K: tuple[int, ...] = (1, 2),
     M: tuple[int, ...] = (1, 4),
     batch: int = 16,
+    method: tuple[str, ...] = (),
     model_args: dict[str, Any] | None = None,
     checkpoint: Checkpoint = "always",
     schedule: ScheduleName = "gpipe",
@@ -47,9 +50,12 @@ def experiment(
             default size.
         model: a name that repro.models knows, timm:NAME, or import:package.module:function, which
             is code and is run.
-        K: numbers of stages.
+        K: numbers of stages; with --method, numbers of devices.
         M: numbers of micro-batches.
         batch: mini-batch size N, the same for every run.
+        method: names of methods that use the devices, each with its own schedule: single, naive,
+            gpipe, gpipe-x-data, 1f1b, interleaved, pipedream, data, fully-sharded, gpipe-x-zero1,
+            tensor, gpipe-x-tensor. See repro.methods.named.
         model_args: arguments of the model, such as L=3 D=16 image=64. Without any, AmoebaNet, the
             Transformer and timm's models are small at scale smoke and laptop, and of their
             builders' own (the paper's) size at node and paper.
@@ -64,28 +70,35 @@ def experiment(
         warmup: steps that are not counted.
         steps: timed steps of each run in each round.
     """
-    args = small(model, scale) if model_args is None else model_args
-    runs = [
-        RunSpec(
-            model=model,
-            model_args=args,
-            K=k,
-            M=m,
-            N=batch,
-            checkpoint=checkpoint,
-            schedule=schedule,
-            balance=balance,
-            partitioner=partitioner,
-            optimizer=optimizer,
-            lr=lr,
-            seed=seed,
-            warmup=warmup,
-            steps=steps,
-            fidelity="emulated" if model == "timed" else "measured",
+    if method and schedule != "gpipe":
+        raise ValueError(
+            f"schedule = '{schedule}' with method = {', '.join(method)}: each method has its own; "
+            "leave out one of them"
         )
-        for k in K
-        for m in M
-    ]
+    ways = [fields_of(name, devices) for name in method for devices in K]
+    if not method:
+        ways = [{"K": k, "schedule": schedule} for k in K]
+    common: dict[str, Any] = {
+        "model": model,
+        "model_args": small(model, scale) if model_args is None else model_args,
+        "N": batch,
+        "checkpoint": checkpoint,
+        "balance": balance,
+        "partitioner": partitioner,
+        "optimizer": optimizer,
+        "lr": lr,
+        "seed": seed,
+        "warmup": warmup,
+        "steps": steps,
+        "fidelity": "emulated" if model == "timed" else "measured",
+    }
+    runs: list[RunSpec] = []
+    for way in ways:
+        for m in M:
+            # Only our own runtime records spans.
+            run = RunSpec(M=m, **{**common, "trace": "library" not in way, **way})
+            if run not in runs:  # "single" uses one device of however many
+                runs.append(run)
     return Experiment(
         name="sweep",
         title="K x M sweep",

@@ -28,6 +28,7 @@ from repro.harness.plan import Plan
 from repro.harness.spec import TIMED, RunSpec, canonical
 from repro.harness.tasks import simulate
 from repro.io.untrusted import message
+from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
 
 _TIMEOUT = 120.0  # seconds; usually imports take most of the time
@@ -123,6 +124,11 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
                 f"'{fidelity}' or 'simulated'; set that"
             )
     spec.fit(len(model.layers))
+    if spec.tensor_parallel is not None:
+        try:
+            refuse_indivisible(model.layers, spec.tensor_parallel)
+        except ValueError as error:
+            raise ValueError(f"model = '{spec.model}' with {error}") from None
 
 
 def rehearse(specs: Iterable[RunSpec], device: str) -> None:

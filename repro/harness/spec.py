@@ -44,6 +44,7 @@ Library = Literal[
     "torchgpipe",
     "ddp",
     "fsdp",
+    "tensor",
     "pipedream",
 ]
 REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D replicas
@@ -84,6 +85,9 @@ _NAMED = (
     "steps",
     "trace",
     "transport",
+    "stages_per_rank",
+    "tensor_parallel",
+    "zero",
 )
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
@@ -165,7 +169,8 @@ class RunSpec(Frozen):
         fidelity: how the numbers come to be.
         library: the one that runs the steps; "repro" is this project. "torch" is GPipe's schedule
             of torch.distributed.pipelining, "torch-1f1b" and "torch-interleaved" are others of it.
-            "ddp" is DistributedDataParallel, "fsdp" is fully_shard, and "pipedream" is asynchronous
+            "ddp" is DistributedDataParallel, "fsdp" is fully_shard, "tensor" is
+            torch.distributed.tensor.parallel, and "pipedream" is asynchronous
             1F1B, written here.
         trace: record spans; without them there is no timeline, bubble or breakdown.
         transport: the one that carries the messages between stages.
@@ -552,6 +557,9 @@ def _check_library(spec: RunSpec) -> None:
         "tensor_parallel": (None,),
         "zero": (None,),
     }
+    if spec.library == "tensor":
+        del allowed_values["tensor_parallel"]
+        allowed_values["K"] = (1,)
     if spec.library in REPLICATED:
         allowed_values["K"] = (1,)
     else:
@@ -611,10 +619,22 @@ def _check_devices(spec: RunSpec) -> None:
             "zero = 1 with D = 1: the optimizer's state is sharded over replicas; set D=2 or more, "
             "or leave zero out"
         )
-    if spec.tensor_parallel is not None and spec.fidelity != "measured":
+    if spec.library == "tensor" and spec.tensor_parallel is None:
         raise ValueError(
-            f"tensor_parallel = {spec.tensor_parallel} with fidelity = '{spec.fidelity}': it is "
-            "measured; set fidelity='measured'"
+            "tensor_parallel = None with library = 'tensor': it divides matrices over 2 or more "
+            "devices; set tensor_parallel=2"
+        )
+    if spec.zero is not None and spec.tensor_parallel is not None:
+        raise ValueError(
+            f"zero = 1 with tensor_parallel = {spec.tensor_parallel}: the optimizer's state is "
+            "sharded for whole matrices only; leave out one of them"
+        )
+    divides = spec.tensor_parallel is not None or spec.zero is not None
+    if divides and (spec.fidelity, spec.task) != ("measured", "train"):
+        raise ValueError(
+            f"tensor_parallel = {spec.tensor_parallel}, zero = {spec.zero} with fidelity = "
+            f"'{spec.fidelity}' and task = '{spec.task}': such steps are measured; set "
+            "fidelity='measured' and task='train', or leave these out"
         )
 
 

@@ -205,11 +205,12 @@ def _execute(job: Job, rank: int) -> Measured | None:
 
 
 def _name(spec: RunSpec, rank: int) -> str:
-    replica, stage = divmod(rank, spec.K)
-    if replica >= spec.D:
+    chain, stage = divmod(rank, spec.K)
+    T = spec.tensor_parallel or 1
+    if chain >= spec.D * T:
         return f"rank {rank}, without a stage"
     kind = "rank" if spec.stages_per_rank else "stage"
-    return rank_name(kind, stage, replica, spec.D)
+    return rank_name(kind, stage, chain // T, spec.D)
 
 
 def _pack(job: Job) -> str:

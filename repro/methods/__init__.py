@@ -39,6 +39,10 @@ def make(library: str, setup: Setup) -> Method:
 
 
 def _own(setup: Setup) -> Method:
+    if setup.zero:
+        from repro.methods.zero import ShardedState
+
+        return ShardedState(setup)
     from repro.methods.own import Own
 
     return Own(setup)
@@ -62,6 +66,12 @@ def _fsdp(setup: Setup) -> Method:
     return FullySharded(setup)
 
 
+def _tensor(setup: Setup) -> Method:
+    from repro.methods.tensor import TensorParallel
+
+    return TensorParallel(setup)
+
+
 def _torchgpipe(setup: Setup) -> Method:
     from repro.methods.peers.torchgpipe import TorchGPipe
 
@@ -83,4 +93,5 @@ _MAKERS: dict[str, Callable[[Setup], Method]] = {
     "pipedream": _pipedream,
     "ddp": _ddp,
     "fsdp": _fsdp,
+    "tensor": _tensor,
 }

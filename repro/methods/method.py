@@ -31,8 +31,10 @@ class Setup:
         device: of this process.
         seed: of initial weights, and of random numbers inside layers.
         optimizer: makes an optimizer from parameters; None: gradients are not applied.
-        group: process group of the K processes, or of the D replicas, for a library that needs
-            one.
+        group: process group of the processes that exchange more than neighbours do, if there are
+            any: the K stages (torch's pipelines), the D replicas of a stage (ddp, fsdp, ZeRO), or
+            the T parts of a stage.
+        zero: shard the optimizer's state over the replicas of a stage (ZeRO-1).
         allow_nonfinite: train on if loss or gradients are inf or nan; only ours refuses that.
     """
 
@@ -45,6 +47,7 @@ class Setup:
     optimizer: MakeOptimizer | None = None
     group: dist.ProcessGroup | None = None
     allow_nonfinite: bool = False
+    zero: bool = False
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer | None:
         """The optimizer of a stage; None if there is none, or the stage has no parameters."""

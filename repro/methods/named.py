@@ -23,6 +23,8 @@ def _replicas(devices: int) -> Fields:
 
 
 def _tensor(devices: int) -> Fields:
+    if devices < 2:
+        raise ValueError(f"devices = {devices}: matrices are divided over 2 or more; try 2")
     return {"K": 1, "tensor_parallel": devices}
 
 
@@ -34,9 +36,10 @@ def _halved(second: str) -> Callable[[int], Fields]:
     """Half of the devices are stages, and there are two of something else."""
 
     def fields(devices: int) -> Fields:
-        if devices % 2:
+        if devices % 2 or devices < 4:
             raise ValueError(
-                f"devices = {devices} with stages and {second} = 2: allowed are even numbers"
+                f"devices = {devices} with 2 or more stages and {second} = 2: allowed are even "
+                "numbers from 4"
             )
         return {"K": devices // 2, second: 2}
 
@@ -51,8 +54,8 @@ class NamedMethod:
         what: it is, in one sentence.
         fields: number of devices P -> the fields of a run that say how these are used.
         settings: other fields of a run that make it this method.
-        exact: whether its gradients are those of a single device bit for bit, at equal M; others
-            are within 1e-5 of them.
+        exact: whether its gradients are those of a single device bit for bit, at equal M and with
+            backwards in the same order; others are within 1e-5 of them.
         synchronous: whether all devices use the same weights in a step.
     """
 
@@ -108,7 +111,7 @@ METHODS: dict[str, NamedMethod] = {
     "tensor": NamedMethod(
         "each matrix divided over the devices (torch.distributed.tensor.parallel)",
         _tensor,
-        {},
+        {"library": "tensor"},
         exact=False,
     ),
     "gpipe-x-tensor": NamedMethod(
@@ -149,11 +152,13 @@ def name_of(
     zero: int | None,
 ) -> str:
     """The name of the method that a run with these fields uses; its library where it has none."""
-    of_library = {"ddp": "data", "fsdp": "fully-sharded", "pipedream": "pipedream"}
+    of_library = {"ddp": "data", "fsdp": "fully-sharded"}
     if library != "repro":
         return of_library.get(library, library)
     of_schedule = {"interleaved-1f1b": "interleaved", "zb-h1": "zero-bubble"}
-    base = "" if K == 1 else of_schedule.get(schedule, schedule)
+    base = of_schedule.get(schedule, schedule)
+    if K == 1 and tensor_parallel is None:
+        base = ""
     others = [
         name
         for name, present in (

@@ -1,7 +1,9 @@
 """Our own pipeline as a method."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,9 @@ from torch import Tensor
 from repro.gpipe import EvaluationResult, Pipeline, StepResult
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.core.microbatch import Tree, split
+from repro.methods.divided import Parts, divide, refuse_indivisible
 from repro.methods.method import Setup
+from repro.methods.traffic import ring_share
 
 
 class Own:
@@ -22,9 +26,17 @@ class Own:
         if config.total_stages == 1 and isinstance(config.balance, str):
             # There is nothing to cut, so no layer needs to be timed.
             config = replace(config, balance="uniform")
+        divided: dict[str, Any] = {}
+        self._parts = None
+        if config.tensor_parallel > 1:
+            assert setup.group is not None
+            refuse_indivisible(setup.layers, config.tensor_parallel)
+            self._parts = Parts(setup.group)
+            divided = {"divide": partial(divide, parts=self._parts)}
         self._pipe = Pipeline(
             setup.layers,
             **config.arguments,
+            **divided,
             device=setup.device,
             seed=setup.seed,
             sample=setup.sample,
@@ -32,17 +44,20 @@ class Own:
         )
         self.module = self._pipe.module
         self.balance = self._pipe.balance
-        self._optimizer = setup.make_optimizer(self._pipe.parameters())
+        self._optimizer = self._make_optimizer(setup)
         self._sent: dict[str, int] = {}  # in the last step
         self._wire = Wire(config.processes, dist.get_rank() if config.processes > 1 else 0)
 
+    def _make_optimizer(self, setup: Setup) -> torch.optim.Optimizer | None:
+        return setup.make_optimizer(self._pipe.parameters())
+
     def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
         """One step; see `Method`."""
-        before = self._pipe.sent_bytes()
+        before = self._sent_so_far()
         result = self._pipe.train_step(
             inputs, targets, self._setup.loss, self._optimizer, trace=trace
         )
-        after = self._pipe.sent_bytes()
+        after = self._sent_so_far()
         self._sent = {kind: after[kind] - before[kind] for kind in after}
         return result
 
@@ -61,12 +76,20 @@ class Own:
         return self._wire.all_gather(value)
 
     def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> list[int]:
-        """Peak memory per stage of this replica; see `Method`."""
-        return self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
+        """Peak memory per stage, of its fullest copy or part; see `Method`."""
+        peaks = self._pipe.measure_memory(inputs, targets, self._setup.loss, self._optimizer, limit)
+        return [max(of_stage) for of_stage in zip(*self.gather(peaks), strict=True)]
 
     def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
-        """Bytes of messages and of the all-reduce over replicas in the last step; see `Method`."""
+        """Bytes of messages and of all-reduces in the last step; see `Method`."""
         return self.gather(self._sent)
+
+    def _sent_so_far(self) -> dict[str, int]:
+        sent = Counter(self._pipe.sent_bytes())
+        if self._parts is not None:
+            share = ring_share("all-reduce", self._parts.count)
+            sent["all-reduce"] += round(share * self._parts.summed_bytes)
+        return sent
 
     def tensors(self, inputs: Tree, targets: Tree) -> Iterator[Tensor]:
         """What is in this stage's memory between steps."""

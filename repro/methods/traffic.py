@@ -25,7 +25,12 @@ _OPERATORS: dict[str, tuple[str, int]] = {
     "_c10d_functional::all_reduce": ("all-reduce", 0),
     "_c10d_functional::all_reduce_": ("all-reduce", 0),
 }
-_SEND_NOTHING = {"c10d::recv_", "c10d::barrier", "_c10d_functional::wait_tensor"}
+_SEND_NOTHING = {
+    "c10d::recv_",
+    "c10d::barrier",
+    "_c10d_functional::wait_tensor",
+    "_c10d_functional::_wrap_tensor_autograd",
+}
 
 
 def ring_share(operator: str, processes: int) -> float:

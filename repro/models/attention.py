@@ -2,11 +2,36 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """How a module's matrices are divided over T devices, as in Megatron-LM (arXiv:1909.08053).
+
+    A module that can be divided has one as its attribute `tensor_plan`. Each device gets a part of
+    the hidden channels and of the heads. Activations between modules stay whole on every device.
+
+    Attributes:
+        inputs: modules whose whole output the divided layers read.
+        columns: linear layers whose output channels are divided.
+        rows: linear layers whose input channels are divided, and whose outputs are summed.
+        counts: attributes that are divided by T, such as the number of heads.
+        undropped: attributes that must be 0: probabilities to drop what is divided, of which every
+            device would drop the same places of its part.
+    """
+
+    inputs: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    counts: tuple[str, ...] = ()
+    undropped: tuple[str, ...] = ()
+
 
 Attention = Literal["plain", "fused"]
 # (queries, keys, values, p, hidden) -> their attention; weights are dropped with probability p.

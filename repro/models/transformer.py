@@ -11,13 +11,14 @@ embeddings scaled by sqrt(d) with sinusoidal positions.
 
 import math
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import text
-from repro.models.attention import ATTEND, Attention, linear
+from repro.models.attention import ATTEND, Attention, TensorPlan, linear
 from repro.models.model import Model, require
 
 
@@ -39,6 +40,14 @@ class Embedding(nn.Module):
 
 class Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each after a layer norm, on [N, T, d]."""
+
+    tensor_plan: ClassVar[TensorPlan] = TensorPlan(
+        inputs=("attention_norm", "feed_forward_norm"),
+        columns=("query", "key", "value", "expand"),
+        rows=("out", "contract"),
+        counts=("heads",),
+        undropped=("attention_dropout",),
+    )
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from repro.harness.schema import TrainRound
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.tasks.run import run
 from repro.harness.workers import Outcome, OwnOrSharedGpus, Workers
+from repro.methods.named import fields_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 
@@ -106,6 +107,47 @@ def test_runs_survive_each_other(tmp_path: Path):
         assert silent.reason.endswith("stage 1, F0 of step 0 when last heard of)")
         assert alive(pids) == []
     assert before == {name: os.environ.get(name) for name in before}
+
+
+# Method of four devices or fewer -> what each of its processes sends, besides messages.
+SENDS: dict[str, set[str]] = {
+    "data": {"all-reduce", "broadcast"},
+    "fully-sharded": {"all-reduce", "all-gather", "reduce-scatter"},
+    "tensor": {"all-reduce"},
+    "gpipe-x-data": {"all-reduce"},
+    "gpipe-x-zero1": {"all-reduce", "broadcast"},
+    "gpipe-x-tensor": {"all-reduce"},
+}
+
+
+@pytest.mark.slow
+def test_every_method_is_measured_by_the_same_workers(tmp_path: Path):
+    """Some use two of the four processes; the others must make the same process groups."""
+    common = {
+        "model": "transformer",
+        "model_args": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8, "dropout": 0.0},
+        "M": 2,
+        "N": 8,
+        "lr": 0.1,
+        "warmup": 1,
+        "steps": 2,
+        "balance": "uniform",
+        "optimizer": "adam",
+    }
+    single = run(Job(RunSpec(K=1, **common)), 0)
+    assert single is not None
+    assert isinstance(single.record, TrainRound)
+    with Workers(Local(4, tmp_path / "logs")) as crew:
+        for name, kinds in SENDS.items():
+            fields = fields_of(name, 4 if "-x-" in name else 2)
+            spec = RunSpec(trace="library" not in fields, **common, **fields)
+            record = trained(crew.measure(Job(spec), 120))
+            assert record.loss == pytest.approx(single.record.loss, rel=1e-4), name
+            assert record.sent_bytes is not None
+            assert len(record.sent_bytes) == spec.devices, name
+            for sent in record.sent_bytes:
+                assert sent.keys() - {"activations", "gradients"} == kinds, name
+            assert len(record.peak_bytes or ()) == spec.K, name
 
 
 def test_stages_are_cut_by_counted_flops_as_the_cost_model_cuts(tmp_path: Path):

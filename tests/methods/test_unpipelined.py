@@ -1,24 +1,21 @@
-"""DistributedDataParallel and fully_shard in two processes, held against one process."""
+"""Methods without a pipeline in two processes, held against one process."""
 
 from functools import partial
 
 import pytest
 import torch
+from whole_models import MODELS, WIDTH, D, M, batch, everything, models, unsplit
 from whole_models import TRANSFORMER as SIZES
-from whole_models import WIDTH, M, batch, everything, models, unsplit
 
 from repro.gpipe import Pipeline, launch
 from repro.gpipe.core.microbatch import gather
 from repro.models import build
 
-LIBRARIES = ("ddp", "fsdp")
-D = 2
 
-
-@pytest.fixture(scope="module", params=LIBRARIES)
+@pytest.fixture(scope="module", params=MODELS)
 def ran(request):
     """What both processes of a library did."""
-    return request.param, launch(everything, request.param, stages=D)
+    return request.param, launch(everything, request.param, stages=2)
 
 
 def parameter_bytes():
@@ -27,27 +24,39 @@ def parameter_bytes():
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
-@pytest.mark.parametrize("name", ["transformer", "translation"])
-def test_gradients_are_those_of_the_mini_batch_mean(ran, name, checkpoint):
+def test_gradients_are_those_of_the_mini_batch_mean(ran, checkpoint):
     """Replicas of five and four examples, and a mean over tokens that are not padding."""
-    loss, expected = unsplit(models()[name])
-    for process in ran[1]:
-        actual_loss, gradients = process[name, checkpoint]
-        assert actual_loss == pytest.approx(loss, rel=1e-5)
-        assert gradients.keys() == expected.keys()
-        largest = max(gradient.abs().max().item() for gradient in expected.values())
-        for key, gradient in expected.items():
-            assert (gradients[key] - gradient).abs().max().item() <= 1e-5 * largest, key
+    library, processes = ran
+    for name in MODELS[library]:
+        for process in processes:
+            assert_gradients_of_unsplit(models()[name], *process[name, checkpoint])
 
 
-@pytest.mark.parametrize("name", ["transformer", "translation"])
-def test_an_evaluation_gives_each_replicas_outputs_and_the_loss_of_all(ran, name):
-    model = models()[name]
+def assert_gradients_of_unsplit(model, actual_loss, gradients):
+    loss, expected = unsplit(model)
+    assert actual_loss == pytest.approx(loss, rel=1e-5)
+    assert gradients.keys() == expected.keys()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+    for key, gradient in expected.items():
+        assert (gradients[key] - gradient).abs().max().item() <= 1e-5 * largest, key
+
+
+def test_an_evaluation_gives_each_replicas_outputs_and_the_loss_of_all(ran):
+    library, processes = ran
+    for name in MODELS[library]:
+        results = [process[name, "evaluated"] for process in processes]
+        if library == "tensor":  # both processes have all outputs
+            assert torch.equal(results[0].outputs, results[1].outputs)
+            results = results[:1]
+        assert_evaluation_of_unsplit(models()[name], results)
+
+
+def assert_evaluation_of_unsplit(model, results):
     inputs, targets = batch(model)
     pipe = Pipeline(model.layers, 1, D * M)
     expected = pipe.evaluate(inputs, targets, model.loss)
-    results = [process[name, "evaluated"] for process in ran[1]]
-    assert [result.loss for result in results] == pytest.approx([expected.loss] * D, rel=1e-6)
+    for result in results:
+        assert result.loss == pytest.approx(expected.loss, rel=1e-6)
     torch.testing.assert_close(gather([result.outputs for result in results]), expected.outputs)
 
 
@@ -66,17 +75,29 @@ def test_sent_bytes_are_those_of_a_ring(ran):
     library, processes = ran
     weights, share = parameter_bytes(), (D - 1) / D
     scalars = 2 * share * 2 * 8  # the mini-batch's weight and its loss
+    # Outputs of attention and feed-forward in F, and the gradients of their inputs in B.
+    activations = SIZES["L"] * 4 * 9 * SIZES["T"] * SIZES["d"] * 4
+    expected = {
+        "ddp": {"all-reduce": scalars + 2 * share * weights},
+        # Weights are gathered for F and for B of each micro-batch.
+        "fsdp": {
+            "all-reduce": scalars,
+            "all-gather": 2 * M * share * weights,
+            "reduce-scatter": M * share * weights,
+        },
+        "tensor": {"all-reduce": 2 * share * activations},
+    }[library]
     for sent in processes[0]["sent"]:
-        assert sent["all-reduce"] == scalars + (2 * share * weights if library == "ddp" else 0)
-        if library == "fsdp":  # gathered for F and for B of each micro-batch
-            assert sent["all-gather"] == 2 * M * share * weights
-            assert sent["reduce-scatter"] == M * share * weights
+        assert {operator: sent[operator] for operator in expected} == expected
     assert processes[0]["sent"] == processes[1]["sent"]
 
 
 def test_peak_memory_has_what_a_replica_keeps(ran):
     """Weights, momentum and gradients: all of them, or half of them and some layers whole."""
     library, processes = ran
+    if library == "tensor":
+        assert len(processes[0]["peak"]) == 1
+        return
     (peak,) = processes[0]["peak"]
     layer = (WIDTH + 1) * WIDTH * 4
     kept = 3 * 8 * layer

@@ -14,10 +14,15 @@ from repro.gpipe.core.microbatch import split
 from repro.methods import Method, Setup, make
 from repro.models import Model, build
 
-M = 2
+D, M = 2, 2  # replicas, and micro-batches of each
 WIDTH = 128
 TRANSFORMER = {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8}
 TRANSLATION = {"L": 1, "d": 16, "H": 24, "A": 2, "head_dim": 8, "V": 32, "S": 12, "T": 13}
+MODELS = {
+    "ddp": ("transformer", "translation"),
+    "fsdp": ("transformer", "translation"),
+    "tensor": ("transformer",),
+}
 State = dict[str, Tensor]
 
 
@@ -58,13 +63,18 @@ def whole_tensor(tensor: Any) -> Tensor:
 
 
 def method_of(library: str, model: Model, **changed: Any) -> tuple[Method, Any, Any]:
-    """A method with two replicas, and this process's part of the mini-batch."""
+    """A method of two processes, and this one's part of the mini-batch."""
     checkpoint = changed.pop("checkpoint", "never")
-    inputs, targets = (replica_part(tree) for tree in batch(model))
+    inputs, targets = batch(model)
+    if library == "tensor":
+        config = PipelineConfig(1, D * M, tensor_parallel=2, checkpoint=checkpoint)
+    else:
+        config = PipelineConfig(1, M, replicas=D, checkpoint=checkpoint)
+        inputs, targets = (replica_part(tree) for tree in (inputs, targets))
     setup = Setup(
         model.layers,
         model.loss,
-        PipelineConfig(1, M, replicas=2, checkpoint=checkpoint),
+        config,
         sample=inputs,
         device=torch.device("cpu"),
         group=dist.group.WORLD,
@@ -75,13 +85,14 @@ def method_of(library: str, model: Model, **changed: Any) -> tuple[Method, Any, 
 
 def replica_part(tree: Any) -> Any:
     """The part of this replica, as the harness cuts it."""
-    return split(tree, 2)[dist.get_rank()]
+    return split(tree, D)[dist.get_rank()]
 
 
 def everything(library: str) -> dict[Any, Any]:
     """All that the tests of a method without a pipeline look at, on this process."""
     results: dict[Any, Any] = {}
-    for name, model in models().items():
+    for name in MODELS[library]:
+        model = models()[name]
         for checkpoint in ("never", "always"):
             method, inputs, targets = method_of(library, model, checkpoint=checkpoint)
             loss = method.train_step(inputs, targets).loss
@@ -93,6 +104,9 @@ def everything(library: str) -> dict[Any, Any]:
     method, inputs, targets = method_of(library, model, optimizer=optimizer)
     results["losses"] = [method.train_step(inputs, targets).loss for _ in range(3)]
     results["sent"] = method.sent_bytes(inputs, targets)
+    if library == "tensor":  # nothing says how the layers of `wide` are divided
+        results["peak"] = method.peak_bytes(inputs, targets)
+        return results
     method, inputs, targets = method_of(library, wide(), optimizer=optimizer)
     for _ in range(2):  # after the first, DistributedDataParallel makes its buckets anew
         method.train_step(inputs, targets)

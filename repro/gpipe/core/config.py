@@ -21,6 +21,7 @@ class PipelineConfig:
         stages: K, the number of ranks, which each run one stage or `stages_per_rank` of them.
         micro_batches: M.
         replicas: D copies of the pipeline.
+        tensor_parallel: T processes that divide the matrices of each stage.
         balance: layers of each stage, or what to make even: "parameters", "uniform" counts,
             measured "time", or any cost(a, b) of a stage of the layers a to b-1.
         partitioner: a name in `partition.PARTITIONERS`.
@@ -42,6 +43,7 @@ class PipelineConfig:
     transport: str = "auto"
     throttle: LinkSpeed | None = None
     stages_per_rank: int = 1
+    tensor_parallel: int = 1
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -55,8 +57,8 @@ class PipelineConfig:
 
     @property
     def processes(self) -> int:
-        """K x D."""
-        return self.stages * self.replicas
+        """K x D x T."""
+        return self.stages * self.replicas * self.tensor_parallel
 
     def make_schedule(self) -> Schedule:
         """Every action of every rank.

@@ -8,7 +8,7 @@ Algorithm: section 2 of arXiv:1811.06965v5.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -41,7 +41,7 @@ from repro.gpipe.core.results import EvaluationResult, StepResult
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.core.topology import own_device, place, refuse_unlike
-from repro.gpipe.errors import NonFiniteError
+from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.nonfinite_layer import find_nonfinite_layer
 from repro.gpipe.partition.balance import choose
@@ -94,6 +94,11 @@ class Pipeline:
         device: of this stage; by default a GPU if there is one, else the CPU.
         seed: of initial weights and of everything random inside layers.
         sample: inputs of one micro-batch, given on the first stage at least.
+        tensor_parallel: T processes for each stage, which do the same steps with the same
+            mini-batches. Rank (d T + t) K + j of the world has part t of stage j of replica d.
+        divide: called with each layer of this stage once it is built; gives the layer that computes
+            with one of T parts of the matrices, and returns what the whole layer would. The stage
+            is cut as if layers were whole.
         allow_nonfinite: do not check whether loss, gradients and weights are finite, neither when
             training nor when saving; for a loss scale of your own, say.
 
@@ -120,6 +125,8 @@ class Pipeline:
         seed: int = 0,
         sample: Tree | None = None,
         allow_nonfinite: bool = False,
+        tensor_parallel: int = 1,
+        divide: Callable[[nn.Module], nn.Module] | None = None,
     ) -> None:
         entries = as_layers(layers)
         rng.check_seed(seed)
@@ -139,6 +146,7 @@ class Pipeline:
             transport,
             throttle,
             stages_per_rank,
+            tensor_parallel,
         )
         self.schedule = self.config.make_schedule()
         check(self.schedule)
@@ -151,9 +159,11 @@ class Pipeline:
             )
         self.allow_nonfinite = allow_nonfinite
 
-        # Which rank of which replica this process is, and where it runs.
-        self.replica, self.rank = place(stages, replicas)
-        self._everyone = Wire(self.config.processes, self.replica * stages + self.rank)
+        # Which part of which rank of which replica this process is, and where it runs. Each part
+        # of a replica's stages is a chain of its own: it has its own links, and the same messages.
+        chain, self.rank = place(stages, replicas, tensor_parallel)
+        self.replica, self.part = divmod(chain, tensor_parallel)
+        self._everyone = Wire(self.config.processes, chain * stages + self.rank)
         self.device = own_device(device, self._everyone.rank)
         if self.device.type == "cuda":
             # Events and communicators belong to the current device.
@@ -170,7 +180,7 @@ class Pipeline:
             refuse_unlike(self._everyone.rank, settings)
 
         links = Links(
-            Wire(stages, self.rank, self.replica),
+            Wire(stages, self.rank, chain),
             self.device,
             transport,
             throttle,
@@ -187,10 +197,13 @@ class Pipeline:
         refuse_shared(entries, self.balance)
 
         self.layer_names = names(layers)
-        self.held = self._build_stages(entries, seed)
+        self.held = self._build_stages(entries, seed, divide)
         copies = None
         if replicas > 1:
-            copies = Replicas(range(self.rank, stages * replicas, stages), self.device)
+            first = self.part * stages + self.rank  # of the same part, in the first replica
+            copies = Replicas(
+                range(first, self.config.processes, stages * tensor_parallel), self.device
+            )
         self.engine = Engine(
             self.held,
             links,
@@ -227,16 +240,20 @@ class Pipeline:
         )
         return gathered[0][0], slowest
 
-    def _build_stages(self, layers: list[Layer], seed: int) -> HeldStages:
+    def _build_stages(
+        self,
+        layers: list[Layer],
+        seed: int,
+        divide: Callable[[nn.Module], nn.Module] | None,
+    ) -> HeldStages:
         """Build the layers of this rank's stages, and no others."""
         bounds = [0, *accumulate(self.balance)]
-        of_stages = {
-            stage: {
-                n: build(layers[n], n, seed, self.device)
-                for n in range(bounds[stage], bounds[stage + 1])
-            }
-            for stage in range(self.rank, self.config.total_stages, self.stages)
-        }
+        of_stages: dict[int, dict[int, nn.Module]] = {}
+        for stage in range(self.rank, self.config.total_stages, self.stages):
+            indices = range(bounds[stage], bounds[stage + 1])
+            of_stages[stage] = {n: build(layers[n], n, seed, self.device) for n in indices}
+            if divide is not None:
+                of_stages[stage] = {n: divide(layer) for n, layer in of_stages[stage].items()}
         modules = {n: module for of_stage in of_stages.values() for n, module in of_stage.items()}
         if self.stages > 1:
             for n, module in modules.items():
@@ -389,6 +406,7 @@ class Pipeline:
             ValueError: if an argument is out of range or differs between ranks, or if the last
                 `train_step` has updated the weights already.
         """
+        self._refuse_parts("clip_grad_norm_")
         total = clip.clip_grad_norm_(
             [self.held.parameters_of(stage) for stage in self.held.stages],
             max_norm,
@@ -498,6 +516,14 @@ class Pipeline:
         if self.is_last:
             yield from flatten(unwrapped(targets))[0]
 
+    def _refuse_parts(self, method: str) -> None:
+        """Raise a ValueError on every rank for what needs whole parameters, not parts of them."""
+        if self.config.tensor_parallel > 1:
+            raise RefusedError(
+                f"{method} with tensor_parallel={self.config.tensor_parallel}: a process has parts "
+                "of the parameters, and this needs whole ones; use tensor_parallel=1"
+            )
+
     def sent_bytes(self) -> dict[str, int]:
         """Bytes that this process has sent so far: activations, gradients, and "all-reduce".
 
@@ -536,6 +562,11 @@ class Pipeline:
             OSError, ValueError: on every rank. Also if weights, running statistics or optimizer
                 state are inf or nan and that is not allowed. The former checkpoint stays.
         """
+        self._refuse_parts("save")
+        gather_state = getattr(optimizer, "consolidate_state_dict", None)
+        if gather_state is not None:
+            # ZeroRedundancyOptimizer: the first replica, which saves, gets the state of all.
+            gather_state()
         failure = None
         try:
             if self.replica == 0:
@@ -571,6 +602,7 @@ class Pipeline:
             ValueError: on every rank, before anything is changed, if the checkpoint is damaged or
                 of another model.
         """
+        self._refuse_parts("load")
         restored = save_load.load(
             Path(folder),
             rank=self.rank,

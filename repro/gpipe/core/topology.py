@@ -1,6 +1,7 @@
 """Which process runs which stage of which replica, on which device."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 
@@ -10,18 +11,24 @@ import torch.distributed as dist
 from repro.gpipe.runtime import health
 
 
-def place(stages: int, replicas: int) -> tuple[int, int]:
-    """The replica and the stage of this process, as numbers from 0.
+def place(stages: int, replicas: int, tensor_parallel: int = 1) -> tuple[int, int]:
+    """The chain of stages that this process is in, and its stage, as numbers from 0.
+
+    There is a chain for each of the T parts of each replica.
 
     Raises:
         ValueError: if there are fewer processes than stages of all replicas.
     """
     if not isinstance(replicas, int) or replicas < 1:
         raise ValueError(f"replicas={replicas!r}: must be a whole number, at least 1")
+    if not isinstance(tensor_parallel, int) or tensor_parallel < 1:
+        raise ValueError(f"tensor_parallel={tensor_parallel!r}: must be a whole number, at least 1")
     world = dist.get_world_size() if dist.is_initialized() else 1
-    needed = stages * replicas
+    needed = stages * replicas * tensor_parallel
     if needed > world:
         arguments = f"stages={stages}" if replicas == 1 else f"stages={stages}, replicas={replicas}"
+        if tensor_parallel > 1:
+            arguments += f", tensor_parallel={tensor_parallel}"
         raise ValueError(
             f"{arguments}: only {world} process(es) here and {needed} are needed; start them with "
             f"repro.gpipe.launch(fn, stages={needed}) or torchrun --nproc-per-node {needed}"
@@ -76,7 +83,8 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
     """Raise a ValueError on every rank if one has other settings, since it would hang otherwise.
 
     Rank 0 is in every pipeline and numbers them in the store. Another rank skips the numbers of
-    pipelines that are too small to need it. `settings` has "stages" and "replicas".
+    pipelines that are too small to need it. `settings` has "stages", "replicas" and
+    "tensor_parallel".
     """
     watch = health.begin(None, rank, dist.get_world_size())
     watch.beat()
@@ -87,7 +95,7 @@ def refuse_unlike(rank: int, settings: Mapping[str, object]) -> None:
         if rank == 0:
             watch.waiting.set(f"pipeline/{number}/0", settings_text)
         (first,) = watch.wait_for(f"pipeline/{number}", [0])
-        needed = int(first["stages"]) * int(first["replicas"])
+        needed = math.prod(int(first[name]) for name in ("stages", "replicas", "tensor_parallel"))
         if rank < needed:
             break
     watch.waiting.set(f"pipeline/{number}/{rank}", settings_text)

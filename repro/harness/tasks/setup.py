@@ -43,6 +43,7 @@ def setup_of(job: Job, model: Model, inputs: Any, rank: int, groups: list[Any]) 
         optimizer=partial(TimedSGD if waits(model) else OPTIMIZERS[spec.optimizer], lr=spec.lr),
         group=groups[0] if groups else None,
         allow_nonfinite=job.allow_nonfinite,
+        zero=spec.zero is not None,
     )
 
 
@@ -59,6 +60,7 @@ def config_of(spec: RunSpec) -> PipelineConfig:
         transport=spec.transport,
         throttle=link_speed(spec.link),
         stages_per_rank=spec.stages_per_rank or 1,
+        tensor_parallel=spec.tensor_parallel or 1,
     )
 
 
@@ -68,9 +70,19 @@ def groups_of(spec: RunSpec) -> list[Any]:
         from repro.methods.peers.pipelining import groups
 
         return groups(spec.K, [TIMEOUT, _SPARE] if spec.task == "check" else [TIMEOUT])
-    if spec.library in REPLICATED:
-        return [dist.new_group(range(spec.D), timeout=TIMEOUT)]
-    return []
+    # Rank (d T + t) K + j has part t of stage j of replica d.
+    K, T = spec.K, spec.tensor_parallel or 1
+    if spec.library in REPLICATED or spec.zero is not None:
+        members = [range(j, K * spec.D, K) for j in range(K)]  # the replicas of each stage
+    elif T > 1:
+        members = [
+            range(d * T * K + j, (d + 1) * T * K, K) for d in range(spec.D) for j in range(K)
+        ]
+    else:
+        return []
+    groups = [dist.new_group(ranks, timeout=TIMEOUT) for ranks in members]
+    rank = dist.get_rank()
+    return [group for group, ranks in zip(groups, members, strict=True) if rank in ranks]
 
 
 def device_of(kind: str, rank: int) -> torch.device:

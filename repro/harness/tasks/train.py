@@ -47,7 +47,8 @@ def run(job: Job, rank: int, groups: list[Any]) -> Measured:
     model = stand_in.model if stand_in else build(spec.model, **spec.arguments)
     inputs, targets = model.batch(spec.M if stand_in else spec.N, spec.seed)
     if spec.D > 1:
-        inputs, targets = (split(tree, spec.D)[rank // spec.K] for tree in (inputs, targets))
+        replica = rank // (spec.K * (spec.tensor_parallel or 1))
+        inputs, targets = (split(tree, spec.D)[replica] for tree in (inputs, targets))
     setup = setup_of(job, model, inputs, rank, groups)
     if stand_in:
         config = replace(setup.config, balance="uniform", throttle=stand_in.throttle)

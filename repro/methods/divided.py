@@ -1,0 +1,157 @@
+"""Layers divided over T processes (tensor parallelism, Megatron-LM, arXiv:1909.08053, section 3).
+
+A module whose `tensor_plan` (`repro.models.attention.TensorPlan`) says how gets parts of its
+matrices. Two operators keep activations whole between modules: f, in front of the divided layers,
+sums the gradients of all parts in the backward, and g, behind them, sums the outputs of all parts
+in the forward.
+
+Our pipeline uses these layers instead of torch.distributed.tensor, whose parameters are DTensors.
+A stage adds up, checks and all-reduces gradients of different parameters together, which torch
+refuses for a mixture of DTensors and tensors, and its memory meter would take a DTensor for the
+whole matrix. Here parameters are plain tensors. `repro.methods.tensor` is torch's own way.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from repro.gpipe.comm.control_channel import wait
+from repro.gpipe.core.layers import Layer, on_meta
+
+
+class Parts:
+    """The T processes that have parts of the same stage.
+
+    Attributes:
+        group: their process group.
+        number: t, of this process.
+        count: T.
+        summed_bytes: handed to all-reduces so far.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.number = dist.get_rank(group)
+        self.count = dist.get_world_size(group)
+        self.summed_bytes = 0
+        # For the watch over hanging processes: a sum waits for all others, so name the next.
+        self._next = dist.get_global_rank(group, (self.number + 1) % self.count)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all parts, in place."""
+        self.summed_bytes += tensor.nbytes
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        return wait(work, tensor, self._next)
+
+    def of(self, tensor: Tensor, dimension: int) -> nn.Parameter:
+        """This process's part of a parameter, in memory of its own."""
+        return nn.Parameter(tensor.detach().chunk(self.count, dimension)[self.number].clone())
+
+
+class _SumGradients(torch.autograd.Function):
+    """f: the value itself; in the backward the sum of the gradients of all parts."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, parts: Parts) -> Tensor:
+        ctx.parts = parts
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        # A copy, because autograd may use the gradient elsewhere too.
+        return ctx.parts.sum(gradients[0].clone(memory_format=torch.contiguous_format)), None
+
+
+class _SumValues(torch.autograd.Function):
+    """g: the sum of the values of all parts; in the backward the gradient itself."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, parts: Parts) -> Tensor:
+        return parts.sum(value.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+class ColumnLinear(nn.Module):
+    """[..., inputs] -> [..., outputs / T]: a part of a linear layer's output channels."""
+
+    def __init__(self, whole: nn.Linear, parts: Parts) -> None:
+        super().__init__()
+        self.weight = parts.of(whole.weight, 0)
+        self.bias = None if whole.bias is None else parts.of(whole.bias, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The part's channels; what reads `x` besides it gets the summed gradient by f."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class RowLinear(nn.Module):
+    """[..., inputs / T] -> [..., outputs]: a part of the input channels, summed over the parts."""
+
+    def __init__(self, whole: nn.Linear, parts: Parts) -> None:
+        super().__init__()
+        self.weight = parts.of(whole.weight, 1)
+        self.bias = whole.bias
+        self._parts = parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The whole layer's outputs; every part has the whole bias, which is added once."""
+        total: Any = _SumValues.apply(functional.linear(x, self.weight), self._parts)
+        return total if self.bias is None else total + self.bias
+
+
+def divide(layer: nn.Module, parts: Parts) -> nn.Module:
+    """The layer with this process's part of what its plans, and its submodules', divide."""
+    for module in divisible(layer):
+        plan: Any = module.tensor_plan
+        for name in plan.inputs:
+            module.get_submodule(name).register_forward_hook(
+                lambda _module, _inputs, output: _SumGradients.apply(output, parts)
+            )
+        for name in plan.columns:
+            setattr(module, name, ColumnLinear(getattr(module, name), parts))
+        for name in plan.rows:
+            setattr(module, name, RowLinear(getattr(module, name), parts))
+        for name in plan.counts:
+            setattr(module, name, getattr(module, name) // parts.count)
+    return layer
+
+
+def divisible(layer: nn.Module) -> Iterator[Any]:
+    """The modules in a layer that say how they are divided."""
+    for module in list(layer.modules()):
+        if hasattr(module, "tensor_plan"):
+            yield module
+
+
+def refuse_indivisible(layers: Sequence[Layer], T: int) -> None:
+    """Raise a one-line ValueError if a model's matrices cannot be divided over T processes."""
+    asked = f"tensor_parallel = {T}"
+    modules = [module for layer in on_meta(layers) for module in divisible(layer)]
+    if not modules:
+        raise ValueError(
+            f"{asked}: no layer of this model says how its matrices are divided (an attribute "
+            "tensor_plan); use the model 'transformer', or another method, such as 'data'"
+        )
+    for module in modules:
+        plan = module.tensor_plan
+        sizes = {name: getattr(module, name) for name in plan.counts}
+        sizes |= {f"outputs of {name}": getattr(module, name).out_features for name in plan.columns}
+        for name, size in sizes.items():
+            if size % T:
+                raise ValueError(
+                    f"{asked}: the {size} {name} of a {type(module).__name__} cannot be divided "
+                    f"evenly; allowed are divisors of {size}"
+                )
+        for name in plan.undropped:
+            if getattr(module, name):
+                raise ValueError(
+                    f"{asked} with {name}={getattr(module, name)}: every process would drop the "
+                    f"same places of its part; use {name}=0"
+                )

@@ -1,0 +1,82 @@
+"""Methods by name: each stands for fields of a run, and a run with these has that name."""
+
+from typing import Any
+
+import pytest
+
+from experiments.sweep.runs import experiment
+from repro.harness.spec import RunSpec
+from repro.methods.named import METHODS, fields_of, name_of
+
+FIELDS = ("library", "schedule", "K", "D", "tensor_parallel", "zero")
+
+
+def run_of(name, devices):
+    """A run by a method; only its own fields are not the default."""
+    fields = fields_of(name, devices)
+    modelled = {"fidelity": "simulated", "profile": "v100"} if name == "zero-bubble" else {}
+    traced: dict[str, Any] = {"trace": "library" not in fields}
+    if fields.get("library") == "pipedream":
+        traced["checkpoint"] = "never"
+    return RunSpec(model="transformer", M=4, N=64, **{**traced, **modelled, **fields})
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_with_the_fields_of_a_method_has_its_name(name, devices):
+    run = run_of(name, devices)
+    assert name_of(**{field: getattr(run, field) for field in FIELDS}) == name
+    if name not in ("single", "zero-bubble"):  # one device; simulated by one process
+        assert run.devices == devices
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "text"),
+    [
+        ("gpip", 2, r"^method='gpip': choose one of single, .*; did you mean 'gpipe'\?$"),
+        ("gpipe-x-data", 5, r"^method = 'gpipe-x-data': devices = 5 .* even numbers from 4$"),
+        ("gpipe-x-tensor", 2, r"^method = 'gpipe-x-tensor': devices = 2 .* from 4$"),
+        ("tensor", 1, r"^method = 'tensor': devices = 1: .* over 2 or more; try 2$"),
+    ],
+)
+def test_a_method_that_cannot_use_the_devices_is_one_line(name, devices, text):
+    with pytest.raises(ValueError, match=text):
+        fields_of(name, devices)
+
+
+def test_a_sweep_has_a_run_for_each_method_and_number_of_devices():
+    method = ("single", "gpipe", "data", "tensor")
+    (group,) = experiment("smoke", K=(2, 4), M=(2,), method=method).groups
+    described = [(run.library, run.K, run.D, run.tensor_parallel, run.trace) for run in group.runs]
+    assert described == [
+        ("repro", 1, 1, None, True),  # once: it uses one device of however many
+        ("repro", 2, 1, None, True),
+        ("repro", 4, 1, None, True),
+        ("ddp", 1, 2, None, False),
+        ("ddp", 1, 4, None, False),
+        ("tensor", 1, 1, 2, False),
+        ("tensor", 1, 1, 4, False),
+    ]
+
+
+def test_a_sweep_by_methods_has_no_schedule_of_its_own():
+    with pytest.raises(ValueError, match=r"^schedule = '1f1b' with method = gpipe, data: "):
+        experiment("smoke", method=("gpipe", "data"), schedule="1f1b")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"library": "tensor", "K": 1}, r"tensor_parallel = None with library = 'tensor'"),
+        ({"library": "ddp", "K": 2, "D": 2}, r"K = 2 with library = 'ddp': allowed is 1"),
+        ({"library": "tensor", "K": 1, "D": 2, "tensor_parallel": 2}, r"D = 2 with library"),
+        ({"K": 2, "zero": 1}, r"zero = 1 with D = 1"),
+        ({"K": 2, "D": 2, "zero": 1, "tensor_parallel": 2}, r"zero = 1 with tensor_parallel = 2"),
+        ({"K": 2, "tensor_parallel": 2, "task": "learn"}, r"tensor_parallel"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_one_line(fields, text):
+    traced = {"trace": fields.get("library", "repro") == "repro"}
+    with pytest.raises(ValueError, match=text) as caught:
+        RunSpec(model="transformer", M=2, N=8, **traced, **fields)
+    assert "\n" not in str(caught.value)
