@@ -14,17 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
-from repro.gpipe.core.memory import LiveBytes
-from repro.methods.unpipelined import SeededLayers, Unpipelined
+from repro.methods.sharded import LocalBytes, Sharded
+from repro.methods.unpipelined import SeededLayers
 
 
-class ResizedBytes(LiveBytes):
-    """Counts storages at their current size, since the library frees gathered weights by resizing.
-
-    It also counts what the operators of DTensors do to the local tensors.
-    """
+class ResizedBytes(LocalBytes):
+    """Counts storages at their current size, as the library frees gathered weights by resizing."""
 
     def __init__(self, resident: Iterable[Tensor] = (), limit: int | None = None) -> None:
         # Each storage that is alive, with the size that it had last.
@@ -41,23 +37,20 @@ class ResizedBytes(LiveBytes):
         del self._storages[key]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if DTensor in types:
-            return NotImplemented  # it runs operators on local tensors, which come here then
         self._follow_sizes()
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _follow_sizes(self) -> None:
-        for key, (reference, size) in self._storages.items():
+        for key, (reference, size) in list(self._storages.items()):  # some may go meanwhile
             storage = reference()
             if storage is not None and storage.nbytes() != size:
                 self._storages[key] = reference, storage.nbytes()
                 self.resized(key, storage.nbytes())
 
 
-class FullySharded(Unpipelined):
+class FullySharded(Sharded):
     """All layers under `fully_shard`; see `Method`."""
 
-    wrappers = (DTensor,)
     meter = ResizedBytes
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:
@@ -69,6 +62,3 @@ class FullySharded(Unpipelined):
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
         return nullcontext()
-
-    def _occupied(self, tensor: Tensor) -> Tensor:
-        return tensor.to_local() if isinstance(tensor, DTensor) else tensor

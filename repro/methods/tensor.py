@@ -7,9 +7,9 @@ All processes run all layers on the same mini-batch, with the parts of matrices 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleOutput,
@@ -19,13 +19,12 @@ from torch.distributed.tensor.parallel import (
 
 from repro.methods.divided import divisible, refuse_indivisible
 from repro.methods.method import Setup
-from repro.methods.unpipelined import SeededLayers, Unpipelined
+from repro.methods.sharded import Sharded
+from repro.methods.unpipelined import SeededLayers
 
 
-class TensorParallel(Unpipelined):
+class TensorParallel(Sharded):
     """All layers under `parallelize_module`; see `Method`."""
-
-    wrappers = (DTensor,)
 
     def __init__(self, setup: Setup) -> None:
         refuse_indivisible(setup.layers, setup.config.tensor_parallel)
@@ -54,6 +53,3 @@ class TensorParallel(Unpipelined):
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
         return nullcontext()
-
-    def _occupied(self, tensor: Tensor) -> Tensor:
-        return tensor.to_local() if isinstance(tensor, DTensor) else tensor

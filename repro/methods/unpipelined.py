@@ -128,7 +128,7 @@ class Unpipelined:
         """Run only F; the outputs are of this replica's part; see `Method`."""
         head = self._head(targets, batch_size(inputs))
         self.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), rng.preserved(self._setup.device):
             outputs = [self._model(part) for part in self.cut(self._to_device(inputs))]
             loss = sum(head(i, output).item() for i, output in enumerate(outputs))
         self.module.train()

@@ -12,6 +12,8 @@ from repro.gpipe.core.layers import build as build_layer
 from repro.methods.divided import refuse_indivisible
 from repro.models import build
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):

@@ -12,6 +12,8 @@ from exact_methods import EXACT, on_two, settings, trained
 
 from repro.gpipe import launch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ran():
