@@ -33,6 +33,11 @@ COMMANDS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "run --spec": ("x.json", lambda path: ["run", "--spec", path, "--wandb", "disabled"]),
     "run --spec, YAML": ("x.yaml", lambda path: ["run", "--spec", path, "--wandb", "disabled"]),
     "plan --spec": ("x", lambda path: ["plan", "--spec", path]),
+    "run --plan": ("x.json", lambda path: ["run", "--plan", path, "--wandb", "disabled"]),
+    "advise --calibration": (
+        "x.json",
+        lambda path: ["advise", "--calibration", path, "--devices", "2", "--memory", "1GB"],
+    ),
     "why": ("x.json", lambda path: ["why", path]),
     "why, of a folder": ("spec.json", lambda path: ["why", str(Path(path).parent)]),
     "simulate --calibration": ("x.json", lambda path: ["simulate", "--calibration", path]),

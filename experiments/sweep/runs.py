@@ -28,6 +28,7 @@ def experiment(
     K: tuple[int, ...] = (1, 2),
     M: tuple[int, ...] = (1, 4),
     batch: int = 16,
+    D: int = 1,
     method: tuple[str, ...] = (),
     model_args: dict[str, Any] | None = None,
     checkpoint: Checkpoint = "always",
@@ -53,6 +54,7 @@ def experiment(
         K: numbers of stages; with --method, numbers of devices.
         M: numbers of micro-batches.
         batch: mini-batch size N, the same for every run.
+        D: replicas of the pipeline, which share the mini-batch.
         method: names of methods that use the devices, each with its own schedule: single, naive,
             gpipe, gpipe-x-data, 1f1b, interleaved, pipedream, data, fully-sharded, gpipe-x-zero1,
             tensor, gpipe-x-tensor. See repro.methods.named.
@@ -70,14 +72,14 @@ def experiment(
         warmup: steps that are not counted.
         steps: timed steps of each run in each round.
     """
-    if method and schedule != "gpipe":
+    if method and (schedule != "gpipe" or D != 1):
         raise ValueError(
-            f"schedule = '{schedule}' with method = {', '.join(method)}: each method has its own; "
-            "leave out one of them"
+            f"schedule = '{schedule}', D = {D} with method = {', '.join(method)}: each method has "
+            "its own; leave these out"
         )
     ways = [fields_of(name, devices) for name in method for devices in K]
     if not method:
-        ways = [{"K": k, "schedule": schedule} for k in K]
+        ways = [{"K": k, "D": D, "schedule": schedule} for k in K]
     common: dict[str, Any] = {
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,

@@ -12,7 +12,7 @@ import tyro
 
 from repro.cli import doctor
 from repro.cli.options import parse_with
-from repro.harness import catalog, machine
+from repro.harness import catalog, machine, plan_file
 from repro.harness.pack import unpack
 from repro.harness.plan import Plan, make
 from repro.harness.spec import SCALES, Experiment, Scale
@@ -46,8 +46,10 @@ class PlanOptions:
     """measure again what is done"""
     spec: Path | None = None
     """measure a recorded run again, with its baselines: its spec.json, or the same as .yaml"""
+    plan: Path | None = None
+    """measure a plan for this machine: the .json file that `repro advise --save` wrote"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
-    """allow --spec to name code: its model is import:package.module:function"""
+    """allow --spec or --plan to name code: its model is import:package.module:function"""
 
     @property
     def folder(self) -> Path:
@@ -85,13 +87,15 @@ def choose(kind: type[P], verb: str, arguments: list[str]) -> tuple[P, list[Chos
     extra = single.flags() if single else []
     prog = " ".join(["repro", verb, *(names or ["[NAME ...]"])])
     options, parameters = parse_with(kind, extra, rest, prog, description)
+    files = {"spec": options.spec, "plan": options.plan}
+    given = [f"--{name} {path}" for name, path in files.items() if path is not None]
+    given += [f"experiment = '{name}'" for name in names[:1]]
+    if len(given) > 1 and (options.spec or options.plan):
+        raise ValueError(f"{' with '.join(given)}: allowed is one of the two; drop one")
     if options.spec is not None:
-        if names:
-            raise ValueError(
-                f"--spec {options.spec} with experiment = '{names[0]}': allowed is one of the two; "
-                "drop one"
-            )
         return options, [_replayed(options.spec, trusted=options.trust)]
+    if options.plan is not None:
+        return options, [_planned(options, options.plan)]
     if single:
         values = single.values(parameters)
         build = partial(single.build, **values)
@@ -116,6 +120,15 @@ def _replayed(spec: Path, *, trusted: bool) -> Chosen:
     if spec.is_absolute():
         shown = Path(*spec.parts[-6:]) if len(spec.parts) > 7 else Path(spec.name)
     return Chosen(source.build, accumulate=True, command=shlex.join(["--spec", str(shown)]))
+
+
+def _planned(options: PlanOptions, path: Path) -> Chosen:
+    """The experiment that measures a plan; prints a notice if its model is code."""
+    here = machine.detect(scale_of(options)[0])
+    source = plan_file.planned(path, here, trusted=options.trust)
+    if source.notice:
+        print(source.notice)
+    return Chosen(source.build, accumulate=True, command=shlex.join(["--plan", path.name]))
 
 
 def plans_of(

@@ -27,6 +27,7 @@ VERBS = {
     "why": "Explain why a recorded run is slow and which changes would make it faster.",
     "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
     "simulate": "Simulate a training step on K devices, for several K and M.",
+    "advise": "Find the fastest way to train a model on some devices, and why others are slower.",
     "calibrate": "Measure this machine's rates, or a model's layer times, for `repro simulate`.",
     "doctor": "Show this machine's hardware and software, and what can be measured on it.",
 }

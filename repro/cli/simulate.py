@@ -121,9 +121,9 @@ def main(arguments: list[str]) -> int:
     for name, values in (("K", options.K), ("M", options.M)):
         if not values:
             raise ValueError(f"--{name}: allowed is one number or more; try --{name} 1 4")
-    source = _source(options)
+    source = source_of(options)
     points = _points(options, source)
-    for line in _warnings(options, source):
+    for line in warnings_of(options, source):
         print(f"warning: {line}", file=sys.stderr)
     if options.json:
         print(json.dumps(_plain(options, source, points)))
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _source(options: SimulateOptions) -> Source:
+def source_of(options: SimulateOptions) -> Source:
     """The source of the layer times; a one-line ValueError unless exactly one is given."""
     if options.device is not None and options.calibration is not None:
         raise ValueError("--device, --calibration: both are given, needed is one; leave one out")
@@ -206,7 +206,7 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
     )
 
 
-def _warnings(options: SimulateOptions, source: Source) -> list[str]:
+def warnings_of(options: SimulateOptions, source: Source) -> list[str]:
     """Where the simulation goes beyond the calibration, one line each."""
     timed, calibration = source.timed_on, source.calibration
     if timed is None or calibration is None:
@@ -241,11 +241,6 @@ def _warnings(options: SimulateOptions, source: Source) -> list[str]:
 
 
 def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
-    link = None
-    if options.link_gbps is not None:
-        link = Link(
-            latency=1e-6 * options.link_latency_us, bytes_per_second=1e9 / 8 * options.link_gbps
-        )
     return RunSpec(
         model=source.model,
         model_args=source.model_args,
@@ -260,12 +255,20 @@ def _spec(options: SimulateOptions, source: Source, K: int, M: int) -> RunSpec:
         optimizer=options.optimizer,
         fidelity="simulated",
         profile=source.profile,
-        link=link,
+        link=link_of(options.link_gbps, options.link_latency_us),
     )
 
 
-def _check_link(options: SimulateOptions) -> None:
-    gbps, latency = options.link_gbps, options.link_latency_us
+def link_of(gbps: float | None, latency: float) -> Link | None:
+    """The link that the user gives; None for the device's own.
+
+    Args:
+        gbps: 10^9 bits per second.
+        latency: microseconds of each message.
+
+    Raises:
+        ValueError: one line: a number is out of range, or the first is missing.
+    """
     if gbps is not None and not 1e-6 <= gbps <= 1e6:
         raise ValueError(
             f"--link-gbps {gbps:g}: allowed is a number from 1e-06 to 1e+06; try --link-gbps 100"
@@ -276,13 +279,15 @@ def _check_link(options: SimulateOptions) -> None:
         )
     if gbps is None and latency:
         raise ValueError(f"--link-latency-us {latency:g}: needs --link-gbps; give both")
+    if gbps is None:
+        return None
+    return Link(latency=1e-6 * latency, bytes_per_second=1e9 / 8 * gbps)
 
 
 def _points(options: SimulateOptions, source: Source) -> list["Point"]:
     """Simulate every K and M; all are checked before the first is simulated."""
     from repro.harness.tasks.simulate import simulated
 
-    _check_link(options)
     Ms = list(dict.fromkeys(options.M))
     specs = [_spec(options, source, K, M) for K in dict.fromkeys(options.K) for M in Ms]
     for spec in specs:

@@ -28,6 +28,9 @@ from repro.io.untrusted import from_json, read_text
 
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
+# Name of a link -> the profile that has its figures: NVLink 4, two NVLinks 2, PCI-E 3.0 between
+# GPUs, and PCI-E 3.0 through the memory of the host.
+LINKS = {"nvlink": "h100", "nvlink2": "v100", "pcie": "p40", "pcie-host": "p100-pcie"}
 
 
 class Device(BaseModel, frozen=True, extra="forbid"):

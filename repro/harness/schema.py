@@ -158,6 +158,7 @@ class Calibration(LayerTables):
         activations: bytes for each example behind each layer but the last.
         gradients: bytes that come back there.
         link: measured between two stages.
+        parameters: bytes of each layer's parameters; None in older records.
     """
 
     sizes: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
@@ -166,6 +167,7 @@ class Calibration(LayerTables):
     activations: list[Amount]
     gradients: list[Amount]
     link: LinkRecord
+    parameters: list[Amount] | None = None
 
     @model_validator(mode="after")
     def _lengths(self) -> "Calibration":
@@ -175,6 +177,8 @@ class Calibration(LayerTables):
             for table in (tables.forward, tables.recompute, tables.backward):
                 if len(table) != len(self.sizes) or any(len(row) != L for row in table):
                     raise ValueError("tables differ in size")
+        if self.parameters is not None and len(self.parameters) != L:
+            raise ValueError("parameters do not fit the layers")
         boundaries = (len(self.activations), len(self.gradients))
         if boundaries != (L - 1, L - 1) or self.sizes != sorted(set(self.sizes)):
             raise ValueError("sizes or boundaries do not fit the layers")

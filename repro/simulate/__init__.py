@@ -6,6 +6,7 @@ machine, or given numbers. Such a run has the fidelity "simulated".
 """
 
 from repro.simulate.calibration import Calibration
+from repro.simulate.replicas import all_reduce_seconds, exposed_seconds
 from repro.simulate.stage_costs import FREE, StageCosts, link_of, plain_link
 from repro.simulate.step import overlap, settle, simulate
 
@@ -13,6 +14,8 @@ __all__ = [
     "FREE",
     "Calibration",
     "StageCosts",
+    "all_reduce_seconds",
+    "exposed_seconds",
     "link_of",
     "overlap",
     "plain_link",

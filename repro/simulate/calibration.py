@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
@@ -28,6 +28,7 @@ class Calibration:
         link: between two stages.
         alone: the tables forward, recompute and backward, measured while the other processes
             waited. For the other tables all processes computed at once.
+        parameters: bytes of each layer's parameters; empty in older records.
     """
 
     sizes: tuple[int, ...]
@@ -39,6 +40,11 @@ class Calibration:
     gradients: tuple[float, ...]
     link: LinkSpeed
     alone: tuple[Table, Table, Table] | None = None
+    parameters: tuple[float, ...] = ()
+
+    def beside_replicas(self, replicas: int) -> "Calibration":
+        """The same for one of D replicas: beside others, layers never compute alone."""
+        return self if replicas == 1 else replace(self, alone=None)
 
     def stages(
         self,
@@ -110,4 +116,6 @@ class Calibration:
                 tuple(map(tuple, value["alone"][name])) for name in TABLES
             )
             alone = forward, recompute, backward
-        return cls(**tables, **rest, link=link_of(value["link"]), alone=alone)
+        parameters = tuple(value.get("parameters") or ())
+        link = link_of(value["link"])
+        return cls(**tables, **rest, link=link, alone=alone, parameters=parameters)

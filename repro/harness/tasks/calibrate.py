@@ -68,6 +68,7 @@ def run(job: Job, rank: int, _groups: list[Any]) -> Measured:
         "activations": activations,
         "gradients": gradients,
         "link": plain_link(speed),
+        "parameters": chain.parameter_bytes(),
     }
     record = CalibrateRound(
         calibration=Calibration.model_validate(calibration),
@@ -168,6 +169,10 @@ class _Chain:
                 took = [self._timed(optimizer.step)[0] for _ in range(repeats)]
                 seconds.append(statistics.median(took))
         return seconds
+
+    def parameter_bytes(self) -> list[int]:
+        """Bytes of each layer's parameters."""
+        return [sum(p.nbytes for p in module.parameters()) for module in self._modules]
 
     def _timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
         self._synchronise()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
 from repro.costs import device as devices
+from repro.costs.fit import Tasks
 from repro.costs.stage_memory import micro_batch, peak_memory
 from repro.gpipe.core.microbatch import Tree, sizes
 from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
@@ -180,6 +181,26 @@ class _Counted(Source):
         inputs, targets = (mini_batch(few, n * spec.M) for few in self._few)
         tasks = Task.of_ranks(schedule, counts, inputs, targets, Messages())
         return [peak_memory(self._counter, task).total for task in tasks]
+
+    def evenest(self, n: int) -> tuple[int, ...]:
+        """The cut whose fullest stage takes the least memory; each rank holds one stage."""
+        return self._tasks(n).evenest()
+
+    def fits(self, n: int, memory: int) -> bool:
+        """Whether there is any cut whose stages take at most `memory` bytes each."""
+        return self._tasks(n).pack(memory) is not None
+
+    def parameter_bytes(self, counts: Sequence[int]) -> list[int]:
+        """Bytes of the parameters of each stage, and so of their gradients."""
+        layers = iter(range(len(self._counter)))
+        return [
+            sum(self._counter.resident(next(layers)).parameters for _ in range(count))
+            for count in counts
+        ]
+
+    def _tasks(self, n: int) -> Tasks:
+        inputs, targets = (mini_batch(few, n * self._spec.M) for few in self._few)
+        return Tasks(self._counter, self._spec.make_schedule(), inputs, targets, Messages())
 
 
 class Calibrated(_Counted):

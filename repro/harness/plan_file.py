@@ -1,0 +1,83 @@
+"""The plan that `repro advise --save` writes and `repro run --plan` measures."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from repro.harness.catalog import Source
+from repro.harness.machine import Machine
+from repro.harness.outside import consent, read
+from repro.harness.spec import Experiment, Frozen, Group, RunSpec, Scale, slug
+
+_Step = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class PlanFile(Frozen):
+    """A plan for some devices.
+
+    Attributes:
+        device: what each of them is: the name of a profile, or what `repro calibrate` calls this
+            machine.
+        predicted_s: seconds of a step, simulated.
+        spec: the run that measures the plan.
+    """
+
+    device: str = Field(min_length=1, max_length=400)
+    predicted_s: _Step
+    spec: RunSpec
+
+    def save(self, path: Path) -> None:
+        """Write the file that `planned` reads."""
+        text = json.dumps(self.model_dump(mode="json", exclude_none=True), indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
+    """An experiment of the one run that measures a plan.
+
+    Args:
+        path: of the plan's file.
+        here: the devices that will measure it.
+        trusted: whether the plan may name code.
+
+    Raises:
+        ValueError: one line, if the file is no plan, is for other devices, or names code and is not
+            trusted.
+    """
+    try:
+        plan = read(path, PlanFile)
+    except ValueError as error:
+        raise ValueError(f"--plan {error}") from None
+    spec = plan.spec
+    notice = consent(f"--plan {path}", spec.model, trusted=trusted)
+    _check_devices(path, plan, here)
+
+    def experiment(scale: Scale) -> Experiment:
+        return Experiment(
+            name="planned",
+            title=f"{spec.model}, K = {spec.K}, D = {spec.D}, M = {spec.M}, as advised",
+            question=(
+                f"A step was predicted to take {1e3 * plan.predicted_s:,.1f} ms (simulated): how "
+                "long does it take?"
+            ),
+            needs=f"{spec.devices} devices",
+            groups=(Group(name=slug(spec.model), runs=(spec,)),),
+        )
+
+    return Source("planned", experiment, notice=notice)
+
+
+def _check_devices(path: Path, plan: PlanFile, here: Machine) -> None:
+    """Raise a ValueError if a plan is for devices that this machine does not have."""
+    # A profile is named after its device: "p100-pcie" is for GPUs whose name contains "P100".
+    words = re.split(r"[\s-]+", here.kind.lower())
+    is_here = plan.device.startswith(here.kind) or plan.device.split("-")[0] in words
+    if not is_here or plan.spec.devices > here.count:
+        raise ValueError(
+            f"--plan {path}: is for {plan.spec.devices} x {plan.device}, this machine has "
+            f"{here.count} x {here.kind}; measure it there, or ask `repro advise` for a plan for "
+            "this machine"
+        )

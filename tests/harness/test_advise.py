@@ -1,0 +1,450 @@
+"""`repro advise`: its plans have the steps and the memory of `repro simulate`, ranked; mistakes."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew import Crew
+
+from repro.cli.advise import _command
+from repro.cli.choice import PlanOptions, choose
+from repro.cli.main import main
+from repro.costs.device import load as load_device
+from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.schedule.timeline import Span, Timeline
+from repro.harness import error_bars, machine, plan_file, runner
+from repro.harness.advise import CHECKPOINTS, Plan, Question, advise, why_slower
+from repro.harness.machine import Machine
+from repro.harness.plan_file import PlanFile
+from repro.harness.spec import RunSpec
+from repro.harness.tasks.simulate import simulated
+from repro.simulate import all_reduce_seconds, exposed_seconds
+
+ARGS = {"L": 6, "d": 1024, "H": 4096, "heads": 8, "V": 64, "T": 128}
+SIZES = ["--model-args", *(f"{name}={value}" for name, value in ARGS.items())]
+ON = ["advise", "transformer", *SIZES, "--device", "v100", "--devices", "2", "--batch", "8"]
+QUESTION = Question("transformer", ARGS, devices=2, memory=10**9, batch=8, profile="v100")
+HERE = Machine("cpu", "Test CPU", 2, "shm", "2.9")
+
+
+@pytest.fixture
+def two_cores(monkeypatch) -> None:
+    monkeypatch.setattr(machine, "detect", lambda _scale: HERE)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*ON, *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_its_plans_are_ranked_and_fit(capsys):
+    found = answer(capsys, "--memory", "1GB", "--devices", "4", "--batch", "4", "--top", "30")
+    steps = [plan["step_s"] for plan in found["plans"]]
+    assert steps[0] <= 1.005 * min(steps), "of plans as fast as each other that with less memory"
+    beyond = [step for step in steps if step > 1.005 * min(steps)]
+    assert beyond == sorted(steps)[-len(beyond) :]
+    for plan in found["plans"]:
+        assert max(plan["peak_bytes"]) <= 10**9
+        assert plan["K"] * plan["D"] in (1, 2, 4)
+        assert 4 % (plan["M"] * plan["D"]) == 0
+        assert sum(plan["balance"]) == 8
+        assert plan["step_low_s"] < plan["step_s"] < plan["step_high_s"]
+        assert bool(plan["why_not"]) == (plan is not found["plans"][0])
+    combinations = [(p["schedule"], p["K"], p["D"], p["checkpoint"]) for p in found["plans"]]
+    assert len(set(combinations)) == len(combinations)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_steps_and_memory_are_those_of_simulate(checkpoint, capsys):
+    plans = [
+        plan
+        for plan in advise(QUESTION, top=30).plans
+        if (plan.spec.D, plan.spec.checkpoint) == (1, checkpoint)
+    ]
+    for plan in plans:
+        spec = plan.spec
+        words = [f"--{name}={value}" for name, value in (("K", spec.K), ("M", spec.M), ("N", 8))]
+        words += ["--schedule", spec.schedule, "--checkpoint", checkpoint]
+        if spec.stages_per_rank is not None:
+            words += ["--stages-per-rank", str(spec.stages_per_rank)]
+        assert main(["simulate", "transformer", *SIZES, "--device=v100", *words, "--json"]) == 0
+        (point,) = json.loads(capsys.readouterr().out)["points"]
+        assert plan.step_s == pytest.approx(point["step_s"])
+        assert list(plan.peak_bytes) == point["peak_bytes"]
+        assert plan.bubble == pytest.approx(point["breakdown"]["bubble"])
+    assert plans
+
+
+def test_no_plan_of_one_replica_is_faster_than_the_best():
+    best = advise(QUESTION).plans[0]
+    for K in (1, 2):
+        for M in (1, 2, 4, 8):
+            for checkpoint in ("always", "never"):
+                spec = RunSpec(
+                    model="transformer",
+                    model_args=ARGS,
+                    K=K,
+                    M=M,
+                    N=8,
+                    checkpoint=checkpoint,
+                    fidelity="simulated",
+                    profile="v100",
+                )
+                record: Any = simulated(spec, "cpu").record
+                assert best.step_s <= 1.005 * record.step_s[0]
+
+
+def test_a_plan_that_does_not_fit_is_told(capsys):
+    free = answer(capsys)["plans"][0]
+    limit = round(0.7 * max(free["peak_bytes"]))
+    found = answer(capsys, "--memory", f"{limit}B")
+    assert found["plans"][0]["step_s"] > free["step_s"]
+    assert all(max(plan["peak_bytes"]) <= limit for plan in found["plans"])
+    for kind in ("too_large", "hopeless"):
+        for large in found[kind]:
+            assert max(large["peak_bytes"]) > limit
+            assert large["why_not"].startswith("does not fit: ")
+            assert large["why_not"].endswith("on stage 0")
+    assert [(plan["K"], plan["D"]) for plan in found["hopeless"]] == [(1, 2), (1, 1)]
+    between = 0.99 * max(found["plans"][0]["peak_bytes"])
+    assert answer(capsys, "--memory", f"{between:.0f}B")["too_large"]
+
+
+def test_where_nothing_fits_the_least_memory_is_told_and_is_enough(capsys):
+    assert main([*ON, "--memory", "1MB"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: memory = 1.00 MB: nothing fits; the leanest plan (K=2, D=1, ")
+    assert error.count("\n") == 1
+    needed, unit = error.partition("takes ")[2].split()[:2]
+    assert answer(capsys, "--memory", f"{float(needed) + 0.01}{unit}")["plans"]
+    assert main([*ON, "--memory", f"{float(needed) - 0.01}{unit}"]) == 2
+
+
+def test_a_memory_that_the_cut_by_time_exceeds_is_met_by_another_cut():
+    wide = {
+        **ARGS,
+        "d": 32,
+        "H": 64,
+        "V": 4096,
+        "T": 16,
+    }  # the last stage is the softmax, and little else
+    memory = 10**9
+    cut = {}
+    while True:
+        try:
+            plans = advise(
+                Question("transformer", wide, 2, memory, 2, profile="v100"), top=30
+            ).plans
+        except ValueError:
+            break
+        cut |= {
+            (p.spec.schedule, p.spec.M, p.spec.checkpoint, p.spec.balance): max(p.peak_bytes)
+            for p in plans
+            if p.spec.K == 2
+        }
+        memory = round(0.9 * min(memory, max(max(p.peak_bytes) for p in plans)))
+    schedules = [key[:3] for key in cut]
+    assert len(set(schedules)) < len(schedules), "some plan had two cuts"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--device", "v1000"], "did you mean 'v100'?"),
+        (["--devices", "0"], "--devices 0: allowed is 1 to 64"),
+        (["--batch", "0"], "--batch 0: allowed is 1 to 4096"),
+        (["--top", "0"], "--top 0: allowed is 1 to 100"),
+        (["--memory", "16"], "--memory = '16': it has no unit"),
+        (["--link", "nvlink", "--link-gbps", "10"], "both are given; leave one out"),
+        (["--link", "rope"], "--link"),
+        (["--save", "plan.txt"], "allowed is the path of a .json file"),
+        (["--device", "here"], "`repro calibrate` measures this machine and writes it"),
+        (["--model", "mlp"], "model: name it once"),
+    ],
+)
+def test_a_mistake_is_one_line(words, text, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*ON, *words]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+
+
+def test_what_is_missing_is_told(capsys):
+    for words, text in (
+        (["transformer", *SIZES], "--device, --calibration: give one of the two"),
+        (["transformer", *SIZES, "--device", "v100"], "--devices: say how many there are"),
+        (["timed", "--devices", "2"], "nothing can be advised; name a model that computes"),
+    ):
+        assert main(["advise", *words]) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_a_slow_link_makes_replicas_slow(capsys):
+    """Of two devices on a slow link one is best left out."""
+    fast = answer(capsys, "--link", "nvlink")["plans"][0]
+    slow = answer(capsys, "--link-gbps", "0.0001")["plans"][0]
+    assert (fast["K"], fast["D"]) == (1, 2)
+    assert (slow["K"], slow["D"]) == (1, 1)
+    assert slow["step_s"] > fast["step_s"]
+
+
+def timed_layers(path: Path, sizes: Sequence[int] = (2, 4, 8)) -> Path:
+    """A calibration of ARGS on two processes: together everything takes twice what it does alone.
+
+    A micro-batch of n examples takes 1 + n ms in each layer, forward.
+    """
+    layers = ARGS["L"] + 2
+
+    def tables(factor: float) -> dict[str, Any]:
+        parts = (("forward", 1), ("recompute", 1), ("backward", 2))
+        return {
+            kind: [[1e-3 * factor * part * (1 + n)] * layers for n in sizes] for kind, part in parts
+        }
+
+    calibration = {
+        **tables(2),
+        "alone": tables(1),
+        "sizes": list(sizes),
+        "update": [0.0] * layers,
+        "activations": [0.0] * (layers - 1),
+        "gradients": [0.0] * (layers - 1),
+        "link": {"latency": 0.0, "bytes_per_second": None, "overlap": True},
+    }
+    about = {"model": "transformer", "model_args": ARGS, "K": 2, "device": f"{HERE.kind}, K=2"}
+    content = {**about, "date": "2026-01-01", "unit": "x/s", "calibration": calibration}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_timed_layers_give_the_steps_of_simulate(tmp_path: Path, capsys):
+    path = str(timed_layers(tmp_path / "own.json"))
+    words = ["advise", "--calibration", path, "--devices", "2", "--batch", "16"]
+    assert main([*words, "--memory", "10GB", "--top", "50", "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    plans = json.loads(output.out)["plans"]
+    assert {(plan["K"], plan["D"]) for plan in plans} == {(1, 1), (1, 2), (2, 1)}
+    for plan in plans:
+        examples = 16 // plan["D"] // plan["M"]
+        assert 2 <= examples <= 8, "other sizes were not timed"
+        if plan["D"] == 1:
+            given = {"K": plan["K"], "M": plan["M"], "N": 16}
+            given |= {"schedule": plan["schedule"], "checkpoint": plan["checkpoint"]}
+            flags = [f"--{name}={value}" for name, value in given.items()]
+            assert main(["simulate", "--calibration", path, *flags, "--json"]) == 0
+            (point,) = json.loads(capsys.readouterr().out)["points"]
+            assert plan["step_s"] == pytest.approx(point["step_s"])
+        elif plan["checkpoint"] == "never":
+            # Two replicas always compute together: 8 layers, F and B, twice as long.
+            assert plan["step_s"] == pytest.approx(plan["M"] * 8 * 2 * 3e-3 * (1 + examples))
+
+
+def test_what_timed_layers_cannot_answer(tmp_path: Path, capsys):
+    path = str(timed_layers(tmp_path / "own.json"))
+    words = ["advise", "--calibration", path, "--devices", "2"]
+    for more, text in (
+        (["--batch", "16"], "--memory: a calibration does not know it; try --memory 8GB"),
+        (
+            ["--batch", "13", "--memory", "10GB"],
+            "batch = 13: layers were timed for micro-batches of 2 to 8 examples, and no such size",
+        ),
+        (["--batch", "16", "--memory", "9MB"], "nothing fits"),
+        (["--device", "v100"], "both are given"),
+    ):
+        assert main([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert text in error
+        assert error.count("\n") == 1
+
+
+def test_optimizers_that_were_not_timed_are_told(tmp_path: Path, capsys):
+    path = str(timed_layers(tmp_path / "own.json"))
+    words = ["advise", "--calibration", path, "--devices", "2", "--batch", "8", "--memory", "10GB"]
+    assert main([*words, "--optimizer", "adam"]) == 0
+    output = capsys.readouterr()
+    assert output.err.startswith("warning: updates were timed with sgd")
+    assert "the measured steps of `simulator`" in output.out
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_this_machine_is_the_one_that_was_measured(tmp_path: Path, monkeypatch, capsys):
+    """Its profile, its number of devices, and a plan that it may measure."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results") / HERE.slug
+    folder.mkdir(parents=True)
+    title = f"{HERE.kind}, K=2 processes at once"
+    measured = load_device("v100").model_copy(update={"name": HERE.slug, "title": title})
+    measured.save(folder / "device.json")
+    words = ["advise", "transformer", *SIZES, "--device", "here", "--batch", "4"]
+    assert main([*words, "--save", "plan.json"]) == 0
+    assert f"on 2 x {title}" in capsys.readouterr().out
+    plan = PlanFile(**json.loads(Path("plan.json").read_text()))
+    assert plan.device == title
+    plan_file.planned(Path("plan.json"), HERE)
+
+
+def test_an_all_reduce_is_a_ring_s():
+    link = LinkSpeed(latency=1e-3, bytes_per_second=1e6)
+    assert all_reduce_seconds(10**6, 1, link) == 0
+    assert all_reduce_seconds(10**6, 2, link) == pytest.approx(2e-3 + 1.0)
+    assert all_reduce_seconds(10**6, 4, link) == pytest.approx(6e-3 + 1.5)
+
+
+def test_only_what_outlasts_the_last_backward_of_all_stages_is_exposed():
+    """Stage 1 ends at 4 and stage 0 at 6."""
+    spans = (Span("B", 1, 0, 2.0, 4.0), Span("B", 0, 0, 4.0, 6.0))
+    timeline = Timeline(spans, stages=2)
+    assert exposed_seconds(timeline, [0.0, 1.5]) == 0
+    assert exposed_seconds(timeline, [0.0, 2.5]) == pytest.approx(0.5)
+    assert exposed_seconds(timeline, [3.0, 2.5]) == pytest.approx(3)
+
+
+def plan(peak: int = 100, **parts: float) -> Plan:
+    spec = RunSpec(model="mlp", K=2, M=4, N=8, schedule="1f1b", checkpoint="never")
+    causes = ("computation", "recompute", "update", "setup", "bubble", "imbalance", "transfer")
+    given = {name.replace("_", "-"): value for name, value in parts.items()}
+    seconds = dict.fromkeys((*causes, "all-reduce"), 0.0) | {"computation": 1.0} | given
+    return Plan(spec, sum(seconds.values()), seconds, idle=0.0, peak_bytes=(peak, 10))
+
+
+def changed(changed_plan: Plan, **fields: Any) -> Plan:
+    return dataclasses.replace(changed_plan, spec=changed_plan.spec.model_copy(update=fields))
+
+
+@pytest.mark.parametrize(
+    ("slower", "text"),
+    [
+        (plan(bubble=0.25), "25.0% slower: bubble 20% instead of 0%"),
+        (plan(recompute=0.25), "25.0% slower: recomputes what fits without"),
+        (plan(transfer=0.25), "25.0% slower: waits for messages 20% of the step instead of 0%"),
+        (
+            changed(plan(all_reduce=0.25), D=2),
+            "25.0% slower: sums the gradients of D=2 replicas 20% of the step instead of 0%",
+        ),
+        (plan(computation=1.25), "25.0% slower: computes 100% of the step instead of 100%"),
+        (
+            changed(plan(computation=3.0), K=1),
+            "3.0 times as long: computes on fewer devices: 1 instead of 2",
+        ),
+        (changed(plan(computation=1.25), M=8), "smaller micro-batches: 1 instead of 2 examples"),
+        (plan(peak=250), "as fast, with 2.50 times the memory on its fullest stage"),
+    ],
+)
+def test_why_a_plan_loses(slower, text):
+    assert text in why_slower(slower, plan())
+
+
+def test_what_recomputes_beside_a_plan_that_recomputes_less():
+    best = changed(plan(recompute=0.1), checkpoint="except_last")
+    assert "recomputes 29% of the step instead of 9%" in why_slower(plan(recompute=0.4), best)
+
+
+def test_error_bars_are_those_of_the_tables(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(error_bars, "_TABLES", tmp_path)
+    assert error_bars.profile_error() is None
+    assert error_bars.calibration_error() is None
+    (tmp_path / "costs.csv").write_text(
+        "source,model,error (%) throughput,error (%) ratio\n"
+        "here,median error,7,7\nall,median error,50,8\nall,worst error,90,90\n"
+    )
+    (tmp_path / "simulator.csv").write_text("error over measured (%) mixed\n-50\n25\n10\n\n")
+    of_profiles, of_calibrations = error_bars.profile_error(), error_bars.calibration_error()
+    assert of_profiles is not None
+    assert of_calibrations is not None
+    assert of_profiles.ends(3.0) == pytest.approx((2.0, 4.5))
+    assert of_profiles.ratio == pytest.approx(1.08)
+    assert of_calibrations.factor == pytest.approx(1.25), "twice as fast counts as twice as slow"
+
+
+def test_the_reference_tables_have_them():
+    for bar in (error_bars.profile_error(), error_bars.calibration_error()):
+        assert bar is not None
+        assert 1 < bar.factor < 2
+
+
+def saved(path: Path, device: str, *, capsys: Any, words: Sequence[str] = ()) -> PlanFile:
+    assert main([*ON, *words, "--save", str(path)]) == 0
+    assert f"wrote {path}" in capsys.readouterr().out
+    content = json.loads(path.read_text())
+    plan = PlanFile(**{**content, "device": device})
+    plan.save(path)
+    return plan
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_plan_is_measured(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    plan = saved(tmp_path / "plan.json", HERE.kind, capsys=capsys)
+    words = ["--plan", str(tmp_path / "plan.json"), "--scale", "smoke", "--results", str(tmp_path)]
+    assert main(["plan", *words]) == 0
+    output = capsys.readouterr().out
+    assert f"predicted to take {1e3 * plan.predicted_s:,.1f} ms (simulated)" in output
+    assert main(["run", *words, "--rounds", "1", "--wandb", "disabled"]) == 0
+    (recorded,) = tmp_path.glob("*/smoke/planned/*/spec.json")
+    assert RunSpec(**json.loads(recorded.read_text())) == plan.spec
+
+
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("v100", "is for 2 x v100, this machine has 2 x Test CPU"),
+        ("NVIDIA Tesla P40 24 GB, PCI-E", "is for 2 x NVIDIA Tesla P40 24 GB"),
+    ],
+)
+def test_a_plan_for_other_devices_is_refused(device, text, tmp_path: Path, capsys):
+    path = tmp_path / "plan.json"
+    saved(path, device, capsys=capsys)
+    assert main(["run", "--plan", str(path), "--scale", "smoke"]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+
+
+def test_a_plan_for_more_devices_is_refused(tmp_path: Path, capsys):
+    path = tmp_path / "plan.json"
+    plan = saved(path, "v100", capsys=capsys)
+    gpus = Machine("cuda", "Tesla V100-SXM2-16GB", 2, "nccl", "2.9")
+    assert plan.spec.devices == 2
+    plan_file.planned(path, gpus)
+    with pytest.raises(ValueError, match="is for 2 x v100, this machine has 1 x Tesla V100"):
+        plan_file.planned(path, dataclasses.replace(gpus, count=1))
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_a_plan_names_code_only_with_trust(tmp_path: Path, capsys):
+    path = tmp_path / "plan.json"
+    plan = saved(path, HERE.kind, capsys=capsys)
+    code = plan.spec.model_copy(update={"model": "import:nothing_here:layers"})
+    plan.model_copy(update={"spec": code}).save(path)
+    assert main(["run", "--plan", str(path), "--scale", "smoke"]) == 2
+    assert "look at both, then add --trust to run it" in capsys.readouterr().err
+
+
+def test_a_plan_is_given_alone(tmp_path: Path, capsys):
+    path = tmp_path / "plan.json"
+    saved(path, HERE.kind, capsys=capsys)
+    for words in (["table2", "--plan", str(path)], ["--plan", str(path), "--spec", "x.json"]):
+        assert main(["plan", *words]) == 2
+        assert "allowed is one of the two; drop one" in capsys.readouterr().err
+
+
+def test_the_printed_command_is_the_plan(capsys, tmp_path: Path):
+    plan = saved(tmp_path / "plan.json", "v100", capsys=capsys, words=["--optimizer", "adam"])
+    assert main([*ON, "--optimizer", "adam"]) == 0
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if "repro run sweep" in text]
+    _, (chosen,) = choose(PlanOptions, "plan", shlex.split(line)[2:])
+    (group,) = chosen.build("laptop").groups
+    assert group.runs == (plan.spec,)
+
+
+def test_the_command_of_a_model_at_its_defaults_names_one():
+    """A sweep without any argument would take a small model on a CPU."""
+    spec = RunSpec(model="transformer", K=1, M=1, N=8, schedule="1f1b", balance=(50,))
+    command = _command(dataclasses.replace(plan(), spec=spec))
+    assert "--model-args L=48 " in command
