@@ -498,10 +498,13 @@ def checked(kind: type[Model], value: Mapping[str, Any]) -> Model:
 
 
 def misfit(run: str, record: RoundRecord) -> str:
-    """Why a record cannot be of a run, whose id names its K; empty when it can."""
+    """Why a record cannot be of a run, whose id names its K; empty when it can.
+
+    A rank of an interleaved schedule holds several stages, so that there are a multiple of K.
+    """
     K = re.search(r"-K(\d+)-M\d", run)  # the model's name before it is in lower case
     modelled = record.modelled if isinstance(record, TrainRound) else None
-    if K is None or modelled is None or len(modelled.stages.forward) == int(K[1]):
+    if K is None or modelled is None or len(modelled.stages.forward) % int(K[1]) == 0:
         return ""
     return f"modelled.stages: of {len(modelled.stages.forward)} stages, the run has K = {K[1]}"
 
