@@ -358,6 +358,10 @@ def test_a_schedule_that_is_not_ours_has_no_ideal(results):
     assert isnan(ideal_over_k1(2, 4, "ddp", "never"))
 
 
+def test_ranks_with_several_stages_have_no_ideal_of_one(results):
+    assert isnan(ideal_over_k1(2, 4, "interleaved-1f1b", "never"))
+
+
 def test_settings_leave_out_what_is_usual(results):
     assert [setting.details for setting in settings(results, rows_of(results))] == [
         "laptop, L=4, N=32, remat always, attention plain"
