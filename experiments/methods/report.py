@@ -1,0 +1,226 @@
+"""The methods side by side: what each gives and costs, beside one device and beside GPipe."""
+
+from functools import partial
+from math import isnan, nan
+from typing import Any, NamedTuple
+
+from experiments.methods.clock import schedules, utilisation
+from experiments.methods.figures import figures as figures
+from experiments.methods.recompute import recomputation, recompute_claims
+from experiments.methods.recorded import (
+    Compared,
+    compared,
+    extra_time,
+    label_of,
+    losses,
+    method_of,
+    sent_bytes,
+    staleness,
+    stashed_bytes,
+    status_of,
+    with_place,
+)
+from experiments.methods.runs import (
+    COUNTED_DEVICES,
+    COUNTED_N,
+    COUNTED_T,
+    COUNTED_V,
+    DEEP,
+    NAME,
+    SHAPES,
+    SKIP,
+    SKIP_FORWARD_S,
+    SKIP_K,
+    SKIP_M,
+    WORK,
+    shallow,
+)
+from experiments.methods.volume import (
+    sent_by_pipeline,
+    sent_by_replicas,
+    sent_by_tensor_parallel,
+)
+from repro.harness.results import Results, Run
+from repro.report.compare import beside_paper, link_name, rows_of
+from repro.report.grid import (
+    Cell,
+    Column,
+    Grid,
+    amount,
+    declared,
+    estimate,
+    milliseconds,
+    plain,
+    quotient,
+    share,
+    spread,
+)
+from repro.report.ratio import MARKS
+from repro.report.style import model_name
+from repro.report.table import Table, memory
+
+FOLDED = ("methods_points*",)
+MIB, GIB = 2**20, 2**30
+
+
+def tables(results: Results) -> list[Table]:
+    """All of them; none if the experiment was never planned."""
+    if not rows_of(results, experiment=NAME):
+        return []
+    made = [side_by_side(results), shapes(results), recomputation(results)]
+    if beside_paper(results, NAME):
+        made.append(recompute_claims(results))
+    return [*made, schedules(results), utilisation(results), skips(results)]
+
+
+def throughput(results: Results, line: Compared) -> Cell:
+    """Throughput over that of one device; without it, why there is none."""
+    ratio = line.ratio(results)
+    return Cell(text=status_of(line.run)) if isnan(ratio.value) else quotient(ratio)
+
+
+def sent(run: Run) -> Cell:
+    """MiB that the process which sends most sends in a step."""
+    return amount(sent_bytes(run) / MIB)
+
+
+def side_by_side(results: Results) -> Table:
+    """A line for each method on each model."""
+    lines = [line for group in WORK for line in compared(results, group)]
+
+    def oldest(line: Compared) -> Cell:
+        late = staleness(line.run)
+        if late:
+            return Cell(max(late), f"{max(late)}, {memory(stashed_bytes(line.run) / GIB)} stashed")
+        synchronous = line.run.library != "pipedream"
+        return plain("none") if synchronous and line.run.done else Cell()
+
+    def last_loss(line: Compared) -> Cell:
+        values = losses(line.run)
+        return amount(values[-1], 5) if values else Cell()
+
+    columns: list[Column[Compared]] = [
+        Column("model", lambda line: plain(model_name(line.run.model))),
+        Column("method", lambda line: plain(label_of(line.run))),
+        Column("devices", lambda line: plain(line.run.spec.devices)),
+        spread(("throughput", "over one device, measured"), partial(throughput, results)),
+        Column(("peak MiB", "measured"), lambda line: amount(1024 * line.run.peak_gib_max, 1)),
+        Column(("sent MiB", "measured"), lambda line: sent(line.run)),
+        Column(("idle/total", "measured"), lambda line: share(line.run.bubble_idle_over_total)),
+        Column("updates late", oldest),
+        Column(("loss", "measured"), last_loss),
+    ]
+    with_place(results, lines, columns)
+    note = (
+        "One device is single without recomputation, in the same round; memory and sent bytes are "
+        f"of the device with most of them, the loss of the last step. {MARKS}"
+    )
+    title = "What does each method give and cost on the same work?"
+    return declared(NAME, title, note, lines, columns, NAME)
+
+
+def shapes(results: Results) -> Table:
+    """Deep and narrow against shallow and wide."""
+    lines = [line for line in compared(results, SHAPES) if method_of(line.run) != "single"]
+
+    def shape(line: Compared) -> Cell:
+        args = line.run.spec.model_args
+        return plain(f"L={args['L']}, d={args['d']}")
+
+    def counted(line: Compared) -> Cell:
+        spec = line.run.spec
+        T, V = spec.model_args.get("T", COUNTED_T), spec.model_args.get("V", COUNTED_V)
+        size = _volume(method_of(line.run), spec.model_args, spec.N, T, V, spec.devices)
+        return amount(size / MIB)
+
+    def at_full_size(line: Compared) -> Cell:
+        args = deep if line.run.spec.model_args["L"] in numbers_of_blocks else wide
+        method = method_of(line.run)
+        size = _volume(method, args, COUNTED_N, COUNTED_T, COUNTED_V, COUNTED_DEVICES)
+        return amount(size / GIB)
+
+    deep = DEEP["paper"]
+    wide = shallow(deep)
+    numbers_of_blocks = {args["L"] for args in DEEP.values()}
+    columns: list[Column[Compared]] = [
+        Column("Transformer", shape),
+        Column("method", lambda line: plain(method_of(line.run))),
+        spread(("throughput", "over one device, measured"), partial(throughput, results)),
+        Column(("sent MiB", "measured"), lambda line: sent(line.run)),
+        Column(("sent MiB", "counted"), counted),
+        Column(("sent GiB at full size", "counted"), at_full_size),
+    ]
+    with_place(results, lines, columns)
+    note = (
+        "Both shapes have the same number of weights in their blocks; one device is that of the "
+        f"same shape. Full size: {COUNTED_DEVICES} devices, N={COUNTED_N}, T={COUNTED_T}, and "
+        f"L={deep['L']}, d={deep['d']} against L={wide['L']}, d={wide['d']}. {MARKS}"
+    )
+    title = "What must a device send for a deep, narrow model, and what for a shallow, wide one?"
+    return declared("methods_shapes", title, note, lines, columns, NAME)
+
+
+def _volume(method: str, args: dict[str, Any], N: int, T: int, V: int, devices: int) -> float:
+    """Bytes that a device sends in a step; NaN for a method without a rule."""
+    if method == "gpipe":
+        return sent_by_pipeline(args, N, T, devices)
+    if method == "tensor":
+        return sent_by_tensor_parallel(args, N, T, devices)
+    return sent_by_replicas(args, V, devices) if method == "data" else nan
+
+
+class Boundary(NamedTuple):
+    """A pipeline with or without a skip connection, over one link.
+
+    Attributes:
+        link: between two stages.
+        elements: float32 numbers of a micro-batch that cross a boundary.
+    """
+
+    link: str
+    elements: int
+
+
+def skips(results: Results) -> Table:
+    """A skip connection over all stages as larger messages."""
+    rows = rows_of(results, experiment=NAME, group=SKIP)
+    grid = Grid.of(rows, lambda run: (link_name(run.spec), run.spec.model_args["elements"]))
+    lines = list(
+        dict.fromkeys(Boundary(link_name(r.spec), r.spec.model_args["elements"]) for r in rows)
+    )
+    without_skip = min((line.elements for line in lines), default=0)
+
+    def step(line: Boundary, fidelity: str) -> Cell:
+        return grid.cell(lambda run: milliseconds(run.step_s), fidelity, *line)
+
+    def extra(line: Boundary, fidelity: str) -> Cell:
+        run = grid.run(fidelity, *line)
+        base = grid.run(fidelity, line.link, without_skip)
+        if run is None or base is None or base is run or not (run.done and base.done):
+            return Cell()
+        value, low, high = extra_time(results, run, base)
+        return estimate((100 * value, 100 * low, 100 * high), ".1f")
+
+    def has_skip(line: Boundary) -> Cell:
+        return plain("no" if line.elements == without_skip else "yes")
+
+    columns: list[Column[Boundary]] = [
+        Column("link", lambda line: plain(line.link)),
+        Column("skip connection", has_skip),
+        Column("MiB at a boundary", lambda line: amount(4 * line.elements / MIB, 1)),
+    ]
+    columns += [
+        Column(("step (ms)", fidelity), partial(step, fidelity=fidelity))
+        for fidelity in ("simulated", "emulated")
+    ]
+    columns += [
+        spread(("extra time (%)", fidelity), partial(extra, fidelity=fidelity))
+        for fidelity in ("simulated", "emulated")
+    ]
+    note = (
+        f"K={SKIP_K}, M={SKIP_M}, F takes {1e3 * SKIP_FORWARD_S:g} ms. Each stage passes the "
+        "skipped tensor on beside its own activations, and its gradient comes back, so messages "
+        "are twice as large."
+    )
+    title = "What does a skip connection over all stages cost?"
+    return declared("methods_skip", title, note, lines, columns, NAME)
