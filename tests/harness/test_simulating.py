@@ -49,6 +49,7 @@ def test_the_step_that_is_drawn_is_the_recommended_one(capsys):
 def test_interleaved_stages_are_simulated_counted_and_drawn(capsys):
     """Two stages a device halve the bubble of 1F1B; the memory is that of a device."""
     timed = ["simulate", "timed", "--model-args", "L=8", "--K", "4", "--M", "8", "--N", "8"]
+    timed += ["--checkpoint", "never"]
     interleaved = ["--schedule", "interleaved-1f1b", "--stages-per-rank", "2"]
     bubbles = []
     for order in (["--schedule", "1f1b"], interleaved):
@@ -64,7 +65,7 @@ def test_interleaved_stages_are_simulated_counted_and_drawn(capsys):
     output = capsys.readouterr().out
     assert "schedule interleaved-1f1b with 2 stages a device" in output
     assert "rank 1 |" in output
-    assert main([*ON, "--K", "9", *interleaved]) == 2
+    assert main([*ON, "--K", "9", "--M", "4", *interleaved]) == 2
     assert "K = 9 ranks of 2 stages each, but transformer has" in capsys.readouterr().err
 
 

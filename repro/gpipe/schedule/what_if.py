@@ -170,7 +170,7 @@ class Why:
             f"no {change} that costs no memory would give more than {threshold:.2f}x: stages idle "
             f"{idle:.0%} of K x step"
         )
-        if self.timeline.stages > 1 and self.factor(DOUBLED) is None:
+        if self.timeline.ranks > 1 and self.factor(DOUBLED) is None:
             sentence += f", and at this N there is no M of {2 * self.schedule.micro_batches}"
         return sentence
 
@@ -294,15 +294,16 @@ def _check(timeline: Timeline, schedule: Schedule) -> None:
 
 def _changed_steps(costs: Costs, schedule: Schedule, examples: int | None) -> dict[str, float]:
     """Name -> seconds of a step, for every change that concerns this run."""
-    K, M, checkpoint = schedule.stages, schedule.micro_batches, schedule.checkpoint
+    stages, M, checkpoint = schedule.stages, schedule.micro_batches, schedule.checkpoint
     kind = SCHEDULES[schedule.name]
 
     def like(micro_batches: int, checkpoint: str) -> Schedule:
         """The same kind of schedule with another M or checkpoint mode."""
-        return make_schedule(schedule.name, K, micro_batches, checkpoint, schedule.stages_per_rank)
+        held = schedule.stages_per_rank
+        return make_schedule(schedule.name, stages, micro_batches, checkpoint, held)
 
     steps: dict[str, float] = {}
-    if K > 1:
+    if len(schedule.ranks) > 1:
         # Equal stages are not always the best. Where R hides in waiting on all stages but the last,
         # above all with M=1, the last stage should have less than its part. So the cut as it is
         # counts as a balance too.
@@ -314,7 +315,7 @@ def _changed_steps(costs: Costs, schedule: Schedule, examples: int | None) -> di
         if kind.late and checkpoint != "never":
             steps[EARLY] = costs.step(_recomputed_early(schedule))
         if schedule.name != "1f1b" and kind.executed and not kind.interleaved:
-            steps[ORDER] = costs.step(make_schedule("1f1b", K, M, checkpoint))
+            steps[ORDER] = costs.step(make_schedule("1f1b", stages, M, checkpoint))
     if checkpoint != "never":
         steps[NEVER] = costs.step(like(M, "never"))
     if checkpoint == "always":
