@@ -174,7 +174,7 @@ class PipeDream:
                 outputs.append(value)
                 if not self._is_last:
                     self._wire.send_object(MessageMeta.of(value), self._rank + 1)
-                    self._links.outbox.send(self._links.activations_out, flatten(value)[0])
+                    self._links.send_activations(flatten(value)[0])
         self.module.train()
         self._links.flush()
         loss = 0.0
@@ -249,7 +249,7 @@ class PipeDream:
                 self._outgoing[cell] = meta
                 self._returning[cell] = meta.gradients()
                 self._wire.send_object(meta, self._rank + 1)
-            self._links.outbox.send(self._links.activations_out, outputs)
+            self._links.send_activations(outputs)
         return outputs
 
     def _run(self, micro_batch: _InFlight) -> tuple[list[Tensor], Tree]:
@@ -288,7 +288,7 @@ class PipeDream:
                 for t in micro_batch.inputs
                 if t.requires_grad
             ]
-            self._links.outbox.send(self._links.gradients_out, gradients)
+            self._links.send_gradients(gradients)
         self._update(micro_batch)
 
     def _recompute(self, micro_batch: _InFlight) -> None:

@@ -33,8 +33,12 @@ def mini_batch(step: int) -> tuple[Tensor, Tensor]:
 def trained(K: int, M: int, checkpoint: str, transport: str = "auto") -> dict[str, Any]:
     """Losses of each step, and what there is after an evaluation."""
     method = PipeDream(prepared(K, M, checkpoint=checkpoint, transport=transport))
-    losses = [method.train_step(*mini_batch(step)).loss for step in range(STEPS)]
+    losses = [method.train_step(*mini_batch(step)).loss for step in range(STEPS - 1)]
     staleness, stashed = method.staleness(), method.stashed_bytes()
+    counted = method.sent_bytes(*mini_batch(0))
+    before = sum(method._links.sent_bytes().values())
+    losses.append(method.train_step(*mini_batch(STEPS - 1)).loss)
+    sent = method.gather(sum(method._links.sent_bytes().values()) - before)
     evaluated = method.evaluate(*mini_batch(0)).loss
     weights: dict[str, Tensor] = {}
     for part in method.gather({n: p.detach() for n, p in method.module.named_parameters()}):
@@ -45,6 +49,8 @@ def trained(K: int, M: int, checkpoint: str, transport: str = "auto") -> dict[st
         "losses": losses,
         "staleness": staleness,
         "stashed": stashed,
+        "counted": counted,
+        "sent": sent,
         "sizes": sizes,
         "evaluated": evaluated,
         "weights": weights,

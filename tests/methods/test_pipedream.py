@@ -36,6 +36,10 @@ def compare(results: list[dict[str, Any]], M: int) -> None:
         sizes = result["sizes"]
         assert result["stashed"] == [(K - 1 - j) * sizes[j] for j in range(K)]
         assert result["evaluated"] == results[0]["evaluated"]
+        assert [sum(counts.values()) for counts in result["counted"]] == result["sent"]
+        assert ["activations" in counts for counts in result["counted"]] == [True] * (K - 1) + [
+            False
+        ]
 
 
 def test_one_stage_is_plain_training_with_small_mini_batches():

@@ -115,6 +115,15 @@ class Links:
         """Start to send tensors to the rank before; raises the error of an earlier send."""
         self._gradients_outbox.send(self.gradients_out, tensors)
 
+    def sent_bytes(self) -> dict[str, int]:
+        """Bytes of "activations" and of "gradients" that were sent so far, where there is a link."""
+        sent = {}
+        if self.after is not None:
+            sent["activations"] = self._activations_outbox.sent[self.activations_out]
+        if self.before is not None:
+            sent["gradients"] = self._gradients_outbox.sent[self.gradients_out]
+        return sent
+
     def flush(self) -> None:
         """Wait until everything is sent; raises the error of a send that failed."""
         with flushing():

@@ -531,11 +531,7 @@ class Pipeline:
         counts as a ring sends it, 2 (D-1)/D times the gradients; sparse gradients are left out, and
         so are the runtime's own messages of a few bytes.
         """
-        links, sent = self.engine.links, {}
-        if links.after is not None:
-            sent["activations"] = links.outbox.sent[links.activations_out]
-        if links.before is not None:
-            sent["gradients"] = links.outbox.sent[links.gradients_out]
+        sent = self.engine.links.sent_bytes()
         if self.engine.replicas is not None:
             summed = self.engine.replicas.summed_bytes
             sent["all-reduce"] = round(2 * (self.replicas - 1) / self.replicas * summed)
