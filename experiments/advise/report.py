@@ -132,8 +132,9 @@ def predicted_step(calibration: Calibration, run: Run) -> float:
     )
     timeline = simulate(schedule, costs)
     ends = [0, *accumulate(counts)]
-    gradients = [round(sum(calibration.parameters[a:b])) for a, b in pairwise(ends)]
-    sums = [all_reduce_seconds(size, spec.D, calibration.link) for size in gradients]
+    of_stages = [sum(calibration.parameters[a:b]) for a, b in pairwise(ends)]
+    gradients = [sum(of_stages[rank :: spec.K]) for rank in range(spec.K)]
+    sums = [all_reduce_seconds(round(size), spec.D, calibration.link) for size in gradients]
     return timeline.step_time + exposed_seconds(timeline, sums)
 
 

@@ -27,7 +27,9 @@ PLANS: tuple[tuple[ScheduleName, int, int, int, Checkpoint], ...] = (
     ("1f1b", 2, 1, 8, "never"),
     ("1f1b", 2, 1, 8, "always"),
     ("1f1b", 2, 1, 8, "except_last"),
+    ("interleaved-1f1b", 2, 1, 8, "never"),
 )
+STAGES_PER_RANK = 2  # of the interleaved schedule
 DEVIATIONS = (
     "No table of the paper: it tests `repro advise`.",
     "Predictions come from layers that were timed in the round of the steps that they predict, on "
@@ -38,7 +40,7 @@ DEVIATIONS = (
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Fifteen plans for two devices, predicted and measured in the same rounds.
+    """Sixteen plans for two devices, predicted and measured in the same rounds.
 
     The paper gives no advice. The plan with the shortest predicted step is the advised one; it is
     held against the plan with the shortest measured step.
@@ -54,7 +56,16 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         K=DEVICES, M=N[at] // SMALLEST[at], task="calibrate", balance="uniform", **common
     )
     plans = [
-        RunSpec(schedule=schedule, K=K, D=D, M=M, checkpoint=checkpoint, trace=False, **common)
+        RunSpec(
+            schedule=schedule,
+            K=K,
+            D=D,
+            M=M,
+            checkpoint=checkpoint,
+            stages_per_rank=STAGES_PER_RANK if schedule == "interleaved-1f1b" else None,
+            trace=False,
+            **common,
+        )
         for schedule, K, D, M, checkpoint in PLANS
     ]
     return Experiment(

@@ -33,6 +33,7 @@ def experiment(
     model_args: dict[str, Any] | None = None,
     checkpoint: Checkpoint = "always",
     schedule: ScheduleName = "gpipe",
+    stages_per_rank: int | None = None,
     balance: BalanceRule | tuple[int, ...] = "time",
     partitioner: Partitioner | None = None,
     optimizer: Optimizer = "sgd",
@@ -63,6 +64,7 @@ def experiment(
             builders' own (the paper's) size at node and paper.
         checkpoint: which micro-batches are recomputed in the backward pass.
         schedule: order of forwards and backwards.
+        stages_per_rank: of the schedule interleaved-1f1b, at least 2; K counts the devices.
         balance: what stages are cut by, or one layer count per stage.
         partitioner: rule of the cut: the paper's or Lingvo's; by default the smallest largest
             stage.
@@ -79,7 +81,8 @@ def experiment(
         )
     ways = [fields_of(name, devices) for name in method for devices in K]
     if not method:
-        ways = [{"K": k, "D": D, "schedule": schedule} for k in K]
+        pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
+        ways = [{"K": k, **pipeline} for k in K]
     common: dict[str, Any] = {
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,

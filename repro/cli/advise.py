@@ -233,6 +233,7 @@ def _plain(asked: Asked, advice: "Advice", bar: "ErrorBar | None") -> dict[str, 
         return {
             "method": _method(plan),
             **{name: getattr(plan.spec, name) for name in ("schedule", "K", "D", "M")},
+            "stages_per_rank": plan.spec.stages_per_rank,
             "checkpoint": plan.spec.checkpoint,
             "balance": plan.spec.balance,
             "step_s": plan.step_s,
@@ -389,10 +390,8 @@ def _legend(bar: "ErrorBar | None") -> str:
 
 
 def _command(plan: "Plan") -> str:
-    """The command that measures a plan; a sweep has one stage on each rank."""
+    """The command that measures a plan."""
     spec = plan.spec
-    if spec.stages_per_rank is not None:
-        return "repro run --plan PLAN.json, where --save PLAN.json has written it"
     values = {
         "model": spec.model,
         "K": (spec.K,),
@@ -402,6 +401,7 @@ def _command(plan: "Plan") -> str:
         "model_args": dict(spec.model_args) or _default(spec.model),
         "checkpoint": spec.checkpoint,
         "schedule": spec.schedule,
+        "stages_per_rank": spec.stages_per_rank,
         "balance": spec.balance,
         "optimizer": spec.optimizer,
     }
