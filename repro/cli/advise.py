@@ -275,8 +275,11 @@ def _answer(
 
     question = asked.question
     model = f"{question.model} ({assigned(question.model_args) or 'its defaults'})"
+    on = f"{question.devices} x {asked.source.text}"
+    if question.calibration is not None:
+        on = f"{question.devices} devices, {asked.source.text}"
     head = (
-        f"simulated: {model} on {question.devices} x {asked.source.text}\n"
+        f"simulated: {model} on {on}\n"
         f"mini-batch N={question.batch}, optimizer {question.optimizer}; one device alone would "
         f"need {readable(advice.alone_bytes, asked.unit)} (counted; K=1, M=1, nothing recomputed) "
         f"and has {readable(question.memory, asked.unit)}\n"

@@ -351,13 +351,16 @@ class _Search:
         for K, D in pairs:
             replica = self._question.batch // D
             for M in self._micro_batches(replica):
-                for schedule, stages_per_rank in self._orders(K):
+                for schedule, stages_per_rank in self._orders(K, M):
                     for checkpoint in _modes(schedule, K, M):
                         spec = self._spec(K, D, M, schedule, checkpoint, stages_per_rank)
                         yield _Candidate(spec, D, self._bound(spec))
 
-    def _orders(self, K: int) -> list[tuple[ScheduleName, int | None]]:
-        """The schedules that K ranks can execute."""
+    def _orders(self, K: int, M: int) -> list[tuple[ScheduleName, int | None]]:
+        """The schedules that K ranks can execute and that differ.
+
+        With one micro-batch all that hold one stage on each rank are naive model parallelism.
+        """
         if K == 1:
             return [(ALONE, None)]
         return [
@@ -365,6 +368,7 @@ class _Search:
             for schedule, stages_per_rank in ORDERS
             if kinds.SCHEDULES[schedule].executed
             and K * (stages_per_rank or 1) <= len(self._model.layers)
+            and (M > 1 or schedule == REFERENCE or stages_per_rank is not None)
         ]
 
     def _micro_batches(self, replica: int) -> list[int]:
