@@ -263,7 +263,14 @@ def test_a_checkpoint(place: Path):
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     alone: Callable[[Any], list[Any]] = lambda value: [value]  # noqa: E731
     save_checkpoint(
-        folder, rank=0, gather=alone, module=module, optimizer=optimizer, step=1, extra={"a": "b"}
+        folder,
+        rank=0,
+        gather=alone,
+        module=module,
+        layers=["0"],
+        optimizer=optimizer,
+        step=1,
+        extra={"a": "b"},
     )
 
     def read() -> None:

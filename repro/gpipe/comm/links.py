@@ -116,7 +116,7 @@ class Links:
         self._gradients_outbox.send(self.gradients_out, tensors)
 
     def sent_bytes(self) -> dict[str, int]:
-        """Bytes of "activations" and of "gradients" that were sent so far, where there is a link."""
+        """Bytes of "activations" and "gradients" that were sent so far, where there is a link."""
         sent = {}
         if self.after is not None:
             sent["activations"] = self._activations_outbox.sent[self.activations_out]
