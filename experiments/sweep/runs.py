@@ -74,15 +74,19 @@ def experiment(
         warmup: steps that are not counted.
         steps: timed steps of each run in each round.
     """
-    if method and (schedule != "gpipe" or D != 1):
-        raise ValueError(
-            f"schedule = '{schedule}', D = {D} with method = {', '.join(method)}: each method has "
-            "its own; leave these out"
-        )
-    ways = [fields_of(name, devices) for name in method for devices in K]
-    if not method:
-        pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
-        ways = [{"K": k, **pipeline} for k in K]
+    pipeline = {"D": D, "schedule": schedule, "stages_per_rank": stages_per_rank}
+    ways = [{"K": k, **pipeline} for k in K]
+    if method:
+        usual = {"D": 1, "schedule": "gpipe", "stages_per_rank": None}
+        given = [
+            f"{field} = {pipeline[field]}" for field in usual if pipeline[field] != usual[field]
+        ]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)} with method = {', '.join(method)}: each method has its own; "
+                "leave out one of them"
+            )
+        ways = [fields_of(name, devices) for name in method for devices in K]
     common: dict[str, Any] = {
         "model": model,
         "model_args": small(model, scale) if model_args is None else model_args,

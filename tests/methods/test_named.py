@@ -59,9 +59,17 @@ def test_a_sweep_has_a_run_for_each_method_and_number_of_devices():
     ]
 
 
-def test_a_sweep_by_methods_has_no_schedule_of_its_own():
-    with pytest.raises(ValueError, match=r"^schedule = '1f1b' with method = gpipe, data: "):
-        experiment("smoke", method=("gpipe", "data"), schedule="1f1b")
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"schedule": "1f1b"}, r"^schedule = 1f1b with method = gpipe, data: each method has"),
+        ({"D": 2}, r"^D = 2 with method = gpipe, data: each method has its own"),
+        ({"stages_per_rank": 2}, r"^stages_per_rank = 2 with method = gpipe, data: "),
+    ],
+)
+def test_a_sweep_by_methods_has_no_schedule_or_replicas_of_its_own(given, text):
+    with pytest.raises(ValueError, match=text):
+        experiment("smoke", method=("gpipe", "data"), **given)
 
 
 @pytest.mark.parametrize(
