@@ -34,11 +34,11 @@ def trained(K: int, M: int, checkpoint: str, transport: str = "auto") -> dict[st
     """Losses of each step, and what there is after an evaluation."""
     method = PipeDream(prepared(K, M, checkpoint=checkpoint, transport=transport))
     losses = [method.train_step(*mini_batch(step)).loss for step in range(STEPS - 1)]
-    staleness, stashed = method.staleness(), method.stashed_bytes()
     counted = method.sent_bytes(*mini_batch(0))
     before = sum(method._links.sent_bytes().values())
     losses.append(method.train_step(*mini_batch(STEPS - 1)).loss)
     sent = method.gather(sum(method._links.sent_bytes().values()) - before)
+    staleness, stashed = method.staleness(), method.stashed_bytes()
     evaluated = method.evaluate(*mini_batch(0)).loss
     weights: dict[str, Tensor] = {}
     for part in method.gather({n: p.detach() for n, p in method.module.named_parameters()}):
