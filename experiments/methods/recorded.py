@@ -104,27 +104,27 @@ def with_place(results: Results, lines: list[Line], columns: list[Column[Line]])
 def sent_bytes(run: Run) -> float:
     """Bytes that the process which sends most sends in a step; NaN where nobody counted them."""
     for round_ in reversed(run.rounds):
-        sent = getattr(round_.record, "sent_bytes", None)
-        if sent:
-            return max(sum(kinds.values()) for kinds in sent)
+        record = round_.record
+        if isinstance(record, TrainRound) and record.sent_bytes:
+            return max(sum(kinds.values()) for kinds in record.sent_bytes)
     return nan
 
 
 def staleness(run: Run) -> list[int]:
     """Of each stage, how many updates old the weights are; empty of a synchronous method."""
     for round_ in reversed(run.rounds):
-        late = getattr(round_.record, "staleness", None)
-        if late is not None:
-            return late
+        record = round_.record
+        if isinstance(record, TrainRound) and record.staleness is not None:
+            return record.staleness
     return []
 
 
 def stashed_bytes(run: Run) -> float:
     """Bytes of older weights that the stage which keeps most of them keeps; NaN where none does."""
     for round_ in reversed(run.rounds):
-        stashed = getattr(round_.record, "stashed_bytes", None)
-        if stashed is not None:
-            return max(stashed)
+        record = round_.record
+        if isinstance(record, TrainRound) and record.stashed_bytes is not None:
+            return max(record.stashed_bytes)
     return nan
 
 
