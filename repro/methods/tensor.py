@@ -31,7 +31,13 @@ class TensorParallel(Sharded):
         super().__init__(setup)
 
     def _wrapped(self, module: SeededLayers) -> nn.Module:
-        mesh = DeviceMesh.from_group(self._group, self._setup.device.type)
+        # torch keeps what it planned for equal meshes, their group included. A name of its own
+        # makes this mesh unequal to that of an earlier run, whose group is gone.
+        mesh = DeviceMesh.from_group(
+            self._group,
+            self._setup.device.type,
+            mesh_dim_names=(f"tensor_{self._group.group_name}",),
+        )
         for part in divisible(module):
             plan = part.tensor_plan
             # A DTensor, so that gradients of all layers that read it are summed in one all-reduce.
