@@ -1,0 +1,195 @@
+"""A claim, what is held against it, and the one rule that gives every verdict.
+
+No verdict is written by hand. A claim says which values count as the printed one, and this is fixed
+before ours are known. `Evidence` says how our value came to be. `judge` gives the verdict:
+
+- *reproduced*: measured or counted at the paper's own size, K and M, and within the tolerance.
+- *consistent*: simulated or emulated at the paper's own size, and within the tolerance.
+- *trend*: smaller models go the way that the claim says.
+- *fitted*: within the tolerance, but a setting was inferred from the claim's own number.
+- *not identified*: within the tolerance under some settings that the paper does not print, and
+  outside under others.
+- *not reproduced*: outside the tolerance.
+- *not tested here*: no result, or one that could not tell.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf, isnan, nan
+from typing import Literal
+
+Word = Literal[
+    "reproduced",
+    "consistent",
+    "trend",
+    "fitted",
+    "not identified",
+    "not reproduced",
+    "not tested here",
+]
+WORDS: tuple[Word, ...] = (
+    "reproduced",
+    "consistent",
+    "trend",
+    "fitted",
+    "not identified",
+    "not reproduced",
+    "not tested here",
+)
+Fidelity = Literal["measured", "counted", "emulated", "simulated"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One cell or sentence that can be held against a number of ours.
+
+    Attributes:
+        id: unique name, `table2/transformer/K=8/M=32`.
+        exhibit: where it stands, `Table 2`.
+        version: of the paper that has it, or "sources" for texts about the paper.
+        text: what is claimed, in one line.
+        value: as printed; NaN for a direction without a number.
+        unit: of the value; empty for ratios and counts.
+        low: the least value of ours that agrees.
+        high: the greatest value of ours that agrees.
+        tolerance: what `low` and `high` are, and why.
+        experiment: whose runs are held against it; empty if none can be.
+        needs: what a test would need where the experiment has no result for it.
+        any_size: whether it is stated for every model, so that ours may be smaller.
+        direction: whether it is about a direction, which smaller models can show.
+        no_effect: the value of a model in which nothing happens; NaN where there is none.
+        formulas: closed forms of the same quantity, by name.
+    """
+
+    id: str
+    exhibit: str
+    version: str
+    text: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    tolerance: str
+    experiment: str = ""
+    needs: str = ""
+    any_size: bool = False
+    direction: bool = False
+    no_effect: float = nan
+    formulas: Mapping[str, float] = field(default_factory=dict)
+
+    def agrees(self, value: float) -> bool:
+        """Whether a value is within the tolerance; NaN never is."""
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Our number for a claim, and how it came to be.
+
+    Attributes:
+        value: in the claim's unit; NaN if the runs give none.
+        fidelity: of the runs.
+        runs: ids of the runs.
+        low: lower end of the interval; NaN without one.
+        high: upper end of the interval.
+        papers_size: whether model, K and M are the paper's.
+        setting: what the paper does not print, where it was varied.
+        others: the value under each other such setting.
+        fitted: which setting was inferred from the claim's own number; empty if none was.
+        why: why there is no value.
+    """
+
+    value: float
+    fidelity: Fidelity
+    runs: tuple[str, ...]
+    low: float = nan
+    high: float = nan
+    papers_size: bool = False
+    setting: str = ""
+    others: Mapping[str, float] = field(default_factory=dict)
+    fitted: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of `WORDS`, and what it rests on."""
+
+    word: Word
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.why})" if self.why else self.word
+
+
+def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
+    """The verdict on a claim; the module says what each word means."""
+    if evidence is None:
+        return Verdict("not tested here", claim.needs or f"no result of {claim.experiment}")
+    if isnan(evidence.value):
+        return Verdict("not tested here", evidence.why or "the runs give no number")
+    at_size = claim.any_size or evidence.papers_size
+    if not at_size and not claim.direction:
+        return Verdict("not tested here", "our models are smaller")
+    if claim.direction and evidence.fidelity == "measured":
+        return _direction(claim, evidence, at_size=at_size)
+
+    values = {evidence.setting: evidence.value}
+    values |= {name: value for name, value in evidence.others.items() if not isnan(value)}
+    agreeing = [name for name, value in values.items() if claim.agrees(value)]
+    if not agreeing:
+        return Verdict("not reproduced", _formulas(claim, "but"))
+    if len(agreeing) < len(values):
+        return _depends(evidence, agreeing)
+    if evidence.fitted:
+        return Verdict("fitted", evidence.fitted)
+    if claim.agrees(claim.no_effect):
+        return Verdict("not tested here", f"the tolerance holds {claim.no_effect:g}, no effect")
+    if not at_size:
+        return Verdict("trend", "smaller models")
+    if evidence.fidelity in ("measured", "counted"):
+        return Verdict("reproduced")
+    return Verdict("consistent", _formulas(claim, "as"))
+
+
+def _depends(evidence: Evidence, agreeing: list[str]) -> Verdict:
+    """The verdict where the number comes out under some unprinted settings only.
+
+    If that is one setting alone, and not the one that was chosen beforehand, it can only be chosen
+    because it gives the number.
+    """
+    if len(agreeing) == 1 and evidence.setting not in agreeing:
+        return Verdict("fitted", f"only with {agreeing[0]}")
+    return Verdict("not identified", f"with {' or '.join(agreeing)}, not with others")
+
+
+def _direction(claim: Claim, evidence: Evidence, *, at_size: bool) -> Verdict:
+    """The verdict on a direction that was measured: the whole interval has to agree."""
+    if isnan(evidence.low) or isnan(evidence.high):
+        return Verdict("not tested here", "too few rounds or seeds for an interval")
+    if claim.agrees(evidence.low) and claim.agrees(evidence.high):
+        return Verdict("reproduced") if at_size else Verdict("trend", "smaller models")
+    opposite = evidence.high < claim.low or evidence.low > claim.high
+    size = "" if at_size else ", smaller models"
+    return Verdict("not reproduced", f"{'reversed' if opposite else 'not shown'}{size}")
+
+
+def _formulas(claim: Claim, link: str) -> str:
+    """`as the textbook is`: the formulas that agree with the claim, too; empty if none does."""
+    names = [name for name, value in claim.formulas.items() if claim.agrees(value)]
+    return f"{link} {' and '.join(names)} would be" if names else ""
+
+
+def within(value: float, share: float) -> tuple[float, float]:
+    """The ends of a tolerance that is a share of a printed value."""
+    return value * (1 - share), value * (1 + share)
+
+
+def above(limit: float) -> tuple[float, float]:
+    """The ends of a tolerance that any greater value is in."""
+    return limit, inf
+
+
+def at_most(limit: float) -> tuple[float, float]:
+    """The ends of a tolerance that any smaller value is in."""
+    return -inf, limit
