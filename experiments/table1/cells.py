@@ -104,7 +104,7 @@ def varied(results: Results) -> Table:
         text = largest_size(fit)
         if fit.largest:
             text += f": {short(fit.largest.parameters)}"
-        sizes.setdefault((fit.model, _setting(fit)), {})[spec.K] = text
+        sizes.setdefault((fit.model, setting_name(fit)), {})[spec.K] = text
     lines = [Varied(model, setting, by_k) for (model, setting), by_k in sizes.items()]
     columns: list[Column[Varied]] = [
         Column("model", lambda line: plain(model_name(line.model))),
@@ -125,7 +125,7 @@ def _varied_size(K: int, line: Varied) -> Cell:
     return plain(line.sizes.get(K, EMPTY))
 
 
-def _setting(fit: Fit) -> str:
+def setting_name(fit: Fit) -> str:
     """`N=32, M=32`, `N=8, Naive-1`, `N=32, M=16, one slot, decimal GB`."""
     spec = fit.spec
     parts = [f"N={spec.N}", "Naive-1" if fit.naive else f"M={spec.M}"]

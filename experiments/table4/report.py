@@ -78,7 +78,7 @@ def on_digits(results: Results) -> Table:
     done = rows_of(results, experiment=NAME, status="done", group="digits")
     lines: list[Line] = []
     for place in dict.fromkeys(run.place for run in done):
-        lines += _lines(results, matching(done, place=place))
+        lines += lines_of(results, matching(done, place=place))
     columns: list[Column[Line]] = [
         Column("task", lambda line: plain(line.task)),
         Column(
@@ -126,7 +126,7 @@ def on_digits(results: Results) -> Table:
     return declared(NAME, title, note, lines, columns, NAME)
 
 
-def _lines(results: Results, runs: list[Run]) -> list[Line]:
+def lines_of(results: Results, runs: list[Run]) -> list[Line]:
     """The pretraining, every task, and all tasks together, at one place."""
     at = where(results, runs[0])
     pretrained: dict[int, float] = {}  # seed -> accuracy; every task begins with the same weights
@@ -196,10 +196,7 @@ def of_paper(results: Results) -> Table:
         return Cell(row.previous_best, f"{row.previous_best:.1f}{' *' if row.starred else ''}")
 
     def ours(row: Accuracy) -> Cell:
-        if row.dataset == PRETRAINING:
-            # One pretraining serves all data sets and seeds.
-            return _percent([accuracy(run, "pretraining accuracy") for run in done[:1]])
-        return _percent([accuracy(run) for run in matching(done, group=TRANSFER[row.dataset])])
+        return _percent(on_paper_data(done, row.dataset))
 
     columns: list[Column[Accuracy]] = [
         Column("data set", lambda row: plain(row.dataset)),
@@ -219,6 +216,14 @@ def of_paper(results: Results) -> Table:
     )
     title = "The paper's Table 4 (v5; Table 5 at NeurIPS)"
     return declared("table4_paper", title, note, table4(), columns, NAME, folded=True)
+
+
+def on_paper_data(done: list[Run], dataset: str) -> list[float]:
+    """Accuracy on a data set of the paper, of each seed, from finished runs of scale paper."""
+    if dataset == PRETRAINING:
+        # One pretraining serves all data sets and seeds.
+        return [accuracy(run, "pretraining accuracy") for run in done[:1]]
+    return [accuracy(run) for run in matching(done, group=TRANSFER[dataset])]
 
 
 def _percent(shares: list[float], form: str = ".1f") -> Cell:

@@ -78,7 +78,12 @@ class Claim:
     formulas: Mapping[str, float] = field(default_factory=dict)
 
     def agrees(self, value: float) -> bool:
-        """Whether a value is within the tolerance; NaN never is."""
+        """Whether a value is within the tolerance; NaN never is.
+
+        A direction's end is no effect at all, so it is outside.
+        """
+        if self.direction:
+            return self.low < value < self.high
         return self.low <= value <= self.high
 
 
@@ -113,13 +118,26 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of `WORDS`, and what it rests on."""
+    """One of `WORDS`, and what it rests on.
+
+    Attributes:
+        word: the verdict.
+        why: in a few words; empty where the word says it all.
+        smaller: whether it is about models that are smaller than the paper's. Such a "not
+            reproduced" does not say that the effect is absent at the paper's size.
+    """
 
     word: Word
     why: str = ""
+    smaller: bool = False
+
+    @property
+    def label(self) -> str:
+        """The word, and at which size if that is not the paper's."""
+        return f"{self.word} (smaller models)" if self.smaller else self.word
 
     def __str__(self) -> str:
-        return f"{self.word} ({self.why})" if self.why else self.word
+        return f"{self.label}: {self.why}" if self.why else self.label
 
 
 def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
@@ -138,18 +156,18 @@ def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
     values |= {name: value for name, value in evidence.others.items() if not isnan(value)}
     agreeing = [name for name, value in values.items() if claim.agrees(value)]
     if not agreeing:
-        return Verdict("not reproduced", _formulas(claim, "but"))
+        return Verdict("not reproduced", _formulas(claim, also=False))
     if len(agreeing) < len(values):
         return _depends(evidence, agreeing)
     if evidence.fitted:
         return Verdict("fitted", evidence.fitted)
     if claim.agrees(claim.no_effect):
-        return Verdict("not tested here", f"the tolerance holds {claim.no_effect:g}, no effect")
+        return Verdict("not tested here", f"{claim.no_effect:g}, no effect, would agree too")
     if not at_size:
-        return Verdict("trend", "smaller models")
+        return Verdict("trend", smaller=True)
     if evidence.fidelity in ("measured", "counted"):
         return Verdict("reproduced")
-    return Verdict("consistent", _formulas(claim, "as"))
+    return Verdict("consistent", _formulas(claim, also=True))
 
 
 def _depends(evidence: Evidence, agreeing: list[str]) -> Verdict:
@@ -159,8 +177,8 @@ def _depends(evidence: Evidence, agreeing: list[str]) -> Verdict:
     because it gives the number.
     """
     if len(agreeing) == 1 and evidence.setting not in agreeing:
-        return Verdict("fitted", f"only with {agreeing[0]}")
-    return Verdict("not identified", f"with {' or '.join(agreeing)}, not with others")
+        return Verdict("fitted", f"comes out only with {agreeing[0]}")
+    return Verdict("not identified", f"comes out with {'; '.join(agreeing)}")
 
 
 def _direction(claim: Claim, evidence: Evidence, *, at_size: bool) -> Verdict:
@@ -168,16 +186,18 @@ def _direction(claim: Claim, evidence: Evidence, *, at_size: bool) -> Verdict:
     if isnan(evidence.low) or isnan(evidence.high):
         return Verdict("not tested here", "too few rounds or seeds for an interval")
     if claim.agrees(evidence.low) and claim.agrees(evidence.high):
-        return Verdict("reproduced") if at_size else Verdict("trend", "smaller models")
+        return Verdict("reproduced") if at_size else Verdict("trend", smaller=True)
     opposite = evidence.high < claim.low or evidence.low > claim.high
-    size = "" if at_size else ", smaller models"
-    return Verdict("not reproduced", f"{'reversed' if opposite else 'not shown'}{size}")
+    why = "reversed" if opposite else "no direction shown"
+    return Verdict("not reproduced", why, smaller=not at_size)
 
 
-def _formulas(claim: Claim, link: str) -> str:
-    """`as the textbook is`: the formulas that agree with the claim, too; empty if none does."""
+def _formulas(claim: Claim, *, also: bool) -> str:
+    """`the textbook agrees too`: the formulas that agree with the claim; empty if none does."""
     names = [name for name, value in claim.formulas.items() if claim.agrees(value)]
-    return f"{link} {' and '.join(names)} would be" if names else ""
+    if not names:
+        return ""
+    return f"{' and '.join(names)} {'agrees' if len(names) == 1 else 'agree'}{' too' * also}"
 
 
 def within(value: float, share: float) -> tuple[float, float]:
@@ -186,7 +206,7 @@ def within(value: float, share: float) -> tuple[float, float]:
 
 
 def above(limit: float) -> tuple[float, float]:
-    """The ends of a tolerance that any greater value is in."""
+    """The ends of a direction: any greater value is in."""
     return limit, inf
 
 

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from rich.console import Console
 
 from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
-from repro.harness import bundle
+from repro.harness import bundle, terminal
 from repro.harness.pack import pack, unpack
 from repro.harness.results import check_folder
-from repro.report import page, stamp
+from repro.report import page, stamp, verdicts
+
+WIDTH = 100  # characters of the table of verdicts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +49,25 @@ def main(arguments: list[str]) -> int:
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
     check_folder(options.results)
-    if stamp.is_current(options.results, options.plots):
-        print(f"{options.plots / 'report.html'} is up to date")
-    else:
-        print(f"wrote {page.write(options.results, options.plots)}")
+    up_to_date = stamp.is_current(options.results, options.plots)
+    if not up_to_date:
+        page.write(options.results, options.plots)
         stamp.put(options.results, options.plots)
+    say_verdicts(options.plots)
+    done = "up to date" if up_to_date else "written"
+    print(f"open {options.plots / 'report.html'} ({done}); every claim: {options.plots}/claims.md")
     return 0
+
+
+def say_verdicts(plots: Path) -> None:
+    """One row for each exhibit of the paper; nothing if no result stands beside its numbers."""
+    rows = verdicts.written_rows(plots)
+    if not rows:
+        return
+    columns = ("exhibit", "paper", "ours", "verdict")
+    cells = [(row.exhibit, row.paper, row.ours, row.verdict) for row in rows]
+    table = terminal.table_of(columns, cells, left=columns, wrapped=columns[3:])
+    Console(width=WIDTH, highlight=False).print(table)
 
 
 def _with_bundles(options: ReportOptions) -> int:

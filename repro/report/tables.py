@@ -8,6 +8,7 @@ from pandas import DataFrame
 
 from repro.harness.results import COLUMNS, SETTINGS, Results, Run
 from repro.paper import theory
+from repro.report import verdicts
 from repro.report.compare import (
     Setting,
     fidelities,
@@ -46,6 +47,7 @@ def all_tables(results: Results) -> list[Table]:
     with_memory = [run for run in timed if run.peak_gib_per_stage]
     tables += [memory(results, fidelity) for fidelity in fidelities(with_memory)]
     tables.append(runs(results))
+    tables += verdicts.tables(results)
     tables = [with_provenance(results, table) for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is three files of that name
     return tables

@@ -1,0 +1,44 @@
+"""Ours for the claims about Table 4."""
+
+from experiments.table4.report import HELPS, WORSE, Line, lines_of, on_paper_data
+from experiments.table4.runs import LEAST_HELPED, NAME
+from repro.claims.cells import cell_id
+from repro.claims.claim import Evidence
+from repro.harness.results import Results
+from repro.harness.statistics import mean_interval
+from repro.paper import table4
+from repro.report.compare import matching, rows_of
+
+
+def evidence(results: Results) -> dict[str, Evidence]:
+    """Claim id -> ours: accuracies where the paper's data were trained on, and the direction."""
+    ours: dict[str, Evidence] = {}
+    at_size = rows_of(results, experiment=NAME, status="done", scale="paper")
+    for row in table4():
+        shares = on_paper_data(at_size, row.dataset)
+        if shares:
+            mean, low, high = (100 * value for value in mean_interval(shares))
+            runs = tuple(run.id for run in at_size)
+            ours[cell_id(NAME, row.dataset)] = Evidence(
+                mean, "measured", runs, low, high, papers_size=True
+            )
+    digits = rows_of(results, experiment=NAME, status="done", group="digits")
+    for place in dict.fromkeys(run.place for run in digits):
+        lines = [
+            line for line in lines_of(results, matching(digits, place=place)) if line.differences
+        ]
+        if lines:
+            ours["table4/transfer"] = _decisive(lines)
+    return ours
+
+
+def _decisive(lines: list[Line]) -> Evidence:
+    """The task that decides: one that is worse, else the last of those that have to be helped."""
+    ordered = sorted(lines, key=lambda line: mean_interval(line.differences)[1], reverse=True)
+    worse = [line for line in ordered if line.verdict == WORSE]
+    helped = [line for line in ordered if line.verdict == HELPS]
+    undecided = [line for line in ordered if line not in helped]
+    enough = len(helped) >= LEAST_HELPED
+    line = worse[-1] if worse else helped[-1] if enough else undecided[0]
+    mean, low, high = (100 * value for value in mean_interval(line.differences))
+    return Evidence(mean, "measured", tuple(run.id for run in line.runs), low, high)

@@ -1,0 +1,181 @@
+"""The verdicts of recorded results: golden rows, tampered data, and the committed reference."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded import changed_runs
+
+from repro.claims.all_claims import all_claims
+from repro.claims.claim import WORDS
+from repro.harness.results import Results, Run, load
+from repro.report.verdicts import (
+    EXHIBITS,
+    Judged,
+    judged_claims,
+    tables,
+    verdict_rows,
+    written_rows,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Results:
+    return load(ROOT / "results/reference")
+
+
+@pytest.fixture(scope="module")
+def judged(reference: Results) -> dict[str, Judged]:
+    return {each.claim.id: each for each in judged_claims(reference)}
+
+
+def test_golden_rows_of_a_tiny_recorded_set(modelled):
+    rows = {row.exhibit: row for row in verdict_rows(modelled)}
+    assert len(rows) == len(EXHIBITS) <= 15
+    assert rows["Table 2, Transformer"].__dict__ == {
+        "exhibit": "Table 2, Transformer",
+        "claim": "throughput at K=8, M=32 over K=2, M=1",
+        "paper": "6.3",
+        "ours": "16.8",
+        "fidelity": "simulated",
+        "verdict": "8 of 8 not reproduced",
+    }
+    assert rows["Table 3, slow links"].verdict == "4 of 4 not tested here"
+    assert rows["Table 3, slow links"].fidelity == "nothing"
+
+
+def test_golden_verdicts_of_a_tiny_recorded_set(modelled):
+    found = {each.claim.id: str(each.verdict) for each in judged_claims(modelled)}
+    assert found["table2/amoebanet-d/K=8 over K=2"] == "consistent"
+    assert found["table2/amoebanet-d/K=8/M=1"] == "not reproduced"
+    assert found["table2/transformer/K=2/M=4"] == "not reproduced: the textbook's formula agrees"
+    assert found["table2/transformer/K=2/M=1"] == (
+        "not tested here: the cell that the others are divided by"
+    )
+
+
+def test_what_was_not_run_names_its_command(modelled):
+    (claim,) = [each for each in judged_claims(modelled) if each.claim.id == "breakdown/recompute"]
+    assert str(claim.verdict) == "not tested here: no result: ./run_all.sh breakdown"
+
+
+def test_nothing_is_said_without_results(nothing):
+    assert tables(nothing) == []
+
+
+def test_no_claim_of_the_reference_lacks_a_verdict(judged):
+    assert list(judged) == [claim.id for claim in all_claims()]
+    for each in judged.values():
+        assert each.verdict.word in WORDS
+        assert (each.verdict.word == "not tested here") <= bool(each.verdict.why)
+        if each.evidence is not None:
+            assert each.evidence.runs, each.claim.id
+
+
+def test_reproduced_needs_a_measured_or_counted_number(judged):
+    reproduced = [each for each in judged.values() if each.verdict.word == "reproduced"]
+    assert reproduced
+    assert {each.evidence.fidelity for each in reproduced if each.evidence} <= {
+        "measured",
+        "counted",
+    }
+
+
+def of_round(run: Run, **changed: Any) -> Run:
+    """The run with fields of its records changed."""
+    rounds = [
+        replace(round_, record=round_.record.model_copy(update=changed)) for round_ in run.rounds
+    ]
+    return replace(run, rounds=tuple(rounds))
+
+
+def record_of(run: Run) -> Any:
+    """The newest record, of whatever task."""
+    return run.rounds[-1].record
+
+
+def slower(run: Run) -> Run:
+    return of_round(run, step_s=[2 * seconds for seconds in record_of(run).step_s])
+
+
+def fewer_parameters(run: Run) -> Run:
+    fit = record_of(run).fit
+    name = "largest" if fit.largest else "next"
+    cut = getattr(fit, name)
+    half = cut.model_copy(update={"parameters": cut.parameters // 2})
+    return of_round(run, fit=fit.model_copy(update={name: half}))
+
+
+def another_digest(run: Run) -> Run:
+    return of_round(run, digest=run.id)
+
+
+def reversed_accuracy(run: Run) -> Run:
+    return of_round(run, metrics={"accuracy": 1 - record_of(run).metrics["accuracy"]})
+
+
+def no_bubble(run: Run) -> Run:
+    return of_round(run, breakdown=record_of(run).breakdown | {"bubble": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("claim", "tamper", "word"),
+    [
+        ("table1/transformer/Pipeline-8/parameters", fewer_parameters, "not reproduced"),
+        ("table3/amoebanet-d/K=8/M=32", slower, "not reproduced"),
+        ("consistency/translation", another_digest, "not reproduced"),
+        ("figure1a/exponent", reversed_accuracy, "not reproduced"),
+        ("breakdown/bubble", no_bubble, "not reproduced"),
+    ],
+    ids=["counted", "simulated", "measured", "trend", "fitted"],
+)
+def test_tampered_data_change_the_verdict(
+    reference: Results,
+    judged: dict[str, Judged],
+    claim: str,
+    tamper: Callable[[Run], Run],
+    word: str,
+):
+    before = judged[claim]
+    assert before.verdict.word != word
+    assert before.evidence is not None
+    # The first run only: of a ratio that is the run itself and not its baseline.
+    runs = before.evidence.runs if tamper is reversed_accuracy else before.evidence.runs[:1]
+    experiment = before.claim.experiment
+    tampered = changed_runs(
+        reference,
+        lambda run: tamper(run) if run.id in runs and run.experiment == experiment else run,
+    )
+    (after,) = [each for each in judged_claims(tampered) if each.claim.id == claim]
+    assert after.verdict.word == word
+
+
+def test_the_same_results_give_the_same_bytes(reference):
+    first, second = (
+        [(table.csv(), table.markdown(), table.html()) for table in tables(reference)]
+        for _ in range(2)
+    )
+    assert first == second
+
+
+def test_the_terminal_shows_what_was_written(reference, tmp_path, capsys):
+    from repro.cli.report import WIDTH, say_verdicts
+
+    for table in tables(reference):
+        table.write(tmp_path)
+    assert written_rows(tmp_path) == verdict_rows(reference)
+    say_verdicts(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= WIDTH for line in lines)
+    assert sum(not line.startswith(" ") for line in lines) == len(EXHIBITS) + 1  # and the head
+
+
+def test_the_readme_shows_the_verdicts_of_the_reference():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    written = (ROOT / "plots/reference/verdicts.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in written.splitlines() if line.startswith("|"))
+    assert table in readme, "copy the table of plots/reference/verdicts.md into the README"
