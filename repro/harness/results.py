@@ -40,6 +40,9 @@ SETTINGS = (
     "figures",
     "memory",
     "stretch",
+    "stages_per_rank",
+    "tensor_parallel",
+    "zero",
 )
 
 
