@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
+from repro.claims.cells import SHARE
 from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
@@ -24,7 +25,7 @@ from repro.report.style import PART_NAMES, PARTS, grid, model_name
 from repro.report.table import EMPTY, NOT_RUN, Table
 
 FOLDED = ("breakdown_points*",)
-CLOSE = 0.02  # of the step: as near as a share has to be for "consistent"
+CLOSE = SHARE / 100  # of the step: as near as a share has to be for "consistent"
 PIE = {slice_.part: slice_.percent / 100 for slice_ in paper_breakdown()}
 LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
 # the pie's, then ours

@@ -12,6 +12,8 @@ from experiments.bubble.points import (
     step_over,
 )
 from experiments.bubble.runs import NAME
+from repro.claims.sentences import NEGLIGIBLE as NEGLIGIBLE_PERCENT
+from repro.claims.sentences import ROUNDING
 from repro.harness.results import Results, Run
 from repro.paper import Utilisation, theory, utilisation
 from repro.report.compare import beside_paper, rows_of, where
@@ -19,9 +21,7 @@ from repro.report.grid import Cell, Column, Grid, amount, declared, plain, quoti
 from repro.report.table import EMPTY, Table
 
 FOLDED = ("bubble_points*",)
-# of K x step: our reading of "negligible", which the paper does not put in numbers
-NEGLIGIBLE = 0.05
-ROUNDING = 1.0  # points that a printed utilisation may be off its own formula
+NEGLIGIBLE = NEGLIGIBLE_PERCENT / 100  # of K x step
 _STAGES = (
     "Simulated and emulated stages are equal, with F:R:B = 1:1:2; the measured Transformer's are "
     "not quite."

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import nan
 
 from experiments.table2.runs import CUTS, NAME, TPUS
+from repro.claims.cells import CELL
 from repro.harness.results import Results, Run
 from repro.harness.schema import Modelled
 from repro.harness.sizes import MODELLED_AMOEBANET, MODELLED_TRANSFORMER, NARROW
@@ -17,7 +18,7 @@ from repro.report.style import model_name
 
 MODELS = tuple(TPUS)
 SIZES = {"amoebanet-d": MODELLED_AMOEBANET["paper"], "transformer": MODELLED_TRANSFORMER["paper"]}
-TOLERANCE = 0.10  # of a quoted ratio: within it a prediction is consistent
+TOLERANCE = CELL  # of a quoted ratio: within it a prediction is consistent
 # Groups that change more than K and M from cell to cell, or how layers are cut.
 VARIED = ("-by-memory", *(f"-{name}" for name in CUTS))
 # Causes that a simulated step is put together from, one after the other -> their names in tables.

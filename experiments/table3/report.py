@@ -21,6 +21,7 @@ from experiments.table3.series import (
     throttled,
     title_of,
 )
+from repro.claims.cells import CELL
 from repro.gpipe.partition.layer_profile import LinkSpeed
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
@@ -33,7 +34,7 @@ from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 
 FOLDED = ("table3_points*",)
-TOLERANCE = 0.1  # of a ratio, for "reproduced" and "consistent"
+TOLERANCE = CELL  # of a ratio, for "reproduced" and "consistent"
 STAGES: Column[Line] = Column("K", lambda line: plain(line.K))
 
 

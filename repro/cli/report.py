@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         stamp.put(options.results, options.plots)
     say_verdicts(options.plots)
     done = "up to date" if up_to_date else "written"
-    print(f"open {options.plots / 'report.html'} ({done}); every claim: {options.plots}/claims.md")
+    print(f"open {options.plots / 'report.html'} ({done})")
     return 0
 
 
@@ -68,6 +68,7 @@ def say_verdicts(plots: Path) -> None:
     cells = [(row.exhibit, row.paper, row.ours, row.verdict) for row in rows]
     table = terminal.table_of(columns, cells, left=columns, wrapped=columns[3:])
     Console(width=WIDTH, highlight=False).print(table)
+    print(f"every claim: {plots / 'claims.md'}; the paper against itself: {plots / 'audit.md'}")
 
 
 def _with_bundles(options: ReportOptions) -> int:

@@ -19,7 +19,6 @@ from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import MARKERS
 from repro.report.table import EMPTY, Table
 
-NOTHING = "nothing"  # fidelity of a row without evidence
 PARTS = ("computation", "recompute", "imbalance", "bubble", "setup", "update")
 
 
@@ -41,7 +40,7 @@ class VerdictRow:
         claim: what is held against it.
         paper: what the paper has.
         ours: the same of ours.
-        fidelity: how ours is known.
+        fidelity: how ours is known; `-` where nothing was run.
         verdict: of the claims of this row, counted where they differ.
     """
 
@@ -206,7 +205,7 @@ def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
                 exhibit.claim,
                 _joined([_printed(judged.claim) for judged in shown]),
                 _joined([_our_amount(judged) for judged in shown]),
-                ", ".join(word for word in MARKERS if word in known) or NOTHING,
+                ", ".join(word for word in MARKERS if word in known) or EMPTY,
                 verdict_text(counted),
             )
         )
