@@ -157,16 +157,20 @@ EXHIBITS = (
 )
 
 
-def judged_claims(results: Results) -> list[Judged]:
-    """Every claim with its verdict; tiny runs are never held against one."""
+def evidence_of(results: Results) -> dict[str, Evidence]:
+    """Claim id -> our number, of every experiment that has results beside the paper's."""
     compared = without_tiny(results)
     evidence: dict[str, Evidence] = {}
     for name in dict.fromkeys(claim.experiment for claim in all_claims() if claim.experiment):
         module = claims_of(name)
         if module is not None and beside_paper(compared, name):
             evidence |= module.evidence(compared)
-    unknown = evidence.keys() - {claim.id for claim in all_claims()}
-    assert not unknown, unknown
+    return evidence
+
+
+def judged_claims(results: Results) -> list[Judged]:
+    """Every claim with its verdict; tiny runs are never held against one."""
+    evidence = evidence_of(results)
     made = []
     for claim in all_claims():
         ours = evidence.get(claim.id)
@@ -213,14 +217,14 @@ def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
 
 
 def verdict_text(claims: Sequence[Judged]) -> str:
-    """`3 of 4 consistent, 1 not reproduced`; the whole verdict where there is one claim."""
+    """`3 of 4 consistent, 1 not reproduced`; with its reason where there is one claim."""
     if len(claims) == 1:
         return str(claims[0].verdict)
     ordered = sorted(claims, key=lambda judged: WORDS.index(judged.verdict.word))
     counts = Counter(judged.verdict.label for judged in ordered)
-    first, *rest = [f"{count} of {len(claims)} {label}" for label, count in counts.items()]
-    rest = [text.replace(f" of {len(claims)}", "", 1) for text in rest]
-    return ", ".join([first, *rest])
+    (label, count), *rest = counts.items()
+    texts = [f"{count} of {len(claims)} {label}", *(f"{count} {label}" for label, count in rest)]
+    return ", ".join(texts)
 
 
 def tables(results: Results) -> list[Table]:

@@ -14,6 +14,7 @@ from repro.harness.results import Results, Run, load
 from repro.report.verdicts import (
     EXHIBITS,
     Judged,
+    evidence_of,
     judged_claims,
     tables,
     verdict_rows,
@@ -65,6 +66,10 @@ def test_what_was_not_run_names_its_command(modelled):
 
 def test_nothing_is_said_without_results(nothing):
     assert tables(nothing) == []
+
+
+def test_every_number_of_ours_belongs_to_a_claim(reference):
+    assert evidence_of(reference).keys() <= {claim.id for claim in all_claims()}
 
 
 def test_no_claim_of_the_reference_lacks_a_verdict(judged):
