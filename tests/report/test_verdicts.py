@@ -175,7 +175,7 @@ def test_the_terminal_shows_what_was_written(reference, tmp_path, capsys):
     assert written_rows(tmp_path) == verdict_rows(reference)
     say_verdicts(tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    *table, paths = lines  # a path may be longer
+    *table, _paths = lines  # a path may be longer
     assert all(len(line) <= WIDTH for line in table)
     assert sum(not line.startswith(" ") for line in lines) == len(EXHIBITS) + 2  # head and paths
 
