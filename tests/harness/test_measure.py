@@ -51,6 +51,7 @@ def test_a_peer_is_asked_for_its_loss(monkeypatch: pytest.MonkeyPatch, first: in
             train_step=lambda *_, **__: StepResult(next(steps), 0.0, 1.0),
             gather=lambda value: [value],
             peak_bytes=lambda *_: None,
+            sent_bytes=lambda *_: None,
             close=lambda: None,
         )
 
