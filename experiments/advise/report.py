@@ -68,13 +68,11 @@ class Verdict:
     """The plans of one place: the advised one, and the fastest of the measured ones.
 
     Attributes:
-        results: that hold both.
         plans: all that were measured and predicted.
         advised: has the shortest predicted step.
         best: has the shortest measured step.
     """
 
-    results: Results
     plans: list[Judged]
     advised: Judged
     best: Judged
@@ -183,7 +181,6 @@ def verdict_table(results: Results, plans: list[Judged]) -> Table:
             places.setdefault(plan.run.place, []).append(plan)
     verdicts = [
         Verdict(
-            results,
             here,
             min(here, key=lambda plan: plan.predicted_s),
             min(here, key=lambda plan: plan.run.step_s),

@@ -10,7 +10,7 @@ from repro.harness.results import Results
 from repro.paper import theory
 from repro.report.compare import rows_of
 
-FIGURE2 = {"K": 4, "M": 4}
+FIGURE2 = {"K": 4, "M": 4, "schedule": "gpipe"}
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
@@ -26,17 +26,17 @@ def evidence(results: Results) -> dict[str, Evidence]:
         idle = 100 * run.bubble_idle_over_total
         plain = 100 * theory.bubble_over_total(point.K, point.M)
         for name, value in (("negligible", idle), ("below theory", idle - plain)):
-            found = Evidence(value, "simulated", (run.id,))
-            ours.setdefault(cell_id(NAME, f"K={point.K}", name), found)
+            claim = cell_id(NAME, f"K={point.K}", name)
+            ours.setdefault(claim, Evidence(value, "simulated", (run.id,)))
         if (point.K, point.M) == (4, 16) and waiting is not None and waiting.done:
-            found = Evidence(
+            textbook = Evidence(
                 100 * waiting.bubble_idle_over_total,
                 "simulated",
                 (waiting.id, run.id),
                 setting="recompute after the gradient",
                 others={"early recompute": idle},
             )
-            ours.setdefault("bubble/3 of 19", found)
+            ours.setdefault("bubble/3 of 19", textbook)
     return ours | _order(results)
 
 
@@ -47,16 +47,16 @@ def _order(results: Results) -> dict[str, Evidence]:
             for run in rows_of(
                 results, experiment=experiment, fidelity=fidelity, status="done", **FIGURE2
             ):
-                timeline = results.timeline(run) if run.schedule == "gpipe" else None
+                timeline = results.timeline(run)
                 if timeline is not None:
-                    value = float(out_of_order(timeline))
+                    value = float(out_of_order(timeline, run.M))
                     return {"figure2/order": Evidence(value, fidelity, (run.id,))}
     return {}
 
 
-def out_of_order(timeline: Timeline) -> int:
+def out_of_order(timeline: Timeline, M: int) -> int:
     """Stages whose forwards do not ascend, or whose backwards do not descend after them."""
-    ascending = list(range(FIGURE2["M"]))
+    ascending = list(range(M))
     drawn = [*(("F", i) for i in ascending), *(("B", i) for i in reversed(ascending))]
     count = 0
     for stage in range(timeline.stages):

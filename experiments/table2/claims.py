@@ -106,13 +106,13 @@ def _simulated(
 
 def _measured(results: Results, run: Run, **changed: int) -> Evidence:
     """Throughput over that of the run that differs in K or M, in common rounds."""
-    found = over(results, run, **changed)
+    speedup = over(results, run, **changed)
     base = results.baseline(run, **changed)
     return Evidence(
-        found.value,
+        speedup.value,
         "measured",
         (run.id, base.id) if base else (run.id,),
-        found.low,
-        found.high,
+        speedup.low,
+        speedup.high,
         papers_size=at_papers_size(run),
     )

@@ -31,11 +31,11 @@ def evidence(results: Results) -> dict[str, Evidence]:
                 run = grid.run(fidelity, series, K)
                 if run is None or not run.done:
                     continue
-                found = _over_k2(results, run, base)
+                cell = _over_k2(results, run, base)
                 if bar and fidelity == "simulated":
-                    low, high = bar.ends(found.value)
-                    found = replace(found, low=low, high=high)
-                ours.setdefault(throughput_id(NAME, series.model, K, M), found)
+                    low, high = bar.ends(cell.value)
+                    cell = replace(cell, low=low, high=high)
+                ours.setdefault(throughput_id(NAME, series.model, K, M), cell)
             last = grid.run("simulated", series, KS[-1])
             if last is not None and last.done:
                 ours.setdefault(cell_id(NAME, series.model, "slow links"), _cost_of_links(last))
@@ -44,14 +44,14 @@ def evidence(results: Results) -> dict[str, Evidence]:
 
 def _over_k2(results: Results, run: Run, base: Run) -> Evidence:
     """Throughput over that of K=2; NaN where one of both does not fit its device."""
-    found = over(results, run, K=2)
+    speedup = over(results, run, K=2)
     fitting = fits(run) is not False and fits(base) is not False
     return Evidence(
-        found.value if fitting else nan,
+        speedup.value if fitting else nan,
         "measured" if run.fidelity == "measured" else "simulated",
         (run.id, base.id),
-        found.low,
-        found.high,
+        speedup.low,
+        speedup.high,
         papers_size=True,
         why=NOT_FITTING,
     )

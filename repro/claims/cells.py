@@ -7,7 +7,7 @@ cell, and two points of a share of the step.
 
 from collections.abc import Iterator
 
-from repro.claims.claim import Claim, within
+from repro.claims.claim import Claim, near, within
 from repro.paper import theory
 from repro.paper.numbers import (
     Cell,
@@ -85,7 +85,7 @@ def _table1(size: Size) -> Iterator[Claim]:
         ("parameters", f"parameters of {printed}", size.parameters, "", COUNT),
         (
             "parameter memory",
-            f"12 bytes of each of {printed}",
+            f"parameter memory of {printed}, 12 bytes a parameter",
             size.parameter_memory_gb,
             unit,
             COUNT,
@@ -126,22 +126,26 @@ def _throughput(table: str, cell: Cell) -> Claim:
         experiment="" if is_base else table,
         needs=BASE_CELL if is_base else "",
         no_effect=1.0,
-        formulas={
-            "the textbook's formula": _over_base(cell, base_M, "plain"),
-            "the ideal with early recompute": _over_base(cell, base_M, "early"),
-        },
+        formulas=formulas_over_k2(cell.K, cell.M, base_M),
     )
 
 
-def _over_base(cell: Cell, base_M: int, form: theory.Form) -> float:
-    """A closed form over that of K=2, at one N."""
-    base = theory.speedup_over_k1(2, base_M, form)
-    return theory.speedup_over_k1(cell.K, cell.M, form) / base
+def formulas_over_k2(K: int, M: int, base_M: int) -> dict[str, float]:
+    """Both closed forms of a throughput over that of K=2 and `base_M`, at one N, by name."""
+    forms: dict[str, theory.Form] = {
+        "the textbook's formula": "plain",
+        "the ideal with early recompute": "early",
+    }
+    return {
+        name: theory.speedup_over_k1(K, M, form) / theory.speedup_over_k1(2, base_M, form)
+        for name, form in forms.items()
+    }
 
 
 def _pie() -> Iterator[Claim]:
     """The slices of the step breakdown; its bubble and set-up fix settings of ours."""
     for part in breakdown():
+        low, high = near(part.percent, SHARE)
         yield Claim(
             id=cell_id("breakdown", part.part),
             exhibit="Step breakdown",
@@ -149,8 +153,8 @@ def _pie() -> Iterator[Claim]:
             text=f"{SLICES.get(part.part, part.part)}, share of the step",
             value=part.percent,
             unit="%",
-            low=part.percent - SHARE,
-            high=part.percent + SHARE,
+            low=low,
+            high=high,
             tolerance=SHARE_REASON,
             experiment="breakdown",
             no_effect=0.0,
@@ -159,6 +163,7 @@ def _pie() -> Iterator[Claim]:
 
 def _table4() -> Iterator[Claim]:
     for row in table4():
+        low, high = near(row.accuracy, POINTS)
         yield Claim(
             id=cell_id("table4", row.dataset),
             exhibit="Table 4",
@@ -166,8 +171,8 @@ def _table4() -> Iterator[Claim]:
             text=f"AmoebaNet-B (18, 512), accuracy on {row.dataset}",
             value=row.accuracy,
             unit="%",
-            low=row.accuracy - POINTS,
-            high=row.accuracy + POINTS,
+            low=low,
+            high=high,
             tolerance=POINTS_REASON,
             experiment="table4",
             needs=IMAGENET,
@@ -180,6 +185,7 @@ def _table5() -> Iterator[Claim]:
             ("BLEU", row.bleu, POINTS, POINTS_REASON),
             ("NLL", row.nll, NLL, NLL_REASON),
         ):
+            low, high = near(value, allowed)
             yield Claim(
                 id=cell_id("table5", row.batch_tokens, what),
                 exhibit="Table 5",
@@ -187,8 +193,8 @@ def _table5() -> Iterator[Claim]:
                 text=f"German to English, {row.batch_tokens:,} tokens a batch: {what}",
                 value=value,
                 unit="",
-                low=value - allowed,
-                high=value + allowed,
+                low=low,
+                high=high,
                 tolerance=reason,
                 needs=TRANSLATION,
             )
@@ -200,6 +206,7 @@ def _figure(name: str) -> Iterator[Claim]:
     images = name == "figure1a"
     allowed = POINTS / 100 if images else POINTS
     for point in figure(name):
+        low, high = near(point.y, allowed)
         yield Claim(
             id=cell_id(name, point.series, f"{point.x:g}"),
             exhibit=f"Figure {name.removeprefix('figure')[0]}",
@@ -207,8 +214,8 @@ def _figure(name: str) -> Iterator[Claim]:
             text=f"{point.series}: {y_name} at {point.x:g} ({x_name}), digitised",
             value=point.y,
             unit="",
-            low=point.y - allowed,
-            high=point.y + allowed,
+            low=low,
+            high=high,
             tolerance=POINTS_REASON,
             needs=IMAGENET if images else TRANSLATION,
         )

@@ -1,7 +1,7 @@
 """A claim, what is held against it, and the one rule that gives every verdict.
 
 No verdict is written by hand. A claim says which values count as the printed one, and this is fixed
-before ours are known. `Evidence` says how our value came to be. `judge` gives the verdict:
+before ours is held against it. `Evidence` says how our value came to be. `judge` gives the verdict:
 
 - *reproduced*: measured or counted at the paper's own size, K and M, and within the tolerance.
 - *consistent*: simulated or emulated at the paper's own size, and within the tolerance.
@@ -16,7 +16,7 @@ before ours are known. `Evidence` says how our value came to be. `judge` gives t
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
-from typing import Literal
+from typing import Literal, get_args
 
 Word = Literal[
     "reproduced",
@@ -27,15 +27,7 @@ Word = Literal[
     "not reproduced",
     "not tested here",
 ]
-WORDS: tuple[Word, ...] = (
-    "reproduced",
-    "consistent",
-    "trend",
-    "fitted",
-    "not identified",
-    "not reproduced",
-    "not tested here",
-)
+WORDS: tuple[Word, ...] = get_args(Word)
 Fidelity = Literal["measured", "counted", "emulated", "simulated"]
 
 
@@ -143,7 +135,8 @@ class Verdict:
 def judge(claim: Claim, evidence: Evidence | None) -> Verdict:
     """The verdict on a claim; the module says what each word means."""
     if evidence is None:
-        return Verdict("not tested here", claim.needs or f"no result of {claim.experiment}")
+        command = f"no result: ./run_all.sh {claim.experiment}"
+        return Verdict("not tested here", claim.needs or command)
     if isnan(evidence.value):
         return Verdict("not tested here", evidence.why or "the runs give no number")
     at_size = claim.any_size or evidence.papers_size
@@ -205,11 +198,16 @@ def within(value: float, share: float) -> tuple[float, float]:
     return value * (1 - share), value * (1 + share)
 
 
+def near(value: float, distance: float) -> tuple[float, float]:
+    """The ends of a tolerance that is a distance from a printed value."""
+    return value - distance, value + distance
+
+
 def above(limit: float) -> tuple[float, float]:
     """The ends of a direction: any greater value is in."""
     return limit, inf
 
 
 def at_most(limit: float) -> tuple[float, float]:
-    """The ends of a tolerance that any smaller value is in."""
+    """The ends of a tolerance that any smaller value is in; of a direction without the limit."""
     return -inf, limit

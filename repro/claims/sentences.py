@@ -5,7 +5,7 @@ reason of its tolerance.
 """
 
 from collections.abc import Iterator
-from math import inf, nan
+from math import nan
 
 from repro.claims.cells import (
     CELL,
@@ -17,9 +17,10 @@ from repro.claims.cells import (
     TOLERANCES,
     TRANSLATION,
     cell_id,
+    formulas_over_k2,
     version_of,
 )
-from repro.claims.claim import Claim, above, at_most, within
+from repro.claims.claim import Claim, above, at_most, near, within
 from repro.paper import theory
 from repro.paper.numbers import breakdown, table1_claims, table2, utilisation
 
@@ -49,7 +50,7 @@ def _sizes() -> Iterator[Claim]:
     for row in table1_claims():
         # One unit of the last digit, because the paper cuts digits off as well as it rounds: it
         # prints 542M for 542.7M.
-        unit = 1.0 if row.times == int(row.times) else 0.1
+        low, high = near(row.times, 1.0 if row.times == int(row.times) else 0.1)
         yield Claim(
             id=cell_id("table1", row.model, row.accelerators, "times"),
             exhibit="Table 1",
@@ -60,8 +61,8 @@ def _sizes() -> Iterator[Claim]:
             ),
             value=row.times,
             unit="x",
-            low=row.times - unit,
-            high=row.times + unit,
+            low=low,
+            high=high,
             tolerance="one unit of the last printed digit",
             experiment="table1",
         )
@@ -76,11 +77,6 @@ def _throughput() -> Iterator[Claim]:
         if model == "transformer":
             value, text = 3.5, f'{text} ("3.5x for four times more accelerators")'
         low, high = within(value, CELL)
-        forms: tuple[theory.Form, ...] = ("plain", "early")
-        plain, early = (
-            theory.speedup_over_k1(8, 32, form) / theory.speedup_over_k1(2, 32, form)
-            for form in forms
-        )
         yield Claim(
             id=cell_id("table2", model, "K=8 over K=2"),
             exhibit="Table 2",
@@ -93,10 +89,7 @@ def _throughput() -> Iterator[Claim]:
             tolerance=TOLERANCES[CELL],
             experiment="table2",
             no_effect=1.0,
-            formulas={
-                "the textbook's formula": plain,
-                "the ideal with early recompute": early,
-            },
+            formulas=formulas_over_k2(8, 32, base_M=32),
         )
         low, high = within(1.0, CELL)
         yield Claim(
@@ -154,6 +147,7 @@ def _recompute() -> Iterator[Claim]:
         ("a third", SOURCES, "recompute takes about a third of the running time", 100 / 3),
         ("a quarter", SOURCES, f"recompute takes about 25 %, {quarter}", 25.0),
     ):
+        low, high = near(value, SHARE)
         yield Claim(
             id=cell_id("breakdown", "recompute", name),
             exhibit="Step breakdown",
@@ -161,8 +155,8 @@ def _recompute() -> Iterator[Claim]:
             text=text,
             value=value,
             unit="%",
-            low=value - SHARE,
-            high=value + SHARE,
+            low=low,
+            high=high,
             tolerance=SHARE_REASON,
             experiment="breakdown",
             no_effect=0.0,
@@ -187,6 +181,7 @@ def _bubble() -> Iterator[Claim]:
             experiment="bubble",
             any_size=True,
         )
+        low, high = at_most(0.0)
         yield Claim(
             id=cell_id("bubble", f"K={K}", "below theory"),
             exhibit="Section 3.1",
@@ -194,13 +189,15 @@ def _bubble() -> Iterator[Claim]:
             text=f"the bubble is lower than (K-1)/(M+K-1) (points, K={K}, M={M})",
             value=nan,
             unit="points",
-            low=-inf,
-            high=0.0,
+            low=low,
+            high=high,
             tolerance="below the formula",
             experiment="bubble",
             any_size=True,
+            direction=True,
         )
     value = 100 * theory.bubble_over_total(4, 16)
+    low, high = near(value, ROUNDING)
     yield Claim(
         id="bubble/3 of 19",
         exhibit="Section 2.3",
@@ -208,8 +205,8 @@ def _bubble() -> Iterator[Claim]:
         text="at K=4, M=16 the bubble is 3/19",
         value=value,
         unit="%",
-        low=value - ROUNDING,
-        high=value + ROUNDING,
+        low=low,
+        high=high,
         tolerance="1 point: the source rounds to 16 %",
         experiment="bubble",
         any_size=True,
@@ -371,6 +368,7 @@ def _trainings() -> Iterator[Claim]:
 def _utilisation() -> Iterator[Claim]:
     """A book chapter's points, which its own formula gives or does not: see the audit."""
     for point in utilisation():
+        low, high = near(point.percent, ROUNDING)
         yield Claim(
             id=cell_id("utilisation", f"K={point.K}", f"M={point.M}"),
             exhibit="Section 2.3",
@@ -378,8 +376,8 @@ def _utilisation() -> Iterator[Claim]:
             text=f"utilisation at K={point.K}, M={point.M}",
             value=point.percent,
             unit="%",
-            low=point.percent - ROUNDING,
-            high=point.percent + ROUNDING,
+            low=low,
+            high=high,
             tolerance="1 point: printed without decimals",
             needs="a closed form without runs, held against it by the audit",
         )

@@ -10,9 +10,9 @@ import tyro
 
 from repro.cli.options import parse
 from repro.gpipe.errors import one_of
-from repro.harness.results import check_folder, load
+from repro.harness.results import load_recorded
 
-# What fits on a terminal; --csv has all columns.
+# The columns of most use on a terminal; --csv has all of them.
 _SHOWN = [
     "experiment",
     "run",
@@ -44,8 +44,7 @@ class ResultsOptions:
 def main(arguments: list[str]) -> int:
     """Print the table."""
     options = parse(ResultsOptions, arguments, "repro results")
-    check_folder(options.results)
-    rows = load(options.results).rows
+    rows = load_recorded(options.results).rows
     if options.experiment:
         one_of("experiment", options.experiment, sorted(set(rows["experiment"])))
         rows = rows[rows["experiment"] == options.experiment]

@@ -438,6 +438,24 @@ def check_folder(results: Path) -> None:
         )
 
 
+def load_recorded(results: Path) -> Results:
+    """Everything recorded under a folder, for a command that needs some of it.
+
+    Raises:
+        ValueError: one line, if there is no such folder or nothing is recorded there.
+    """
+    check_folder(results)
+    recorded = load(results)
+    if not recorded.runs:
+        reference = results / "reference"
+        hint = f"; the committed results are in --results {reference}" if reference.is_dir() else ""
+        raise ValueError(
+            f"results = '{results}': nothing is recorded there; measure something first, such as: "
+            f"repro run table2 --scale smoke --results {results}{hint}"
+        )
+    return recorded
+
+
 def load(results: Path) -> Results:
     """Everything recorded under a folder, except under a `reference` folder inside it."""
     unpack(results)

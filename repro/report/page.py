@@ -15,8 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.results import Results, Run, check_folder, load
-from repro.report import figures, gantt, texts
+from repro.harness.results import Results, Run, load, load_recorded
+from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.declared import is_folded
 from repro.report.figures import Drawn
@@ -63,14 +63,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     Raises:
         ValueError: if nothing is recorded in `results_dir`.
     """
-    check_folder(results_dir)
-    results = load(results_dir)
-    if results.rows.empty:
-        raise ValueError(
-            f"results = '{results_dir}': nothing is recorded there; measure something first, such "
-            f"as: repro run table2 --scale smoke --results {results_dir}{_committed(results_dir)}"
-        )
-    return write_loaded(results, plots_dir)
+    return write_loaded(load_recorded(results_dir), plots_dir)
 
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:
@@ -107,16 +100,12 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
 def write_tables(results: Results, plots_dir: Path) -> list[Table]:
     """Write every table of these results, and rounds.csv; returns the tables."""
     tables = all_tables(results)
+    # The command prints this file, so the one of an earlier report must not stay.
+    (plots_dir / verdicts.WRITTEN).unlink(missing_ok=True)
     for table in tables:
         table.write(plots_dir)
     (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
     return tables
-
-
-def _committed(results_dir: Path) -> str:
-    """A hint at the committed results, if they lie in this folder."""
-    reference = results_dir / "reference"
-    return f"; the committed results are in --results {reference}" if reference.is_dir() else ""
 
 
 def _banner(results: Results) -> list[str]:

@@ -3,7 +3,7 @@
 import csv
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from math import isinf, isnan
 from pathlib import Path
@@ -13,13 +13,14 @@ from repro.claims.audit import AuditLine, audit
 from repro.claims.cells import BASE_CELL
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, judge
 from repro.harness.results import Results
+from repro.paper import breakdown
 from repro.report.compare import beside_paper, without_tiny
 from repro.report.declared import claims_of
 from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import MARKERS
 from repro.report.table import EMPTY, Table
 
-PARTS = ("computation", "recompute", "imbalance", "bubble", "setup", "update")
+WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ EXHIBITS = (
         "Step breakdown",
         "computation and recompute, shares of a step",
         ("breakdown/computation", "breakdown/recompute"),
-        tuple(f"breakdown/{part}" for part in PARTS),
+        tuple(f"breakdown/{part.part}" for part in breakdown()),
     ),
     Exhibit(
         "Section 2.3, bubble",
@@ -171,23 +172,18 @@ def evidence_of(results: Results) -> dict[str, Evidence]:
 def judged_claims(results: Results) -> list[Judged]:
     """Every claim with its verdict; tiny runs are never held against one."""
     evidence = evidence_of(results)
-    made = []
-    for claim in all_claims():
-        ours = evidence.get(claim.id)
-        if ours is None and not claim.needs:
-            claim = replace(claim, needs=f"no result: ./run_all.sh {claim.experiment}")
-        made.append(Judged(claim, ours, judge(claim, ours)))
-    return made
+    beside = [(claim, evidence.get(claim.id)) for claim in all_claims()]
+    return [Judged(claim, ours, judge(claim, ours)) for claim, ours in beside]
 
 
 def verdict_rows(results: Results) -> list[VerdictRow]:
-    """One row for each exhibit, at most 15."""
+    """One row for each exhibit, of recorded results."""
     return rows_of_exhibits(judged_claims(results))
 
 
 def written_rows(plots_dir: Path) -> list[VerdictRow]:
-    """The rows of a report that is written; none if it has no verdicts."""
-    path = plots_dir / "verdicts.csv"
+    """The rows that `repro report` wrote into a folder; none if it has no verdicts."""
+    path = plots_dir / WRITTEN
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -195,7 +191,7 @@ def written_rows(plots_dir: Path) -> list[VerdictRow]:
 
 
 def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
-    """The same of claims that are judged."""
+    """One row for each exhibit, of claims that are already judged."""
     rows = []
     for exhibit in EXHIBITS:
         shown = _matching(claims, exhibit.shown)
@@ -247,7 +243,8 @@ def verdicts(claims: Sequence[Judged]) -> Table:
     ]
     note = (
         "Each verdict is computed from the recorded runs by the rule in `repro/claims/claim.py`, "
-        "with tolerances that were fixed before it. The table `claims` has every cell and sentence."
+        "with tolerances that were fixed before ours were compared. The table `claims` has every "
+        "cell and sentence."
     )
     title = "What holds: one line for each exhibit of the paper"
     return declared("verdicts", title, note, rows_of_exhibits(claims), columns, "")
@@ -291,8 +288,8 @@ def audit_table() -> Table:
         Column("agrees", lambda line: plain("yes" if line.agrees else "no")),
     ]
     note = (
-        "Each line holds printed numbers against others, so no result of ours is needed. Figures "
-        "of texts about the paper are theirs."
+        "Each line holds printed numbers against others, so no result of ours is needed. Numbers "
+        "of a text about the paper are quoted from that text."
     )
     title = "Audit: what is printed, and what follows from other printed numbers"
     return declared("audit", title, note, audit(), columns, "", folded=True)
@@ -309,17 +306,17 @@ def _runs(line: Judged) -> Cell:
 
 
 def _joined(texts: list[str]) -> str:
-    """The texts, or the one that all are."""
+    """The texts, or one of them if all are equal."""
     return ", ".join(texts if len(set(texts)) > 1 else texts[:1])
 
 
 def _printed(claim: Claim) -> str:
-    """The printed number, or the limit that a sentence without a number is read as."""
+    """The printed number, or the limit as which a sentence without a number is read."""
     if not isnan(claim.value):
         return _amount(claim, claim.value, digits=4)
     if isinf(claim.high):
         return f"> {_amount(claim, claim.low)}"
-    return f"<= {_amount(claim, claim.high)}"
+    return f"{'<' if claim.direction else '<='} {_amount(claim, claim.high)}"
 
 
 def _our_amount(judged: Judged) -> str:

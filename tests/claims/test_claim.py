@@ -6,7 +6,7 @@ from math import nan
 import pytest
 
 from repro.claims.all_claims import all_claims
-from repro.claims.claim import Claim, Evidence, above, judge, within
+from repro.claims.claim import Claim, Evidence, above, at_most, judge, within
 from repro.paper import breakdown, figure, table1, table2, table3, table4, table5
 
 LOW, HIGH = within(2.0, 0.1)
@@ -31,7 +31,7 @@ SMALL = Evidence(1.0, "measured", ("run",), 0.5, 1.5)
         (replace(OUTSIDE, fitted="by this cell"), "not reproduced"),
         (replace(OURS, papers_size=False), "not tested here: our models are smaller"),
         (replace(OURS, value=nan, why="does not fit"), "not tested here: does not fit"),
-        (None, "not tested here: no result of table9"),
+        (None, "not tested here: no result: ./run_all.sh table9"),
     ],
 )
 def test_a_number_earns(ours, verdict):
@@ -75,6 +75,14 @@ def test_what_the_paper_does_not_print_is_varied(ours, others, verdict):
 )
 def test_a_direction_needs_its_whole_interval(ours, verdict):
     assert str(judge(DIRECTION, ours)) == verdict
+
+
+def test_no_effect_at_all_is_no_direction():
+    low, high = at_most(0.0)
+    lower = replace(CLAIM, value=nan, low=low, high=high, direction=True, any_size=True)
+    simulated = Evidence(-1.0, "simulated", ("run",))
+    assert str(judge(lower, simulated)) == "consistent"
+    assert str(judge(lower, replace(simulated, value=0.0))) == "not reproduced"
 
 
 def test_what_holds_for_every_model_may_be_shown_with_a_small_one():

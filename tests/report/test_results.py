@@ -44,6 +44,14 @@ def test_wrong_names_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "did you mean 'table3'" in capsys.readouterr().err
 
 
+def test_an_empty_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    for more in ([], ["--csv"], ["--experiment", "table3"]):
+        assert main(["results", "--results", str(tmp_path), *more]) == 2
+        error = capsys.readouterr().err
+        assert "nothing is recorded there" in error
+        assert error.count("\n") == 1
+
+
 def test_the_recipes_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     page = (ROOT / "docs/cli.md").read_text("utf-8")
     (recipes,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from recorded import changed_runs
 
+from experiments.bubble.claims import out_of_order
 from repro.claims.all_claims import all_claims
 from repro.claims.claim import WORDS
 from repro.harness.results import Results, Run, load
+from repro.report.page import write_tables
+from repro.report.ratio import ideal
 from repro.report.verdicts import (
     EXHIBITS,
     Judged,
@@ -157,6 +160,20 @@ def test_tampered_data_change_the_verdict(
     )
     (after,) = [each for each in judged_claims(tampered) if each.claim.id == claim]
     assert after.verdict.word == word
+
+
+@pytest.mark.parametrize(("schedule", "stages"), [("gpipe", 0), ("1f1b", 4)])
+def test_stages_in_another_order_than_figure_2_are_counted(schedule: str, stages: int):
+    timeline = ideal(4, 4, schedule, "always")
+    assert timeline is not None
+    assert out_of_order(timeline, 4) == stages
+
+
+def test_a_report_without_verdicts_shows_none_of_an_earlier_one(modelled, nothing, tmp_path):
+    write_tables(modelled, tmp_path)
+    assert written_rows(tmp_path)
+    write_tables(nothing, tmp_path)
+    assert written_rows(tmp_path) == []
 
 
 def test_the_same_results_give_the_same_bytes(reference):
