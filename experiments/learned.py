@@ -1,15 +1,11 @@
 """What trainings recorded, for their reports: metrics, and verdicts on differences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isnan, nan
-from typing import TypeVar
 
 from repro.harness.results import Run
 from repro.harness.schema import LearnRound
 from repro.harness.statistics import mean_interval
-from repro.report.grid import Column, plain
-
-Line = TypeVar("Line")
 
 TREND, NOT_SHOWN, TOO_FEW = "trend", "not shown at this size", "too few seeds"
 REVERSED = "reversed at this size"
@@ -36,10 +32,3 @@ def verdict(differences: Sequence[float]) -> str:
     if high < 0:
         return REVERSED
     return TREND if low > 0 else NOT_SHOWN
-
-
-def place_column(lines: Sequence[Line], where: Callable[[Line], str]) -> list[Column[Line]]:
-    """The column with the place of a line; none if all lines are of the same."""
-    if len({where(line) for line in lines}) < 2:
-        return []
-    return [Column("where", lambda line: plain(where(line)))]

@@ -19,10 +19,10 @@ from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
 from repro.report.compare import beside_paper, fidelities, rows_of, where
-from repro.report.grid import Cell, Column, declared, plain, share
+from repro.report.grid import Cell, Column, declared, plain, share, status_of
 from repro.report.rounds import fits, parts
 from repro.report.style import PART_NAMES, PARTS, grid, model_name
-from repro.report.table import EMPTY, NOT_RUN, Table
+from repro.report.table import EMPTY, Table
 
 FOLDED = ("breakdown_points*",)
 CLOSE = SHARE / 100  # of the step: as near as a share has to be for "consistent"
@@ -70,7 +70,7 @@ def share_of(results: Results, run: Run, part: str) -> Cell:
     cell = share(parts(run).get(part, nan))
     if run.done:
         return cell
-    return replace(cell, text=NOT_RUN if run.status == "planned" else run.status)
+    return replace(cell, text=status_of(run))
 
 
 def by_part(results: Results) -> Table:

@@ -17,7 +17,18 @@ from repro.claims.sentences import ROUNDING
 from repro.harness.results import Results, Run
 from repro.paper import Utilisation, theory, utilisation
 from repro.report.compare import beside_paper, rows_of, where
-from repro.report.grid import Cell, Column, Grid, amount, declared, plain, quotient, share, spread
+from repro.report.grid import (
+    Cell,
+    Column,
+    Grid,
+    amount,
+    declared,
+    place_column,
+    plain,
+    quotient,
+    share,
+    spread,
+)
 from repro.report.table import EMPTY, Table
 
 FOLDED = ("bubble_points*",)
@@ -45,13 +56,11 @@ def idle_of(run: Run) -> Cell:
 
 def coordinates(points: list[Point]) -> list[Column[Point]]:
     """The columns K and M, and before them the place where there are several."""
-    columns: list[Column[Point]] = [
+    return [
+        *place_column(points, lambda point: point.where),
         Column("K", lambda point: plain(point.K)),
         Column("M", lambda point: plain(point.M)),
     ]
-    if len({point.where for point in points}) > 1:
-        columns.insert(0, Column("where", lambda point: plain(point.where)))
-    return columns
 
 
 PLAIN: Column[Point] = Column(

@@ -13,7 +13,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
 from repro.report.compare import matching, rows_of, where
-from repro.report.grid import Cell, Column, declared, estimate, plain
+from repro.report.grid import Cell, Column, declared, estimate, place_column, plain
 from repro.report.style import grid, m_colour, model_name
 from repro.report.table import Table
 
@@ -110,6 +110,7 @@ def tables(results: Results) -> list[Table]:
         return Cell(value, f"{value:.1e}" if value else "0")
 
     columns: list[Column[Comparison]] = [
+        *place_column(lines, lambda line: line.where),
         Column(
             "model", lambda line: Cell(line.model, f"{model_name(line.model)}, {NORMS[line.model]}")
         ),
@@ -128,8 +129,6 @@ def tables(results: Results) -> list[Table]:
         Column("first loss", first_loss),
         Column("verdict", lambda line: plain(verdict(line, lines))),
     ]
-    if len({line.where for line in lines}) > 1:
-        columns.insert(0, Column("where", lambda line: plain(line.where)))
     note = (
         f"Measured against K=1, D=1, M={BASE_M} with the same seed: identical are all losses, "
         "weights and buffers, the relative distance is that of 1,000 weights at the end (mean, "

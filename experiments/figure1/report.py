@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from scipy.stats import linregress, t
 
 from experiments.figure1.runs import IMAGES, NAME, TRANSLATION
-from experiments.learned import NOT_SHOWN, REVERSED, TREND, metric, parameters, place_column
+from experiments.learned import NOT_SHOWN, REVERSED, TREND, metric, parameters
 from experiments.translation import size_of
 from repro.harness.results import Results, Run
 from repro.paper import figure
 from repro.report.compare import beside_paper, matching, rows_of, where
-from repro.report.grid import Cell, Column, amount, declared, estimate, plain, spread
+from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
 from repro.report.style import FIDELITIES, MARKERS, grid, legend, model_name
 from repro.report.table import Table
 

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from experiments.figure3.languages import TIERS, Trained, printed_gain, trained
 from experiments.figure3.runs import DEEP, NAME, WIDE
-from experiments.learned import parameters, place_column, verdict
+from experiments.learned import parameters, verdict
 from experiments.translation import PAPER_SIZES, Size
 from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper import figure
 from repro.report.compare import beside_paper, rows_of
-from repro.report.grid import Cell, Column, amount, declared, estimate, plain, spread
+from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
 from repro.report.style import grid
 from repro.report.table import Table
 

@@ -8,13 +8,11 @@ from experiments.methods.recorded import (
     extra_time,
     method_of,
     recompute_share,
-    status_of,
-    with_place,
 )
 from experiments.methods.runs import NAME, WORK
 from repro.harness.results import Results, Run
 from repro.paper import breakdown as paper_breakdown
-from repro.report.compare import rows_of
+from repro.report.compare import rows_of, where
 from repro.report.grid import (
     Cell,
     Column,
@@ -22,9 +20,11 @@ from repro.report.grid import (
     declared,
     estimate,
     milliseconds,
+    place_column,
     plain,
     share,
     spread,
+    status_of,
 )
 from repro.report.ratio import ideal
 from repro.report.rounds import Spread
@@ -73,7 +73,9 @@ def recomputation(results: Results) -> Table:
         run = line.run
         return milliseconds(run.step_s) if run.done else Cell(text=status_of(run))
 
+    lines = _recomputing(results)
     columns: list[Column[Recomputing]] = [
+        *place_column(lines, lambda line: where(results, line.run)),
         Column("K", lambda line: plain(line.run.K)),
         Column("recomputes", lambda line: plain(line.run.remat.replace("_", " "))),
         Column(("step (ms)", "measured"), step),
@@ -89,8 +91,6 @@ def recomputation(results: Results) -> Table:
         "1:1:2 and free messages."
     )
     title = "What time does recomputation cost, and what memory does it save?"
-    lines = _recomputing(results)
-    with_place(results, lines, columns)
     return declared("methods_recomputation", title, note, lines, columns, NAME)
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import nan
-from typing import TypeVar
 
 from experiments.methods.runs import NAME
 from repro.gpipe.schedule.actions import Schedule
@@ -10,11 +9,9 @@ from repro.harness.results import Results, Run
 from repro.harness.schema import TrainRound
 from repro.harness.statistics import interval
 from repro.methods.named import name_of
-from repro.report.compare import rows_of, where
-from repro.report.grid import Column, plain
+from repro.report.compare import rows_of
 from repro.report.ratio import ITSELF, Ratio
 from repro.report.rounds import Spread
-from repro.report.table import NOT_RUN
 
 RECOMPUTED = {"always": ", recomputes", "except_last": ", recomputes all but the last"}
 
@@ -71,9 +68,6 @@ class Recomputing:
     never: Run | None
 
 
-Line = TypeVar("Line", Compared, Recomputing)
-
-
 def compared(results: Results, group: str) -> list[Compared]:
     """The runs of a group in the order of the plan, each with the one of its model and place."""
     rows = rows_of(results, experiment=NAME, group=group)
@@ -87,18 +81,6 @@ def compared(results: Results, group: str) -> list[Compared]:
 def _work_of(run: Run) -> tuple[object, str]:
     """Equal for runs of the same model at the same place."""
     return run.place, str(sorted(run.spec.model_args.items()))
-
-
-def status_of(run: Run) -> str:
-    """Why a run has no numbers."""
-    return NOT_RUN if run.status == "planned" else run.status
-
-
-def with_place(results: Results, lines: list[Line], columns: list[Column[Line]]) -> None:
-    """Let the first column name where a line was run, if the lines are of several places."""
-    places = {where(results, line.run) for line in lines}
-    if len(places) > 1:
-        columns.insert(0, Column("where", lambda line: plain(where(results, line.run))))
 
 
 def sent_bytes(run: Run) -> float:

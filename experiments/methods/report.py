@@ -17,8 +17,6 @@ from experiments.methods.recorded import (
     sent_bytes,
     staleness,
     stashed_bytes,
-    status_of,
-    with_place,
 )
 from experiments.methods.runs import (
     COUNTED_DEVICES,
@@ -41,7 +39,7 @@ from experiments.methods.volume import (
     sent_by_tensor_parallel,
 )
 from repro.harness.results import Results, Run
-from repro.report.compare import beside_paper, link_name, rows_of
+from repro.report.compare import beside_paper, link_name, rows_of, where
 from repro.report.grid import (
     Cell,
     Column,
@@ -50,10 +48,12 @@ from repro.report.grid import (
     declared,
     estimate,
     milliseconds,
+    place_column,
     plain,
     quotient,
     share,
     spread,
+    status_of,
 )
 from repro.report.ratio import MARKS
 from repro.report.style import model_name
@@ -100,6 +100,7 @@ def side_by_side(results: Results) -> Table:
         return amount(values[-1], 5) if values else Cell()
 
     columns: list[Column[Compared]] = [
+        *place_column(lines, lambda line: where(results, line.run)),
         Column("model", lambda line: plain(model_name(line.run.model))),
         Column("method", lambda line: plain(label_of(line.run))),
         Column("devices", lambda line: plain(line.run.spec.devices)),
@@ -110,7 +111,6 @@ def side_by_side(results: Results) -> Table:
         Column("updates late", oldest),
         Column(("loss", "measured"), last_loss),
     ]
-    with_place(results, lines, columns)
     note = (
         "One device is single without recomputation, in the same round; memory and sent bytes are "
         f"of the device with most of them, the loss of the last step. {MARKS}"
@@ -143,6 +143,7 @@ def shapes(results: Results) -> Table:
     wide = shallow(deep)
     numbers_of_blocks = {args["L"] for args in DEEP.values()}
     columns: list[Column[Compared]] = [
+        *place_column(lines, lambda line: where(results, line.run)),
         Column("Transformer", shape),
         Column("method", lambda line: plain(method_of(line.run))),
         spread(("throughput", "over one device, measured"), partial(throughput, results)),
@@ -150,7 +151,6 @@ def shapes(results: Results) -> Table:
         Column(("sent MiB", "counted"), counted),
         Column(("sent GiB at full size", "counted"), at_full_size),
     ]
-    with_place(results, lines, columns)
     note = (
         "Both shapes have the same number of weights in their blocks; one device is that of the "
         f"same shape. Full size: {COUNTED_DEVICES} devices, N={COUNTED_N}, T={COUNTED_T}, and "

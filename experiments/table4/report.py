@@ -13,7 +13,7 @@ from repro.harness.statistics import mean_interval
 from repro.paper import table4
 from repro.paper.numbers import Accuracy
 from repro.report.compare import beside_paper, matching, rows_of, where
-from repro.report.grid import Cell, Column, declared, estimate, plain, share, spread
+from repro.report.grid import Cell, Column, declared, estimate, place_column, plain, share, spread
 from repro.report.table import EMPTY, Table
 
 PRETRAINING = "ImageNet-2012"  # of the paper
@@ -80,6 +80,7 @@ def on_digits(results: Results) -> Table:
     for place in dict.fromkeys(run.place for run in done):
         lines += lines_of(results, matching(done, place=place))
     columns: list[Column[Line]] = [
+        *place_column(lines, lambda line: line.where),
         Column("task", lambda line: plain(line.task)),
         Column(
             "seeds", lambda line: Cell(len(line.from_scratch), str(len(line.from_scratch) or EMPTY))
@@ -110,8 +111,6 @@ def on_digits(results: Results) -> Table:
             ends=("difference: low", "difference: high"),
         ),
     ]
-    if len({line.where for line in lines}) > 1:
-        columns.insert(0, Column("where", lambda line: plain(line.where)))
     if beside_paper(results, NAME):
         columns.append(Column("verdict", lambda line: plain(line.verdict)))
     note = (

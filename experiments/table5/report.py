@@ -6,13 +6,13 @@ from math import isnan
 
 from matplotlib.figure import Figure
 
-from experiments.learned import NOT_SHOWN, TREND, metric, place_column, verdict
+from experiments.learned import NOT_SHOWN, TREND, metric, verdict
 from experiments.table5.runs import NAME
 from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper import BatchSize, table5
 from repro.report.compare import beside_paper, matching, rows_of, where
-from repro.report.grid import Cell, Column, amount, declared, estimate, plain, spread
+from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
 from repro.report.style import FIDELITIES, MARKERS, grid, legend, ticks
 from repro.report.table import Table
 

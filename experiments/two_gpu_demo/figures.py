@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from experiments.two_gpu_demo.points import (
     STRATEGY_NAMES,
     Point,
+    key_of,
     points,
-    run_at,
     runs_by_point,
 )
 from experiments.two_gpu_demo.runs import STRATEGIES
@@ -79,7 +79,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 def _is_finished(by_point: Grid, point: Point) -> bool:
     """Whether a strategy was measured at a point."""
-    runs = [run_at(by_point, strategy, point) for strategy in STRATEGIES]
+    runs = [by_point.run(*key_of(strategy, point)) for strategy in STRATEGIES]
     return any(run is not None and run.done for run in runs)
 
 
@@ -88,7 +88,7 @@ def _curves(by_point: Grid, drawn: list[Point]) -> list[Curve]:
     curves: dict[tuple[str, str, int], dict[int, Run]] = {}
     for point in drawn:
         for strategy in STRATEGIES:
-            run = run_at(by_point, strategy, point)
+            run = by_point.run(*key_of(strategy, point))
             if run is not None and run.done:
                 curves.setdefault((point.model, strategy, run.K), {})[run.M] = run
     return [
@@ -182,7 +182,8 @@ def one_clock(results: Results, by_point: Grid, of_model: list[Point]) -> Figure
     """The naive step above GPipe's at the M nearest to 4 that has both; None where none has."""
     for point in sorted(of_model, key=lambda point: (abs(point.M - _DRAWN_M), point.K)):
         naive, pipelined = (
-            _step(results, run_at(by_point, strategy, point)) for strategy in ("naive", "gpipe")
+            _step(results, by_point.run(*key_of(strategy, point)))
+            for strategy in ("naive", "gpipe")
         )
         if naive is not None and pipelined is not None:
             return _two_steps(point, naive, pipelined)

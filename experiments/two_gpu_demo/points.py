@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from experiments.methods.recorded import method_of
 from experiments.two_gpu_demo.runs import NAME
 from repro.harness.results import Results, Run
-from repro.methods.named import name_of
 from repro.report.compare import rows_of, where
 from repro.report.grid import Grid
 from repro.report.ratio import Ratio, over
@@ -31,19 +31,6 @@ class Point(NamedTuple):
     M: int
 
 
-def strategy_of(run: Run) -> str:
-    """Which of the three strategies a run has."""
-    spec = run.spec
-    return name_of(
-        library=spec.library,
-        schedule=spec.schedule,
-        K=spec.K,
-        D=spec.D,
-        tensor_parallel=spec.tensor_parallel,
-        zero=spec.zero,
-    )
-
-
 def point_of(results: Results, run: Run) -> Point:
     """Where a run stands; K is 1 for one device."""
     return Point(where(results, run), run.remat, run.model, run.K, run.M)
@@ -52,14 +39,12 @@ def point_of(results: Results, run: Run) -> Point:
 def runs_by_point(results: Results) -> Grid:
     """The runs by strategy and point."""
     runs = rows_of(results, experiment=NAME)
-    return Grid.of(runs, lambda run: (strategy_of(run), point_of(results, run)))
+    return Grid.of(runs, lambda run: (method_of(run), point_of(results, run)))
 
 
-def run_at(grid: Grid, strategy: str, point: Point) -> Run | None:
-    """The run of a strategy at a point; that of one device has K=1."""
-    if strategy == "single":
-        point = point._replace(K=1)
-    return grid.run("measured", strategy, point)
+def key_of(strategy: str, point: Point) -> tuple[str, str, Point]:
+    """Where `runs_by_point` has the run of a strategy at a point; that of one device has K=1."""
+    return "measured", strategy, point._replace(K=1) if strategy == "single" else point
 
 
 def points(results: Results) -> list[Point]:

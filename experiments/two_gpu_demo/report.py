@@ -7,17 +7,17 @@ from experiments.two_gpu_demo.figures import figures as figures
 from experiments.two_gpu_demo.points import (
     STRATEGY_NAMES,
     Point,
+    key_of,
     over_one_device,
     points,
-    run_at,
     runs_by_point,
 )
 from experiments.two_gpu_demo.runs import NAME, STRATEGIES
 from repro.harness.results import Results, Run
-from repro.report.grid import Cell, Column, amount, declared, plain, quotient, share
+from repro.report.grid import Cell, Column, amount, declared, place_column, plain, quotient, share
 from repro.report.ratio import NO_INTERVAL
 from repro.report.style import model_name
-from repro.report.table import NOT_RUN, Table
+from repro.report.table import Table
 
 FOLDED = (f"{NAME}_points*",)
 
@@ -33,13 +33,7 @@ def strategies(results: Results, lines: list[Point]) -> Table:
     grid = runs_by_point(results)
 
     def of_run(describe: Callable[[Run], Cell], strategy: str, point: Point) -> Cell:
-        """What is said of the run of a strategy; its status if it is not finished."""
-        run = run_at(grid, strategy, point)
-        if run is None:
-            return Cell()
-        if not run.done:
-            return Cell(text=NOT_RUN if run.status == "planned" else run.status)
-        return describe(run)
+        return grid.cell(describe, *key_of(strategy, point))
 
     def group(
         name: str, describe: Callable[[Run], Cell], *chosen: str, csv: str = ""
@@ -82,16 +76,15 @@ def strategies(results: Results, lines: list[Point]) -> Table:
 
 def coordinates(lines: list[Point]) -> list[Column[Point]]:
     """The columns model, K and M, and before them what differs between lines besides."""
-    columns: list[Column[Point]] = [
+    columns = place_column(lines, lambda point: point.where)
+    if len({point.remat for point in lines}) > 1:
+        columns.append(Column("re-materialization", lambda point: plain(point.remat)))
+    return [
+        *columns,
         Column("model", lambda point: Cell(point.model, model_name(point.model))),
         Column("K", lambda point: plain(point.K)),
         Column("M", lambda point: plain(point.M)),
     ]
-    if len({point.remat for point in lines}) > 1:
-        columns.insert(0, Column("re-materialization", lambda point: plain(point.remat)))
-    if len({point.where for point in lines}) > 1:
-        columns.insert(0, Column("where", lambda point: plain(point.where)))
-    return columns
 
 
 def peaks(run: Run) -> Cell:

@@ -81,9 +81,7 @@ class Grid:
         run = self.run(fidelity, *key)
         if run is None:
             return Cell()
-        if not run.done:
-            return Cell(text=NOT_RUN if run.status == "planned" else run.status)
-        return of(run)
+        return of(run) if run.done else Cell(text=status_of(run))
 
     @property
     def keys(self) -> list[tuple[Hashable, ...]]:
@@ -94,6 +92,11 @@ class Grid:
     def fidelities(self) -> list[str]:
         """The fidelities of its runs, in the order in which they are shown."""
         return fidelities(self.runs.values())
+
+
+def status_of(run: Run) -> str:
+    """Why a run has no numbers."""
+    return NOT_RUN if run.status == "planned" else run.status
 
 
 def plain(value: Any) -> Cell:
@@ -149,6 +152,13 @@ def spread(key: tuple[str, str], cell: Callable[[Line], Cell]) -> Column[Line]:
     """A column with the ends of its interval under their usual names."""
     group, name = key
     return Column(key, cell, ends=((group, f"{name}: low"), (group, f"{name}: high")))
+
+
+def place_column(lines: Sequence[Line], where: Callable[[Line], str]) -> list[Column[Line]]:
+    """The column with the place of each line; none if all lines are of one place."""
+    if len({where(line) for line in lines}) < 2:
+        return []
+    return [Column("where", lambda line: plain(where(line)))]
 
 
 def settings(row_of: Callable[[Line], Run], *names: str) -> list[Column[Line]]:

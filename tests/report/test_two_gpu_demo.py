@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from recorded import MIB, fill_with, record
 
+from experiments.methods.recorded import method_of
 from experiments.two_gpu_demo import report as demo
-from experiments.two_gpu_demo.points import strategy_of
 from experiments.two_gpu_demo.runs import STRATEGIES, experiment
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
@@ -85,7 +85,7 @@ def test_one_device_alone_is_refused():
 
 
 def test_a_run_tells_its_strategy(results):
-    found = {(run.K, run.schedule): strategy_of(run) for run in results.runs}
+    found = {(run.K, run.schedule): method_of(run) for run in results.runs}
     assert found == {(1, "gpipe"): "single", (2, "naive"): "naive", (2, "gpipe"): "gpipe"}
     assert tuple(found.values()) == STRATEGIES
 
