@@ -12,7 +12,7 @@ from repro.cli.options import parse_named
 from repro.cli.simulate import SimulateOptions, Source, link_of, source_of, warnings_of
 from repro.harness import catalog, machine
 from repro.harness.spec import Link, Optimizer, assigned
-from repro.harness.terminal import show, table_of
+from repro.harness.terminal import number, show, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
     """Search, and show the ranked plans."""
     hint = "try `repro advise transformer --device v100 --devices 8`"
     options = parse_named(AdviseOptions, arguments, "advise", "model", hint, needed=False)
-    _check_numbers(options)
+    _check(options)
     asked = _asked(options)
     from repro.harness.advise import advise
     from repro.harness.error_bars import calibration_error, profile_error
@@ -108,20 +108,26 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _check_numbers(options: AdviseOptions) -> None:
-    """Raise a one-line ValueError for a number out of range."""
+def _check(options: AdviseOptions) -> None:
+    """Raise a one-line ValueError for a number out of range, or a path that is no file's."""
     for name, value, most in (
-        ("devices", options.devices or 1, _MOST_DEVICES),
+        ("devices", options.devices, _MOST_DEVICES),
         ("batch", options.batch, _MOST_EXAMPLES),
         ("top", options.top, 100),
     ):
-        if not 1 <= value <= most:
+        if value is not None and not 1 <= value <= most:
             raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
-    if options.devices == 0:
-        raise ValueError(f"--devices 0: allowed is 1 to {_MOST_DEVICES}")
-    if options.save is not None and options.save.suffix.lower() != ".json":
+    if options.save is not None:
+        _check_save(options.save)
+
+
+def _check_save(path: Path) -> None:
+    """Raise a one-line ValueError, before the search, for a path that no plan can be written to."""
+    if path.suffix.lower() != ".json" or path.is_dir():
+        raise ValueError(f"--save {path}: allowed is the path of a .json file; try {path}.json")
+    if not path.parent.is_dir():
         raise ValueError(
-            f"--save {options.save}: allowed is the path of a .json file; try {options.save}.json"
+            f"--save {path}: there is no folder {path.parent}; make it, or try {path.name}"
         )
 
 
@@ -327,7 +333,7 @@ def _row(
 
     low, high = ("-", "-")
     if bar is not None:
-        low, high = (f"{1e3 * end:,.0f}" for end in bar.ends(plan.step_s))
+        low, high = (number(1e3 * end) for end in bar.ends(plan.step_s))
     return (
         rank,
         _method(plan),
@@ -378,16 +384,16 @@ def _method(plan: "Plan") -> str:
 def _legend(bar: "ErrorBar | None") -> str:
     """What the columns mean."""
     lines = [
-        "bubble: share of the step that equal stages would wait as well. fullest: tensors of the "
-        "fullest device, counted; allocators take more"
+        "bubble: share of the step that equal stages with free messages would wait as well. "
+        "fullest: tensors of the fullest device, counted; allocators take more"
     ]
     if bar is not None:
         error = (
-            f"low, high: the step over and times {bar.factor:.2f}, the median error of steps that "
-            f"were predicted so ({bar.source})"
+            f"low, high: the step divided and multiplied by {bar.factor:.2f}; half of {bar.source} "
+            "were predicted at least so well"
         )
         if bar.ratio is not None:
-            error += f"; of ratios of two steps it is {bar.ratio - 1:.0%}"
+            error += f", and half of the ratios of two within {bar.ratio - 1:.0%}"
         lines.append(error)
     return "\n".join(lines)
 

@@ -149,8 +149,8 @@ def advise(question: Question, top: int = 5) -> Advice:
 def why_slower(plan: Plan, best: Plan) -> str:
     """One sentence: why a plan that fits is not the best."""
     ratio = plan.step_s / best.step_s - 1
-    if ratio <= TIE:
-        memory = max(plan.peak_bytes) / max(best.peak_bytes)
+    memory = max(plan.peak_bytes) / max(best.peak_bytes)
+    if ratio <= TIE and memory >= 1:
         return f"as fast, with {memory:.2f} times the memory on its fullest stage"
     more = {cause: plan.parts[cause] - best.parts[cause] for cause in plan.parts}
     cause = max(more, key=lambda name: more[name])
@@ -425,7 +425,7 @@ class _Search:
         counts = counts or source.cut(self._profile(spec), source.link)
         schedule = spec.make_schedule()
         timeline = simulate(schedule, source.costs(n, counts, source.link))
-        gradients = _of_ranks(source.parameter_bytes(counts), spec.K)
+        gradients = source.parameter_bytes(counts)
         sums = [all_reduce_seconds(size, D, source.link) for size in gradients]
         exposed = exposed_seconds(timeline, sums)
         parts = {
@@ -470,14 +470,14 @@ class _Search:
     def _peaks(
         self, source: Roofline | Calibrated, n: int, D: int, counts: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """Counted bytes of each stage.
+        """Counted bytes of each rank.
 
-        With replicas all of its gradients are copied for their sums. The copies count as if they
-        were there at the peak, which is an upper bound.
+        With replicas its gradients are copied before they are summed. The copies count as if they
+        were all there at the peak, which is an upper bound.
         """
         peaks = source.peaks(n, counts)
         if D > 1:
-            copies = _of_ranks(source.parameter_bytes(counts), len(peaks))
+            copies = source.parameter_bytes(counts)
             peaks = [peak + copy for peak, copy in zip(peaks, copies, strict=True)]
         return tuple(peaks)
 
@@ -507,12 +507,11 @@ def _may_be_shown(candidate: _Candidate, fitting: Mapping[Family, Plan], top: in
         references = [plan.step_s for plan in ranked if plan.spec.schedule == REFERENCE]
         if candidate.bound < min(references, default=inf):
             return True
-    return len(ranked) < top or candidate.bound <= ranked[top - 1].step_s
-
-
-def _of_ranks(sizes: Sequence[int], K: int) -> list[int]:
-    """The sum over the stages that each of K ranks holds: rank r has the stages r, r + K, ..."""
-    return [sum(sizes[rank::K]) for rank in range(K)]
+    if len(ranked) < top:
+        return True
+    # As fast as the fastest, to a tie, it may still have less memory than those that are shown.
+    fastest = min(plan.step_s for plan in ranked)
+    return candidate.bound <= max(ranked[top - 1].step_s, fastest * (1 + TIE))
 
 
 def _order(plan: Plan) -> tuple[float, float, int]:

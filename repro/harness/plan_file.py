@@ -1,7 +1,6 @@
 """The plan that `repro advise --save` writes and `repro run --plan` measures."""
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -72,9 +71,7 @@ def planned(path: Path, here: Machine, *, trusted: bool = False) -> Source:
 
 def _check_devices(path: Path, plan: PlanFile, here: Machine) -> None:
     """Raise a ValueError if a plan is for devices that this machine does not have."""
-    # A profile is named after its device: "p100-pcie" is for GPUs whose name contains "P100".
-    words = re.split(r"[\s-]+", here.kind.lower())
-    is_here = plan.device.startswith(here.kind) or plan.device.split("-")[0] in words
+    is_here = plan.device.startswith(here.kind) or here.has_profile(plan.device)
     if not is_here or plan.spec.devices > here.count:
         raise ValueError(
             f"--plan {path}: is for {plan.spec.devices} x {plan.device}, this machine has "

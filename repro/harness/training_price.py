@@ -4,7 +4,6 @@ A step is simulated on a GPU's profile and its memory is counted, as `repro simu
 hours are of the steps alone: reading data, evaluation and translation take time too.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -173,6 +172,7 @@ def _simulated(training: RunSpec, recipe: Recipe, profile: str) -> RunSpec:
         M=training.M,
         N=examples * training.M,  # micro-batches are simulated alike
         schedule=training.schedule,
+        stages_per_rank=training.stages_per_rank,
         checkpoint=training.checkpoint,
         balance=training.balance,
         partitioner=training.partitioner,
@@ -199,12 +199,11 @@ def _step_price(spec: RunSpec, device: str, *, averages: bool) -> StepPrice:
     examples = source.examples()
     counts = source.cut(source.layers(examples), source.link)
     costs = source.costs(examples, counts, source.link)
-    peaks: list[float] = list(source.peaks(examples, counts))
+    peaks = source.peaks(examples, counts)
     if averages:
-        # The moving average is another float32 copy of a stage's weights.
-        parameters = iter(source.parameters())
-        for stage, count in enumerate(counts):
-            peaks[stage] += 4 * sum(next(parameters) for _ in range(count))
+        # The moving average is another copy of a rank's weights.
+        copies = source.parameter_bytes(counts)
+        peaks = [peak + copy for peak, copy in zip(peaks, copies, strict=True)]
     return StepPrice(simulate(spec.make_schedule(), costs).step_time, max(peaks))
 
 
@@ -215,8 +214,7 @@ def _device(machine: Machine) -> str:
 
 def _profile_of(machine: Machine) -> str:
     """The profile of this machine's GPUs, by their name, or the usual one."""
-    words = re.split(r"[\s-]+", machine.kind.lower())
-    return next((name for name in devices.names() if name.split("-")[0] in words), _USUAL)
+    return next((name for name in devices.names() if machine.has_profile(name)), _USUAL)
 
 
 def _describe_downloads(sizes: dict[str, float | None]) -> str:

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from repro.costs import Counter, Device, LayerTime, Messages, Task, mini_batch, roofline
@@ -170,10 +171,6 @@ class _Counted(Source):
         costs = counted_costs(self._counter, micro_batch(self._few[0], 1))
         return _cut(self._spec, layers, link, costs)
 
-    def parameters(self) -> list[int]:
-        """Of each layer."""
-        return counted_costs(self._counter, micro_batch(self._few[0], 1))["parameters"]
-
     def peaks(self, n: int, counts: Sequence[int]) -> list[int]:
         """Counted bytes of each rank at its peak."""
         spec = self._spec
@@ -191,12 +188,11 @@ class _Counted(Source):
         return self._tasks(n).pack(memory) is not None
 
     def parameter_bytes(self, counts: Sequence[int]) -> list[int]:
-        """Bytes of the parameters of each stage, and so of their gradients."""
-        layers = iter(range(len(self._counter)))
-        return [
-            sum(self._counter.resident(next(layers)).parameters for _ in range(count))
-            for count in counts
-        ]
+        """Bytes of the parameters of each rank, and so of their gradients."""
+        layers = [self._counter.resident(index).parameters for index in range(len(self._counter))]
+        stages = [sum(layers[a:b]) for a, b in pairwise([0, *accumulate(counts)])]
+        # Rank r holds the stages r, r + K, and so on.
+        return [sum(stages[rank :: self._spec.K]) for rank in range(self._spec.K)]
 
     def _tasks(self, n: int) -> Tasks:
         inputs, targets = (mini_batch(few, n * self._spec.M) for few in self._few)
