@@ -147,13 +147,14 @@ def stepped(module, kind="Adam", **options):
     return optimizer
 
 
-def put(folder, module, optimizer=None, step=1, **kwargs):
+def put(folder, module, optimizer=None, step=1, *, rank=0, gather=alone, layers=None, **kwargs):
+    """Save a stage; by default the only one, whose layers are the whole model's."""
     save(
         folder,
-        rank=0,
-        gather=alone,
+        rank=rank,
+        gather=gather,
         module=module,
-        layers=keys(module),
+        layers=layers or keys(module),
         optimizer=optimizer,
         step=step,
         **kwargs,

@@ -140,14 +140,14 @@ def traced() -> StepResult:
     return result
 
 
-def memory() -> list[int]:
-    """Peak bytes of each rank."""
+def memory() -> tuple[list[int], int]:
+    """Peak bytes of each rank, and those of this rank's parameters."""
     pipe = pipeline(2, 2)
     optimizer = momentum(pipe)
     steps(pipe, optimizer, 0, 1)
     peaks = pipe.measure_memory(*batch(), MSE, optimizer)
     pipe.close()
-    return peaks
+    return peaks, sum(parameter.nbytes for parameter in pipe.parameters())
 
 
 def copied(held: int) -> tuple[list[float], dict[str, Tensor]]:

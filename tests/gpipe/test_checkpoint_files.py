@@ -12,9 +12,9 @@ import pytest
 import torch
 from checkpoints import Stages, forge, get, model, put, refused, same, stepped
 
-from repro.gpipe.checkpoint.save_load import load, save, whole_state_dict
+from repro.gpipe.checkpoint.save_load import load, whole_state_dict
 
-LAYERS = ["0", "1"]  # of two stages
+LAYERS = ["0", "1"]  # of two stages of one layer each
 
 
 def test_old_files_go_and_other_files_stay(tmp_path):
@@ -34,15 +34,8 @@ def test_a_stage_that_cannot_write_stops_all(tmp_path):
 
     def one(rank, gather):
         where = tmp_path / "file" / "run" if rank else folder
-        save(
-            where,
-            rank=rank,
-            gather=gather,
-            module=model(4, 4, first=rank),
-            layers=LAYERS,
-            optimizer=None,
-            step=9,
-        )
+        module = model(4, 4, first=rank)
+        put(where, module, step=9, rank=rank, gather=gather, layers=["0", "1", "2"])
 
     for error in Stages(3).all(one):
         assert isinstance(error, OSError)
@@ -55,15 +48,8 @@ def test_a_stage_that_cannot_write_stops_all(tmp_path):
 def test_hosts_without_a_shared_folder(tmp_path):
     def one(rank, gather):
         where = tmp_path / f"host{rank}"
-        save(
-            where,
-            rank=rank,
-            gather=gather,
-            module=model(4, 4, first=rank),
-            layers=LAYERS,
-            optimizer=None,
-            step=9,
-        )
+        module = model(4, 4, first=rank)
+        put(where, module, step=9, rank=rank, gather=gather, layers=LAYERS)
 
     for error in Stages(2).all(one):
         assert isinstance(error, ValueError)
@@ -75,15 +61,7 @@ def test_stages_with_different_optimizers(tmp_path):
     def one(rank, gather):
         module = model(4, 4, first=rank)
         optimizer = stepped(module, ("SGD", "Adam")[rank])
-        save(
-            tmp_path,
-            rank=rank,
-            gather=gather,
-            module=module,
-            layers=LAYERS,
-            optimizer=optimizer,
-            step=9,
-        )
+        put(tmp_path, module, optimizer, step=9, rank=rank, gather=gather, layers=LAYERS)
 
     for error in Stages(2).all(one):
         assert "optimizers are Adam and SGD" in str(error)
@@ -107,15 +85,8 @@ def test_a_stage_that_dies_leaves_a_whole_checkpoint(tmp_path, meeting):
                 stages.barrier.abort()
             return gather(value)
 
-        save(
-            tmp_path,
-            rank=rank,
-            gather=dying,
-            module=model(4, 4, first=rank),
-            layers=LAYERS,
-            optimizer=None,
-            step=2,
-        )
+        module = model(4, 4, first=rank)
+        put(tmp_path, module, step=2, rank=rank, gather=dying, layers=LAYERS)
 
     assert all(isinstance(error, threading.BrokenBarrierError) for error in stages.all(one))
     assert get(tmp_path, model(4, 4, 4)).step == (1 if meeting == 1 else 2)
@@ -252,15 +223,7 @@ def test_a_stage_s_file_of_another_save_changes_no_stage(tmp_path):
 
     def save_one(rank, gather):
         module = model(4, 4, first=rank, seed=5)
-        save(
-            tmp_path / "run",
-            rank=rank,
-            gather=gather,
-            module=module,
-            layers=LAYERS,
-            optimizer=None,
-            step=1,
-        )
+        put(tmp_path / "run", module, rank=rank, gather=gather, layers=LAYERS)
 
     stages.all(save_one)
     (other,) = (tmp_path / "run").glob("stage1-*.pt")

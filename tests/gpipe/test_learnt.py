@@ -81,7 +81,7 @@ def test_a_layer_that_differs_between_forward_and_recompute_is_refused():
 
 def test_an_optimizer_on_some_stages_only_is_refused():
     for said, gradients in launch(optimizer_on_one_stage, stages=2):
-        assert said.startswith("optimizer: some stages got one")
+        assert said.startswith("optimizer: some ranks got one")
         assert gradients == [None, None]
 
 

@@ -21,7 +21,6 @@ from checkpoints import (
 )
 
 from repro.gpipe import Pipeline
-from repro.gpipe.checkpoint.save_load import save
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -48,19 +47,9 @@ def test_optimizer_state_follows_its_parameter(tmp_path, kind):
         for group in optimizer.param_groups if step > 1 else ():
             group["lr"] /= 4
 
-    layers = [str(n) for n in range(len(noisy()))]
-
     def one(rank, gather):
         module, optimizer = saved[rank]
-        save(
-            tmp_path,
-            rank=rank,
-            gather=gather,
-            module=module,
-            layers=layers,
-            optimizer=optimizer,
-            step=2,
-        )
+        put(tmp_path, module, optimizer, step=2, rank=rank, gather=gather, layers=names(6))
 
     assert Stages(2).all(one) == [None, None]
     for K in (1, 3):

@@ -73,11 +73,12 @@ def test_gpipe_is_torchs_but_for_the_order_of_the_backwards(K, M):
         assert own[M:] == other[: M - 1 : -1]
 
 
-@pytest.mark.parametrize("M", [1, 2, 4, 8, 13])
-@pytest.mark.parametrize("K", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("K", "M"),
+    [(K, M) for K in (1, 2, 4, 8) for M in (1, 2, 4, 8, 13) if M >= K],  # torch's refuses fewer
+)
 def test_1f1b_is_torchs(K, M):
-    if M >= K:  # torch's refuses fewer
-        assert ours("1f1b", K, M) == executed(schedules.Schedule1F1B, K, M)
+    assert ours("1f1b", K, M) == executed(schedules.Schedule1F1B, K, M)
 
 
 @pytest.mark.parametrize("stages_per_rank", [2, 3])

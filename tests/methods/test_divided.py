@@ -102,6 +102,7 @@ def test_a_layer_that_makes_inf_is_named_on_every_process(ran):
     for process in ran:
         assert "Block) on stage" in process["exploded"]
         assert process["exploded"] == ran[0]["exploded"]
+        assert "replica" not in process["exploded"], "there are two parts, and one replica"
 
 
 def test_weights_with_sharded_state_are_the_same_bit_for_bit(ran):

@@ -42,21 +42,32 @@ def wait(work: dist.Work | None, tensor: Tensor, peer: int, control: str = "") -
 
 
 class Wire:
-    """Control channel of one stage: small messages in host memory over the default group's gloo.
+    """Control channel of one rank: small messages in host memory over the default group's gloo.
 
     Point to point only: a subgroup would have to be made by all processes, also by those without a
-    stage.
+    stage. What is called a stage here is a rank, which may hold several.
 
     Args:
         stages: K.
-        rank: j, this stage.
-        replica: which copy of the pipeline; its stage j is rank replica x K + j of the world.
+        rank: j, this rank.
+        replica: which copy of the pipeline, or which part of which copy, counted through; its rank
+            j is rank replica x K + j of the world.
     """
 
     def __init__(self, stages: int, rank: int, replica: int = 0) -> None:
         self.stages = stages
         self.rank = rank
         self.replica = replica
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank has the first stage of its replica."""
+        return self.rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the last stage of its replica."""
+        return self.rank == self.stages - 1
 
     def world_rank(self, stage: int) -> int:
         """Rank in the world of a stage of this replica."""

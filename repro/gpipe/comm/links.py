@@ -60,17 +60,16 @@ class Links:
         if throttle is not None:
             refuse_impossible(throttle, wire, device)
         self.wire = wire
-        is_first, is_last = wire.rank == 0, wire.rank == wire.stages - 1
         ring = ring and wire.stages > 1
-        self.before = (wire.rank - 1) % wire.stages if ring or not is_first else None
-        self.after = (wire.rank + 1) % wire.stages if ring or not is_last else None
+        self.before = (wire.rank - 1) % wire.stages if ring or not wire.is_first else None
+        self.after = (wire.rank + 1) % wire.stages if ring or not wire.is_last else None
         # Sending a tensor of the CPU takes time of the processor that computes.
         self._overlap = throttle.overlap if throttle else device.type == "cuda"
         make_outbox = BusyOutbox if throttle and not throttle.overlap else Outbox
         self._activations_outbox = self._gradients_outbox = make_outbox()
         if ring:
-            # A send may have to wait until its receiver comes to it. Around a ring the receiver may
-            # wait for a gradient meanwhile, which must not queue behind that send.
+            # A send may wait for its receiver. In a ring that receiver may itself wait for a
+            # gradient from here, so gradients must not queue behind activations.
             self._gradients_outbox = make_outbox()
         self.closed = False
         self._device = device
@@ -97,15 +96,13 @@ class Links:
 
         # Both ends of a link wait for each other. So the first rank begins with the next one, or
         # all ranks of a ring would wait for the rank before.
-        if self.before is not None and not is_first:
-            self.activations_in = link(self.before, ACTIVATION, outgoing=False)
-            self.gradients_out = link(self.before, GRADIENT, outgoing=True)
-        if self.after is not None:
-            self.activations_out = link(self.after, ACTIVATION, outgoing=True)
-            self.gradients_in = link(self.after, GRADIENT, outgoing=False)
-        if self.before is not None and is_first:
-            self.activations_in = link(self.before, ACTIVATION, outgoing=False)
-            self.gradients_out = link(self.before, GRADIENT, outgoing=True)
+        for side in ("after", "before") if wire.is_first else ("before", "after"):
+            if side == "before" and self.before is not None:
+                self.activations_in = link(self.before, ACTIVATION, outgoing=False)
+                self.gradients_out = link(self.before, GRADIENT, outgoing=True)
+            elif side == "after" and self.after is not None:
+                self.activations_out = link(self.after, ACTIVATION, outgoing=True)
+                self.gradients_in = link(self.after, GRADIENT, outgoing=False)
 
     def send_activations(self, tensors: Sequence[Tensor]) -> None:
         """Start to send tensors to the next rank; raises the error of an earlier send."""
@@ -146,18 +143,17 @@ class Links:
 
         Every rank calls it. The ranks take turns: each answers rank r-1, then asks rank r+1.
         """
-        is_first, is_last = self.wire.rank == 0, self.wire.rank == self.wire.stages - 1
         fastest: dict[int, float] = {_SMALL: float("inf"), _LARGE: float("inf")}
         messages = [
             torch.zeros(size, dtype=torch.uint8, device=self._device)
             for size in fastest
             for _ in range(_REPEATS)
         ]
-        if not is_first:
+        if not self.wire.is_first:
             for message in messages:
                 received = self.activations_in.irecv(TensorMeta.of(message))()
                 self.send_gradients([received])
-        if not is_last:
+        if not self.wire.is_last:
             for message in messages:
                 arriving = self.gradients_in.irecv(TensorMeta.of(message))
                 start = time.perf_counter()
@@ -166,7 +162,7 @@ class Links:
                 one_way = (time.perf_counter() - start) / 2
                 fastest[len(message)] = min(fastest[len(message)], one_way)
         self.flush()
-        if is_last:
+        if self.wire.is_last:
             return LinkSpeed(overlap=self._overlap)
         # A straight line through the two sizes: its slope is 1 / bandwidth, its start the latency.
         slope = max(fastest[_LARGE] - fastest[_SMALL], 1e-9) / (_LARGE - _SMALL)

@@ -95,8 +95,8 @@ class Engine:
         self.recorder = Recorder(held.device)
         self.step = 0
         ranks, self._rank = links.wire.stages, links.wire.rank
-        # The first rank has the first stage and reads the inputs, the last one computes the loss.
-        self._is_first, self._is_last = self._rank == 0, self._rank == ranks - 1
+        # The first rank reads the inputs, the last one computes the loss.
+        self._is_first, self._is_last = links.wire.is_first, links.wire.is_last
         self._last_stage = stages - 1
         self._has_messages = ranks > 1
         self._micro_batches = micro_batches
@@ -104,8 +104,8 @@ class Engine:
         self._loss_module: LossModule | None = None  # on the last rank, if the loss is a module
         self._programs: dict[int, Program] = {}  # by the id of their schedule
         self._parameters: list[nn.Parameter] = []  # of this rank, listed once a step
-        # Each waits until an announcement or a description is taken. They are kept, because gloo
-        # must not lose what it still sends if a step fails.
+        # Each waits until an announcement or a description has been received. They are kept, since
+        # gloo must not lose what it still sends if a step fails.
         self._untaken: list[Callable[[], object]] = []
 
     @report_errors_to_all()
@@ -418,7 +418,11 @@ class Engine:
         self._received[stage + 1, i] = as_leaves([copied(t.detach()) for t in tensors], meta)
 
     def _describe_activations(self, cell: Cell, outputs: Tree) -> list[Tensor]:
-        """The tensors of the outputs; learn their description, or hold them against it."""
+        """The tensors of the outputs; their description is learnt, or compared with the learnt one.
+
+        Raises:
+            ValueError: one line, if they are not as learnt.
+        """
         tensors, skeleton = flatten(outputs)
         if self.held.probing:
             self._learnt.outgoing[cell] = MessageMeta.of(outputs)
@@ -573,8 +577,8 @@ class Engine:
             raise RefusedError(reasons[0])
         if mixed_uses:
             raise RefusedError(
-                "optimizer: some stages got one and others, which have parameters to train, did "
-                "not; give every rank an optimizer of its own stage, or none to any"
+                "optimizer: some ranks got one and others, which have parameters to train, did "
+                "not; give every rank an optimizer of its own parameters, or none to any"
             )
         if outcome == _UNEXPECTED and held.watch is None:
             self._note_unexpected()

@@ -68,7 +68,7 @@ class Pipeline:
             Factories are called only for the layers that run here. They are initialised from
             (seed, layer), the same for every K.
         stages: K, at most the number of processes and of layers. 1 needs no process group. With
-            `stages_per_rank` it is the number of ranks, which then run as many stages each.
+            `stages_per_rank` K is the number of ranks, and each of them runs that many stages.
         micro_batches: M, at most the mini-batch size N; 1 is naive model parallelism.
         replicas: D copies of the pipeline, each with mini-batches of its own. Rank d K + j of the
             world runs stage j of replica d. Gradients and running statistics are those of all
@@ -262,10 +262,14 @@ class Pipeline:
         held.first = self.replica * self.micro_batches
         return held
 
+    @property
+    def _kind_of_part(self) -> str:
+        """What messages call a rank: "stage" if it runs only one."""
+        return "stage" if self.stages_per_rank == 1 else "rank"
+
     def _who(self) -> str:
         """Name of this rank, or of its only stage, in messages."""
-        kind = "stage" if self.stages_per_rank == 1 else "rank"
-        return rank_name(kind, self.rank, self.replica, self.replicas)
+        return rank_name(self._kind_of_part, self.rank, self.replica, self.replicas)
 
     def __repr__(self) -> str:
         bounds = [0, *accumulate(self.balance)]
@@ -287,7 +291,7 @@ class Pipeline:
 
     @property
     def stages_per_rank(self) -> int:
-        """How many stages each rank runs; 1 except of an interleaved schedule."""
+        """How many stages each rank runs; 1 unless the schedule is interleaved."""
         return self.config.stages_per_rank
 
     @property
@@ -354,8 +358,11 @@ class Pipeline:
             try:
                 step(optimizer, trace=trace, scaler=scaler)
             except NonFiniteError as refused:
+                where = f"{self._kind_of_part} {self.rank}"
+                if self.replicas > 1:
+                    where += f" of replica {self.replica}"
                 raise find_nonfinite_layer(
-                    self.held, self._everyone, self.engine.wire, str(refused), step
+                    self.held, self._everyone, self.replica, where, str(refused), step
                 ) from None
         self._updated = optimizer is not None
         return self._result(trace=trace)
@@ -527,9 +534,10 @@ class Pipeline:
     def sent_bytes(self) -> dict[str, int]:
         """Bytes that this process has sent so far: activations, gradients, and "all-reduce".
 
-        Messages between stages are counted exactly. An all-reduce of gradients over D replicas
-        counts as a ring sends it, 2 (D-1)/D times the gradients; sparse gradients are left out, and
-        so are the runtime's own messages of a few bytes.
+        The difference of two calls counts the messages between stages exactly. The first call also
+        has what the Pipeline sent when it was built, to set up and, with balance="time", to time
+        its links. An all-reduce of gradients over D replicas counts as a ring sends it, 2 (D-1)/D
+        times the gradients. Sparse gradients and announcements of a few bytes are left out.
         """
         sent = self.engine.links.sent_bytes()
         if self.engine.replicas is not None:

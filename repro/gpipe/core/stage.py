@@ -120,9 +120,8 @@ class HeldStages:
         self.refused = ""
         self.head: Head | None = None
         self.statistics: Statistics | None = None  # while a training step runs
-        self.watch: Watch | None = (
-            None  # while a refused step runs once more; see `nonfinite_layer`
-        )
+        # Set while a refused step runs once more; see `nonfinite_layer`.
+        self.watch: Watch | None = None
         self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
         self.kept: dict[Cell, _Kept] = {}
         self._overwriting: set[int] = set()  # stages whose layers write to the stage's inputs

@@ -112,22 +112,26 @@ class Statistics:
         self._channels = torch.tensor(sizes, dtype=torch.int64, device=device)
         # Mean and spread of all norms, one norm behind the other: [2, channels of all norms].
         self._merged = torch.zeros(2, sum(sizes), dtype=torch.float64, device=device)
-        # The scratch buffers in the same order, a tensor for each type, of which norms get views.
-        # Tensors of their own would take as long as small layers, to make and to merge.
+        # The scratch buffers in the same order: a tensor for each type, and each norm has views of
+        # it. To make and merge a tensor for each norm would take as long as small layers.
         self._scratch = [
             torch.zeros(2, sum(same), dtype=dtype, device=device)
             for dtype, same in self._sizes.items()
         ]
         self._norms: dict[int, _Norm] = {}  # by the id of their module
         for module, (mean, variance) in zip(ordered, self._of_norms(self._scratch), strict=True):
-            # `data`: views would share a version, and what an instance norm writes to its own would
-            # make autograd refuse the backward of a batch norm.
+            # Views share a version counter; `data` has one of its own. With a shared one autograd
+            # would refuse the backward of a batch norm once an instance norm wrote to its views.
             self._norms[id(module)] = _Norm(module, (mean.data, variance.data))
         self._hooks = [module.register_forward_pre_hook(self._before) for module in ordered]
         self._hooks += [module.register_forward_hook(self._after) for module in ordered]
 
     def _of_norms(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Views of the two rows of each norm, in tensors [2, channels] of a type each."""
+        """Each norm's two rows, as views of [channels of the norm].
+
+        Args:
+            parts: one tensor [2, channels of all norms of a type] for each type.
+        """
         views: list[tuple[Tensor, Tensor]] = []
         for (means, variances), sizes in zip(parts, self._sizes.values(), strict=True):
             views += zip(means.split(sizes), variances.split(sizes), strict=True)

@@ -54,21 +54,24 @@ class Findings:
 
 
 def find_nonfinite_layer(
-    held: HeldStages, everyone: Wire, wire: Wire, refused: str, run: Callable[[], object]
+    held: HeldStages,
+    everyone: Wire,
+    replica: int,
+    where: str,
+    refused: str,
+    run: Callable[[], object],
 ) -> NonFiniteError:
     """The error to raise, the same on every rank; call it on all of them.
 
     Args:
         held: the stages of this rank, as the refused step has left them.
         everyone: all ranks of all replicas.
-        wire: those of this replica.
+        replica: of this rank.
+        where: this rank, or its only stage, for messages.
         refused: what was inf or nan on this rank, if anything.
         run: does the same step once more, which is refused again.
     """
-    where = f"stage {wire.rank}" if len(held.stages) == 1 else f"rank {wire.rank}"
-    if everyone.stages > wire.stages:
-        where += f" of replica {wire.replica}"
-    findings = Findings(wire.replica, where, refused)
+    findings = Findings(replica, where, refused)
     with _watched(held, findings), suppress(NonFiniteError):
         run()
     if isinstance(held.head, Head):
@@ -97,8 +100,9 @@ def describe(findings: Sequence[Findings]) -> str:
                 f"{stage.summed} on {stage.where} is inf or nan in the sum over micro-batches, in "
                 f"none alone; {advice}"
             )
+    # Once for all parts of a stage, which have the same name.
     refused = " and ".join(
-        f"{stage.refused} on {stage.where}" for stage in findings if stage.refused
+        dict.fromkeys(f"{stage.refused} on {stage.where}" for stage in findings if stage.refused)
     )
     if len({stage.replica for stage in findings}) > 1:
         return f"{refused} are inf or nan in the sum over replicas, in none alone; {advice}"

@@ -163,9 +163,9 @@ def error_line(error: BaseException) -> str:
 
 
 def crowding() -> float:
-    """How many processes want to compute on each core of this host, at least 1.
+    """Load average of the last minute for each core of this host, at least 1.
 
-    A message that was sent is late by about as much, since gloo's threads wait for a core too.
+    A message takes about that many times as long, since gloo's threads wait for a core too.
     """
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 

@@ -101,11 +101,6 @@ class Schedule:
         """All actions of a rank that compute a micro-batch, in order."""
         return tuple(action for action in self.ranks[rank] if action.kind in COMPUTE)
 
-    def recomputed(self, stage: int) -> frozenset[int]:
-        """The micro-batches that are recomputed on this stage."""
-        rank = self.ranks[stage % len(self.ranks)]
-        return frozenset(a.micro_batch for a in rank if a.kind == "R" and a.stage == stage)
-
     def forward_only(self) -> "Schedule":
         """The schedule of an evaluation: every F and its messages, and nothing else."""
         ranks = tuple(tuple(a for a in rank if "F" in (a.kind, a.of)) for rank in self.ranks)

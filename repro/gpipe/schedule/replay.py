@@ -136,24 +136,25 @@ def _describe_wait(action: Action) -> str:
 
 def check(schedule: Schedule) -> None:
     """Raise a ValueError for a schedule that would deadlock, or lacks what an action needs."""
+    required = _required(schedule)
     for rank, actions in enumerate(schedule.ranks):
-        _check_work(schedule, rank)
+        _check_work(schedule, rank, required)
         _check_data_flow(schedule, actions)
-        _check_update(schedule, rank)
+        _check_update(schedule, rank, required)
     _check_messages(schedule)
     replay(schedule, lambda _action: 1.0)
 
 
 def _required(schedule: Schedule) -> tuple[str, ...]:
-    """What a stage must do with each micro-batch: F, then B or else I and W, if it trains."""
+    """What a stage must do with each micro-batch: F, and if it trains B, or else I and W."""
     kinds = {action.kind for actions in schedule.ranks for action in actions}
     if kinds.isdisjoint((*GRADIENT, "W")):
         return ("F",)
     return ("F", "I", "W") if kinds & {"I", "W"} else ("F", "B")
 
 
-def _check_work(schedule: Schedule, rank: int) -> None:
-    """Raise a ValueError unless each stage of a rank does all of its work exactly once."""
+def _check_work(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
+    """Raise a ValueError unless each stage of a rank does what is required exactly once."""
     name = f"schedule {schedule.name!r}"
     K, actions = len(schedule.ranks), schedule.ranks[rank]
     for action in actions:
@@ -161,13 +162,12 @@ def _check_work(schedule: Schedule, rank: int) -> None:
             raise ValueError(
                 f"{name}: rank {rank} has an action of another rank or stage: {action}"
             )
-    kinds = _required(schedule)
-    expected = Counter((kind, i) for kind in kinds for i in range(schedule.micro_batches))
+    expected = Counter((kind, i) for kind in required for i in range(schedule.micro_batches))
     for stage in range(rank, schedule.stages, K):
         work = [a for a in actions if a.stage == stage and a.kind in ("F", *GRADIENT, "W")]
         if Counter((a.kind, a.micro_batch) for a in work) != expected:
             raise ValueError(
-                f"{name}: stage {stage} must do each of {' and '.join(kinds)} 0 to "
+                f"{name}: stage {stage} must do each of {' and '.join(required)} 0 to "
                 f"{schedule.micro_batches - 1} exactly once"
             )
 
@@ -207,11 +207,11 @@ def _check_data_flow(schedule: Schedule, actions: Sequence[Action]) -> None:
                 without_w.add((stage, i))
 
 
-def _check_update(schedule: Schedule, rank: int) -> None:
+def _check_update(schedule: Schedule, rank: int, required: Sequence[str]) -> None:
     """Raise a ValueError unless a rank updates once, at its end, if the schedule trains."""
     actions = schedule.ranks[rank]
     updates = [n for n, action in enumerate(actions) if action.kind == "U"]
-    expected = [len(actions) - 1] if _required(schedule) != ("F",) else []
+    expected = [len(actions) - 1] if required != ("F",) else []
     if updates != expected:
         rule = "one U, at its end" if expected else "no U"
         raise ValueError(f"schedule {schedule.name!r}: rank {rank} must have {rule}")
