@@ -33,6 +33,7 @@ NAMES = {
     "torch": "torch.distributed.pipelining, ScheduleGPipe",
     "torch-1f1b": "torch.distributed.pipelining, Schedule1F1B",
     "torch-interleaved": "torch.distributed.pipelining, ScheduleInterleaved1F1B",
+    "deepspeed": "DeepSpeed 0.19, PipelineEngine",
     "torchgpipe": "torchgpipe 0.0.7",
 }
 

@@ -26,12 +26,14 @@ KNOWN: dict[Scale, tuple[float, int, tuple[int, ...]]] = {
 }
 # Of the other schedules, and of GPipe's without recomputation. 1F1B needs M of K or more.
 OTHERS_M: dict[Scale, int] = {"smoke": 4, "laptop": 8, "node": 8, "paper": 8}
-# Schedule of ours -> torch's library of the same schedule, and what else runs with it have.
-SCHEDULES: dict[ScheduleName, tuple[Library, dict[str, Any]]] = {
-    "gpipe": ("torch", {}),
-    "1f1b": ("torch-1f1b", {}),
-    "interleaved-1f1b": ("torch-interleaved", {"stages_per_rank": 2}),
+# Schedule of ours -> the peers that have it.
+SCHEDULES: dict[ScheduleName, tuple[Library, ...]] = {
+    "gpipe": ("torch",),
+    "1f1b": ("torch-1f1b", "deepspeed"),
+    "interleaved-1f1b": ("torch-interleaved",),
 }
+# What else runs with a schedule have.
+SETTINGS: dict[ScheduleName, dict[str, Any]] = {"interleaved-1f1b": {"stages_per_rank": 2}}
 CHECKED: tuple[Library, ...] = ("repro", "torch", "torchgpipe")  # with GPipe's schedule
 # Checked on one GPU that all stages share: models with batch norm and tuples at boundaries, and
 # with dropout, of nine and eight layers.
@@ -46,6 +48,9 @@ DEVIATIONS = (
     "torch.utils.checkpoint where it recomputes, the layers cut and initialised as ours. It has "
     "no recompute of its own, so that of a micro-batch begins when its gradient has arrived. The "
     "backwards of ScheduleGPipe come in the order of the forwards.",
+    "DeepSpeed's pipeline engine runs 1F1B and blocks while it sends. Each stage is one layer of "
+    "it, so that the cut is ours, and its clipping of gradients is off. A step also broadcasts the "
+    "loss.",
     "torchgpipe 0.0.7 is an oracle of semantics alone: on the CPU all its stages share one "
     "thread. Its deferred batch norm is on.",
     "A step is timed alike for both, without spans: from the first stage's start after a barrier "
@@ -57,7 +62,7 @@ DEVIATIONS = (
 
 
 def experiment(scale: Scale = "laptop") -> Experiment:
-    """Correctness, then speed, against torch.distributed.pipelining and torchgpipe.
+    """Correctness, then speed, against torch.distributed.pipelining, DeepSpeed and torchgpipe.
 
     The paper compares with no other implementation. Ours against a peer is measured at K=2 on both
     models with real compute, and at K=8 on stages of known duration, where the schedules alone
@@ -76,7 +81,7 @@ def experiment(scale: Scale = "laptop") -> Experiment:
         name=NAME,
         title="Our pipeline beside other libraries",
         question="Does each library train as one device would, and how fast is ours beside them?",
-        needs="2 devices; torchgpipe is an optional extra",
+        needs="2 devices; torchgpipe and deepspeed are optional extras",
         deviations=DEVIATIONS,
         minutes={"smoke": 1, "gpu-dry": 1, "laptop": 6, "gpu": 3, "node": 25, "paper": 25},
         rounds=ROUNDS.get(scale, 1),
@@ -95,10 +100,13 @@ def _checks() -> tuple[RunSpec, ...]:
         "trace": False,
     }
     runs = [RunSpec(library=library, balance=(2, 2), **common) for library in CHECKED]
-    for schedule, (library, settings) in SCHEDULES.items():
+    for schedule, libraries in SCHEDULES.items():
         if schedule != "gpipe":
-            more = {**settings, **common, "schedule": schedule, "balance": "uniform"}
-            runs.append(RunSpec(library=library, **more))
+            more = {**SETTINGS.get(schedule, {}), **common}
+            runs += [
+                RunSpec(library=library, schedule=schedule, balance="uniform", **more)
+                for library in libraries
+            ]
     return tuple(runs)
 
 
@@ -129,7 +137,7 @@ def _speed(model: str, args: dict[str, Any], scale: Scale) -> tuple[RunSpec, ...
     for schedule in SCHEDULES:
         for checkpoint in ("always", "never"):
             if (schedule, checkpoint) != ("gpipe", "always"):
-                runs += _pair(schedule, checkpoint=checkpoint, **common)
+                runs += _beside(schedule, checkpoint=checkpoint, **common)
     return runs
 
 
@@ -149,20 +157,20 @@ def _known(forward_s: float, K: int, Ms: tuple[int, ...]) -> tuple[RunSpec, ...]
         "fidelity": "emulated",
     }
     runs = _pairs([(M, M) for M in Ms], model_args=model(K), **common)
-    runs += _pair("1f1b", M=K, N=K, model_args=model(K), **common)
-    runs += _pair("interleaved-1f1b", M=K, N=K, model_args=model(2 * K), **common)
+    runs += _beside("1f1b", M=K, N=K, model_args=model(K), **common)
+    runs += _beside("interleaved-1f1b", M=K, N=K, model_args=model(2 * K), **common)
     return runs
 
 
 def _pairs(points: list[tuple[int, int]], **common: Any) -> tuple[RunSpec, ...]:
     """Ours and torch's GPipe at every (M, N), and the first point of ours with another seed."""
-    runs = [run for M, N in points for run in _pair("gpipe", M=M, N=N, **common)]
+    runs = [run for M, N in points for run in _beside("gpipe", M=M, N=N, **common)]
     M, N = points[0]
     return (*runs, RunSpec(M=M, N=N, seed=1, trace=False, **common))
 
 
-def _pair(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
-    """Ours and torch's at one point."""
-    library, settings = SCHEDULES[schedule]
-    common = {"trace": False, "schedule": schedule, **settings, **common}
-    return RunSpec(**common), RunSpec(library=library, **common)
+def _beside(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
+    """Ours and every peer's at one point."""
+    common = {"trace": False, "schedule": schedule, **SETTINGS.get(schedule, {}), **common}
+    libraries: tuple[Library, ...] = ("repro", *SCHEDULES[schedule])
+    return tuple(RunSpec(library=library, **common) for library in libraries)

@@ -74,7 +74,7 @@ class Machine:
         return facts | ({"precision": self.precision} if self.precision else {})
 
     def has_profile(self, name: str) -> bool:
-        """Whether a profile has the name of these devices: "p100-pcie" is that of a "Tesla P100"."""
+        """Whether a profile is of these devices: "p100-pcie" is that of a "Tesla P100"."""
         return name.split("-")[0] in re.split(r"[\s-]+", self.kind.lower())
 
 

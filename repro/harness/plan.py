@@ -3,6 +3,7 @@
 A plan is made from the experiment and from what is recorded already. torch is not imported.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from repro.gpipe.errors import did_you_mean
-from repro.harness.machine import Machine
+from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.pace import Kind, of_kinds
 from repro.harness.record import Folder
 from repro.harness.spec import (
     PIPELINING,
     TIMED,
     UNLIMITED_MEMORY,
+    WHOLE_WORLD,
     Experiment,
+    Library,
     RunSpec,
     Scale,
     baseline,
@@ -32,6 +35,11 @@ from repro.io.untrusted import SMALL, from_json, read_text
 
 _CONTEXT = 600 * 2**20  # of a process on a GPU, besides what torch hands out: an assumption
 _PROCESSES = 128  # at most, of stages that share this machine's devices
+# Peer libraries that are not among the dependencies -> what installs them.
+INSTALL: dict[Library, str] = {
+    "torchgpipe": "--no-deps torchgpipe==0.0.7",
+    "deepspeed": "deepspeed==0.19.8",
+}
 _FILTERS = [name for name in RunSpec.model_fields if name not in ("model_args", "balance")]
 
 
@@ -321,7 +329,7 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     # device.
     # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
     emulated = spec.fidelity == "emulated"
-    needs_own_gpu = spec.library in PIPELINING and machine.device == "cuda"
+    needs_own_gpu = spec.library in (*PIPELINING, *WHOLE_WORLD) and machine.device == "cuda"
     timed = spec.task not in ("fit", "check", "learn") and not emulated
     shares_devices = not timed and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
@@ -334,8 +342,11 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
             return f"needs {needed / 2**30:.0f} GiB on each GPU, which has {there:.0f}"
     if spec.devices > max(machine.count, _PROCESSES):
         return f"needs {spec.devices} processes, of which one machine gets {_PROCESSES}"
-    if spec.library == "torchgpipe" and find_spec("torchgpipe") is None:
-        return "torchgpipe is not installed: .venv/bin/uv pip install --no-deps torchgpipe==0.0.7"
+    if spec.library in INSTALL and find_spec(spec.library) is None:
+        return f"{spec.library} is not installed: .venv/bin/uv pip install {INSTALL[spec.library]}"
+    world = int(os.environ["WORLD_SIZE"]) if torchrun_rank() is not None else spec.devices
+    if spec.library in WHOLE_WORLD and spec.devices != world:
+        return f"{spec.library} takes all processes: start torchrun with {spec.devices}"
     return ""
 
 

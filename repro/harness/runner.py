@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from repro.harness.schema import TrainRound
 from repro.harness.spec import TIMED, Scale, canonical, run_name
 from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
-from repro.harness.workers import OwnOrSharedGpus, Workers
+from repro.harness.workers import Crews, Workers
 from repro.io import lock, signals
 from repro.io.files import remove_leftovers
 
@@ -338,23 +338,19 @@ def prepare_folder(plan: Plan) -> None:
             plan.folder.set_status(run.id, "done", rounds=len(plan.folder.records(run.id)))
 
 
-def workers(plans: Sequence[Plan], results: Path) -> AbstractContextManager[Measurer]:
-    """As many workers as the widest run needs, on this host or under torchrun.
-
-    Where that is more than there are GPUs, runs that have enough GPUs get workers of their own.
-    """
+def workers(plans: Sequence[Plan], results: Path) -> Crews | Workers:
+    """As many workers as the runs need, on this host or under torchrun."""
     machine = plans[0].machine
     if torchrun_rank() is not None:
         return Workers(pools.torchrun())
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    logs = results / machine.slug / plans[0].scale / "logs" / name
-    crew = Workers(pools.Local(widest, logs))
-    # Stages of one GPU alone have no neighbour on another one.
-    if machine.device == "cpu" or not 1 < machine.count < widest:
-        return crew
-    own = pools.Local(machine.count, logs.with_name(f"{name}-own-gpus"))
-    return OwnOrSharedGpus(Workers(own), crew)
+    logs = results / machine.slug / plans[0].scale / "logs"
+
+    def start(count: int) -> Workers:
+        return Workers(pools.Local(count, logs / (name if count == widest else f"{name}-{count}")))
+
+    return Crews(start, widest, 0 if machine.device == "cpu" else machine.count)
 
 
 def _now() -> str:

@@ -41,6 +41,7 @@ Library = Literal[
     "torch",
     "torch-1f1b",
     "torch-interleaved",
+    "deepspeed",
     "torchgpipe",
     "ddp",
     "fsdp",
@@ -50,8 +51,10 @@ Library = Literal[
 REPLICATED: tuple[Library, ...] = ("ddp", "fsdp")  # libraries of K=1 and D replicas
 # Schedules of torch.distributed.pipelining, each a library here.
 PIPELINING: tuple[Library, ...] = ("torch", "torch-1f1b", "torch-interleaved")
+WHOLE_WORLD: tuple[Library, ...] = ("deepspeed",)  # take every process that there is
 # Libraries with another schedule than "gpipe".
 SCHEDULE_OF: dict[Library, ScheduleName] = {
+    "deepspeed": "1f1b",
     "torch-1f1b": "1f1b",
     "torch-interleaved": "interleaved-1f1b",
 }
@@ -169,9 +172,9 @@ class RunSpec(Frozen):
         fidelity: how the numbers come to be.
         library: the one that runs the steps; "repro" is this project. "torch" is GPipe's schedule
             of torch.distributed.pipelining, "torch-1f1b" and "torch-interleaved" are others of it.
-            "ddp" is DistributedDataParallel, "fsdp" is fully_shard, "tensor" is
-            torch.distributed.tensor.parallel, and "pipedream" is asynchronous
-            1F1B, written here.
+            "deepspeed" is DeepSpeed's pipeline engine, "ddp" is DistributedDataParallel, "fsdp" is
+            fully_shard, "tensor" is torch.distributed.tensor.parallel, and "pipedream" is
+            asynchronous 1F1B, written here.
         trace: record spans; without them there is no timeline, bubble or breakdown.
         transport: the one that carries the messages between stages.
         task: "train" times steps. "check" holds the library against the unsplit model
@@ -575,7 +578,13 @@ def _check_library(spec: RunSpec) -> None:
 
 
 def _check_pipelining(spec: RunSpec) -> None:
-    """Raise a ValueError for K and M that schedules of torch.distributed.pipelining refuse."""
+    """Raise a ValueError for K, M and N that the pipelines of peers refuse."""
+    if spec.library == "deepspeed" and (spec.K == 1 or spec.N % spec.M):
+        raise ValueError(
+            f"K = {spec.K}, M = {spec.M}, N = {spec.N} with library = 'deepspeed': it needs K of 2 "
+            "or more and micro-batches of one size; set "
+            f"K={max(2, spec.K)} and N={max(1, spec.N // spec.M) * spec.M}, or library='repro'"
+        )
     if spec.library == "torch-1f1b" and spec.M < spec.K:
         raise ValueError(
             f"M = {spec.M}, K = {spec.K} with library = 'torch-1f1b': it needs M of K or more; set "

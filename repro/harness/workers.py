@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -36,7 +37,7 @@ from repro.harness.job import Job, Measured, Outcome
 from repro.harness.machine import oom_kills
 from repro.harness.pools import Pool
 from repro.harness.schema import round_record
-from repro.harness.spec import RunSpec
+from repro.harness.spec import WHOLE_WORLD, RunSpec
 from repro.harness.tasks.run import run
 from repro.io import signals
 from repro.simulate import StageCosts
@@ -137,37 +138,57 @@ class Workers:
         self._store = None
 
 
-class OwnOrSharedGpus:
-    """Workers for runs whose stages have a GPU each, and more workers for runs that share GPUs.
+class Crews:
+    """Workers of several numbers, of which one at a time has processes: they share the devices.
 
-    More workers than GPUs have no NCCL (`launch.initialise`). In one pool of the widest run's size,
-    a run that has enough GPUs would send its messages through the host. Only one of the two pools
-    has processes at a time, since both need the same devices.
+    A run that has enough GPUs gets as many workers as there are GPUs. More workers than GPUs have
+    no NCCL (`launch.initialise`), and its messages would go through the host. A library that takes
+    all processes as its own gets as many as it needs.
+
+    Args:
+        start: makes workers of a number.
+        widest: processes of the widest run.
+        gpus: how many there are, 0 on the CPU.
     """
 
-    def __init__(self, own: Workers, shared: Workers) -> None:
-        self.own, self.shared = own, shared
-        self._current = own
+    def __init__(self, start: Callable[[int], Workers], widest: int, gpus: int) -> None:
+        self._start, self._widest, self._gpus = start, widest, min(gpus, widest)
+        self._crews: dict[int, Workers] = {}
+        self._current = self._of(widest if gpus < 2 else self._gpus)
 
-    def __enter__(self) -> "OwnOrSharedGpus":
+    def __enter__(self) -> "Crews":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.own.__exit__(*error)
-        self.shared.__exit__(*error)
+        for crew in self._crews.values():
+            crew.__exit__(*error)
 
     def ready(self) -> None:
-        """Start the workers of the last job's kind."""
+        """Start the workers that measured the last job."""
         self._current.ready()
 
     def measure(self, job: Job, deadline: float) -> Outcome:
-        """Measure one run once, by workers of its kind."""
-        has_own = job.device == "cuda" and job.spec.devices <= self.own.pool.count
-        wanted = self.own if has_own else self.shared
+        """Measure one run once, by as many workers as it needs."""
+        wanted = self._of(self._count(job))
         if wanted is not self._current:
             self._current.rest()
             self._current = wanted
         return wanted.measure(job, deadline)
+
+    def _of(self, count: int) -> Workers:
+        if count not in self._crews:
+            self._crews[count] = self._start(count)
+        return self._crews[count]
+
+    def _count(self, job: Job) -> int:
+        devices = job.spec.devices
+        if job.spec.library in WHOLE_WORLD:
+            return devices
+        if job.device == "cuda":
+            return self._gpus if devices <= self._gpus else self._widest
+        # Workers that are there need not start again.
+        there = self._current.pool.count
+        return there if devices <= there else self._widest
 
 
 def work(rank: int, world: int, store: dist.Store, group: dist.Store) -> None:

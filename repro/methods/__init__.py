@@ -54,6 +54,12 @@ def _torch(setup: Setup) -> Method:
     return Pipelining(setup)
 
 
+def _deepspeed(setup: Setup) -> Method:
+    from repro.methods.peers.deepspeed import DeepSpeedPipeline
+
+    return DeepSpeedPipeline(setup)
+
+
 def _ddp(setup: Setup) -> Method:
     from repro.methods.ddp import DataParallel
 
@@ -89,6 +95,7 @@ _MAKERS: dict[str, Callable[[Setup], Method]] = {
     "torch": _torch,
     "torch-1f1b": _torch,
     "torch-interleaved": _torch,
+    "deepspeed": _deepspeed,
     "torchgpipe": _torchgpipe,
     "pipedream": _pipedream,
     "ddp": _ddp,

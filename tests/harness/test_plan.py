@@ -31,6 +31,7 @@ def members(made: plan.Plan) -> list[list[tuple[int, int]]]:
     return [[(run.spec.K, run.spec.M) for run in round_] for round_ in made.fresh_rounds("timed")]
 
 
+ONE_F_ONE_B = {"schedule": "1f1b", "balance": "uniform"}
 ALL = [(1, 1), (1, 4), (2, 1), (2, 4)]
 
 
@@ -173,15 +174,28 @@ def test_torch_sends_between_gpus_only_if_every_stage_has_its_own(tmp_path: Path
     assert [run.label for run in gpu.runs] == ["planned", "skipped(needs 4 devices)"]
 
 
+@pytest.mark.parametrize(
+    ("library", "settings"), [("torchgpipe", {"task": "check"}), ("deepspeed", ONE_F_ONE_B)]
+)
 def test_a_peer_that_is_not_installed_is_skipped_and_says_how_to_get_it(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch, library, settings
 ):
     monkeypatch.setattr(plan, "find_spec", lambda _name: None)
-    made = make(
-        tmp_path, of=experiment(spec(2, 4, library="torchgpipe", trace=False, task="check"))
-    )
+    made = make(tmp_path, of=experiment(spec(2, 4, library=library, trace=False, **settings)))
     assert made.runs[0].status == "skipped"
-    assert made.runs[0].reason.startswith("torchgpipe is not installed: .venv/bin/uv pip install")
+    assert made.runs[0].reason.startswith(f"{library} is not installed: .venv/bin/uv pip install")
+
+
+def test_a_library_that_takes_all_processes_wants_as_many_of_torchrun(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "find_spec", lambda _name: "there")
+    runs = [spec(K, 4, library="deepspeed", trace=False, **ONE_F_ONE_B) for K in (2, 4)]
+    runs = [run.model_copy(update={"fidelity": "emulated"}) for run in runs]
+    assert [run.status for run in make(tmp_path, of=experiment(*runs)).runs] == ["planned"] * 2
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    made = make(tmp_path, of=experiment(*runs))
+    assert [run.status for run in made.runs] == ["skipped", "planned"]
+    assert made.runs[0].reason == "deepspeed takes all processes: start torchrun with 2"
 
 
 def test_rounds_must_be_positive(tmp_path: Path):

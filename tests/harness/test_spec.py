@@ -94,6 +94,10 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
             ["M = 2, K = 4", "set M=4"],
         ),
         (
+            {"library": "deepspeed", "trace": False, "schedule": "1f1b", "K": 2, "M": 3, "N": 8},
+            ["M = 3, N = 8 with library = 'deepspeed'", "one size", "N=6"],
+        ),
+        (
             {**INTERLEAVED, "K": 2, "M": 7},
             ["M = 7, K = 2", "multiple of M // K", "set M=6"],
         ),

@@ -14,7 +14,7 @@ from repro.harness.pools import Local
 from repro.harness.schema import TrainRound
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.harness.tasks.run import run
-from repro.harness.workers import Outcome, OwnOrSharedGpus, Workers
+from repro.harness.workers import Crews, Outcome, Workers
 from repro.methods.named import fields_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own, about its process groups
@@ -218,23 +218,37 @@ def test_runs_with_a_gpu_for_each_stage_get_workers_of_their_own(tmp_path, monke
         Experiment(name="tiny", title="", question="?", groups=of_spec), "node", devices, tmp_path
     )
     crew = runner.workers([plan], tmp_path)
-    assert isinstance(crew, OwnOrSharedGpus)
-    assert (crew.own.pool.count, crew.shared.pool.count) == (2, 4)
-    assert crew.own.pool.logs != crew.shared.pool.logs
-    calls: list[str] = []
-    for name in ("own", "shared"):
-        pool = getattr(crew, name)
-        monkeypatch.setattr(pool, "rest", lambda name=name: calls.append(f"end {name}"))
-        monkeypatch.setattr(
-            pool, "measure", lambda job, deadline, name=name: calls.append(f"{name} K={job.spec.K}")
-        )
+    calls = noted(monkeypatch)
     for each in (cuda, cuda, wide, replace(cuda, device="cpu"), cuda):
         crew.measure(each, 60)
-    assert calls == [
-        *("own K=2", "own K=2", "end own", "shared K=4"),
-        *("shared K=2", "end shared", "own K=2"),
-    ]
-    # Where all stages have a GPU, or all share the only one, one pool is enough.
+    assert calls == ["2: K=2", "2: K=2", "end 2", "4: K=4", "4: K=2", "end 4", "2: K=2"]
+    # Where all stages have a GPU, or all share the only one, all have the same workers.
     for count in (1, 4):
         plan = replace(plan, machine=replace(devices, count=count))
-        assert isinstance(runner.workers([plan], tmp_path), Workers)
+        crew, calls[:] = runner.workers([plan], tmp_path), []
+        for each in (cuda, wide):
+            crew.measure(each, 60)
+        assert calls == ["4: K=2", "4: K=4"]
+
+
+def test_a_library_that_takes_all_processes_gets_as_many_as_it_has_stages(monkeypatch):
+    spec = GOOD.spec.model_copy(update={"library": "deepspeed"})
+    wide = replace(GOOD, spec=GOOD.spec.model_copy(update={"K": 4}))
+    crew = Crews(lambda count: Workers(Local(count, Path("logs"))), widest=4, gpus=0)
+    calls = noted(monkeypatch)
+    for each in (wide, replace(GOOD, spec=spec), GOOD, wide):
+        crew.measure(each, 60)
+    # Those that are there measure on.
+    assert calls == ["4: K=4", "end 4", "2: K=2", "2: K=2", "end 2", "4: K=4"]
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of workers from now on, after how many there are."""
+    calls: list[str] = []
+
+    def measure(crew: Workers, job: Job, _deadline: float) -> None:
+        calls.append(f"{crew.pool.count}: K={job.spec.K}")
+
+    monkeypatch.setattr(Workers, "measure", measure)
+    monkeypatch.setattr(Workers, "rest", lambda crew: calls.append(f"end {crew.pool.count}"))
+    return calls

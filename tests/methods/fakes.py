@@ -187,6 +187,14 @@ def two_ranks() -> dict[str, tuple[dict[str, Check], list[float]]] | None:
     return results
 
 
+def deepspeed_ranks() -> tuple[dict[str, Check], list[float], list[float]]:
+    """In 2 processes: checks of DeepSpeed, and losses of ours and of it."""
+    like_it: dict[str, Any] = {"schedule": "1f1b"}
+    checks = examined(partial(make, "deepspeed"), **like_it)
+    ours = _trained("repro", None, **like_it)
+    return checks, ours, _trained("deepspeed", None, **like_it)
+
+
 def _trained(library: str, group: Any, **settings: Any) -> list[float]:
     """Losses while training without dropout, an evaluation in between."""
     quiet = [nn.Flatten(), partial(nn.Linear, 192, 16), nn.ReLU(), partial(nn.Linear, 16, 5)]

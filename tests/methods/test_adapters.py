@@ -4,7 +4,7 @@ from functools import partial
 from importlib.util import find_spec
 
 import pytest
-from fakes import TORCH_SCHEDULES, examined, setup, two_ranks
+from fakes import TORCH_SCHEDULES, deepspeed_ranks, examined, setup, two_ranks
 
 from repro.gpipe import LinkSpeed, launch
 from repro.methods import make
@@ -53,6 +53,18 @@ def test_torchgpipe_is_right_but_for_the_variance():
     assert [name for name, check in checks.items() if check.verdict != "ok"] == ["batch norm"]
     assert (checks["batch norm"].value or 1.0) < 1e-3  # biased
     assert "micro-batches of 5, 5, 5, 2" in checks["unequal micro-batches"].evidence
+
+
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="deepspeed is not installed; it is the extra `peers`"
+)
+def test_deepspeed_trains_as_ours_does():
+    for checks, ours, theirs in launch(deepspeed_ranks, stages=2):
+        for name in ("gradients", "evaluation", "dropout"):
+            assert checks[name].verdict == "ok", checks[name]
+        assert checks["unequal micro-batches"].verdict == "refused"
+        assert theirs == pytest.approx(ours, abs=1e-6)
+        assert ours[-1] < ours[0]
 
 
 def test_a_peer_does_not_cut_by_time_itself():

@@ -185,11 +185,10 @@ def test_each_goal_has_its_runs(scale):
 def test_each_schedule_of_a_peer_has_ours_beside_it(scale):
     groups = catalog.find("peers").build(scale).groups
     timed = [run for group in groups for run in group.runs if run.task == "train"]
-    assert {run.library for run in timed} == {"repro", "torch", "torch-1f1b", "torch-interleaved"}
+    libraries = {"repro", "torch", "torch-1f1b", "torch-interleaved", "deepspeed"}
+    assert {run.library for run in timed} == libraries
     assert {(run.library, run.checkpoint) for run in timed if run.fidelity == "measured"} == {
-        (library, checkpoint)
-        for library in ("repro", "torch", "torch-1f1b", "torch-interleaved")
-        for checkpoint in ("always", "never")
+        (library, checkpoint) for library in libraries for checkpoint in ("always", "never")
     }
     for peer in timed:
         ours = {str(n): run for n, run in enumerate(timed) if run.library == "repro"}

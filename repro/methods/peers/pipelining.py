@@ -2,8 +2,7 @@
 
 The library gets the shapes at the boundaries (its static mode): they are learnt stage after stage
 on one real micro-batch. In its dynamic mode the library learns them by running layers on
-uninitialised memory, which ruins the running statistics of batch norm. The library sends only flat
-tuples of tensors, so nested values are flattened at a boundary.
+uninitialised memory, which ruins the running statistics of batch norm.
 """
 
 from collections import OrderedDict
@@ -21,12 +20,12 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.utils.checkpoint import checkpoint
 
 from repro.gpipe import EvaluationResult, StepResult
 from repro.gpipe.comm.control_channel import Wire
-from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, split, unflatten
+from repro.gpipe.core.microbatch import Tree, flatten, split
 from repro.methods.method import Setup
+from repro.methods.peers.flat import learn, to_device
 from repro.methods.traffic import SentBytes
 
 
@@ -92,7 +91,7 @@ class Pipelining:
         with torch.no_grad():
             outputs = self._schedule.eval(**self._parts(inputs, targets), losses=losses)
         self.module.train()
-        whole = self._unflat(outputs) if self._is_last else None
+        whole = self._last.unflat(outputs) if self._is_last else None
         return EvaluationResult(self._mean(losses), whole)
 
     def cut(self, tree: Tree) -> list[Tree]:
@@ -130,21 +129,14 @@ class Pipelining:
         parts: dict[str, Any] = {}
         if self._rank == 0:
             parts["arg_mbs"] = [
-                tuple(flatten(part)[0]) for part in self.cut(self._to_device(inputs))
+                tuple(flatten(part)[0]) for part in self.cut(to_device(self._setup, inputs))
             ]
         if self._is_last:
-            parts["target_mbs"] = self.cut(self._to_device(targets))
+            parts["target_mbs"] = self.cut(to_device(self._setup, targets))
         return parts
 
-    def _to_device(self, tree: Tree) -> Tree:
-        return map_leaves(Tensor, lambda t: t.to(self._setup.device), tree)
-
     def _loss(self, outputs: tuple[Tensor, ...], targets: Tree) -> Tensor:
-        return self._setup.loss(self._unflat(outputs), targets)
-
-    def _unflat(self, outputs: Sequence[Tensor]) -> Tree:
-        """What the last layer returned."""
-        return unflatten(list(outputs), self._last_skeleton)
+        return self._setup.loss(self._last.unflat(outputs), targets)
 
     def _mean(self, losses: list[Tensor]) -> float:
         """Mean loss on every stage; the library assumes micro-batches of equal size."""
@@ -152,63 +144,14 @@ class Pipelining:
 
     def _stage(self, number: int, layers: nn.Sequential) -> PipelineStage:
         """A stage of the library; the stages before must be made at the same time."""
-        config = self._setup.config
-        inputs, skeleton = self._example_inputs(number)
-        run = _Flat(layers, skeleton, recompute=config.checkpoint == "always")
-        outputs = self._example_outputs(run, inputs)
-        if number + 1 < config.total_stages:
-            sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
-            self._wire.send_object((sent, run.output_skeleton), (number + 1) % config.stages)
-        self._last_skeleton = run.output_skeleton
+        learnt = learn(self._setup, self._wire, number, layers)
+        self._last = learnt.stage
         return PipelineStage(
-            run,
+            learnt.stage,
             number,
-            config.total_stages,
+            self._setup.config.total_stages,
             self._setup.device,
-            input_args=inputs,
-            output_args=outputs,
+            input_args=learnt.inputs,
+            output_args=learnt.outputs,
             group=self._setup.group,
         )
-
-    def _example_inputs(self, number: int) -> tuple[tuple[Tensor, ...], Tree]:
-        """The tensors that a stage gets for the sample, and their structure."""
-        if number == 0:
-            tensors, skeleton = flatten(self._to_device(self._setup.sample))
-            return tuple(tensors), skeleton
-        received, skeleton = self._wire.recv_object((number - 1) % self._setup.config.stages)
-        inputs = [t.to(self._setup.device).requires_grad_(flag) for t, flag in received]
-        return tuple(inputs), skeleton
-
-    def _example_outputs(self, run: "_Flat", inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What a stage makes of the sample; buffers and generators are restored."""
-        saved = [(buffer, buffer.clone()) for buffer in run.buffers()]
-        devices = [self._setup.device] if self._setup.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            outputs = run.run_layers(*inputs)
-        with torch.no_grad():
-            for buffer, before in saved:
-                buffer.copy_(before)
-        return outputs
-
-
-class _Flat(nn.Module):
-    """A stage's layers as a function from a flat tuple of tensors to a flat tuple."""
-
-    def __init__(self, layers: nn.Sequential, skeleton: Tree, *, recompute: bool) -> None:
-        super().__init__()
-        self.layers = layers
-        self.output_skeleton: Tree = None
-        self._skeleton = skeleton
-        self._recompute = recompute
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the layers; they are recomputed in the backward pass if `recompute`."""
-        if self._recompute and torch.is_grad_enabled():
-            return checkpoint(self.run_layers, *tensors, use_reentrant=False)
-        return self.run_layers(*tensors)
-
-    def run_layers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Run the layers."""
-        outputs = self.layers(unflatten(list(tensors), self._skeleton))
-        flat, self.output_skeleton = flatten(outputs)
-        return tuple(flat)

@@ -1,0 +1,168 @@
+"""DeepSpeed's pipeline engine as a method: its 1F1B, with `torch.utils.checkpoint`.
+
+The engine takes every process of the world as its own, so there must be K of them. It has no
+setting for a given cut. It gets one layer for each stage, which holds all layers of ours.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from repro.gpipe import EvaluationResult, StepResult
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core.microbatch import Tree, batch_size, flatten, gather, split
+from repro.methods.method import Setup
+from repro.methods.peers.flat import FlatStage, learn
+from repro.methods.traffic import SentBytes
+
+
+class DeepSpeedPipeline:
+    """One stage under `deepspeed.pipe.PipelineModule` and its engine; see `Method`."""
+
+    def __init__(self, setup: Setup) -> None:
+        K = setup.config.stages
+        assert dist.get_world_size() == K, "DeepSpeed takes all processes as its own"
+        deepspeed = _deepspeed(setup.device)
+        self._setup, self._rank = setup, dist.get_rank()
+        self._wire = Wire(K, self._rank)
+        self.balance = setup.counts()
+        self.module = setup.build_stage(self.balance, self._rank)
+        self._flat = learn(setup, self._wire, self._rank, self.module).stage
+        self._outputs: list[Tree] = []  # of an evaluation, on the last stage
+        whole = deepspeed.pipe.PipelineModule(
+            layers=[deepspeed.pipe.LayerSpec(_Stage, self._flat) for _ in range(K)],
+            num_stages=K,
+            loss_fn=self._loss,
+            partition_method="uniform",
+        )
+        parameters = list(self.module.parameters())
+        # It trains only with an optimizer, and clears gradients after an update.
+        self._optimizer = setup.make_optimizer(parameters) or _Keeping(parameters)
+        M = setup.config.micro_batches
+        size = batch_size(setup.sample)
+        self._engine: Any = deepspeed.initialize(
+            model=whole,
+            model_parameters=parameters,
+            optimizer=self._optimizer,
+            config={
+                "train_batch_size": M * size,
+                "train_micro_batch_size_per_gpu": size,
+                "gradient_accumulation_steps": M,
+                "gradient_clipping": 0.0,  # it clips to a norm of 1 unless told
+                "steps_per_print": 2**40,
+            },
+        )[0]
+
+    def train_step(self, inputs: Tree, targets: Tree, *, trace: bool = False) -> StepResult:
+        """One step; see `Method`."""
+        assert not trace, "DeepSpeed records no spans"
+        start = self._now()
+        loss = self._engine.train_batch(self._parts(inputs, targets))
+        if isinstance(self._optimizer, _Keeping):
+            self._optimizer.give_back()
+        return StepResult(end=self._now(), start=start, loss=float(loss))
+
+    def evaluate(self, inputs: Tree, targets: Tree) -> EvaluationResult:
+        """Run only F; see `Method`."""
+        self._outputs = []
+        loss = self._engine.eval_batch(self._parts(inputs, targets))
+        self._engine.train()
+        is_last = self._rank == self._setup.config.stages - 1
+        return EvaluationResult(float(loss), gather(self._outputs) if is_last else None)
+
+    def cut(self, tree: Tree) -> list[Tree]:
+        """Equal micro-batches, the only ones that it knows; see `Method`."""
+        return split(tree, self._setup.config.micro_batches)
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each stage, over our own control channel; see `Method`."""
+        self._now()
+        return self._wire.all_gather(value)
+
+    def peak_bytes(self, inputs: Tree, targets: Tree, limit: int | None = None) -> None:
+        """Not measured."""
+
+    def sent_bytes(self, inputs: Tree, targets: Tree) -> list[dict[str, int]]:
+        """Bytes that each stage sends, the broadcast of the loss too; see `Method`."""
+        with SentBytes(self._setup.config.stages) as sent:
+            self.train_step(inputs, targets)
+        return self.gather(sent.counts)
+
+    def close(self) -> None:
+        """Remove the engine's hooks on parameters."""
+        self._engine.destroy()
+
+    def _now(self) -> float:
+        if self._setup.device.type == "cuda":
+            torch.cuda.synchronize(self._setup.device)
+        return perf_counter()
+
+    def _parts(self, inputs: Tree, targets: Tree) -> Iterator[tuple[Any, Any]]:
+        """Micro-batches as the engine reads them: tuples of tensors, and targets as they are."""
+        M = self._setup.config.micro_batches
+        if batch_size(inputs) % M:
+            raise ValueError(
+                f"N = {batch_size(inputs)}, M = {M} with library = 'deepspeed': all micro-batches "
+                f"have one size; set N={batch_size(inputs) // M * M or M}"
+            )
+        parts = [tuple(flatten(part)[0]) for part in self.cut(inputs)]
+        return iter(list(zip(parts, self.cut(targets), strict=True)))
+
+    def _loss(self, outputs: Any, targets: Tree) -> Tensor:
+        value = self._flat.unflat(_as_tuple(outputs))
+        if not self.module.training:
+            self._outputs.append(value)
+        return self._setup.loss(value, targets)
+
+
+class _Stage(nn.Module):
+    """All layers of a stage as one layer of the engine, which passes one tensor or a tuple."""
+
+    def __init__(self, flat: FlatStage) -> None:
+        super().__init__()
+        self.flat = flat
+
+    def forward(self, value: Any) -> Any:
+        outputs = self.flat(*_as_tuple(value))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+class _Keeping(torch.optim.SGD):
+    """Leaves parameters and gradients as they are."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.0)
+        self._kept: list[tuple[Tensor, Tensor | None]] = []
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Keep the gradients, which the engine is about to clear."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self._kept = [(parameter, parameter.grad) for parameter in parameters]
+
+    def give_back(self) -> None:
+        """Restore the gradients of the last step."""
+        for parameter, gradient in self._kept:
+            parameter.grad = gradient
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _deepspeed(device: torch.device) -> Any:
+    """The library, which is told where it runs; it is optional, so it is imported by name."""
+    os.environ.setdefault("LOCAL_RANK", str(dist.get_rank()))
+    if device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    deepspeed = import_module("deepspeed")
+    # Else it compiles an extension for all-reduces on one host, which a pipeline does not use.
+    import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist.get_backend(), auto_mpi_discovery=False)
+    import_module("deepspeed.pipe")
+    return deepspeed

@@ -1,0 +1,92 @@
+"""Stages for libraries that send only flat tuples of tensors: nested values are flattened.
+
+What a stage gets is learnt from the stage before, on one real micro-batch. Buffers and generators
+are left as they were, so that nothing of it can be seen in the training.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from repro.gpipe.comm.control_channel import Wire
+from repro.gpipe.core.microbatch import Tree, flatten, map_leaves, unflatten
+from repro.methods.method import Setup
+
+
+class FlatStage(nn.Module):
+    """A stage's layers as a function from a flat tuple of tensors to a flat tuple.
+
+    Args:
+        layers: of the stage.
+        skeleton: structure of what they get.
+        recompute: whether they are recomputed in the backward pass.
+    """
+
+    def __init__(self, layers: nn.Sequential, skeleton: Tree, *, recompute: bool) -> None:
+        super().__init__()
+        self.layers = layers
+        self.output_skeleton: Tree = None
+        self._skeleton = skeleton
+        self._recompute = recompute
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run the layers; they are recomputed in the backward pass if `recompute`."""
+        if self._recompute and torch.is_grad_enabled():
+            return checkpoint(self.run_layers, *tensors, use_reentrant=False)
+        return self.run_layers(*tensors)
+
+    def run_layers(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run the layers."""
+        outputs = self.layers(unflatten(list(tensors), self._skeleton))
+        flat, self.output_skeleton = flatten(outputs)
+        return tuple(flat)
+
+    def unflat(self, outputs: Sequence[Tensor]) -> Tree:
+        """What the last layer returned."""
+        return unflatten(list(outputs), self.output_skeleton)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """A stage, and what one real micro-batch is at its two boundaries."""
+
+    stage: FlatStage
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def learn(setup: Setup, wire: Wire, number: int, layers: nn.Sequential) -> Learnt:
+    """A stage that knows its boundaries; the stages before must call this at the same time."""
+    config = setup.config
+    if number == 0:
+        tensors, skeleton = flatten(to_device(setup, setup.sample))
+    else:
+        received, skeleton = wire.recv_object((number - 1) % config.stages)
+        tensors = [t.to(setup.device).requires_grad_(flag) for t, flag in received]
+    stage = FlatStage(layers, skeleton, recompute=config.checkpoint == "always")
+    outputs = _example_outputs(stage, setup.device, tensors)
+    if number + 1 < config.total_stages:
+        sent = [(t.detach().cpu(), t.requires_grad) for t in outputs]
+        wire.send_object((sent, stage.output_skeleton), (number + 1) % config.stages)
+    return Learnt(stage, tuple(tensors), outputs)
+
+
+def to_device(setup: Setup, tree: Tree) -> Tree:
+    """Nested tensors on the device of this process."""
+    return map_leaves(Tensor, lambda t: t.to(setup.device), tree)
+
+
+def _example_outputs(
+    stage: FlatStage, device: torch.device, inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """What a stage makes of the sample; buffers and generators are restored."""
+    saved = [(buffer, buffer.clone()) for buffer in stage.buffers()]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        outputs = stage.run_layers(*inputs)
+    with torch.no_grad():
+        for buffer, before in saved:
+            buffer.copy_(before)
+    return outputs
