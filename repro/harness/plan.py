@@ -367,7 +367,9 @@ def _without_baseline(runs: Sequence[PlannedRun]) -> list[str]:
     have_base: dict[str, list[bool]] = {}
     for run in runs:
         specs = {other.id: other.spec for other in runs if other.group == run.group}
-        if not run.added and run.spec.K > 1 and run.spec.task == "train":
+        timed = not run.added and run.spec.task == "train"
+        # Naive model parallelism is held against other schedules at the same K.
+        if timed and run.spec.K > 1 and run.spec.schedule != "naive":
             base = baseline(run.spec, specs, K=1)
             have_base.setdefault(run.group, []).append(base is not None)
     return [

@@ -62,6 +62,7 @@ def test_deepspeed_trains_as_ours_does():
     for checks, ours, theirs in launch(deepspeed_ranks, stages=2):
         for name in ("gradients", "evaluation", "dropout"):
             assert checks[name].verdict == "ok", checks[name]
+        assert "num_batches_tracked is 8" in checks["batch norm"].evidence  # recomputed once
         assert checks["unequal micro-batches"].verdict == "refused"
         assert theirs == pytest.approx(ours, abs=1e-6)
         assert ours[-1] < ours[0]

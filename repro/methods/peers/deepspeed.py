@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline engine as a method: its 1F1B, with `torch.utils.checkpoint`.
+"""DeepSpeed's pipeline engine as a method: its 1F1B, with its own recomputation.
 
 The engine takes every process of the world as its own, so there must be K of them. It has no
 setting for a given cut. It gets one layer for each stage, which holds all layers of ours.
@@ -6,6 +6,7 @@ setting for a given cut. It gets one layer for each stage, which holds all layer
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -33,13 +34,18 @@ class DeepSpeedPipeline:
         self._wire = Wire(K, self._rank)
         self.balance = setup.counts()
         self.module = setup.build_stage(self.balance, self._rank)
-        self._flat = learn(setup, self._wire, self._rank, self.module).stage
+        recomputes = setup.config.checkpoint == "always"
+        without = replace(setup, config=replace(setup.config, checkpoint="never"))
+        self._flat = learn(without, self._wire, self._rank, self.module).stage
         self._outputs: list[Tree] = []  # of an evaluation, on the last stage
         whole = deepspeed.pipe.PipelineModule(
             layers=[deepspeed.pipe.LayerSpec(_Stage, self._flat) for _ in range(K)],
             num_stages=K,
             loss_fn=self._loss,
             partition_method="uniform",
+            # Of its two functions the one that also takes inputs without gradients.
+            activation_checkpoint_interval=int(recomputes),
+            activation_checkpoint_func=deepspeed.checkpointing.non_reentrant_checkpoint,
         )
         parameters = list(self.module.parameters())
         # It trains only with an optimizer, and clears gradients after an update.
@@ -56,6 +62,7 @@ class DeepSpeedPipeline:
                 "gradient_accumulation_steps": M,
                 "gradient_clipping": 0.0,  # it clips to a norm of 1 unless told
                 "steps_per_print": 2**40,
+                "pipeline": {"use_reentrant": False},
             },
         )[0]
 
