@@ -25,6 +25,7 @@ KINDS = {
     "U": "#6E6E6E",
     "setup": "#CFCFCF",
 }
+IDLE = "#F1F1F1"
 KIND_WORDS = {
     "F": "F forward",
     "R": "R recompute",
