@@ -20,7 +20,7 @@ from repro.report.style import IDLE, KIND_WORDS, KINDS, model_name
 
 HOME = Path(__file__).parent
 SCRIPTS = ("schedules.js", "replay.js", "step.js", "timeline.js", "stages.js", "player.js")
-LOGIC = SCRIPTS[:2]  # what needs no browser
+LOGIC = SCRIPTS[:3]  # what needs no browser
 # Name on the page, and what happens, in words that hold for every K and M.
 SCHEDULES = {
     "naive": (
@@ -31,8 +31,8 @@ SCHEDULES = {
     "gpipe": (
         "GPipe",
         "All forwards, then all backwards in reverse order (Figure 2 c). Each stage keeps all M "
-        "micro-batches until the backwards begin. R needs no gradient, so the first R is done while "
-        "a stage waits.",
+        "micro-batches until the backwards begin. R needs no gradient, so the first R is done "
+        "while a stage waits.",
     ),
     "1f1b": (
         "1F1B",
@@ -69,9 +69,8 @@ def player(results: Results | None = None) -> Markup:
     steps = [] if results is None else [*measured_steps(results)]
     schedules = {name: {"name": text, "about": about} for name, (text, about) in SCHEDULES.items()}
     data = {"kinds": KINDS, "schedules": schedules, "measured": steps}
-    css = (HOME / "player.css").read_text(encoding="utf-8").replace("IDLE", IDLE)
     html = environment.get_template("player.html.j2").render(
-        css=Markup(css),
+        css=Markup((HOME / "player.css").read_text(encoding="utf-8")),
         script=Markup(script(SCRIPTS)),
         data=_json(data),
         schedules=[(name, text) for name, (text, _) in SCHEDULES.items()],
@@ -79,6 +78,7 @@ def player(results: Results | None = None) -> Markup:
         measured=[step["label"] for step in steps],
         words=KIND_WORDS,
         kinds=KINDS,
+        idle=IDLE,
     )
     return Markup(html)
 

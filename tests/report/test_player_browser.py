@@ -1,0 +1,294 @@
+"""The pipeline player in a browser: its controls, its keys, and the numbers that it shows."""
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from played import peak_kept, schedule_of, simulation_of
+from recorded import experiment, fill
+
+from repro.harness.results import load
+from repro.report.compare import rows_of
+from repro.report.player import player
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH"),
+]
+
+STYLE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>player</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+:root { --ink: #1c2430; --soft: #5b6675; --line: #dde2e8; --paper: #fff; --band: #f5f7f9; }
+:root { --accent: #0b6bb0; } body { margin: 1rem; font-family: sans-serif }</style>"""
+OPENED = {"K": 4, "M": 4, "schedule": "gpipe", "checkpoint": "always", "v": 1}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("player")
+    fill(folder / "results", experiment())
+    results = load(folder / "results")
+    path = folder / "page.html"
+    path.write_text(STYLE + str(player(results)), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture
+def problems() -> Iterator[list[str]]:
+    """Console errors and requests of the pages of a test; there may be none."""
+    collected: list[str] = []
+    yield collected
+    assert not collected
+
+
+def opened(browser: Any, address: str, problems: list[str], **options: Any) -> Any:
+    page = browser.new_page(**options)
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.url != address and problems.append(request.url))
+    page.goto(address)
+    return page
+
+
+@pytest.fixture
+def page(browser: Any, address: str, problems: list[str]) -> Iterator[Any]:
+    page = opened(browser, address, problems, viewport={"width": 1280, "height": 800})
+    yield page
+    page.close()
+
+
+def part(page: Any, name: str) -> Any:
+    return page.locator(f'[data-player="{name}"]')
+
+
+def choose(page: Any, **values: Any) -> None:
+    """Set sliders, selects and radio buttons as a reader does."""
+    for name, value in values.items():
+        radio = page.locator(f'input[name="player-{name}"][value="{value}"]')
+        if radio.count():
+            radio.check(force=True)
+        elif part(page, name).evaluate("element => element.tagName") == "SELECT":
+            part(page, name).select_option(str(value))
+        else:
+            part(page, name).fill(str(value))
+
+
+def text(page: Any, name: str) -> str:
+    return part(page, name).inner_text().replace("\N{NO-BREAK SPACE}", " ").strip()
+
+
+def clock(page: Any) -> float:
+    return float(text(page, "clock").split(" of ")[0])
+
+
+def assert_shows(page: Any, case: dict[str, Any]) -> None:
+    """The numbers on the page are those of the simulation."""
+    timeline, ranks = simulation_of(case), schedule_of(case).ranks
+    K, M = case["K"], case["M"]
+    assert text(page, "step") == f"{round(timeline.step_time, 2):g} units simulated"
+    assert text(page, "bubble") == f"{timeline.bubble_over_total:.1%} simulated".replace("%", " %")
+    theory = f"= {K - 1}/{M + K - 1} = {(K - 1) / (M + K - 1):.1%}"
+    assert text(page, "formula") == theory.replace("%", " %")
+    peaks = [peak_kept(actions) for actions in ranks]
+    assert text(page, "peak") == str(max(peaks))
+    assert text(page, "peaks") == " ".join(map(str, peaks))
+
+
+def test_it_opens_with_gpipe_at_k_4_and_m_4(page):
+    case = OPENED | {"F": 1, "R": 1, "B": 2}
+    assert (part(page, "K").input_value(), part(page, "M").input_value()) == ("4", "4")
+    assert_shows(page, case)
+    assert text(page, "bubble") == "36.0 % simulated"
+    assert text(page, "formula") == "= 3/7 = 42.9 %"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "K", "M", "checkpoint", "v"),
+    [
+        ("naive", 4, 8, "always", 1),
+        ("naive", 1, 1, "never", 1),
+        ("gpipe", 16, 64, "always", 1),
+        ("gpipe", 4, 16, "never", 1),
+        ("gpipe", 8, 32, "except_last", 1),
+        ("1f1b", 4, 8, "except_last", 1),
+        ("1f1b", 16, 3, "never", 1),
+        ("interleaved-1f1b", 4, 8, "always", 2),
+        ("interleaved-1f1b", 3, 7, "never", 4),
+        ("zb-h1", 4, 8, "never", 1),
+        ("zb-h1", 16, 64, "never", 1),
+    ],
+)
+def test_moving_the_controls_shows_the_numbers_of_the_simulation(
+    page, schedule, K, M, checkpoint, v
+):
+    case = {"schedule": schedule, "K": K, "M": M, "checkpoint": checkpoint, "v": v}
+    durations = {"F": 1.5, "R": 2.0, "B": 2.5}
+    choose(page, **durations, K=K, M=M, schedule=schedule)
+    if v > 1:
+        choose(page, v=v)
+    if schedule != "zb-h1":
+        choose(page, checkpoint=checkpoint)
+    assert_shows(page, case | durations)
+    assert part(page, "v-box").is_visible() == (v > 1)
+
+
+def test_split_backwards_recompute_nothing(page):
+    choose(page, schedule="zb-h1")
+    never = page.locator('input[name="player-checkpoint"][value="never"]')
+    assert never.is_checked()
+    assert never.is_disabled()
+    assert part(page, "R").is_disabled()
+    choose(page, schedule="gpipe")
+    assert never.is_enabled()
+
+
+def pictures(page: Any) -> list[str]:
+    return [part(page, name).evaluate("c => c.toDataURL()") for name in ("timeline", "stages")]
+
+
+def test_play_moves_the_picture_to_the_end(page):
+    before = pictures(page)
+    choose(page, speed="4")
+    part(page, "play").click()
+    assert text(page, "play") == "Pause"
+    page.wait_for_timeout(300)
+    part(page, "play").click()
+    now = clock(page)
+    assert 0 < now < 25
+    assert all(a != b for a, b in zip(before, pictures(page), strict=True))
+    part(page, "play").click()
+    page.wait_for_function("document.querySelector('[data-player=play]').textContent === 'Play'")
+    assert text(page, "clock") == "25 of 25 units"
+
+
+def test_keys_play_and_step(page):
+    page.wait_for_timeout(100)
+    page.locator("[data-player=stages-box]").focus()
+    page.keyboard.press("Home")
+    assert clock(page) == 0
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert clock(page) == 2
+    page.keyboard.press("ArrowLeft")
+    assert clock(page) == 1
+    page.keyboard.press("End")
+    assert clock(page) == 25
+    page.keyboard.press(" ")
+    assert text(page, "play") == "Pause", "it starts again"
+    page.keyboard.press(" ")
+    assert text(page, "play") == "Play"
+    assert clock(page) < 25
+
+
+def test_sliders_keep_their_arrow_keys_and_buttons_their_space(page):
+    before = clock(page)
+    part(page, "K").focus()
+    page.keyboard.press("ArrowRight")
+    assert part(page, "K").input_value() == "5"
+    assert clock(page) >= before
+    page.keyboard.press(" ")
+    assert text(page, "play") == "Pause"
+    part(page, "play").focus()
+    page.keyboard.press(" ")
+    assert text(page, "play") == "Play", "once, not twice"
+    part(page, "scrubber").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert clock(page) == 1, "the scrubber goes from event to event"
+
+
+def test_every_control_is_reached_and_named(page):
+    names = page.evaluate(
+        """() => [...document.querySelectorAll('.player input, .player select, .player button')]
+        .map((e) => e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.textContent)"""
+    )
+    assert all(name.strip() for name in names)
+    assert len(names) > 20
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.dataset.player"))
+    assert reached >= {"K", "M", "F", "R", "B", "measured", "play", "scrubber", "speed", "follow"}
+
+
+def test_what_is_told_aloud_follows_the_settings_but_not_every_frame(page):
+    choose(page, schedule="1f1b")
+    page.wait_for_function("document.querySelector('[data-player=told]').textContent")
+    told = text(page, "told").replace("\N{NO-BREAK SPACE}", " ")
+    assert told.startswith("1F1B, K=4, M=4, checkpoint always. simulated: 25 units")
+    assert "Peak micro-batches kept by rank: 4, 3, 2, 1" in told
+    part(page, "play").click()
+    page.wait_for_timeout(600)
+    assert text(page, "told").replace("\N{NO-BREAK SPACE}", " ") == told
+    part(page, "play").click()
+    page.wait_for_timeout(600)
+    assert text(page, "told").startswith("At ")
+
+
+def test_with_reduced_motion_it_goes_from_event_to_event(browser, address, problems):
+    page = opened(browser, address, problems, reduced_motion="reduce")
+    choose(page, speed="4")
+    part(page, "play").click()
+    seen = set()
+    for _ in range(8):
+        page.wait_for_timeout(60)
+        seen.add(clock(page))
+    assert len(seen) > 1
+    assert all(time == int(time) for time in seen), "all of these start and end at whole units"
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_page(browser, address, problems, width, scheme):
+    size = {"width": width, "height": 800}
+    page = opened(browser, address, problems, viewport=size, color_scheme=scheme)
+    for settings in (
+        {},
+        {"K": 16, "M": 64},
+        {"schedule": "interleaved-1f1b", "v": 4},
+        {"K": 1, "M": 1},
+        {"measured": "0"},
+    ):
+        choose(page, **settings)
+        assert page.evaluate("document.documentElement.scrollWidth") == width, settings
+    page.close()
+
+
+def test_a_measured_step_is_shown_with_both_numbers(page, results):
+    choose(page, measured="0")
+    (run,) = rows_of(results, K=2, M=4)
+    timeline = results.timeline(run)
+    measured, simulated = text(page, "bubble").splitlines()
+    assert measured == f"{100 * timeline.bubble_over_total:.1f} % measured"
+    assert simulated.endswith(" % simulated")
+    assert run.id in text(page, "source")
+    assert part(page, "K").input_value() == "2"
+    assert part(page, "K").is_disabled()
+    choose(page, measured="none")
+    assert part(page, "K").is_enabled()
+    assert "measured" not in text(page, "bubble")
+
+
+def test_a_reader_can_follow_a_micro_batch(page):
+    before = pictures(page)
+    choose(page, follow="2")
+    followed = pictures(page)
+    assert followed[0] != before[0]
+    choose(page, M="2")
+    assert part(page, "follow").input_value() == "", "there are only 0 and 1 now"
+    choose(page, M="4")
+    page.locator("[data-player=timeline]").hover(position={"x": 70, "y": 160})
+    assert pictures(page) != before, "the box under the mouse"
