@@ -91,6 +91,7 @@ function palette() {
   return {
     ink: of_page("--ink"), soft: of_page("--soft"), line: of_page("--line"),
     paper: of_page("--paper"), accent: of_page("--accent"), idle: of_page("--player-idle"),
+    later: Number(of_page("--player-later")),
     kinds: data.kinds, on,
   };
 }
@@ -185,7 +186,7 @@ function show_numbers() {
   const { settings: now, steps, unit } = shown;
   const { K, M } = now;
   const theory = (K - 1) / (M + K - 1);
-  show_each("step", (step) => `${amount(step.duration)}\u00a0${unit}`);
+  show_each("step", (step) => `${amount(step.duration)} ${unit}`);
   show_each("bubble", (step) => percent(step.bubble));
   find("formula").textContent = ` = ${K - 1}/${M + K - 1} = ${percent(theory)}`;
   const [first] = steps;

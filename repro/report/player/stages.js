@@ -19,7 +19,7 @@ function stages_layout(step, width, timeline_left, M) {
   const memory_top = top + v * lane + 6;
   const most_kept = Math.max(...step.peaks);
   return {
-    width, rail, gap, box, lane, top, memory_top, M,
+    width, rail, gap, box, lane, top, memory_top,
     height: memory_top + MEMORY + COUNT,
     x: (rank) => rail + gap + rank * (box + gap),
     square: square_size(most_kept, box - 6, MEMORY - 4, 24),
@@ -57,9 +57,9 @@ function draw_rail(pen, layout, step, palette, time, followed) {
   const inputs = step.waits.filter((wait) => wait.is_input);
   pen.font = `11px ${FONT}`;
   pen.fillStyle = palette.soft;
-  if (layout.rail > 36) write(pen, "to do", 0, NAME / 2, "left");
-  for (const { i, to } of inputs) {
-    if (time >= to) continue;
+  const left = inputs.filter(({ to }) => time < to);
+  if (left.length && layout.rail > 36) write(pen, "to do", 0, NAME / 2, "left");
+  for (const { i } of left) {
     const x = (i % columns) * size;
     const y = layout.top + Math.floor(i / columns) * size;
     draw_square(pen, x, y, size, palette.soft, palette.paper, i, i === followed, palette, false);

@@ -5,9 +5,8 @@
 
 const TITLE = 22; // px above the rows of a step
 const AXIS = 34; // px below the last row
-const LATER = 0.42; // opacity of what is still to come
 
-// A canvas of the size of `like`, with one unit of drawing for each CSS pixel.
+// A canvas that is not on the page; one unit of drawing is one CSS pixel.
 function layer(width, height, scale) {
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * scale);
@@ -186,7 +185,7 @@ function draw_timeline(pen, layout, layers, palette, time, followed) {
   const at = x(time);
   pen.clearRect(0, 0, width, height);
   pen.drawImage(ground, 0, 0, width, height);
-  pen.globalAlpha = LATER;
+  pen.globalAlpha = palette.later;
   pen.drawImage(boxes, at * scale, 0, boxes.width - at * scale, boxes.height,
     at, 0, width - at, height);
   pen.globalAlpha = 1;
@@ -223,11 +222,13 @@ function draw_current(pen, layout, { step, y }, palette, time) {
   }
 }
 
-// A line through the forwards and backwards of one micro-batch.
+// Frames round the forwards and backwards of one micro-batch, and a line from each to the next. It
+// runs along the lower edge of the rows, where it hides no label.
 function draw_route(pen, layout, { step, y }, palette, followed) {
-  const points = (step.routes[followed] ?? []).flatMap((span) => {
-    const middle = y(span.stage % step.K) + layout.row / 2;
-    return [[layout.x(span.start), middle], [layout.x(span.end), middle]];
+  const route = step.routes[followed] ?? [];
+  const points = route.flatMap((span) => {
+    const low = y(span.stage % step.K) + layout.row - 4;
+    return [[layout.x(span.start), low], [layout.x(span.end), low]];
   });
   for (const [colour, width] of [[palette.paper, 4.5], [palette.ink, 2]]) {
     pen.strokeStyle = colour;
@@ -236,5 +237,9 @@ function draw_route(pen, layout, { step, y }, palette, followed) {
     pen.beginPath();
     points.forEach(([px, py], n) => (n ? pen.lineTo(px, py) : pen.moveTo(px, py)));
     pen.stroke();
+  }
+  for (const { stage, start, end } of route) {
+    const width = Math.max(1, (end - start) * layout.per_time - 2);
+    pen.strokeRect(layout.x(start) + 1, y(stage % step.K) + 2, width, layout.row - 4);
   }
 }
