@@ -25,7 +25,7 @@ KINDS = {
     "U": "#6E6E6E",
     "setup": "#CFCFCF",
 }
-IDLE = "#F1F1F1"
+IDLE = "#E9E9E9"  # a stage that waits, for whatever reason
 KIND_WORDS = {
     "F": "F forward",
     "R": "R recompute",
