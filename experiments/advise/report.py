@@ -4,6 +4,7 @@ A predicted step has its costs from layers that were timed in the same round, as
 """
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -15,6 +16,7 @@ from repro.harness.schema import CalibrateRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import interval
 from repro.report.compare import matching, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import (
     Cell,
     Column,
@@ -30,7 +32,6 @@ from repro.report.ratio import NO_INTERVAL
 from repro.report.table import Table
 from repro.simulate import Calibration, all_reduce_seconds, exposed_seconds, settle, simulate
 
-FOLDED = ("advise_points*",)
 GOAL = 1.05  # the advised step over that of the fastest measured plan
 
 
@@ -95,10 +96,22 @@ class Verdict:
         )
 
 
+SHOWN = Shown(f"{NAME}_verdict")
+
+
 def tables(results: Results) -> list[Table]:
     """Both tables; none if the experiment was never planned."""
     plans = judged_plans(results)
     return [plans_table(results, plans), verdict_table(results, plans)] if plans else []
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The advised plan beside the fastest one."""
+    table = tables[f"{NAME}_verdict"]
+    return (
+        f"The advised plan's step takes {table.text('advised over fastest')} times as long as that "
+        f"of the fastest of {table.text('plans')} measured plans (goal: {table.text('goal')})."
+    )
 
 
 def judged_plans(results: Results) -> list[Judged]:

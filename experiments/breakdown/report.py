@@ -4,7 +4,7 @@ The pie bears neither model nor K nor M. The paper's text says two partitions; M
 the pie's own bubble, so that row is fitted and proves nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import isnan, nan
@@ -19,12 +19,12 @@ from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
 from repro.report.compare import beside_paper, fidelities, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, declared, plain, share, status_of
 from repro.report.rounds import fits, parts
 from repro.report.style import PART_NAMES, PARTS, grid, model_name
 from repro.report.table import EMPTY, Table
 
-FOLDED = ("breakdown_points*",)
 CLOSE = SHARE / 100  # of the step: as near as a share has to be for "consistent"
 PIE = {slice_.part: slice_.percent / 100 for slice_ in paper_breakdown()}
 LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
@@ -41,6 +41,18 @@ ARITHMETIC = {
     "bubble": theory.bubble(K, M, "early"),
 }
 IDEAL: Column[str] = Column(("ideal", "arithmetic"), lambda part: share(ARITHMETIC.get(part, nan)))
+SHOWN = Shown(
+    NAME,
+    (
+        "part",
+        "quoted pie",
+        "ideal arithmetic",
+        "measured AmoebaNet-D",
+        "measured Transformer",
+        "simulated AmoebaNet-D",
+        "simulated against quoted AmoebaNet-D",
+    ),
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -48,6 +60,18 @@ def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
     return [by_part(results), by_m(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The three largest parts."""
+    table, parts = tables[NAME], ("computation", "recompute", "bubble")
+    ours = [table.text("simulated AmoebaNet-D", part=part) for part in parts]
+    printed = [table.text("quoted pie", part=part) for part in parts]
+    return (
+        f"In a simulated step of AmoebaNet-D the computation takes {ours[0]}, recompute {ours[1]} "
+        f"and the bubble {ours[2]}; the paper's pie has {printed[0]}, {printed[1]} and "
+        f"{printed[2]}."
+    )
 
 
 def named_runs(results: Results, micro_batches: int = M) -> dict[tuple[str, str], Run]:
@@ -139,7 +163,7 @@ def by_m(results: Results) -> Table:
             columns.append(Column((group, f"M={run.M}"), partial(share_of, results, run)))
     note = f"Simulated shares of K x step at K={K}. The paper's M is not printed."
     title = "Where the time of a step goes, simulated, by M"
-    return declared("breakdown_by_m", title, note, _ORDER, columns, NAME, folded=True)
+    return declared("breakdown_by_m", title, note, _ORDER, columns, NAME)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

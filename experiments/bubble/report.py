@@ -1,6 +1,6 @@
 """The bubble (arXiv:1811.06965v5, section 2.3): closed forms beside recorded steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, isnan
 
 from experiments.bubble.figures import figures as figures
@@ -17,6 +17,7 @@ from repro.claims.sentences import ROUNDING
 from repro.harness.results import Results, Run
 from repro.paper import Utilisation, theory, utilisation
 from repro.report.compare import beside_paper, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import (
     Cell,
     Column,
@@ -31,11 +32,22 @@ from repro.report.grid import (
 )
 from repro.report.table import EMPTY, Table
 
-FOLDED = ("bubble_points*",)
 NEGLIGIBLE = NEGLIGIBLE_PERCENT / 100  # of K x step
 _STAGES = (
     "Simulated and emulated stages are equal, with F:R:B = 1:1:2; the measured Transformer's are "
     "not quite."
+)
+SHOWN = Shown(
+    "bubble_at_4k",
+    (
+        "K",
+        "M",
+        "theory plain",
+        "simulated early",
+        "emulated early",
+        "measured early",
+        "negligible?",
+    ),
 )
 
 
@@ -47,6 +59,16 @@ def tables(results: Results) -> list[Table]:
     if beside_paper(results, NAME):
         made.append(utilised(results))
     return [*made, slow(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """Idle time at M = 4K, of the fewest and the most stages of the paper."""
+    table = tables["bubble_at_4k"]
+    return (
+        "At M = 4K the stages of a simulated step are idle for "
+        f"{table.text('simulated early', K='2')} of the time with K=2 and for "
+        f"{table.text('simulated early', K='8')} with K=8."
+    )
 
 
 def idle_of(run: Run) -> Cell:
@@ -190,7 +212,7 @@ def utilised(results: Results) -> Table:
     title = (
         "Utilisation against M: points that a book chapter prints, the formula they name, and ours"
     )
-    return declared("bubble_utilisation", title, note, lines, columns, NAME, folded=True)
+    return declared("bubble_utilisation", title, note, lines, columns, NAME)
 
 
 def off_own_formula(point: Utilisation) -> float:

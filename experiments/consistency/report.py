@@ -1,6 +1,6 @@
 """Reliability (arXiv:1811.06965v5, section 7): distances of trainings with other K, D and M."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import mean_interval
 from repro.report.compare import matching, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, declared, estimate, place_column, plain
 from repro.report.style import grid, m_colour, model_name
 from repro.report.table import Table
@@ -92,6 +93,9 @@ def record_of(run: Run) -> LearnRound:
     return record
 
 
+SHOWN = Shown(NAME)
+
+
 def tables(results: Results) -> list[Table]:
     """One line for each change of each model; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
@@ -138,6 +142,19 @@ def tables(results: Results) -> list[Table]:
     )
     title = "Is the model the same for every K, D and M? (sections 2.2 and 7)"
     return [declared(NAME, title, note, lines, columns, NAME)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """How many trainings with another K are the same as with K=1."""
+    table = tables[NAME].shown
+    of_stages = table[table["change"].str.startswith("K=")]
+    pairs = [tuple(map(int, text.split(" of "))) for text in of_stages["identical"]]
+    if not pairs:
+        raise LookupError("no training with another K")
+    return (
+        f"{sum(same for same, _ in pairs)} of {sum(count for _, count in pairs)} trainings with "
+        "another K have the same losses and weights as with K=1, bit for bit."
+    )
 
 
 def comparisons(results: Results) -> list[Comparison]:

@@ -1,6 +1,6 @@
 """How far the cost model is off: predicted beside published and measured steps and memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import expm1, isnan, nan
 
@@ -14,12 +14,17 @@ from repro.harness.results import GIB, Results, Run
 from repro.paper.numbers import Peer
 from repro.report import grid
 from repro.report.compare import rows_of
+from repro.report.declared import Shown
 from repro.report.grid import Column, amount, declared, plain
 from repro.report.style import model_name
 from repro.report.table import Table
 
-FOLDED = ("costs_points*",)
 GB = 10**9
+SHOWN = Shown(
+    NAME,
+    ("source", "model", "error (%) throughput", "error (%) ratio"),
+    lines={"model": ("median error", "worst error")},
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -30,6 +35,18 @@ def tables(results: Results) -> list[Table]:
     if on_gpus(results):
         made += [gpu.stages(results), gpu.recomputation(results)]
     return made
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The median and the worst error of ratios, of all sources."""
+    median, worst = (
+        tables[NAME].text("error (%) ratio", source="all", model=f"{which} error")
+        for which in ("median", "worst")
+    )
+    return (
+        f"Simulated ratios of throughput are off by {median} % in the median and by {worst} % at "
+        "worst."
+    )
 
 
 def figures(_results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -1,6 +1,6 @@
 """Figure 1 (arXiv:1811.06965v5): quality against parameters, and a power law through it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import exp, isnan, log, nan
 from statistics import fmean
@@ -16,6 +16,7 @@ from experiments.translation import size_of
 from repro.harness.results import Results, Run
 from repro.paper import figure
 from repro.report.compare import beside_paper, matching, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
 from repro.report.style import FIDELITIES, MARKERS, grid, legend, model_name
 from repro.report.table import Table
@@ -154,11 +155,25 @@ class Size:
         return [self.panel.value(run) for run in self.runs]
 
 
+SHOWN = Shown(f"{NAME}_laws")
+
+
 def tables(results: Results) -> list[Table]:
     """Every size, and the power laws; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [sizes(results), laws(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The exponents of both halves, with their verdicts."""
+    table = tables[f"{NAME}_laws"]
+    images, text = ({"quality": _formula(PANELS[group])} for group in (IMAGES, TRANSLATION))
+    return (
+        "Error on images falls with the parameters to the power of "
+        f"{table.text('measured b', **images)} ({table.text('verdict', **images)}), and BLEU grows "
+        f"with the power of {table.text('measured b', **text)} ({table.text('verdict', **text)})."
+    )
 
 
 def fits(results: Results) -> list[Fit]:

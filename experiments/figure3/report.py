@@ -1,6 +1,6 @@
 """Figure 3 (arXiv:1811.06965v5): gains over bilingual baselines by tier, and three claims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
 from statistics import fmean
@@ -16,13 +16,17 @@ from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper import figure
 from repro.report.compare import beside_paper, rows_of
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
 from repro.report.style import grid
 from repro.report.table import Table
 
-FOLDED = ("figure3_languages",)
 # One colour for each of the five sizes, from light to dark.
 _COLOURS = ("#F0C04A", "#56B4E9", "#D55E00", "#0072B2", "#222222")
+SHOWN = Shown(f"{NAME}_claims")
+SIZE = "size: largest minus smallest"
+TRANSFER = "transfer: gain in the low tier minus the high tier"
+DEPTH = "depth: deep minus wide, {} tier"
 
 
 def tables(results: Results) -> list[Table]:
@@ -30,6 +34,21 @@ def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
     return [claims(results), tiers(results), languages(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The three claims that are judged."""
+    table = tables[f"{NAME}_claims"]
+    parts = []
+    for name, sentence in (
+        ("size", SIZE),
+        ("transfer to the low tier", TRANSFER),
+        ("depth in the low tier", DEPTH.format("low")),
+    ):
+        line = {"difference in BLEU": sentence}
+        verdict = table.text("verdict", **line)
+        parts.append(f"{name} changes it by {table.number('measured mean', **line)} ({verdict})")
+    return f"BLEU with toy languages: {', '.join(parts)}."
 
 
 @dataclass(frozen=True)
@@ -81,17 +100,17 @@ def _claims(place: Trained) -> list[Claim]:
     transferred = printed_gain(large, "low") - printed_gain(large, "high")
     depth = {tier: printed_gain(deep, tier) - printed_gain(wide, tier) for tier in TIERS}
     return [
-        Claim(place.where, "size: largest minus smallest", place.gain_of_size(), by_size),
+        Claim(place.where, SIZE, place.gain_of_size(), by_size),
         Claim(
             place.where,
-            "transfer: gain in the low tier minus the high tier",
+            TRANSFER,
             place.gain_of_transfer(),
             transferred,
         ),
         *(
             Claim(
                 place.where,
-                f"depth: deep minus wide, {tier} tier",
+                DEPTH.format(tier),
                 place.gain_of_depth(tier),
                 depth[tier],
                 judged=tier == "low",
@@ -212,7 +231,7 @@ def languages(results: Results) -> Table:
         "fewer than five."
     )
     title = "Every language: its own model and the multilingual ones"
-    return declared(f"{NAME}_languages", title, note, lines, columns, NAME, folded=True)
+    return declared(f"{NAME}_languages", title, note, lines, columns, NAME)
 
 
 def _mean(by_seed: dict[int, float]) -> Cell:

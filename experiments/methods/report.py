@@ -1,5 +1,6 @@
 """The methods side by side: what each gives and costs, beside one device and beside GPipe."""
 
+from collections.abc import Mapping
 from functools import partial
 from math import isnan, nan
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ from experiments.methods.volume import (
 )
 from repro.harness.results import Results, Run
 from repro.report.compare import beside_paper, link_name, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import (
     Cell,
     Column,
@@ -59,8 +61,21 @@ from repro.report.ratio import MARKS
 from repro.report.style import model_name
 from repro.report.table import Table, memory
 
-FOLDED = ("methods_points*",)
 MIB, GIB = 2**20, 2**30
+SHOWN = Shown(
+    NAME,
+    (
+        "model",
+        "method",
+        "throughput over one device, measured",
+        "peak MiB measured",
+        "sent MiB measured",
+        "idle/total measured",
+        "updates late",
+    ),
+    figure="methods_schedules",
+    lines={"model": ("Transformer",)},
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -71,6 +86,20 @@ def tables(results: Results) -> list[Table]:
     if beside_paper(results, NAME):
         made.append(recompute_claims(results))
     return [*made, schedules(results), utilisation(results), skips(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """GPipe, naive model parallelism and data parallelism on the Transformer."""
+    gpipe, naive, data = (
+        tables[NAME].text(
+            "throughput over one device, measured", model="Transformer", method=method
+        )
+        for method in ("gpipe", "naive", "data")
+    )
+    return (
+        f"On two devices GPipe has {gpipe} times the throughput of one, naive model parallelism "
+        f"{naive} and data parallelism {data} (measured, Transformer)."
+    )
 
 
 def throughput(results: Results, line: Compared) -> Cell:

@@ -3,6 +3,7 @@
 A run belongs here if a peer library ran it, or if a peer ran the same point.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isnan, nan
 
@@ -11,6 +12,7 @@ from repro.harness.results import Results, Run
 from repro.harness.schema import CheckRound, Finding
 from repro.paper import theory
 from repro.report.compare import fidelities, matching, rows_of, suffix, where
+from repro.report.declared import Shown
 from repro.report.grid import (
     Cell,
     Column,
@@ -26,7 +28,6 @@ from repro.report.ratio import NO_INTERVAL, Ratio, over
 from repro.report.style import model_name
 from repro.report.table import Table
 
-FOLDED = ("peers_points*",)
 NOTHING = Ratio(nan, nan, nan, 0, "not measured")
 NAMES = {
     "repro": "ours",
@@ -36,6 +37,18 @@ NAMES = {
     "deepspeed": "DeepSpeed 0.19, PipelineEngine",
     "torchgpipe": "torchgpipe 0.0.7",
 }
+SHOWN = Shown(
+    "peers_speed",
+    (
+        "peer",
+        "model",
+        "M",
+        "schedule",
+        "remat",
+        "throughput, ours over peer",
+        "verdict",
+    ),
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -46,6 +59,16 @@ def tables(results: Results) -> list[Table]:
     made = [checks(results, checked)] if checked else []
     made += [speed(results, f, matching(timed, fidelity=f)) for f in fidelities(timed)]
     return made
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """How often ours is faster, slower, or neither."""
+    verdicts = tables["peers_speed"].shown["verdict"].tolist()
+    return (
+        f"Of {len(verdicts)} points measured beside other libraries, ours is faster at "
+        f"{verdicts.count('faster')}, slower at {verdicts.count('slower')}, and at "
+        f"{verdicts.count('not distinguishable')} the two are not distinguishable."
+    )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Its layers wait for a known time, one layer a stage, so the best possible step i
 it is overhead.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from math import nan
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from experiments.runtime.runs import GOALS, KNOWN_DURATIONS, NAME, NO_OP, SPAN_G
 from repro.harness.results import Results, Run
 from repro.harness.statistics import interval
 from repro.report.compare import rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import (
     Cell,
     Column,
@@ -33,9 +35,20 @@ from repro.report.rounds import Spread
 from repro.report.style import PARTS
 from repro.report.table import NOT_RUN, Table
 
-FOLDED = ("runtime_points*",)
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
 _INTERVAL = f"[low, high] is a bootstrap 95 % interval over rounds ({NO_INTERVAL})"
+SHOWN = Shown(
+    "runtime_known_durations",
+    (
+        "K",
+        "M",
+        "F (ms)",
+        "step (ms) emulated",
+        "step (ms) arithmetic",
+        "overhead (%) emulated",
+        "overhead (%) goal",
+    ),
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -43,6 +56,15 @@ def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
     return [known_durations(results), engine_overhead(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The range of the overheads."""
+    overheads = tables["runtime_known_durations"].numbers("overhead (%) emulated")
+    return (
+        f"A step of stages of known duration takes between {overheads[0]} % and {overheads[-1]} % "
+        "longer than arithmetic says."
+    )
 
 
 def known_durations(results: Results) -> Table:

@@ -4,7 +4,7 @@ A simulated step has its costs from layers that were timed in the same round, al
 processes at once, and its cut from the run that it is held against; nothing is fitted to a step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from math import isnan, nan
 
@@ -15,14 +15,26 @@ from experiments.simulator.runs import NAME
 from experiments.simulator.simulated import WAYS, Judged, judged_runs
 from repro.harness.results import Results, Run
 from repro.report.compare import where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, plain, settings, spread
 from repro.report.ratio import NO_INTERVAL
 from repro.report.style import FIDELITIES, MARKERS, THEORY, in_pairs, model_name, ticks
 from repro.report.table import Table
 
-FOLDED = ("simulator_points*",)
 GOAL = 7.0  # percent, with layers that were timed here
 _ASIDE = 0.22  # of a category: the cross stands so far to the right, the rounds so far to the left
+SHOWN = Shown(
+    NAME,
+    (
+        "model",
+        "M",
+        "step (ms) measured",
+        "step (ms) emulated",
+        "step (ms) simulated",
+        "error over emulated (%) known",
+        "error over measured (%) mixed",
+    ),
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -66,6 +78,15 @@ def tables(results: Results) -> list[Table]:
     )
     title = "Is the simulator right? Simulated steps over measured and emulated ones"
     return [declared(NAME, title, note, lines, columns, NAME)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The range of the errors."""
+    errors = tables[NAME].numbers("error over measured (%) mixed")
+    return (
+        f"The median error of a simulated step lies between {errors[0]} % and {errors[-1]} % of "
+        f"the measured one; the goal is {GOAL:g} %."
+    )
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -34,12 +34,25 @@ from experiments.table1.runs import ACCOUNTINGS, N_OF, NAME, OPTIMIZER, M
 from repro.harness.results import Results, Run
 from repro.paper import Size, table1
 from repro.report.compare import beside_paper, rows_of
+from repro.report.declared import Shown
 from repro.report.grid import Column, declared, plain
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
-FOLDED = ("table1_check*", "table1_gpu_memory*", "table1_varied*", "table1_torchgpipe*")
 BASE = "Pipeline-1"  # the column that others are divided by
+SHOWN = Shown(
+    "table1",
+    (
+        "model",
+        "column",
+        "largest quoted",
+        "largest counted",
+        "parameters quoted",
+        "parameters counted",
+        "largest why",
+    ),
+    figure="table1_kinds",
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -61,6 +74,20 @@ def tables(results: Results) -> list[Table]:
     if columns := gpu.measured_columns(results):
         made += [gpu.largest(columns), gpu.printed_activations(columns), gpu.memory(columns)]
     return [table for table in made if not table.missing]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The largest models on the most accelerators."""
+    table = tables[NAME]
+    largest = {"model": "Transformer", "column": "Pipeline-128"}
+    images = {"model": "AmoebaNet-D", "column": "Pipeline-8"}
+    return (
+        f"On 128 accelerators we count a largest Transformer of "
+        f"{table.text('parameters counted', **largest)} parameters where the paper prints "
+        f"{table.text('parameters quoted', **largest)}, and on 8 an AmoebaNet-D of "
+        f"{table.text('parameters counted', **images)} where it prints "
+        f"{table.text('parameters quoted', **images)}."
+    )
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -146,7 +146,6 @@ def effective(cells: list[Prediction]) -> Table:
         lines,
         columns,
         NAME,
-        folded=True,
     )
 
 

@@ -236,7 +236,7 @@ def others(cells: list[Prediction], bar: ErrorBar | None) -> Table:
         f"product with its channels, which pads less{meaning(bar)}."
     )
     title = titled("Table 2 under other protocols: mini-batch, cut and fusion", shown)
-    return declared("table2_protocols", title, note, cells, columns, NAME, folded=True)
+    return declared("table2_protocols", title, note, cells, columns, NAME)
 
 
 def _ratio(name: str, bar: ErrorBar | None, cell: Prediction) -> Cell:
@@ -281,7 +281,7 @@ def causes(cells: list[Prediction]) -> Table:
     title = titled(
         "Table 2 at one N, a comparison: from the ideal to the quoted ratio, cause by cause", shown
     )
-    return declared("table2_causes", title, note, simulated, columns, NAME, folded=True)
+    return declared("table2_causes", title, note, simulated, columns, NAME)
 
 
 def cause_differences(cell: Prediction) -> dict[str, float]:

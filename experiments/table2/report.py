@@ -29,6 +29,7 @@ from repro.report.compare import (
     settings,
     settled,
 )
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, plain, quotient
 from repro.report.ratio import (
     MARKS,
@@ -41,7 +42,6 @@ from repro.report.ratio import (
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number
 
-FOLDED = ("table2_long*", "table2_points*", "table2_cells", "table2_figure2*_emulated")
 # Of three fidelities those that a generic figure would be too long with.
 HIDDEN = {
     "memory": ("emulated", "simulated"),
@@ -49,6 +49,11 @@ HIDDEN = {
     "timelines": ("simulated",),
 }
 _OVER_KEPT = "simulated, over K=1 without recompute"
+SHOWN = Shown(
+    "table2_predictions",
+    ("model", "K", "M", "quoted", "predicted, simulated", "gap", "verdict"),
+    figure="table2_divisions",
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -65,6 +70,19 @@ def tables(results: Results) -> list[Table]:
         made += inverse.tables(cells)
         made += sensitivity.tables(results)
     return [*made, *emulated.tables(results), table2_long(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """Both models at K=8, M=32."""
+    table = tables["table2_predictions"]
+    images, text = ({"model": name, "K": "8", "M": "32"} for name in ("AmoebaNet-D", "Transformer"))
+    return (
+        "At K=8, M=32 the simulation gives "
+        f"{table.number('predicted, simulated', **images)} times the throughput of K=2, M=1 for "
+        f"AmoebaNet-D and {table.number('predicted, simulated', **text)} times for the "
+        f"Transformer, where the paper prints {table.text('quoted', **images)} and "
+        f"{table.text('quoted', **text)}."
+    )
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -1,6 +1,6 @@
 """Table 3 of arXiv:1811.06965v5, throughput without fast links: quoted beside ours."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf, isnan, nan
 
@@ -27,15 +27,27 @@ from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
 from repro.paper import table2
 from repro.report.compare import beside_paper, rows_of, speed_name, where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, Grid, amount, declared, plain, quotient, settings, share
 from repro.report.ratio import NO_INTERVAL, over
 from repro.report.rounds import costs, fits, parts
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table
 
-FOLDED = ("table3_points*",)
 TOLERANCE = CELL  # of a ratio, for "reproduced" and "consistent"
 STAGES: Column[Line] = Column("K", lambda line: plain(line.K))
+SHOWN = Shown(
+    "table3",
+    (
+        "model",
+        "K",
+        "quoted over K=2",
+        "simulated over K=2",
+        "simulated against quoted",
+        "emulated over K=2",
+        "emulated against quoted",
+    ),
+)
 
 
 def tables(results: Results) -> list[Table]:
@@ -46,6 +58,19 @@ def tables(results: Results) -> list[Table]:
     if beside_paper(results, NAME):
         made.append(against_tpus(results))
     return [*made, throttled_links(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """Both models at K=8."""
+    table = tables["table3"]
+    images, text = ({"model": name, "K": "8"} for name in ("AmoebaNet-D", "Transformer"))
+    return (
+        "Over slow links K=8 has, simulated, "
+        f"{table.number('simulated over K=2', **images)} times the throughput of K=2 for "
+        f"AmoebaNet-D and {table.number('simulated over K=2', **text)} times for the Transformer; "
+        f"the paper prints {table.text('quoted over K=2', **images)} and "
+        f"{table.text('quoted over K=2', **text)}."
+    )
 
 
 def model_column(grid: Grid) -> Column[Line]:

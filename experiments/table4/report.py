@@ -3,6 +3,7 @@
 None of the laptop's tasks is a data set of the paper, so its numbers stand in a table of their own.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import nan
 
@@ -13,6 +14,7 @@ from repro.harness.statistics import mean_interval
 from repro.paper import table4
 from repro.paper.numbers import Accuracy
 from repro.report.compare import beside_paper, matching, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, declared, estimate, place_column, plain, share, spread
 from repro.report.table import EMPTY, Table
 
@@ -63,6 +65,9 @@ class Line:
         return WORSE if high < 0 else NOT_SHOWN
 
 
+SHOWN = Shown(NAME)
+
+
 def tables(results: Results) -> list[Table]:
     """Ours, then the paper's; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
@@ -71,6 +76,16 @@ def tables(results: Results) -> list[Table]:
     if beside_paper(results, NAME):
         made.append(of_paper(results))
     return made
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The range of the differences, and the verdict on all tasks."""
+    table = tables[NAME]
+    differences = table.numbers("difference (points)")
+    return (
+        f"Fine-tuning changes accuracy by {differences[0]} to {differences[-1]} points beside "
+        f"training from scratch, on tasks of digits: {table.text('verdict', task=ALL_TASKS)}."
+    )
 
 
 def on_digits(results: Results) -> Table:
@@ -214,7 +229,7 @@ def of_paper(results: Results) -> Table:
         "numbers stands here."
     )
     title = "The paper's Table 4 (v5; Table 5 at NeurIPS)"
-    return declared("table4_paper", title, note, table4(), columns, NAME, folded=True)
+    return declared("table4_paper", title, note, table4(), columns, NAME)
 
 
 def on_paper_data(done: list[Run], dataset: str) -> list[float]:

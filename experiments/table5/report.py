@@ -1,6 +1,6 @@
 """Table 5 (arXiv:1811.06965v5): BLEU and NLL for three batch sizes, and what a larger one gains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isnan
 
@@ -12,6 +12,7 @@ from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper import BatchSize, table5
 from repro.report.compare import beside_paper, matching, rows_of, where
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
 from repro.report.style import FIDELITIES, MARKERS, grid, legend, ticks
 from repro.report.table import Table
@@ -52,11 +53,25 @@ class Line:
         ]
 
 
+SHOWN = Shown(f"{NAME}_gains")
+
+
 def tables(results: Results) -> list[Table]:
     """BLEU and NLL of every batch size, and the gain of the largest; none if never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [qualities(results), gains(results)]
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """What the largest batch adds."""
+    table = tables[f"{NAME}_gains"]
+    return (
+        "At as many sentence pairs the largest batch changes BLEU by "
+        f"{table.text('measured difference', metric='BLEU')} beside the smallest, where the paper "
+        f"has {table.text('quoted difference', metric='BLEU')}: "
+        f"{table.text('verdict', metric='BLEU')}."
+    )
 
 
 def lines_of(results: Results) -> list[Line]:

@@ -1,6 +1,6 @@
 """One device, naive model parallelism and GPipe beside each other for each model and M."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from experiments.two_gpu_demo.figures import figures as figures
@@ -14,18 +14,42 @@ from experiments.two_gpu_demo.points import (
 )
 from experiments.two_gpu_demo.runs import NAME, STRATEGIES
 from repro.harness.results import Results, Run
+from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, place_column, plain, quotient, share
 from repro.report.ratio import NO_INTERVAL
 from repro.report.style import model_name
 from repro.report.table import Table
 
-FOLDED = (f"{NAME}_points*",)
+SHOWN = Shown(
+    NAME,
+    (
+        "model",
+        "K",
+        "M",
+        f"speedup over one device {STRATEGY_NAMES['naive']}",
+        f"speedup over one device {STRATEGY_NAMES['gpipe']}",
+        f"idle/total {STRATEGY_NAMES['naive']}",
+        f"idle/total {STRATEGY_NAMES['gpipe']}",
+    ),
+)
 
 
 def tables(results: Results) -> list[Table]:
     """The table of the strategies; none if the experiment was never planned."""
     lines = points(results)
     return [strategies(results, lines)] if lines else []
+
+
+def answer(tables: Mapping[str, Table]) -> str:
+    """The greatest speedup of both ways to use the devices."""
+    naive, gpipe = (
+        tables[NAME].numbers(f"speedup over one device {STRATEGY_NAMES[strategy]}")[-1]
+        for strategy in ("naive", "gpipe")
+    )
+    return (
+        f"GPipe reaches {gpipe} times the throughput of one device, and naive model parallelism "
+        f"{naive} times."
+    )
 
 
 def strategies(results: Results, lines: list[Point]) -> Table:

@@ -23,7 +23,7 @@ from repro.report.compare import (
     suffix,
     without_tiny,
 )
-from repro.report.declared import is_folded, report_of
+from repro.report.declared import report_of
 from repro.report.ratio import NO_INTERVAL, ideal
 from repro.report.style import model_name, save, styled
 
@@ -69,13 +69,11 @@ class Drawn:
         stem: path without ending, of a png and an svg file.
         experiment: that it belongs to.
         caption: what it shows.
-        folded: whether the page shows it only on request.
     """
 
     stem: Path
     experiment: str
     caption: str
-    folded: bool = False
 
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
@@ -91,8 +89,7 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     save(figure, stem)
-                    folded = is_folded(experiment, stem.name)
-                    drawn.append(Drawn(stem, experiment, caption, folded))
+                    drawn.append(Drawn(stem, experiment, caption))
     return drawn
 
 

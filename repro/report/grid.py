@@ -177,8 +177,6 @@ def declared(
     lines: Iterable[Line],
     columns: Sequence[Column[Line]],
     experiment: str,
-    *,
-    folded: bool = False,
 ) -> Table:
     """The table of these columns, with a row for each line; without lines it says what to run."""
     lines = list(lines)
@@ -186,4 +184,4 @@ def declared(
     if not rows:
         return not_run(table, title, note, experiment)
     headings = [column.heading for column in columns]
-    return Table(table, title, note, headings, rows, experiment, folded, runs=runs_in(lines))
+    return Table(table, title, note, headings, rows, experiment, runs=runs_in(lines))

@@ -1,13 +1,12 @@
 """One self-contained page from recorded results, with its tables and figures as files beside it.
 
-For each experiment in this order: question, command, ours against the paper, figures, what the
-metrics mean, deviations, what was skipped and why; then the environment. The same results give the
-same bytes.
+The first screen says what holds: a line for each exhibit of the paper. A section for each
+experiment follows, then what the words mean, every claim, and the machines. The same results give
+the same bytes.
 """
 
-import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +14,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
+from repro.harness import catalog
 from repro.harness.results import Results, Run, load, load_recorded
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
-from repro.report.declared import is_folded
-from repro.report.figures import Drawn
+from repro.report.front import ABSENT, fidelity_colours, front_rows
 from repro.report.provenance import origins
+from repro.report.sections import ORDER, as_text, picture, sections_of, shown_table
 from repro.report.style import model_name
 from repro.report.table import Table, csv_text
 from repro.report.tables import all_tables, rounds
 
-
-@dataclass(frozen=True)
-class Section:
-    """One experiment on the page.
-
-    Attributes:
-        name: of the experiment.
-        title: of the experiment.
-        question: that it answers.
-        numbering: `arXiv v5 Table 2, NeurIPS 2019 Table 2`.
-        of_paper: whether the paper has a number for it, so that there is something to deviate from.
-        commands: what a user types to measure it.
-        tables: title, note and finished HTML of each.
-        figures: caption and finished SVG of each.
-        trace: file name of its timelines; empty without any.
-        deviations: from the paper.
-        missing: runs without a result, and why.
-    """
-
-    name: str
-    title: str
-    question: str
-    numbering: str
-    of_paper: bool
-    commands: list[str]
-    tables: list[dict[str, Any]]
-    figures: list[dict[str, Any]]
-    trace: str
-    deviations: list[str]
-    missing: list[str]
+HEADLINE = "table2_bars"  # the picture on the first screen
+SHOWN_AT_THE_END = ("claims", "audit")  # of the tables that belong to no experiment
 
 
 def write(results_dir: Path, plots_dir: Path) -> Path:
@@ -68,38 +40,64 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:
     """Write tables, figures and page of results that are loaded; return the page's path."""
-    tables = write_tables(results, plots_dir)
-    drawn = figures.draw_all(results, plots_dir)
+    claims = verdicts.judged_claims(results)
+    tables = write_tables(results, plots_dir, claims)
+    drawn = {figure.stem.name: figure for figure in figures.draw_all(results, plots_dir)}
     traces = figures.traces(results, plots_dir)
+    judged = any(line.evidence for line in claims)
+    names = {run.experiment for run in rows_of(results)}
+    rows = front_rows(claims, names) if judged else []
+    headline = drawn.pop(HEADLINE, None)
     papers = of_paper(results)
     quoting = any(beside_paper(results, name) for name in papers)
-    loader = FileSystemLoader(Path(__file__).parent)
+    general = [table for table in tables if not table.experiment and table.name != "verdicts"]
+    folder = Path(__file__).parent
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     page = environment.get_template("template.html.j2").render(
-        sections=_sections(results, tables, drawn, traces),
-        rest=[_shown(table) for table in tables if not table.experiment],
+        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        fidelity_colours=fidelity_colours(),
+        what_holds=verdicts.what_holds(claims) if judged else "",
+        verdicts=rows,
+        verdict_words=texts.VERDICTS,
+        headline=picture(headline) if headline else None,
+        player=Markup(),
         banner=_banner(results),
-        quoting=quoting,
+        sections=sections_of(results, tables, list(drawn.values()), traces, rows),
+        absent=_absent(names) if judged else [],
+        absent_id=ABSENT,
         fidelities={
             word: text for word, text in texts.FIDELITIES.items() if quoting or word != "quoted"
         },
         metrics={
             name: text for name, text in texts.METRICS.items() if papers or name != texts.AS_TABLE2
         },
-        environments=_environments(results),
         counts=_counts(rows_of(results)),
+        rest=[shown_table(table) for table in general if table.name in SHOWN_AT_THE_END],
+        linked=[table.name for table in general if table.name.startswith("memory")],
         origins=origins(rows_of(results)),
+        environments=_environments(results),
     )
     path = plots_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def write_tables(results: Results, plots_dir: Path) -> list[Table]:
-    """Write every table of these results, and rounds.csv; returns the tables."""
-    tables = all_tables(results)
+def write_tables(
+    results: Results, plots_dir: Path, claims: Sequence[verdicts.Judged] | None = None
+) -> list[Table]:
+    """Write every table of these results, and rounds.csv; returns the tables.
+
+    Args:
+        results: recorded runs.
+        plots_dir: folder of the files.
+        claims: of these results, if they are judged already.
+    """
+    tables = all_tables(results, claims)
     # The command prints this file, so the one of an earlier report must not stay.
     (plots_dir / verdicts.WRITTEN).unlink(missing_ok=True)
     for table in tables:
@@ -126,6 +124,12 @@ def _banner(results: Results) -> list[str]:
             "the tables and figures that compare with the paper."
         )
     return sentences
+
+
+def _absent(names: set[str]) -> list[str]:
+    """The commands of the experiments that come with the project and have no results here."""
+    known = catalog.names()
+    return [f".venv/bin/repro run {name}" for name in ORDER if name in known and name not in names]
 
 
 def animate(results_dir: Path, plots_dir: Path) -> Path:
@@ -163,101 +167,6 @@ def pictured_step(results: Results) -> tuple[Timeline, str]:
     )
 
 
-def _sections(
-    results: Results, tables: list[Table], drawn: list[Drawn], traces: dict[str, Path]
-) -> list[Section]:
-    """A section for each experiment with results, the paper's tables first."""
-    names = dict.fromkeys(run.experiment for run in rows_of(results))
-    # The other experiments keep their order.
-    ordered = sorted(names, key=lambda name: name if name.startswith("table") else "~")
-    return [_section(results, name, tables, drawn, traces.get(name)) for name in ordered]
-
-
-def _section(
-    results: Results, name: str, tables: list[Table], drawn: list[Drawn], trace: Path | None
-) -> Section:
-    about = results.listings[name]
-    runs = rows_of(results, experiment=name)
-    general = texts.DEVIATIONS if name in of_paper(results) else []
-    places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
-    return Section(
-        name=name,
-        title=about.title or name,
-        question=about.question,
-        numbering=", ".join(f"{version} {place}" for version, place in places if place),
-        of_paper=name in of_paper(results),
-        commands=_commands(results, name),
-        tables=[_shown(table) for table in tables if table.experiment == name],
-        figures=[_picture(figure) for figure in drawn if figure.experiment == name],
-        trace=trace.name if trace else "",
-        deviations=[*about.deviations, *general, *_sizes(runs)],
-        missing=_missing(runs),
-    )
-
-
-def _shown(table: Table) -> dict[str, Any]:
-    """What the template needs of a table."""
-    general = not table.experiment
-    return {
-        "name": table.name,
-        "title": table.title,
-        "note": table.note,
-        "html": Markup(table.html()),
-        "folded": table.folded or general or is_folded(table.experiment, table.name),
-    }
-
-
-def _picture(drawn: Drawn) -> dict[str, Any]:
-    """What the template needs of a figure."""
-    name = drawn.stem.name
-    text = drawn.stem.with_name(f"{name}.svg").read_text(encoding="utf-8")
-    svg = text[text.index("<svg") :]
-    # Ids are made unique on the page.
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    return {"name": name, "caption": drawn.caption, "svg": Markup(svg), "folded": drawn.folded}
-
-
-def _commands(results: Results, name: str) -> list[str]:
-    """What a user types to measure an experiment, as recorded, each at its own scale."""
-    commands: list[str] = []
-    for folder in results.folders:
-        about = folder.about()
-        if folder.path.name == name and about is not None:
-            scale = folder.path.parts[-2]
-            typed = about.commands or [name]
-            commands += [f".venv/bin/repro run {command} --scale {scale}" for command in typed]
-    return list(dict.fromkeys(commands))
-
-
-def _sizes(runs: list[Run]) -> list[str]:
-    """The sizes of the models that were run, and the devices."""
-    sentences = []
-    for model in dict.fromkeys(run.model for run in runs):
-        specs = [run.spec for run in runs if run.model == model]
-        sizes = dict.fromkeys(
-            f"{_as_text(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
-        )
-        sentences.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
-    real = [run for run in runs if run.fidelity != "simulated"]
-    devices = dict.fromkeys(run.device for run in real if run.device)
-    if devices:
-        sentences.append(f"Devices here: {', '.join(devices)}.")
-    return sentences
-
-
-def _missing(runs: list[Run]) -> list[str]:
-    """Runs without a result, one line for each model and reason."""
-    points: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        if not run.done:
-            reason = (model_name(run.model), run.status)
-            points.setdefault(reason, []).append(f"K={run.K} M={run.M}")
-    return [
-        f"{model}: {status}: {', '.join(dict.fromkeys(names))}"
-        for (model, status), names in points.items()
-    ]
-
-
 def _environments(results: Results) -> list[dict[str, Any]]:
     """The distinct environments of the runs, with how many runs each has."""
     distinct: dict[str, dict[str, Any]] = {}
@@ -266,18 +175,10 @@ def _environments(results: Results) -> list[dict[str, Any]]:
             env = folder.env(path.parent.name)
             if env:
                 lines = {"machine": folder.path.parts[-3]}
-                lines |= {key: _as_text(value) for key, value in env.items()}
+                lines |= {key: as_text(value) for key, value in env.items()}
                 environment = distinct.setdefault(str(lines), {"lines": lines, "runs": 0})
                 environment["runs"] += 1
     return list(distinct.values())
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {part}" for key, part in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
 
 
 def _counts(runs: list[Run]) -> list[tuple[str, int]]:

@@ -25,7 +25,7 @@ def runs_in(line: Any) -> list[Run]:
 
 
 def with_provenance(results: Results, table: Table) -> Table:
-    """The table, with a sentence below it where its rows are not of one commit and machine.
+    """The table, with its origin where its rows are not of one commit and machine.
 
     A table whose lines hold no runs, such as one with a line for each part of a step, has those of
     its experiment and of the fidelities that its title and columns name.
@@ -33,8 +33,7 @@ def with_provenance(results: Results, table: Table) -> Table:
     named = f"{table.title} {[heading.shown for heading in table.headings]}"
     of_experiment = rows_of(results, experiment=table.experiment)
     runs = table.runs or [run for run in of_experiment if run.fidelity in named]
-    sentence = provenance(runs)
-    return replace(table, note=f"{table.note} {sentence}") if sentence else table
+    return replace(table, origin=provenance(runs))
 
 
 def provenance(runs: Iterable[Run]) -> str:

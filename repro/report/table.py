@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 from math import isnan, nan
@@ -18,8 +18,8 @@ NOT_RUN = "not run"
 EMPTY = "-"
 Name = str | tuple[str, str]  # of a column: a name, or a group and a name
 
-_LONG_TEXT = 48  # characters from which on a cell may be broken into several lines
 _INTERVAL = re.compile(r"(-?[\d.]+) (\[.*?\])( ~)?")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?( |$)")
 _MISSING = re.compile(
     rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
 )
@@ -68,9 +68,9 @@ class Table:
         headings: of the columns.
         rows: a cell for each heading.
         experiment: that it belongs to; empty for none.
-        folded: whether the page shows it only on request.
         missing: whether it only says that nothing was run.
         runs: that its lines hold; empty for lines that name no run, such as parts of a step.
+        origin: which commits and machines recorded its rows; empty where all have the same.
     """
 
     name: str
@@ -79,9 +79,14 @@ class Table:
     headings: Sequence[Heading]
     rows: Sequence[Sequence[Cell]]
     experiment: str = ""
-    folded: bool = False
     missing: bool = False
     runs: Sequence[Run] = ()
+    origin: str = ""
+
+    @property
+    def caption(self) -> str:
+        """The note, and where the rows come from."""
+        return f"{self.note} {self.origin}" if self.origin else self.note
 
     @property
     def shown(self) -> DataFrame:
@@ -105,6 +110,66 @@ class Table:
                 columns += [[cell.low for cell in cells], [cell.high for cell in cells]]
         return _frame(names, [list(values) for values in zip(*columns, strict=True)])
 
+    def only(self, columns: Sequence[str]) -> "Table":
+        """The table with these columns alone, for readers; names it does not have are left out.
+
+        Args:
+            columns: as Markdown heads them: `M`, `K=2 quoted`.
+        """
+        kept = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) in columns]
+        headings = [self.headings[i] for i in kept]
+        return replace(self, headings=headings, rows=[[row[i] for i in kept] for row in self.rows])
+
+    def where(self, column: str, texts: Sequence[str]) -> "Table":
+        """The lines that have one of these texts in a column."""
+        (at,) = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) == column]
+        return replace(self, rows=[row for row in self.rows if row[at].text in texts])
+
+    @property
+    def columns(self) -> int:
+        """How many columns a reader sees."""
+        return sum(1 for heading in self.headings if heading.shown)
+
+    def text(self, column: str, /, **wanted: str) -> str:
+        """The text of one cell, as a sentence quotes it.
+
+        Args:
+            column: as Markdown heads it.
+            wanted: column -> the text that the line has there.
+
+        Raises:
+            LookupError: if there is no such cell, or it has no number.
+        """
+        names = [_flat(heading.shown) for heading in self.headings]
+        for row in self.rows:
+            line = {name: cell.text for name, cell in zip(names, row, strict=True) if name}
+            if all(line.get(name) == text for name, text in wanted.items()):
+                text = line.get(column, EMPTY)
+                if not _MISSING.fullmatch(text):
+                    return text
+        raise LookupError(f"{self.name} has no {column} for {wanted}")
+
+    def number(self, column: str, /, **wanted: str) -> str:
+        """The number alone of such a cell, without its interval.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        return self.text(column, **wanted).split()[0]
+
+    def numbers(self, column: str) -> list[str]:
+        """The numbers of a column from the least to the greatest, without their intervals.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        at = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) == column]
+        cells = [row[i].text for row in self.rows for i in at]
+        texts = [text.split()[0] for text in cells if _NUMBER.match(text)]
+        if not texts:
+            raise LookupError(f"{self.name} has no number in {column}")
+        return sorted(texts, key=float)
+
     def csv(self) -> str:
         """The values, for other programs."""
         data = self.data
@@ -118,7 +183,7 @@ class Table:
         lines = [head, ["---"] * len(head)]
         lines += [[_markdown(text) for text in row] for row in shown.itertuples(index=False)]
         body = [f"| {' | '.join(line)} |" for line in lines]
-        title, note = _markdown(self.title), _markdown(self.note)
+        title, note = _markdown(self.title), _markdown(self.caption)
         return "\n".join([f"**{title}**", "", *body, "", note, ""])
 
     def latex(self) -> str:
@@ -135,18 +200,22 @@ class Table:
             *(_latex_row(row) for row in body),
             r"\bottomrule",
             r"\end{tabular}",
-            rf"\caption{{{_latex(self.title)}. {_latex(self.note)}}}",
+            rf"\caption{{{_latex(self.title)}. {_latex(self.caption)}}}",
             r"\end{table}",
         ]
         return "\n".join([*lines, ""])
 
     def html(self) -> str:
-        """The texts as a table element: intervals small, missing cells grey, long texts broken."""
-        shown = self.shown
-        lines = [f'<table class="{self.name}">', "<thead>", *_html_head(list(shown.columns))]
+        """The texts as a table element: intervals small, missing cells grey, texts to the left."""
+        indexes = [i for i, heading in enumerate(self.headings) if heading.shown]
+        rows = [[row[i].text for i in indexes] for row in self.rows]
+        texts = [_is_text([row[i] for row in rows]) for i in range(len(indexes))]
+        lines = [f'<table class="{self.name}">', "<thead>"]
+        lines += _html_head([self.headings[i].shown for i in indexes], texts)
         lines += ["</thead>", "<tbody>"]
-        for row in shown.itertuples(index=False):
-            lines.append(f"<tr>{''.join(_html_cell(text) for text in row)}</tr>")
+        for row in rows:
+            cells = [_html_cell(cell, is_text) for cell, is_text in zip(row, texts, strict=True)]
+            lines.append(f"<tr>{''.join(cells)}</tr>")
         return "\n".join([*lines, "</tbody>", "</table>"])
 
     def write(self, directory: Path) -> list[Path]:
@@ -246,23 +315,34 @@ def _latex(text: str) -> str:
     return "".join(special.get(character, character) for character in text.replace("\n", " "))
 
 
-def _html_head(names: Sequence[Name]) -> list[str]:
-    """A row of names, below a row of groups if there are groups."""
+def _is_text(cells: Sequence[str]) -> bool:
+    """Whether at least half of a column's cells are more letters than digits and signs."""
+    present = [cell for cell in cells if cell and not _MISSING.fullmatch(cell)]
+    texts = [cell for cell in present if 2 * sum(map(str.isalpha, cell)) > len(cell)]
+    return 0 < len(present) <= 2 * len(texts)
+
+
+def _html_head(names: Sequence[Name], texts: Sequence[bool]) -> list[str]:
+    """A row of names, below a row of groups if there are groups; texts as in the cells below."""
     rows = []
     if any(isinstance(name, tuple) for name in names):
-        groups = [(group, len(list(pairs))) for group, pairs in groupby(name[0] for name in names)]
+        pairs = [name if isinstance(name, tuple) else ("", name) for name in names]
+        groups = [(group, len(list(pairs))) for group, pairs in groupby(pair[0] for pair in pairs)]
         rows.append([f'<th colspan="{count}">{escape(group)}</th>' for group, count in groups])
-        names = [name[1] for name in names]
-    rows.append([f"<th>{escape(_flat(name))}</th>" for name in names])
+        names = [name for _, name in pairs]
+    rows.append(
+        [
+            f"<th{' class=text' * is_text}>{escape(_flat(name))}</th>"
+            for name, is_text in zip(names, texts, strict=True)
+        ]
+    )
     return [f"<tr>{''.join(cells)}</tr>" for cells in rows]
 
 
-def _html_cell(text: str) -> str:
+def _html_cell(text: str, is_text: bool) -> str:
     if _MISSING.fullmatch(text):
-        return f'<td class="missing">{escape(text)}</td>'
+        return f'<td class="missing{" text" * is_text}">{escape(text)}</td>'
     if interval := _INTERVAL.fullmatch(text):
         value, ends, mark = interval.groups()
         return f"<td><b>{value}</b>{mark or ''} <small>{ends}</small></td>"
-    if len(text) >= _LONG_TEXT:
-        return f'<td class="words">{escape(text)}</td>'
-    return f"<td>{escape(text)}</td>"
+    return f"<td{' class=text' * is_text}>{escape(text)}</td>"

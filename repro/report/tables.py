@@ -1,6 +1,6 @@
 """The tables of any experiment, and every table that recorded results allow."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,13 @@ _PLACE = ["machine", "scale", "experiment", "run"]  # what names a run among all
 _USUAL = "Settings leave out what is usual: schedule gpipe, one replica, cut by time."
 
 
-def all_tables(results: Results) -> list[Table]:
-    """Every table that these results allow, those of their experiments first."""
+def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
+    """Every table that these results allow, those of their experiments first.
+
+    Args:
+        results: recorded runs.
+        claims: of these results, if they are judged already.
+    """
     every_run = rows_of(results)
     names = dict.fromkeys(run.experiment for run in every_run)
     compared = without_tiny(results)
@@ -47,10 +52,15 @@ def all_tables(results: Results) -> list[Table]:
     with_memory = [run for run in timed if run.peak_gib_per_stage]
     tables += [memory(results, fidelity) for fidelity in fidelities(with_memory)]
     tables.append(runs(results))
-    tables += verdicts.tables(results)
+    tables += verdicts.tables(verdicts.judged_claims(results) if claims is None else claims)
     tables = [with_provenance(results, table) for table in tables if not table.missing]
     assert len({table.name for table in tables}) == len(tables)  # each is three files of that name
     return tables
+
+
+def is_of_points(table: Table) -> bool:
+    """Whether it is one of `points`."""
+    return table.name.startswith(f"{table.experiment}_points")
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
 
 def _csv_column(name: str) -> Column[Line]:
     """A column of the csv file alone."""
-    return Column("", lambda line: Cell(line.values[name]), csv=name)
+    return Column("", lambda line: Cell(line.values[name], str(line.values[name])), csv=name)
 
 
 def memory(results: Results, fidelity: str = "measured") -> Table:

@@ -1,4 +1,4 @@
-"""The report's fixed texts: fidelities, metrics, scales, and deviations from the paper."""
+"""The report's fixed texts: fidelities, verdicts, metrics, scales, deviations from the paper."""
 
 FIDELITIES = {
     "quoted": "printed in the paper, or published by another project",
@@ -9,6 +9,20 @@ FIDELITIES = {
     ),
     "simulated": "no processes: the same schedule object and a cost model on a virtual clock",
     "counted": "parameters, FLOPs and peak bytes read off the real model run on fake tensors",
+}
+
+VERDICTS = {
+    "reproduced": (
+        "measured or counted at the paper's own size, K and M, and within the tolerance"
+    ),
+    "consistent": "simulated or emulated at that size, and within the tolerance",
+    "trend": "smaller models go the way that the claim says, with the whole 95 % interval",
+    "fitted": "within the tolerance, but a setting was inferred from the claim's own number",
+    "not identified": (
+        "within it under some settings that the paper does not print, outside under others"
+    ),
+    "not reproduced": "outside; of smaller models, the direction is reversed or not shown",
+    "not tested here": "no result, or one that could not tell",
 }
 
 AS_TABLE2 = "throughput over K=2, M=1"  # a metric that only the paper's experiments need

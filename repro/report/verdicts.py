@@ -11,7 +11,7 @@ from pathlib import Path
 from repro.claims.all_claims import all_claims
 from repro.claims.audit import AuditLine, audit
 from repro.claims.cells import BASE_CELL
-from repro.claims.claim import WORDS, Claim, Evidence, Verdict, judge
+from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
 from repro.paper import breakdown
 from repro.report.compare import beside_paper, without_tiny
@@ -20,6 +20,7 @@ from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import MARKERS
 from repro.report.table import EMPTY, Table
 
+HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
 WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
 
 
@@ -195,9 +196,7 @@ def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
     rows = []
     for exhibit in EXHIBITS:
         shown = _matching(claims, exhibit.shown)
-        counted = _matching(claims, exhibit.counted or exhibit.shown)
-        # A cell that the others are divided by is 1 whatever is true.
-        counted = [judged for judged in counted if judged.claim.needs != BASE_CELL]
+        counted = counted_claims(claims, exhibit)
         known = {judged.evidence.fidelity for judged in counted if judged.evidence}
         rows.append(
             VerdictRow(
@@ -212,6 +211,34 @@ def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
     return rows
 
 
+def counted_claims(claims: Sequence[Judged], exhibit: Exhibit) -> list[Judged]:
+    """The claims whose verdicts an exhibit's row counts."""
+    counted = _matching(claims, exhibit.counted or exhibit.shown)
+    # A cell that the others are divided by is 1 whatever is true.
+    return [judged for judged in counted if judged.claim.needs != BASE_CELL]
+
+
+def what_holds(claims: Sequence[Judged]) -> str:
+    """One sentence: how many exhibits hold in all that was tested, in part, or not at all."""
+    in_full, in_part, in_nothing = [], [], []
+    for exhibit in EXHIBITS:
+        words = {judged.verdict.word for judged in counted_claims(claims, exhibit)}
+        tested = words - {"not tested here"}
+        if tested and tested <= HOLDING:
+            in_full.append(exhibit.name)
+        elif tested & {*HOLDING, "trend"}:
+            in_part.append(exhibit.name)
+        elif tested:
+            in_nothing.append(exhibit.name)
+    named = f" ({'; '.join(in_full)})" if in_full else ""
+    untested = len(EXHIBITS) - len(in_full) - len(in_part) - len(in_nothing)
+    rest = f", and {untested} not tested here" if untested else ""
+    return (
+        f"Of the paper's {len(EXHIBITS)} exhibits, {len(in_full)} hold in every number that could "
+        f"be tested{named}, {len(in_part)} hold in part, and {len(in_nothing)} do not hold{rest}."
+    )
+
+
 def verdict_text(claims: Sequence[Judged]) -> str:
     """`3 of 4 consistent, 1 not reproduced`; with its reason where there is one claim."""
     if len(claims) == 1:
@@ -223,9 +250,8 @@ def verdict_text(claims: Sequence[Judged]) -> str:
     return ", ".join(texts)
 
 
-def tables(results: Results) -> list[Table]:
+def tables(claims: Sequence[Judged]) -> list[Table]:
     """Verdicts, claims and audit; none unless some result stands beside the paper's numbers."""
-    claims = judged_claims(results)
     if not any(judged.evidence for judged in claims):
         return []
     return [verdicts(claims), claim_table(claims), audit_table()]
@@ -274,7 +300,7 @@ def claim_table(claims: Sequence[Judged]) -> Table:
         "with its reason, and the runs."
     )
     title = "Every claim, with its verdict"
-    return declared("claims", title, note, claims, columns, "", folded=True)
+    return declared("claims", title, note, claims, columns, "")
 
 
 def audit_table() -> Table:
@@ -292,7 +318,7 @@ def audit_table() -> Table:
         "of a text about the paper are quoted from that text."
     )
     title = "Audit: what is printed, and what follows from other printed numbers"
-    return declared("audit", title, note, audit(), columns, "", folded=True)
+    return declared("audit", title, note, audit(), columns, "")
 
 
 def _our_cell(line: Judged) -> Cell:

@@ -1,0 +1,313 @@
+"""The sections of the page: one for each experiment, with its table, its figure and what is folded.
+
+A section shows a question, the answer, one table of at most seven columns and one figure. All else
+is folded, and tables that are too large for a page are links to their csv files.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from repro.harness.results import Results, Run
+from repro.harness.schema import Listing
+from repro.report import texts
+from repro.report.compare import of_paper, rows_of
+from repro.report.declared import Shown, answer_of, shown_of
+from repro.report.figures import Drawn
+from repro.report.front import Counts, FrontRow, summed
+from repro.report.provenance import origins
+from repro.report.style import model_name
+from repro.report.table import Heading, Table
+from repro.report.tables import is_of_points
+
+# The paper's exhibits, then what goes beyond the paper; other experiments come last.
+ORDER = (
+    "table1",
+    "table2",
+    "table3",
+    "table4",
+    "table5",
+    "breakdown",
+    "bubble",
+    "figure1",
+    "figure3",
+    "methods",
+    "two_gpu_demo",
+    "advise",
+    "peers",
+    "simulator",
+    "costs",
+    "runtime",
+    "consistency",
+)
+POINTS = (
+    "model",
+    "K",
+    "M",
+    "step (ms)",
+    "speedup over K=1",
+    "idle/total",
+    "peak MiB",
+)
+MOST_COLUMNS, MOST_LINES = 15, 100  # of a folded table; larger ones are links
+LARGEST_SVG = 60_000  # bytes; a larger picture is embedded as png
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment on the page.
+
+    Attributes:
+        name: of the experiment.
+        short: its name in the contents.
+        title: of the experiment.
+        question: that it answers.
+        answer: in one sentence; empty where the runs do not give one.
+        verdicts: of its exhibits.
+        counts: the same together.
+        table: the one that is shown; None without one.
+        figure: the one that is shown; None without one.
+        more_tables: folded.
+        more_figures: folded.
+        points: folded tables with a line for each run.
+        linked: names of the tables that are too large for the page.
+        metrics: what the names in its tables mean.
+        numbering: `arXiv v5 Table 2, NeurIPS 2019 Table 2`.
+        of_paper: whether the paper has a number for it, so that there is something to deviate from.
+        deviations: from the paper.
+        missing: runs without a result, and why.
+        commands: what a user types to measure it.
+        origins: commits and machines that recorded it.
+        trace: file name of its timelines; empty without any.
+    """
+
+    name: str
+    short: str
+    title: str
+    question: str
+    answer: str
+    verdicts: list[FrontRow]
+    counts: Counts
+    table: dict[str, Any] | None
+    figure: dict[str, Any] | None
+    more_tables: list[dict[str, Any]]
+    more_figures: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+    linked: list[str]
+    metrics: dict[str, str]
+    numbering: str
+    of_paper: bool
+    deviations: list[str]
+    missing: list[str]
+    commands: list[str]
+    origins: list[str]
+    trace: str
+
+
+def sections_of(
+    results: Results,
+    tables: Sequence[Table],
+    drawn: Sequence[Drawn],
+    traces: Mapping[str, Path],
+    rows: Sequence[FrontRow],
+) -> list[Section]:
+    """A section for each experiment with results, in `ORDER`."""
+    names = list(dict.fromkeys(run.experiment for run in rows_of(results)))
+    names.sort(key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    return [
+        _section(
+            results,
+            name,
+            [table for table in tables if table.experiment == name],
+            [figure for figure in drawn if figure.experiment == name],
+            traces.get(name),
+            [row for row in rows if row.experiment == name],
+        )
+        for name in names
+    ]
+
+
+def _section(
+    results: Results,
+    name: str,
+    tables: Sequence[Table],
+    drawn: Sequence[Drawn],
+    trace: Path | None,
+    rows: list[FrontRow],
+) -> Section:
+    about = results.listings[name]
+    runs = rows_of(results, experiment=name)
+    of_points = [table for table in tables if is_of_points(table)]
+    others = [table for table in tables if table not in of_points]
+    shown = shown_of(name) or Shown("")
+    main = _main_table(shown, others, of_points)
+    folded, linked = [], []
+    for table in others:
+        if (
+            main is not None
+            and table.name == main.name
+            and len(main.headings) == len(table.headings)
+        ):
+            continue  # the whole of it is shown
+        too_large = table.columns > MOST_COLUMNS or len(table.rows) > MOST_LINES
+        (linked if too_large else folded).append(table)
+    pictures = sorted(drawn, key=lambda figure: figure.stem.name != shown.figure)
+    general = texts.DEVIATIONS if name in of_paper(results) else []
+    places = [("arXiv v5", about.paper), ("NeurIPS 2019", about.neurips)]
+    return Section(
+        name=name,
+        short=_short(about.title or name, rows),
+        title=_title(about, name),
+        question=about.question,
+        answer=answer_of(name, {table.name: table for table in tables}),
+        verdicts=rows,
+        counts=summed(rows),
+        table=shown_table(main) if main else None,
+        figure=picture(pictures[0]) if pictures else None,
+        more_tables=[shown_table(table) for table in folded],
+        more_figures=[picture(figure) for figure in pictures[1:]],
+        points=[_points(table) for table in of_points],
+        linked=[table.name for table in linked],
+        metrics=_metrics([main, *folded] if main else folded),
+        numbering=", ".join(f"{version} {place}" for version, place in places if place),
+        of_paper=name in of_paper(results),
+        deviations=[*about.deviations, *general, *_sizes(runs)],
+        missing=_missing(runs),
+        commands=_commands(results, name),
+        origins=origins(runs),
+        trace=trace.name if trace else "",
+    )
+
+
+def _title(about: Listing, name: str) -> str:
+    """`Table 2: Training throughput ...`; of what is no table or figure of v5, the title alone."""
+    title = about.title or name
+    return f"{about.paper}: {title}" if about.paper.startswith(("Table", "Figure")) else title
+
+
+def _short(title: str, rows: Sequence[FrontRow]) -> str:
+    """`Table 2` of several exhibits of that table; `Step breakdown`; the title without exhibits."""
+    if not rows:
+        return title
+    places = {row.exhibit.partition(", ")[0] for row in rows}
+    return places.pop() if len(rows) > 1 and len(places) == 1 else rows[0].exhibit
+
+
+def _main_table(shown: Shown, others: Sequence[Table], of_points: Sequence[Table]) -> Table | None:
+    """The table that the section shows, with the columns that are shown."""
+    by_name = {table.name: table for table in (*others, *of_points)}
+    table = by_name.get(shown.table) or next(iter(by_name.values()), None)
+    if table is None:
+        return None
+    columns = shown.columns if table.name == shown.table else ()
+    if is_of_points(table) and not columns:
+        columns = POINTS
+    for column, wanted in (shown.lines or {}).items():
+        lines = table.where(column, wanted)
+        table = lines if lines.rows else table
+    return table.only(columns) if columns else table
+
+
+def shown_table(table: Table) -> dict[str, Any]:
+    """What the template needs of a table."""
+    return {
+        "name": table.name,
+        "title": table.title,
+        "note": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(table.note))),
+        "html": Markup(table.html()),
+    }
+
+
+def _points(table: Table) -> dict[str, Any]:
+    """A line for each run, with the run's id, which is in the csv file alone otherwise."""
+    headings = [Heading("run", "run") if h.csv == "run" else h for h in table.headings]
+    return shown_table(replace(table, headings=headings).only(("run", *POINTS, "setting")))
+
+
+def picture(drawn: Drawn) -> dict[str, Any]:
+    """What the template needs of a figure."""
+    title, _, _ = drawn.caption.partition(":" if ":" in drawn.caption else ".")
+    return {
+        "name": drawn.stem.name,
+        "title": title,
+        "caption": drawn.caption,
+        "image": _image(drawn),
+    }
+
+
+def _image(drawn: Drawn) -> Markup:
+    name = drawn.stem.name
+    text = drawn.stem.with_name(f"{name}.svg").read_text(encoding="utf-8")
+    if len(text) > LARGEST_SVG:
+        png = drawn.stem.with_name(f"{name}.png").read_bytes()
+        data = base64.b64encode(png).decode("ascii")
+        image = '<img src="data:image/png;base64,{}" alt="{}">'
+        return Markup(image).format(data, drawn.caption)
+    svg = text[text.index("<svg") :]
+    # Ids are made unique on the page.
+    return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg))
+
+
+def _metrics(tables: Sequence[Table]) -> dict[str, str]:
+    """What the metrics in these tables mean."""
+    heads = " ".join(str(heading.shown) for table in tables for heading in table.headings)
+    return {
+        name: text
+        for name, text in texts.METRICS.items()
+        if name.partition(" ")[0] in heads and name != texts.AS_TABLE2
+    }
+
+
+def _commands(results: Results, name: str) -> list[str]:
+    """What a user types to measure an experiment, as recorded, each at its own scale."""
+    commands: list[str] = []
+    for folder in results.folders:
+        about = folder.about()
+        if folder.path.name == name and about is not None:
+            scale = folder.path.parts[-2]
+            typed = about.commands or [name]
+            commands += [f".venv/bin/repro run {command} --scale {scale}" for command in typed]
+    return list(dict.fromkeys(commands))
+
+
+def _sizes(runs: list[Run]) -> list[str]:
+    """The sizes of the models that were run, and the devices."""
+    sentences = []
+    for model in dict.fromkeys(run.model for run in runs):
+        specs = [run.spec for run in runs if run.model == model]
+        sizes = dict.fromkeys(
+            f"{as_text(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
+        )
+        sentences.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
+    real = [run for run in runs if run.fidelity != "simulated"]
+    devices = dict.fromkeys(run.device for run in real if run.device)
+    if devices:
+        sentences.append(f"Devices here: {', '.join(devices)}.")
+    return sentences
+
+
+def _missing(runs: list[Run]) -> list[str]:
+    """Runs without a result, one line for each model and reason."""
+    points: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        if not run.done:
+            reason = (model_name(run.model), run.status)
+            points.setdefault(reason, []).append(f"K={run.K} M={run.M}")
+    return [
+        f"{model}: {status}: {', '.join(dict.fromkeys(names))}"
+        for (model, status), names in points.items()
+    ]
+
+
+def as_text(value: Any) -> str:
+    """A mapping as `L 4, D 16`, a list as `a, b`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {part}" for key, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
