@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.paper import theory

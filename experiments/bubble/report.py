@@ -157,7 +157,7 @@ def at_4k(results: Results) -> Table:
         _recorded(grid, "measured", "early", idle_of),
     ]
     note = (
-        "Idle/total. Late is the same schedule where recomputation waits for the gradient, which "
+        "Idle/total; late is the same schedule where recomputation waits for the gradient, which "
         "is what the plain form counts."
     )
     if not beside_paper(results, NAME):

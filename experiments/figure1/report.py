@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import exp, isnan, log, nan
+from math import exp, isnan, log, nan, sqrt
 from statistics import fmean
-from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import linregress, t
+from scipy.special import stdtrit
 
 from experiments.figure1.runs import IMAGES, NAME, TRANSLATION
 from experiments.learned import NOT_SHOWN, REVERSED, TREND, metric, parameters
@@ -104,9 +104,12 @@ def power_law(points: list[tuple[float, float]], grows: int) -> PowerLaw:
     """The law through points (parameters, quality); NaN for fewer than three, or a quality of 0."""
     if len(points) < 3 or not all(quality > 0 for _, quality in points):
         return NO_LAW
-    line: Any = linregress([log(P) for P, _ in points], [log(quality) for _, quality in points])
-    half_width = float(t.ppf(0.975, len(points) - 2)) * float(line.stderr)
-    b, intercept = grows * float(line.slope), float(line.intercept)
+    x, y = (np.array([log(value) for value in values]) for values in zip(*points, strict=True))
+    (xx, xy), (_, yy) = np.cov(x, y, bias=True)
+    slope, freedom = xy / xx, len(points) - 2
+    error = sqrt((1 - xy**2 / (xx * yy)) * yy / xx / freedom)
+    half_width = stdtrit(freedom, 0.975) * error  # Student's t
+    b, intercept = grows * float(slope), float(y.mean() - slope * x.mean())
     return PowerLaw(b, b - half_width, b + half_width, exp(intercept), len(points))
 
 

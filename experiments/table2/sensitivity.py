@@ -93,13 +93,14 @@ def tables(results: Results) -> list[Table]:
     note = (
         "Simulated throughput over that of K=2, M=1 with a figure of the device halved / doubled, "
         "in the base too, every stage cut anew; the widest range is of single figures. A factor of "
-        f"two is no error estimate, and nothing is fitted. Models: {sizes(protocols)}."
+        "two is no error estimate, and nothing is fitted."
     )
     title = titled(
         "How far Table 2's predictions depend on each figure of the device",
         [runs for runs in protocols if runs],
     )
-    return [declared("table2_sensitivity", title, note, lines, columns, NAME)]
+    origin = f"Models: {sizes(protocols)}."
+    return [declared("table2_sensitivity", title, note, lines, columns, NAME, origin=origin)]
 
 
 def ratios(runs: Protocol) -> dict[str, dict[Place, Pair]]:

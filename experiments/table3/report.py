@@ -22,7 +22,7 @@ from experiments.table3.series import (
     title_of,
 )
 from repro.claims.cells import CELL
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
 from repro.paper import table2

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from repro.costs import Device
-    from repro.gpipe.partition.layer_profile import Profile
+    from repro.gpipe.partition.layer_costs import Profile
 
 LETTERS = {"forward": "F", "recompute": "R", "backward": "B"}
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 from repro.costs.device import Device
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.links import Links
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 
 WINDOW = 0.15  # seconds for each case
 _TINY = 200  # operators that are launched one after the other, each way

@@ -23,7 +23,7 @@ from repro.costs.sourced_number import (
     Tile,
 )
 from repro.gpipe.errors import did_you_mean, shown
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.io.untrusted import from_json, read_text
 
 _BUILT_IN = Path(__file__).with_name("devices")

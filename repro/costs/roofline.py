@@ -15,7 +15,7 @@ from repro.costs.counter import Counter
 from repro.costs.device import Device
 from repro.costs.trace import Op
 from repro.gpipe.core.microbatch import Tree
-from repro.gpipe.partition.layer_profile import Profile
+from repro.gpipe.partition.layer_costs import Profile
 
 TERMS = ("matmul", "padding", "memory", "launch")
 _ELEMENT = 4  # bytes of a float32, which is what our models store

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from repro.gpipe.core.results import EvaluationResult as EvaluationResult
     from repro.gpipe.core.results import StepResult as StepResult
     from repro.gpipe.errors import NonFiniteError as NonFiniteError
-    from repro.gpipe.partition.layer_profile import LinkSpeed as LinkSpeed
+    from repro.gpipe.partition.layer_costs import LinkSpeed as LinkSpeed
     from repro.gpipe.runtime.launch import launch as launch
     from repro.gpipe.schedule.actions import Action as Action
     from repro.gpipe.schedule.actions import Schedule as Schedule
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Action": "schedule.actions",
     "EvaluationResult": "core.results",
-    "LinkSpeed": "partition.layer_profile",
+    "LinkSpeed": "partition.layer_costs",
     "NonFiniteError": "errors",
     "Pipeline": "core.pipeline",
     "PipelineConfig": "core.config",

@@ -13,7 +13,7 @@ from typing import Any
 
 from repro.costs.units import readable
 from repro.gpipe import breakdown
-from repro.gpipe.partition.layer_profile import Profile
+from repro.gpipe.partition.layer_costs import Profile
 from repro.gpipe.schedule import kinds
 from repro.harness.spec import Checkpoint, Link, Optimizer, RunSpec, ScheduleName
 from repro.harness.tasks.cost_sources import Calibrated, Roofline

@@ -177,6 +177,8 @@ def declared(
     lines: Iterable[Line],
     columns: Sequence[Column[Line]],
     experiment: str,
+    *,
+    origin: str = "",
 ) -> Table:
     """The table of these columns, with a row for each line; without lines it says what to run."""
     lines = list(lines)
@@ -184,4 +186,4 @@ def declared(
     if not rows:
         return not_run(table, title, note, experiment)
     headings = [column.heading for column in columns]
-    return Table(table, title, note, headings, rows, experiment, runs=runs_in(lines))
+    return Table(table, title, note, headings, rows, experiment, runs=runs_in(lines), origin=origin)

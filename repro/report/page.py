@@ -102,7 +102,8 @@ def write_tables(
     (plots_dir / verdicts.WRITTEN).unlink(missing_ok=True)
     for table in tables:
         table.write(plots_dir)
-    (plots_dir / "rounds.csv").write_text(csv_text(rounds(results)), encoding="utf-8")
+    every_round = rounds(results).to_dict("list")
+    (plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
     return tables
 
 

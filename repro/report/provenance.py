@@ -33,7 +33,8 @@ def with_provenance(results: Results, table: Table) -> Table:
     named = f"{table.title} {[heading.shown for heading in table.headings]}"
     of_experiment = rows_of(results, experiment=table.experiment)
     runs = table.runs or [run for run in of_experiment if run.fidelity in named]
-    return replace(table, origin=provenance(runs))
+    origin = " ".join(filter(None, (table.origin, provenance(runs))))
+    return replace(table, origin=origin)
 
 
 def provenance(runs: Iterable[Run]) -> str:

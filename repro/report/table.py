@@ -1,10 +1,12 @@
 """A table as a value: columns and cells, rendered as csv, Markdown, LaTeX and HTML."""
 
+import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from io import StringIO
 from itertools import groupby
 from math import isnan, nan
 from pathlib import Path
@@ -22,6 +24,12 @@ _INTERVAL = re.compile(r"(-?[\d.]+) (\[.*?\])( ~)?")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?( |$)")
 _MISSING = re.compile(
     rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
+)
+
+
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " "}
+    | {character: "\\" + character for character in "&%$#_{}"}
 )
 
 
@@ -70,7 +78,8 @@ class Table:
         experiment: that it belongs to; empty for none.
         missing: whether it only says that nothing was run.
         runs: that its lines hold; empty for lines that name no run, such as parts of a step.
-        origin: which commits and machines recorded its rows; empty where all have the same.
+        origin: what was run, and which commits and machines recorded it where they differ. It
+            stands below the note in files; the page has the same for the whole section.
     """
 
     name: str
@@ -91,24 +100,32 @@ class Table:
     @property
     def shown(self) -> DataFrame:
         """The texts that a reader sees."""
+        return _frame(*self._texts())
+
+    def _texts(self) -> tuple[list[Name], list[list[str]]]:
+        """The names of the columns that a reader sees, and the texts of each line."""
         indexes = [i for i, heading in enumerate(self.headings) if heading.shown]
         names = [self.headings[i].shown for i in indexes]
-        return _frame(names, [[row[i].text for i in indexes] for row in self.rows])
+        return names, [[row[i].text for i in indexes] for row in self.rows]
 
     @property
     def data(self) -> DataFrame:
         """The values of the csv file, each interval in three columns."""
-        names = []
-        columns = []
+        columns = self._values()
+        return _frame([*columns], [list(line) for line in zip(*columns.values(), strict=True)])
+
+    def _values(self) -> dict[Name, list[Any]]:
+        """The values of each column of the csv file."""
+        columns: dict[Name, list[Any]] = {}
         for i, heading in enumerate(self.headings):
             cells = [row[i] for row in self.rows]
             if heading.csv:
-                names.append(heading.csv)
-                columns.append([cell.value for cell in cells])
+                columns[heading.csv] = [cell.value for cell in cells]
             if heading.ends:
-                names += heading.ends
-                columns += [[cell.low for cell in cells], [cell.high for cell in cells]]
-        return _frame(names, [list(values) for values in zip(*columns, strict=True)])
+                low, high = heading.ends
+                columns[low] = [cell.low for cell in cells]
+                columns[high] = [cell.high for cell in cells]
+        return columns
 
     def only(self, columns: Sequence[str]) -> "Table":
         """The table with these columns alone, for readers; names it does not have are left out.
@@ -172,24 +189,22 @@ class Table:
 
     def csv(self) -> str:
         """The values, for other programs."""
-        data = self.data
-        data.columns = [_flat(name) for name in data.columns]
-        return csv_text(data)
+        return csv_text({_flat(name): cells for name, cells in self._values().items()})
 
     def markdown(self) -> str:
         """The texts in GitHub's table syntax, with title and note."""
-        shown = self.shown
-        head = [_markdown(_flat(name)) for name in shown.columns]
+        names, texts = self._texts()
+        head = [_markdown(_flat(name)) for name in names]
         lines = [head, ["---"] * len(head)]
-        lines += [[_markdown(text) for text in row] for row in shown.itertuples(index=False)]
+        lines += [[_markdown(text) for text in row] for row in texts]
         body = [f"| {' | '.join(line)} |" for line in lines]
         title, note = _markdown(self.title), _markdown(self.caption)
         return "\n".join([f"**{title}**", "", *body, "", note, ""])
 
     def latex(self) -> str:
         """The texts as a booktabs table."""
-        shown = self.shown
-        head, *body = [[_flat(name) for name in shown.columns], *shown.itertuples(index=False)]
+        names, body = self._texts()
+        head = [_flat(name) for name in names]
         lines = [
             r"\begin{table}",
             r"\centering",
@@ -207,11 +222,9 @@ class Table:
 
     def html(self) -> str:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""
-        indexes = [i for i, heading in enumerate(self.headings) if heading.shown]
-        rows = [[row[i].text for i in indexes] for row in self.rows]
-        texts = [_is_text([row[i] for row in rows]) for i in range(len(indexes))]
-        lines = [f'<table class="{self.name}">', "<thead>"]
-        lines += _html_head([self.headings[i].shown for i in indexes], texts)
+        names, rows = self._texts()
+        texts = [_is_text([row[i] for row in rows]) for i in range(len(names))]
+        lines = [f'<table class="{self.name}">', "<thead>", *_html_head(names, texts)]
         lines += ["</thead>", "<tbody>"]
         for row in rows:
             cells = [_html_cell(cell, is_text) for cell, is_text in zip(row, texts, strict=True)]
@@ -238,26 +251,28 @@ def not_run(name: str, title: str, note: str, experiment: str) -> Table:
     return Table(name, title, note, headings, (row,), experiment, missing=True)
 
 
-def csv_text(frame: DataFrame) -> str:
-    """A csv file in which every cell is a number, a text or empty.
+def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
+    """A csv file of these columns, in which every cell is a number, a text or empty.
 
     A column of mappings becomes one column for each of their keys: `labels.data`. The parts of a
     list stand in one cell with semicolons between them: `4;5`.
     """
-    columns: dict[str, list[Any]] = {}
-    for name in frame.columns:
-        cells = frame[name].tolist()
+    flat: dict[str, list[Any]] = {}
+    for name, cells in columns.items():
         mappings = [cell if isinstance(cell, Mapping) else {} for cell in cells]
         keys = dict.fromkeys(key for mapping in mappings for key in mapping)
         if keys:
-            columns |= {
+            flat |= {
                 f"{name}.{key}": [_csv_cell(mapping.get(key)) for mapping in mappings]
                 for key in keys
             }
         elif not any(isinstance(cell, Mapping) for cell in cells):
-            columns[str(name)] = [_csv_cell(cell) for cell in cells]
-    # As objects, or whole numbers would become fractions in columns with empty cells.
-    return DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
+            flat[name] = [_csv_cell(cell) for cell in cells]
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(flat)
+    writer.writerows(zip(*flat.values(), strict=True))
+    return text.getvalue()
 
 
 def number(value: Any, digits: int = 2, unit: str = "") -> str:
@@ -293,10 +308,12 @@ def _flat(name: Name) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """A list as text; what has no parts as it is."""
+    """A list as text, an unknown number as nothing; other values as they are."""
     if isinstance(value, (list, tuple)):
         return ";".join(str(_csv_cell(part)) for part in value)
-    return json.dumps(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    return None if value != value else value
 
 
 def _markdown(text: str) -> str:
@@ -310,9 +327,7 @@ def _latex_row(texts: Sequence[str]) -> str:
 
 def _latex(text: str) -> str:
     """Text with LaTeX's own characters escaped."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {character: "\\" + character for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in text.replace("\n", " "))
+    return text.translate(_LATEX)
 
 
 def _is_text(cells: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.simulate.stage_costs import TABLES, StageCosts, link_of
 
 Table = tuple[tuple[float, ...], ...]  # seconds: a row for each size, a column for each layer

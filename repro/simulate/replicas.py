@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Timeline
 
 

@@ -8,8 +8,8 @@ from numbers import Integral
 from typing import Any
 
 from repro.gpipe.errors import shown, within
-from repro.gpipe.partition.balance import check_balance
-from repro.gpipe.partition.layer_profile import LEAST, MOST, LinkSpeed, Profile
+from repro.gpipe.partition.layer_costs import LEAST, MOST, LinkSpeed, Profile
+from repro.gpipe.partition.layer_counts import check_balance
 
 FREE = LinkSpeed()
 TABLES = ("forward", "recompute", "backward")

@@ -12,7 +12,7 @@ import pytest
 from repro.costs import Device
 from repro.costs.device import load, names
 from repro.costs.sourced_number import LaunchTime, Rate, Switch
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 
 BUILT_IN = ["h100", "h200", "p100-pcie", "p40", "tpu-v2", "tpu-v3", "v100"]
 

@@ -10,7 +10,7 @@ from repro.costs import Counter, Device, Terms, mini_batch
 from repro.costs.device import load
 from repro.costs.roofline import TERMS, LayerTime, head, layers, operator_seconds, profile
 from repro.costs.trace import Op
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.models import build
 
 N, W = 16, 8  # examples of a micro-batch, width of a layer

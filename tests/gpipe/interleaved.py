@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, StepResult
 from repro.gpipe.core import replicas
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.status import status
 
 ORDER = "interleaved-1f1b"

@@ -3,8 +3,9 @@
 import pytest
 from torch import nn
 
-from repro.gpipe.partition.balance import Cut, check_balance, choose
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
+from repro.gpipe.partition.balance import Cut, choose
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
+from repro.gpipe.partition.layer_counts import check_balance
 
 LAYERS = [
     lambda: nn.Linear(1_000_000, 1_000_000, bias=False),

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from repro.gpipe.core.microbatch import Whole
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
+from repro.gpipe.partition.layer_profile import measure
 
 CPU = torch.device("cpu")
 

@@ -11,6 +11,7 @@ from crew import MACHINE, Crew, experiment, measure, spec
 
 from repro.harness.results import load
 from repro.report import page
+from repro.report.sections import sections_of
 from repro.report.tables import all_tables
 
 SWEEP = experiment(spec(1, 4), spec(2, 4))
@@ -41,9 +42,9 @@ def seen(results: Path) -> Seen:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = load(results)
-        all_tables(found)
+        tables = all_tables(found)
         page._environments(found)
-        page._sections(found, [], [], {})
+        sections_of(found, tables, [], {}, [])
         timelines = [found.timeline(run) for run in found.runs]
     told = list(dict.fromkeys(str(warning.message) for warning in caught))
     rows, lines = found.rows.drop(columns=["rounds", "commit"]), found.rounds.drop(columns="commit")

@@ -15,7 +15,7 @@ from repro.cli.advise import _command
 from repro.cli.choice import PlanOptions, choose
 from repro.cli.main import main
 from repro.costs.device import load as load_device
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import error_bars, machine, plan_file, runner
 from repro.harness.advise import CHECKPOINTS, Plan, Question, advise, why_slower

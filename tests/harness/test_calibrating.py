@@ -10,7 +10,7 @@ import pytest
 from repro.cli import calibrate
 from repro.cli.main import main
 from repro.costs import bench, device
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness import machine
 from repro.harness.machine import Machine
 from repro.harness.outside import read

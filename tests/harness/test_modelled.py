@@ -9,7 +9,7 @@ from crew import SPEC_SIZES, Crew, metrics, spec
 
 from repro.costs import device as devices
 from repro.gpipe import Span, Timeline, make_schedule
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
 from repro.harness.rehearsal import check_model

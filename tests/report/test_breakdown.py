@@ -1,4 +1,4 @@
-"""The pie beside made-up steps: verdicts part by part, the folded table, the bars."""
+"""The pie beside made-up steps: verdicts part by part, the table by M, the bars."""
 
 from typing import Any
 
@@ -93,9 +93,8 @@ def test_a_measured_share_is_not_judged(results):
     assert not any(breakdown.at_papers_size(row) for row in small)
 
 
-def test_by_m_is_folded_and_has_every_m(results):
+def test_by_m_has_every_m(results):
     table = breakdown.by_m(results)
-    assert table.folded
     assert [name for group, name in table.shown.columns if "simulated" in group] == [
         "M=8",
         "M=16",

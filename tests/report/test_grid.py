@@ -63,7 +63,7 @@ def test_names_without_a_group_stay_plain():
     )
     assert table.shown.to_dict("records") == [{"K": "3", "share": "75.0%"}]
     assert table.data is not None
-    assert pd.read_csv(io.StringIO(csv_text(table.data))).to_dict("records") == [
+    assert pd.read_csv(io.StringIO(csv_text(table.data.to_dict("list")))).to_dict("records") == [
         {"K": 3, "share": 0.75}
     ]
 

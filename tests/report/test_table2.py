@@ -20,7 +20,7 @@ from experiments.table2.figures import (
 )
 from experiments.table2.recorded import SIZES, fixed, protocol
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.report import figures, page
+from repro.report import figures
 from repro.report.compare import rows_of
 from repro.report.style import FIDELITIES, styled
 from repro.simulate import simulate
@@ -253,15 +253,6 @@ def test_few_pictures_and_the_bars_first(drawn):
         "table2_figure2b_transformer",
         "table2_figure2c_transformer",
     ]
-    folded = {one.stem.name for one in drawn if one.folded}
-    assert folded == {"table2_cells", *(name for name in timelines if name.endswith("_emulated"))}
-
-
-@pytest.mark.slow
-def test_a_folded_picture_is_inside_details(drawn):
-    found = {one.stem.name: page._picture(one)["folded"] for one in drawn}
-    assert found["table2_cells"]
-    assert not found["table2_bars"]
 
 
 def test_the_trace_has_every_fidelity_by_name(modelled, tmp_path):

@@ -8,7 +8,7 @@ from recorded import fill_with, record
 
 from experiments.table3 import report as table3
 from experiments.table3.series import SIZES
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.job import Measured
 from repro.harness.results import Results, load

@@ -222,7 +222,7 @@ def test_runs_csv_holds_numbers_that_pandas_reads(tmp_path):
 
 
 def test_rounds_csv_has_a_line_for_each_run_and_round(tmp_path):
-    frame = pd.read_csv(io.StringIO(csv_text(tables.rounds(widths(tmp_path)))))
+    frame = pd.read_csv(io.StringIO(csv_text(tables.rounds(widths(tmp_path)).to_dict("list"))))
     assert len(frame) == 3 * 2
     assert frame.groupby("run")["round"].apply(list).tolist() == [["mlp-0001", "mlp-0002"]] * 3
     steps = {name: list(some["step_s"]) for name, some in frame.groupby("round")}

@@ -12,7 +12,7 @@ from repro.gpipe.comm.message import TensorMeta
 from repro.gpipe.comm.throttle import BusyOutbox, Throttled, refuse_impossible
 from repro.gpipe.comm.transport import ACTIVATION, GRADIENT, STAMPS, TRANSPORTS, Link, connect
 from repro.gpipe.errors import one_of
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.status import flushing
 
 # Sizes in bytes of the messages that `speed` times, and how often it sends each.

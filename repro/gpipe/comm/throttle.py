@@ -19,7 +19,7 @@ from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.mailbox import Outbox
 from repro.gpipe.comm.message import TensorMeta
 from repro.gpipe.comm.transport import Link
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.clock import wait_until
 
 _STAMP = TensorMeta((1,), (1,), (1,), torch.float64, requires_grad=False)

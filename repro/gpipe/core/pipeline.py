@@ -45,7 +45,8 @@ from repro.gpipe.errors import NonFiniteError, RefusedError
 from repro.gpipe.exact import rng
 from repro.gpipe.exact.nonfinite_layer import find_nonfinite_layer
 from repro.gpipe.partition.balance import choose
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile, measure
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
+from repro.gpipe.partition.layer_profile import measure
 from repro.gpipe.partition.partition import SMALLEST_LARGEST, Cost
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import in_call, rank_name, status

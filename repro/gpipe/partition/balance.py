@@ -7,10 +7,10 @@ from itertools import accumulate, pairwise
 
 from repro.gpipe.core.layers import Layer, parameter_counts
 from repro.gpipe.errors import one_of
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
+from repro.gpipe.partition.layer_counts import BALANCES, check_balance
 from repro.gpipe.partition.partition import PARTITIONERS, Cost, additive, check_stages
 
-BALANCES = ("parameters", "time", "uniform")
 _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T"}
 
 
@@ -80,22 +80,6 @@ def choose(
     counts = PARTITIONERS[partitioner](cost, len(layers), stages)
     costs = tuple(cost(a, b) for a, b in pairwise([0, *accumulate(counts)]))
     return Cut(tuple(counts), f"by {what} ({partitioner})", costs, unit)
-
-
-def check_balance(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """The given number of layers of each stage, checked.
-
-    Raises:
-        ValueError: if it does not have K entries, does not sum to L, or has an empty stage.
-    """
-    counts: list[int] = [*balance] if isinstance(balance, Sequence) else [balance]
-    are_integers = all(isinstance(n, int) and not isinstance(n, bool) for n in counts)
-    if not are_integers or len(counts) != stages or sum(counts) != layers or min(counts) < 1:
-        raise ValueError(
-            f"balance={' '.join(str(counts).split())}: needs {stages} positive numbers that sum to "
-            f"the model's {layers} layers, or a cost(a, b), or a name: {', '.join(BALANCES)}"
-        )
-    return counts
 
 
 def _named_cost(

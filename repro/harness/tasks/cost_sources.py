@@ -12,7 +12,7 @@ from repro.costs import device as devices
 from repro.costs.fit import Tasks
 from repro.costs.stage_memory import micro_batch, peak_memory
 from repro.gpipe.core.microbatch import Tree, sizes
-from repro.gpipe.partition.layer_profile import LinkSpeed, Profile
+from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.partition import PARTITIONERS, SMALLEST_LARGEST, additive
 from repro.harness.spec import Link, RunSpec
 from repro.harness.tasks.optimizers import OPTIMIZERS

@@ -11,7 +11,7 @@ from typing import Any
 
 from repro.costs import device as devices
 from repro.gpipe import breakdown
-from repro.gpipe.partition.layer_profile import LinkSpeed
+from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.job import Job, Measured
 from repro.harness.schema import Modelled, TrainRound
 from repro.harness.spec import RunSpec

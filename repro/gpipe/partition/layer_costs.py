@@ -1,0 +1,94 @@
+"""Costs of layers as numbers: seconds of F, R and B, bytes that are sent, and a link's speed."""
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from repro.gpipe.errors import shown, within
+
+# Limits of seconds, bytes and bytes per second; products and quotients of these stay finite.
+LEAST, MOST = 1e-30, 1e30
+
+
+@dataclass(frozen=True)
+class LinkSpeed:
+    """The speed of a link to a neighbour; by default sending takes no time.
+
+    Attributes:
+        latency: seconds of each message.
+        bytes_per_second: the bandwidth; inf for none.
+        overlap: whether a stage can compute while it sends.
+
+    Raises:
+        ValueError: if the latency is negative, the speed not positive, or one of them no number.
+    """
+
+    latency: float = 0.0
+    bytes_per_second: float = math.inf
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if not within(self.latency, 0, MOST):
+            raise ValueError(
+                f"latency={shown(self.latency)}: must be a finite number of seconds, 0 to "
+                f"{MOST:g}; try latency=1e-5"
+            )
+        speed = self.bytes_per_second
+        if not (within(speed, LEAST, MOST) or within(speed, math.inf, math.inf)):
+            raise ValueError(
+                f"bytes_per_second={shown(speed)}: must be a number from {LEAST:g} to {MOST:g}, or "
+                "inf for a free link; try bytes_per_second=1e9"
+            )
+        if type(self.overlap).__name__ not in ("bool", "bool_"):  # the latter is NumPy's
+            raise ValueError(
+                f"overlap={shown(self.overlap)}: must be True or False; try overlap=True"
+            )
+
+    def seconds(self, size: int) -> float:
+        """Seconds of a message of `size` bytes; 0 for 0 bytes, since no message is sent then."""
+        if size == 0:
+            return 0.0
+        return self.latency + size / self.bytes_per_second
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Costs of one micro-batch, layer by layer, without the loss.
+
+    Attributes:
+        forward: seconds of F of each of L layers.
+        recompute: seconds of R: those of F with re-materialization, otherwise 0.
+        backward: seconds of B.
+        activation_bytes: size of the outputs of each layer but the last, L-1 numbers.
+        gradient_bytes: size of the gradients of those outputs that require one, L-1 numbers.
+    """
+
+    forward: tuple[float, ...]
+    recompute: tuple[float, ...]
+    backward: tuple[float, ...]
+    activation_bytes: tuple[int, ...]
+    gradient_bytes: tuple[int, ...]
+
+    def cost(self, link: LinkSpeed) -> Callable[[int, int], float]:
+        """(a, b) -> seconds of one micro-batch on a stage made of layers a to b-1.
+
+        The costs of a stage are F, R and B of its layers and the messages that it sends:
+        activations forward unless it is the last stage, gradients back unless it is the first. With
+        `overlap` the longer of computing and sending counts, since micro-batches follow each other
+        at that pace. Otherwise both add up.
+        """
+        F = [0.0, *accumulate(self.forward)]
+        recompute_and_backward = zip(self.recompute, self.backward, strict=True)
+        RB = [0.0, *accumulate(r + b for r, b in recompute_and_backward)]
+        send_activations = [link.seconds(size) for size in self.activation_bytes] + [0.0]
+        send_gradients = [0.0] + [link.seconds(size) for size in self.gradient_bytes]
+        together: Callable[[float, float], float] = max if link.overlap else operator.add
+
+        def seconds(a: int, b: int) -> float:
+            forward = together(F[b] - F[a], send_activations[b - 1])
+            backward = together(RB[b] - RB[a], send_gradients[a])
+            return forward + backward
+
+        return seconds
