@@ -2,15 +2,16 @@
 
 from math import nan
 
-from experiments.breakdown.report import PIE
 from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
 from repro.claims.cells import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.results import Results, Run
+from repro.paper import breakdown
 from repro.report.compare import rows_of
 from repro.report.rounds import fits, parts
 
+PIE = {slice_.part: slice_.percent / 100 for slice_ in breakdown()}
 # Parts from which a setting of the simulation was inferred.
 FITTED = {
     "bubble": f"M={M} was inferred from this slice",

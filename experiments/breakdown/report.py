@@ -4,29 +4,28 @@ The pie bears neither model nor K nor M. The paper's text says two partitions; M
 the pie's own bubble, so that row is fitted and proves nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import isnan, nan
 
 from matplotlib.figure import Figure
 
+from experiments.breakdown.claims import PIE, evidence
 from experiments.breakdown.runs import NAME, K, M
 from experiments.table2.recorded import at_papers_size
-from repro.claims.cells import SHARE
+from repro.claims.all_claims import verdict_on
+from repro.claims.cells import SHARE, cell_id
 from repro.harness.results import Results, Run
-from repro.paper import breakdown as paper_breakdown
 from repro.paper import theory
 from repro.report.bars import drawable, stack
 from repro.report.compare import beside_paper, fidelities, rows_of, where
 from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, declared, plain, share, status_of
-from repro.report.rounds import fits, parts
+from repro.report.rounds import parts
 from repro.report.style import PART_NAMES, PARTS, grid, model_name
 from repro.report.table import EMPTY, Table
 
-CLOSE = SHARE / 100  # of the step: as near as a share has to be for "consistent"
-PIE = {slice_.part: slice_.percent / 100 for slice_ in paper_breakdown()}
 LONG_NAMES = PART_NAMES | {"imbalance": "load imbalance", "update": "weight update"}
 # the pie's, then ours
 _ORDER = ("computation", "recompute", "imbalance", "bubble", "setup", "update", "transfer")
@@ -50,7 +49,7 @@ SHOWN = Shown(
         "measured AmoebaNet-D",
         "measured Transformer",
         "simulated AmoebaNet-D",
-        "simulated against quoted AmoebaNet-D",
+        "verdict",
     ),
 )
 
@@ -106,46 +105,38 @@ def by_part(results: Results) -> Table:
         columns.append(Column((fidelity, name), partial(share_of, results, run)))
 
     def against_pie(part: str, run: Run) -> Cell:
-        value, printed = parts(run)[part], PIE.get(part, nan)
-        return Cell(value - printed, verdict(part, value, printed, fitting=fits(run)))
+        off = parts(run)[part] - PIE.get(part, nan)
+        return Cell(off, EMPTY if isnan(off) else f"{100 * off:+.1f} points")
 
     for (name, fidelity), run in runs.items():
         comparable = fidelity == "simulated" and run.done and at_papers_size(run)
         if quoting and comparable:
             cell = partial(against_pie, run=run)
             columns.append(Column(("simulated against quoted", name), cell))
+    if quoting:
+        columns.append(Column(("", "verdict"), _verdict_column(results)))
     title = "Where the time of a step goes"
     note = f"Shares of K x step at K={K}, M={M}, median over rounds."
     if quoting:
         title += " (NeurIPS Table 4, not in v5)"
         note += (
-            f" K is from the paper's text and M={M} from the pie's own bubble, so the bubble is "
-            f"fitted; consistent means within {100 * CLOSE:g} points."
+            f" K is from the paper's text and M={M} from the pie's own bubble; the tolerance is "
+            f"{SHARE:g} points."
         )
     return declared(NAME, title, note, _ORDER, columns, NAME)
 
 
-def verdict(part: str, value: float, printed: float, *, fitting: bool | None = None) -> str:
-    """`+1.4 points, consistent`: how far a share is from the pie's, and what that shows.
+def _verdict_column(results: Results) -> Callable[[str], Cell]:
+    """The verdict on each slice of the pie."""
+    ours = evidence(results)
 
-    A run that is counted not to fit its device earns no verdict.
-    """
-    if isnan(printed) or isnan(value):
-        return EMPTY
-    off = f"{100 * (value - printed):+.1f} points"
-    if fitting is False:
-        return f"{off}, does not fit"
-    if part == "setup":
-        return f"{off}, assumed from the pie"
-    if part == "bubble":
-        return f"{off}, fitted"
-    if printed <= 2 * CLOSE:
-        return f"{off}, too small a slice to tell"
-    word = "consistent" if abs(value - printed) <= CLOSE else "not consistent"
-    formula = ARITHMETIC.get(part, nan)
-    if abs(formula - printed) <= CLOSE:
-        word += ", as a formula is" if word == "consistent" else ", but a formula is"
-    return f"{off}, {word}"
+    def verdict(part: str) -> Cell:
+        if part not in PIE:
+            return Cell("")
+        identity = cell_id(NAME, part)
+        return plain(verdict_on(identity, ours.get(identity)))
+
+    return verdict
 
 
 def by_m(results: Results) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import ceil, isnan
 
+from experiments.bubble.claims import evidence
 from experiments.bubble.figures import figures as figures
 from experiments.bubble.points import (
     Point,
@@ -12,6 +13,8 @@ from experiments.bubble.points import (
     step_over,
 )
 from experiments.bubble.runs import NAME
+from repro.claims.all_claims import verdict_on
+from repro.claims.cells import cell_id
 from repro.claims.sentences import NEGLIGIBLE as NEGLIGIBLE_PERCENT
 from repro.claims.sentences import ROUNDING
 from repro.harness.results import Results, Run
@@ -32,11 +35,11 @@ from repro.report.grid import (
 )
 from repro.report.table import EMPTY, Table
 
-NEGLIGIBLE = NEGLIGIBLE_PERCENT / 100  # of K x step
 _STAGES = (
     "Simulated and emulated stages are equal, with F:R:B = 1:1:2; the measured Transformer's are "
     "not quite."
 )
+NEGLIGIBLE = NEGLIGIBLE_PERCENT / 100  # of K x step
 SHOWN = Shown(
     "bubble_at_4k",
     (
@@ -45,7 +48,7 @@ SHOWN = Shown(
         "theory plain",
         "simulated early",
         "emulated early",
-        "measured early",
+        f"M for {NEGLIGIBLE:.0%}",
         "negligible?",
     ),
 )
@@ -140,12 +143,16 @@ def at_4k(results: Results) -> Table:
     grid, late = runs_by_point(results), runs_by_point(results, "gpipe-late")
     lines = [point for point in points(results) if point.M == 4 * point.K]
 
-    def negligible(point: Point) -> Cell:
-        early = theory.bubble(point.K, point.M, "early")
-        verdict = "yes" if early <= NEGLIGIBLE else "no"
+    ours = evidence(results)
+
+    def least(point: Point) -> Cell:
         M = least_negligible_m(point.K)
-        text = f"{early:.1%}; {NEGLIGIBLE:.0%} only from M={M} on, {M / point.K:.1f} K"
-        return Cell(verdict, f"{verdict}: {text}")
+        return Cell(M, f"{M}, {M / point.K:.1f} K")
+
+    def negligible(point: Point) -> Cell:
+        # The paper's K are 2, 4 and 8.
+        identity = cell_id(NAME, f"K={point.K}", "negligible")
+        return plain(verdict_on(identity, ours[identity])) if identity in ours else Cell("")
 
     columns = [
         *coordinates(lines),
@@ -162,6 +169,7 @@ def at_4k(results: Results) -> Table:
     )
     if not beside_paper(results, NAME):
         return declared("bubble_at_4k", "The bubble at M = 4K", note, lines, columns, NAME)
+    columns.append(Column(f"M for {NEGLIGIBLE:.0%}", least))
     columns.append(Column("negligible?", negligible))
     note += (
         f" The paper gives no number for negligible; here it is at most {NEGLIGIBLE:.0%} of K x "

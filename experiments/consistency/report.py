@@ -8,6 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.consistency.runs import BASE_M, LIMIT, MODELS, NAME, REPEATED_AT
+from repro.claims.all_claims import verdict_on
+from repro.claims.cells import cell_id
+from repro.claims.claim import Evidence
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.spec import TINY
@@ -207,7 +210,7 @@ def verdict(line: Comparison, lines: list[Comparison]) -> str:
     if first.K > 1:
         if first.scale in TINY:
             return "identical" if all_identical else "not identical"
-        return "reproduced" if all_identical else "not reproduced"
+        return verdict_on(cell_id(NAME, line.model), differing([line]))
     if line.model == WITHOUT:
         return "without batch norm"
     compared = (line.where, WITHOUT, line.change)
@@ -216,6 +219,13 @@ def verdict(line: Comparison, lines: list[Comparison]) -> str:
     if without and line.distance[1] > without[0].distance[2]:
         return "trend: batch norm makes M matter"
     return "not shown at this size"
+
+
+def differing(lines: list[Comparison]) -> Evidence:
+    """How many trainings of these comparisons differ in any bit of losses, weights, buffers."""
+    count = sum(len(line.pairs) - line.identical for line in lines)
+    runs = [run.id for line in lines for pair in line.pairs for run in (pair.base, pair.other)]
+    return Evidence(count, "measured", tuple(dict.fromkeys(runs)))
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

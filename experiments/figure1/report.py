@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
 from experiments.figure1.runs import IMAGES, NAME, TRANSLATION
-from experiments.learned import NOT_SHOWN, REVERSED, TREND, metric, parameters
+from experiments.learned import metric, parameters
 from experiments.translation import size_of
+from repro.claims.all_claims import verdict_on
+from repro.claims.claim import Evidence
 from repro.harness.results import Results, Run
 from repro.paper import figure
 from repro.report.compare import beside_paper, matching, rows_of, where
@@ -30,6 +32,7 @@ class Panel:
 
     Attributes:
         title: for readers.
+        claim: that it shows something about.
         quality: what is fitted, and its unit.
         value: of a run.
         name: of a run's size.
@@ -38,6 +41,7 @@ class Panel:
     """
 
     title: str
+    claim: str
     quality: str
     value: Callable[[Run], float]
     name: Callable[[Run], str]
@@ -61,6 +65,7 @@ def _amoebanet(run: Run) -> str:
 PANELS = {
     IMAGES: Panel(
         "(a) images",
+        "figure1a/exponent",
         "error (%)",
         _error,
         _amoebanet,
@@ -69,6 +74,7 @@ PANELS = {
     ),
     TRANSLATION: Panel(
         "(b) translation",
+        "figure1b/exponent",
         "BLEU",
         _bleu,
         lambda run: str(size_of(run.spec)),
@@ -137,11 +143,15 @@ class Fit:
         return power_law(self.panel.printed, self.panel.grows)
 
     @property
+    def evidence(self) -> Evidence:
+        """Our exponent, for the claim `panel.claim`."""
+        runs = tuple(run.id for run in self.runs)
+        return Evidence(self.ours.b, "measured", runs, self.ours.low, self.ours.high)
+
+    @property
     def verdict(self) -> str:
-        """Whether the exponent's interval lies above 0, holds it, or lies below it."""
-        if self.ours.high < 0:
-            return REVERSED
-        return TREND if self.ours.low > 0 else NOT_SHOWN
+        """The verdict on the claim that larger models are better."""
+        return verdict_on(self.panel.claim, self.evidence)
 
 
 @dataclass(frozen=True)
@@ -169,13 +179,14 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The exponents of both halves, with their verdicts."""
+    """The exponents of both halves, ours and of the paper's points."""
     table = tables[f"{NAME}_laws"]
     images, text = ({"quality": _formula(PANELS[group])} for group in (IMAGES, TRANSLATION))
     return (
-        "Error on images falls with the parameters to the power of "
-        f"{table.text('measured b', **images)} ({table.text('verdict', **images)}), and BLEU grows "
-        f"with the power of {table.text('measured b', **text)} ({table.text('verdict', **text)})."
+        f"The exponent of quality in the parameters is {table.text('measured b', **images)} for "
+        f"images and {table.text('measured b', **text)} for translation; the paper's points give "
+        f"{table.number('quoted b, our fit', **images)} and "
+        f"{table.number('quoted b, our fit', **text)}."
     )
 
 

@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 
 from experiments.figure3.languages import TIERS, Trained, printed_gain, trained
 from experiments.figure3.runs import DEEP, NAME, WIDE
-from experiments.learned import parameters, verdict
+from experiments.learned import parameters
 from experiments.translation import PAPER_SIZES, Size
+from repro.claims.all_claims import verdict_on
+from repro.claims.claim import Evidence
 from repro.harness.results import Results, Run
 from repro.harness.statistics import mean_interval
 from repro.paper import figure
@@ -37,18 +39,16 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The three claims that are judged."""
+    """The differences of the three claims that are judged."""
     table = tables[f"{NAME}_claims"]
-    parts = []
-    for name, sentence in (
-        ("size", SIZE),
-        ("transfer to the low tier", TRANSFER),
-        ("depth in the low tier", DEPTH.format("low")),
-    ):
-        line = {"difference in BLEU": sentence}
-        verdict = table.text("verdict", **line)
-        parts.append(f"{name} changes it by {table.number('measured mean', **line)} ({verdict})")
-    return f"BLEU with toy languages: {', '.join(parts)}."
+    size, transfer, depth = (
+        table.number("measured mean", **{"difference in BLEU": sentence})
+        for sentence in (SIZE, TRANSFER, DEPTH.format("low"))
+    )
+    return (
+        f"With toy languages BLEU changes by {size} with size, by {transfer} with transfer to "
+        f"languages with little data, and by {depth} with depth there."
+    )
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,27 @@ class Claim:
         sentence: what is compared.
         differences: in BLEU, one for each language and seed.
         printed: the paper's difference; a mean over its points.
-        judged: whether a decision rule was fixed for it.
+        runs: that the differences are of.
+        id: of the claim that it is held against; empty where no rule was fixed.
     """
 
     where: str
     sentence: str
     differences: list[float]
     printed: float
-    judged: bool = True
+    runs: list[Run]
+    id: str = ""
+
+    @property
+    def evidence(self) -> Evidence:
+        """Our mean difference."""
+        mean, low, high = mean_interval(self.differences)
+        return Evidence(mean, "measured", tuple(run.id for run in self.runs), low, high)
 
 
 def claims(results: Results) -> Table:
     """Size, transfer and depth, each with its verdict."""
-    lines = [claim for place in trained(results) for claim in _claims(place)]
+    lines = [claim for place in trained(results) for claim in claims_of(place)]
     columns: list[Column[Claim]] = [
         *place_column(lines, lambda claim: claim.where),
         Column("difference in BLEU", lambda claim: plain(claim.sentence), csv="difference"),
@@ -93,19 +101,24 @@ def claims(results: Results) -> Table:
     return declared(f"{NAME}_claims", title, note, lines, columns, NAME)
 
 
-def _claims(place: Trained) -> list[Claim]:
+def claims_of(place: Trained) -> list[Claim]:
+    """The claims with the differences of one place."""
+    by_seed = [*place.multilingual.values(), *place.bilingual.values()]
+    runs = [run for of_seed in by_seed for run in of_seed.values()]
     small, large = PAPER_SIZES[0], PAPER_SIZES[-1]
     deep, wide = PAPER_SIZES[DEEP], PAPER_SIZES[WIDE]
     by_size = fmean(printed_gain(large, tier) - printed_gain(small, tier) for tier in TIERS)
     transferred = printed_gain(large, "low") - printed_gain(large, "high")
     depth = {tier: printed_gain(deep, tier) - printed_gain(wide, tier) for tier in TIERS}
     return [
-        Claim(place.where, SIZE, place.gain_of_size(), by_size),
+        Claim(place.where, SIZE, place.gain_of_size(), by_size, runs, "figure3/size"),
         Claim(
             place.where,
             TRANSFER,
             place.gain_of_transfer(),
             transferred,
+            runs,
+            "figure3/transfer",
         ),
         *(
             Claim(
@@ -113,7 +126,8 @@ def _claims(place: Trained) -> list[Claim]:
                 DEPTH.format(tier),
                 place.gain_of_depth(tier),
                 depth[tier],
-                judged=tier == "low",
+                runs,
+                "figure3/depth" if tier == "low" else "",
             )
             for tier in ("low", "high")
         ),
@@ -122,7 +136,7 @@ def _claims(place: Trained) -> list[Claim]:
 
 def _verdict(claim: Claim) -> Cell:
     """A verdict where a rule was fixed."""
-    return plain(verdict(claim.differences)) if claim.judged else Cell(text="no rule")
+    return plain(verdict_on(claim.id, claim.evidence)) if claim.id else Cell(text="no rule")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ the largest mini-batch that is counted to fit each cell. The others are comparis
 that do not fit earn no verdict.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
@@ -25,6 +26,9 @@ from experiments.table2.recorded import (
     titled,
 )
 from experiments.table2.runs import NAME
+from repro.claims.all_claims import verdict_on
+from repro.claims.cells import throughput_id
+from repro.claims.claim import Evidence
 from repro.harness.results import Results
 from repro.paper import theory
 from repro.report.grid import Cell, Column, amount, declared, plain
@@ -115,34 +119,6 @@ class Prediction:
         """Predicted over quoted, minus 1."""
         return self.predicted / self.quoted - 1
 
-    @property
-    def easy(self) -> bool:
-        """Whether a prediction of 1.00, that K and M do nothing, would be consistent too."""
-        return abs(1 / self.quoted - 1) <= TOLERANCE
-
-    @property
-    def verdict(self) -> str:
-        """Whether the headline is within the tolerance; none of another size or without a fit."""
-        headline = self.headline
-        if headline is None or not headline.N(self.K, self.M):
-            return DOES_NOT_FIT if headline and headline.modelled(self.K, self.M) else EMPTY
-        if self.baseline:
-            return "baseline"
-        if not headline.papers_size:
-            return "another size"
-        if self.fits(HEADLINES[self.model]) is False:
-            return DOES_NOT_FIT
-        consistent = abs(self.gap) <= TOLERANCE
-        word = "consistent" if consistent else "not consistent"
-        if headline.widths:
-            word += f" at {headline.widths}"
-        link = "as" if consistent else "but"
-        if self.easy:
-            return f"{word}, {link} 1.00 would be"
-        formulas = [self.ideal("plain"), self.ideal("early")]
-        near = [abs(ratio / self.quoted - 1) <= TOLERANCE for ratio in formulas]
-        return f"{word}, {link} a formula is" if any(near) else word
-
 
 def predictions(results: Results) -> list[Prediction]:
     """Of every cell of the models that were simulated."""
@@ -161,14 +137,17 @@ def predictions(results: Results) -> list[Prediction]:
     return cells
 
 
-def tables(cells: list[Prediction], bar: ErrorBar | None) -> list[Table]:
+def tables(
+    cells: list[Prediction], bar: ErrorBar | None, ours: Mapping[str, Evidence]
+) -> list[Table]:
     """The predictions, the other protocols, and the causes; none before a simulation.
 
     Args:
         cells: of the paper.
         bar: error of the cost model; None where it is not known.
+        ours: claim id -> what is held against it.
     """
-    return [main(cells, bar), others(cells, bar), causes(cells)] if cells else []
+    return [main(cells, bar, ours), others(cells, bar), causes(cells)] if cells else []
 
 
 HEAD: list[Column[Prediction]] = [
@@ -180,8 +159,13 @@ QUOTED: Column[Prediction] = Column("quoted", lambda cell: Cell(cell.quoted, f"{
 IDEAL: Column[Prediction] = Column("ideal", lambda cell: amount(cell.ideal("early")))
 
 
-def main(cells: list[Prediction], bar: ErrorBar | None) -> Table:
+def main(cells: list[Prediction], bar: ErrorBar | None, ours: Mapping[str, Evidence]) -> Table:
     """One line a cell: quoted, the two formulas, the headline with its error, gap and verdict."""
+
+    def verdict(cell: Prediction) -> Cell:
+        identity = throughput_id(NAME, cell.model, cell.K, cell.M)
+        return plain("baseline" if cell.baseline else verdict_on(identity, ours.get(identity)))
+
     columns: list[Column[Prediction]] = [
         *HEAD,
         QUOTED,
@@ -195,7 +179,7 @@ def main(cells: list[Prediction], bar: ErrorBar | None) -> Table:
         ),
         Column("N", _headline_N),
         Column("gap", _gap),
-        Column("verdict", lambda cell: plain(cell.verdict)),
+        Column("verdict", verdict),
     ]
     headlines = [cell.headline for cell in cells if cell.headline]
     note = (

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.costs.error import error_bar
 from experiments.table2 import divisions, emulated, inverse, nulls, predictions, sensitivity
+from experiments.table2.claims import evidence
 from experiments.table2.figures import bars, bars_caption
 from experiments.table2.predictions import CONTROLLED, NOT_FITTING
 from experiments.table2.recorded import HEADLINES, Protocol, fixed, protocol, quoted, sizes
@@ -64,7 +65,7 @@ def tables(results: Results) -> list[Table]:
     if beside_paper(results, NAME):
         cells = predictions.predictions(results)
         bar = error_bar(results)
-        made += predictions.tables(cells, bar)
+        made += predictions.tables(cells, bar, evidence(results))
         made += nulls.tables(cells)
         made += divisions.tables(cells, bar)
         made += inverse.tables(cells)

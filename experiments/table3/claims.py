@@ -4,9 +4,8 @@ from dataclasses import replace
 from math import nan
 
 from experiments.costs.error import error_bar
-from experiments.table3.report import free_step
 from experiments.table3.runs import NAME, M
-from experiments.table3.series import KS, all_series, runs_by_line
+from experiments.table3.series import KS, all_series, free_step, runs_by_line
 from repro.claims.cells import cell_id, throughput_id
 from repro.claims.claim import Evidence
 from repro.harness.results import Results, Run

@@ -96,3 +96,11 @@ def over_free_link(results: Results, run: Run) -> Ratio:
     if base is run:
         return Ratio(1.0, nan, nan, len(run.rounds), ITSELF)
     return Ratio(*results.ratio(base, run), baseline="not throttled")
+
+
+def free_step(run: Run) -> float:
+    """Seconds of a simulated run's step if its messages took no time, as the run recorded it."""
+    modelled = run.rounds[-1].modelled
+    if modelled is None:
+        return nan
+    return run.step_s - (modelled.rungs["transfer"] - modelled.rungs["launch"])

@@ -1,7 +1,7 @@
 """Ours for the claims about Table 4."""
 
-from experiments.table4.report import HELPS, WORSE, Line, lines_of, on_paper_data
-from experiments.table4.runs import LEAST_HELPED, NAME
+from experiments.table4.report import TRANSFER_CLAIM, decisive, lines_of, on_paper_data
+from experiments.table4.runs import NAME
 from repro.claims.cells import cell_id
 from repro.claims.claim import Evidence
 from repro.harness.results import Results
@@ -28,17 +28,5 @@ def evidence(results: Results) -> dict[str, Evidence]:
             line for line in lines_of(results, matching(digits, place=place)) if line.differences
         ]
         if lines:
-            ours["table4/transfer"] = _decisive(lines)
+            ours[TRANSFER_CLAIM] = decisive(lines)
     return ours
-
-
-def _decisive(lines: list[Line]) -> Evidence:
-    """The task that decides: one that is worse, else the last of those that have to be helped."""
-    ordered = sorted(lines, key=lambda line: mean_interval(line.differences)[1], reverse=True)
-    worse = [line for line in ordered if line.verdict == WORSE]
-    helped = [line for line in ordered if line.verdict == HELPS]
-    undecided = [line for line in ordered if line not in helped]
-    enough = len(helped) >= LEAST_HELPED
-    line = worse[-1] if worse else helped[-1] if enough else undecided[0]
-    mean, low, high = (100 * value for value in mean_interval(line.differences))
-    return Evidence(mean, "measured", tuple(run.id for run in line.runs), low, high)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from math import nan
 
 from experiments.table4.runs import DIGITS, LEAST_HELPED, NAME, TRANSFER, Task
+from repro.claims.all_claims import verdict_on
+from repro.claims.claim import Evidence
 from repro.harness.results import Results, Run
 from repro.harness.schema import LearnRound
 from repro.harness.statistics import mean_interval
@@ -21,6 +23,7 @@ from repro.report.table import EMPTY, Table
 PRETRAINING = "ImageNet-2012"  # of the paper
 PRETRAINED_ON = "digits 0 to 4 (pretraining)"
 ALL_TASKS = "all four tasks"
+TRANSFER_CLAIM = "table4/transfer"
 HELPS, WORSE, NOT_SHOWN = "helps", "worse", "not shown"
 
 
@@ -36,7 +39,7 @@ class Line:
         fine_tuned: accuracy of models that began with pretrained weights.
         from_scratch: accuracy of models that did not.
         few_steps: the same with as many updates on the task as fine-tuning has.
-        together: verdict on all tasks; empty on the line of a single one.
+        tasks: the lines of the tasks, on the line of all of them.
     """
 
     where: str
@@ -46,7 +49,7 @@ class Line:
     fine_tuned: list[float] = field(default_factory=list)
     from_scratch: list[float] = field(default_factory=list)
     few_steps: list[float] = field(default_factory=list)
-    together: str = ""
+    tasks: "list[Line]" = field(default_factory=list)
 
     @property
     def differences(self) -> list[float]:
@@ -56,9 +59,11 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Whether the interval of the difference lies above 0, below it, or neither."""
-        if self.together or not self.differences:
-            return self.together
+        """Whether the interval lies above 0, below it, or neither; of all tasks, of the claim."""
+        if self.tasks:
+            return verdict_on(TRANSFER_CLAIM, decisive(self.tasks))
+        if not self.differences:
+            return ""
         _, low, high = mean_interval(self.differences)
         if low > 0:
             return HELPS
@@ -84,7 +89,7 @@ def answer(tables: Mapping[str, Table]) -> str:
     differences = table.numbers("difference (points)")
     return (
         f"Fine-tuning changes accuracy by {differences[0]} to {differences[-1]} points beside "
-        f"training from scratch, on tasks of digits: {table.text('verdict', task=ALL_TASKS)}."
+        "training from scratch, on tasks of digits."
     )
 
 
@@ -169,9 +174,9 @@ def lines_of(results: Results, runs: list[Run]) -> list[Line]:
                 few_steps=[few_steps[seed] for seed in seeds if seed in few_steps],
             )
         )
-    verdicts = [line.verdict for line in lines]
     first = Line(at, PRETRAINED_ON, runs, 1 / 5, from_scratch=[*pretrained.values()])
-    return [first, *lines, Line(at, ALL_TASKS, runs, together=overall(verdicts))]
+    tasks = [line for line in lines if line.differences]
+    return [first, *lines, Line(at, ALL_TASKS, runs, tasks=tasks)]
 
 
 def _is_of(run: Run, task: Task) -> bool:
@@ -187,11 +192,16 @@ def _is_fine_tuned(run: Run) -> bool:
     return training is not None and training.pretraining is not None
 
 
-def overall(verdicts: list[str]) -> str:
-    """The verdict on all tasks, by the rule that the experiment fixes."""
-    if verdicts.count(HELPS) >= LEAST_HELPED and WORSE not in verdicts:
-        return "trend"
-    return "not shown at this size"
+def decisive(lines: list[Line]) -> Evidence:
+    """The task that decides: one that is worse, else the last of those that have to be helped."""
+    ordered = sorted(lines, key=lambda line: mean_interval(line.differences)[1], reverse=True)
+    worse = [line for line in ordered if line.verdict == WORSE]
+    helped = [line for line in ordered if line.verdict == HELPS]
+    undecided = [line for line in ordered if line not in helped]
+    enough = len(helped) >= LEAST_HELPED
+    line = worse[-1] if worse else helped[-1] if enough else undecided[0]
+    mean, low, high = (100 * value for value in mean_interval(line.differences))
+    return Evidence(mean, "measured", tuple(run.id for run in line.runs), low, high)
 
 
 def accuracy(run: Run, name: str = "accuracy") -> float:

@@ -14,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness import catalog
 from repro.harness.results import Results, Run, load, load_recorded
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
+from repro.report.declared import HOME
 from repro.report.front import ABSENT, fidelity_colours, front_rows
 from repro.report.provenance import origins
 from repro.report.sections import ORDER, as_text, picture, sections_of, shown_table
@@ -60,7 +60,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
     )
     page = environment.get_template("template.html.j2").render(
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        fidelity_colours=fidelity_colours(),
+        fidelity_colours=fidelity_colours() if judged else {},
         what_holds=verdicts.what_holds(claims) if judged else "",
         verdicts=rows,
         verdict_words=texts.VERDICTS,
@@ -129,7 +129,7 @@ def _banner(results: Results) -> list[str]:
 
 def _absent(names: set[str]) -> list[str]:
     """The commands of the experiments that come with the project and have no results here."""
-    known = catalog.names()
+    known = {path.parent.name for path in HOME.glob("*/runs.py")}
     return [f".venv/bin/repro run {name}" for name in ORDER if name in known and name not in names]
 
 

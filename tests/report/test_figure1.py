@@ -45,13 +45,13 @@ def test_the_exponent_is_found_with_an_interval(results: Results):
     for end, sign in (("low", -1), ("high", 1)):
         for value in table.data["measured", f"b: {end}"]:
             assert 0 < sign * (value - 0.25) < 0.05
-    assert list(table.data["", "verdict"]) == ["trend", "trend"]
+    assert list(table.data["", "verdict"]) == ["trend (smaller models)"] * 2
     assert len(table.shown.columns) <= 7
 
 
 def test_no_trend_where_quality_falls_with_size(tmp_path: Path):
     table = report.laws(made_up(tmp_path, -0.05))
-    assert list(table.data["", "verdict"]) == ["reversed at this size"] * 2
+    assert list(table.data["", "verdict"]) == ["not reproduced (smaller models): reversed"] * 2
 
 
 def test_the_paper_s_points_are_fitted_too(results: Results):

@@ -74,14 +74,14 @@ def test_the_three_claims_and_their_verdicts(results: Results):
     table = report.claims(results)
     assert column(table, "measured", "mean") == pytest.approx([4.0, 3.0, 3.0, 3.0])
     assert column(table, "", "n") == [27, 9, 9, 9]
-    assert column(table, "", "verdict")[:3] == ["trend"] * 3
+    assert column(table, "", "verdict")[:3] == ["trend (smaller models)"] * 3
     assert list(table.shown["", "verdict"])[3] == "no rule"  # deep and wide are to be equal there
 
 
 def test_claims_that_do_not_hold_are_not_shown(tmp_path: Path):
     opposite = made_up(tmp_path, for_size=-1.0, for_depth=-2.0, for_transfer=-0.5)
     verdicts = column(report.claims(opposite), "", "verdict")
-    assert verdicts[:3] == ["reversed at this size"] * 3
+    assert verdicts[:3] == ["not reproduced (smaller models): reversed"] * 3
 
 
 def test_the_paper_s_points_in_thirds():

@@ -25,16 +25,14 @@ def written(folder, tmp_path_factory):
 def test_the_page_follows_its_order(written):
     html = written.read_text(encoding="utf-8")
     words = [
-        "exhibits, ",
         "How does throughput grow with K &amp; M?",
-        "Table 2 predicted: quoted against simulated",
+        "Table 2 (v5 and NeurIPS)",
         "<svg",
         "<details>",
         "How to read the numbers",
         "Deviations from the paper",
         "Runs without a result, and why",
         ".venv/bin/repro run table2 --scale laptop",
-        "<h2>Not run yet",
         "<h2>How to read it",
         "<h2>Claims, runs, machines",
     ]
@@ -44,6 +42,16 @@ def test_the_page_follows_its_order(written):
     assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
     assert "Test CPU" in html
     assert "L 4; N=32" in html
+
+
+def test_experiments_without_results_are_named_with_the_command_that_runs_them(modelled, tmp_path):
+    html = page.write_loaded(modelled, tmp_path).read_text(encoding="utf-8")
+    first, _, rest = html.partition("<section")
+    assert "Of the paper&#39;s 15 exhibits, " in first
+    assert 'href="#absent"' in first
+    _, _, absent = rest.partition("<h2>Not run yet")
+    assert ".venv/bin/repro run table1\n" in absent
+    assert ".venv/bin/repro run table2\n" not in absent
 
 
 def test_tables_and_figures_lie_beside_the_page(written):

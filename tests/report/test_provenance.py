@@ -51,7 +51,7 @@ def rows_that_name(machine: str, table: Table) -> int:
 def test_nothing_is_said_of_rows_of_one_commit_and_machine(results):
     assert results.runs[0].rounds
     assert provenance(results.runs) == ""
-    assert not [table.name for table in all_tables(results) if "Rows come from" in table.note]
+    assert not [table.name for table in all_tables(results) if "Rows come from" in table.caption]
 
 
 def test_both_machines_and_commits_stand_below_a_table(results):
@@ -63,7 +63,7 @@ def test_both_machines_and_commits_stand_below_a_table(results):
     assert provenance(two.runs) == sentence
     tables = {table.name: table for table in all_tables(two)}
     for name in ("table2", "table2_points", "memory"):
-        assert tables[name].note.endswith(sentence)
+        assert tables[name].caption.endswith(sentence)
         assert sentence in tables[name].markdown()
         assert rows_that_name("here-2c", tables[name]) == rows_that_name("other-2c", tables[name])
 
@@ -118,9 +118,9 @@ def test_a_table_whose_lines_hold_no_run_has_those_of_the_fidelities_that_it_nam
 
     results = changed_runs(mixed, emulated_by_another)
     parts = Table("parts", "Parts of a step", "Note.", [Heading(("measured", "K=2"))], [], "table2")
-    assert with_provenance(results, parts).note == "Note."
+    assert with_provenance(results, parts).caption == "Note."
     both = replace(parts, headings=[*parts.headings, Heading(("emulated", "K=2"))])
-    assert with_provenance(results, both).note == (
+    assert with_provenance(results, both).caption == (
         "Note. Rows come from commit aaaaaaaaaa on here-2c (measured); commit bbbbbbbbbb on "
         "here-2c (emulated)."
     )

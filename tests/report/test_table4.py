@@ -85,16 +85,25 @@ def test_a_line_for_the_pretraining_each_task_and_all_of_them(usual):
     assert lines[report.ALL_TASKS]["difference (points)"] == "-"
 
 
+TREND = "trend (smaller models)"
+REVERSED = "not reproduced (smaller models): reversed"
+NOT_SHOWN = "not reproduced (smaller models): no direction shown"
+
+
 @pytest.mark.parametrize(
     ("gains", "verdicts", "together"),
     [
-        ((0.1, 0.1, 0.1, 0.1), ["helps"] * 4, "trend"),
-        ((0.1, 0.1, 0.0, 0.1), ["helps", "helps", "not shown", "helps"], "trend"),
-        ((0.1, 0.1, -0.1, 0.1), ["helps", "helps", "worse", "helps"], "not shown at this size"),
+        ((0.1, 0.1, 0.1, 0.1), ["helps"] * 4, TREND),
+        ((0.1, 0.1, 0.0, 0.1), ["helps", "helps", "not shown", "helps"], TREND),
+        (
+            (0.1, 0.1, -0.1, 0.1),
+            ["helps", "helps", "worse", "helps"],
+            "not reproduced (smaller models): reversed",
+        ),
         (
             (0.1, 0.0, 0.0, 0.1),
             ["helps", "not shown", "not shown", "helps"],
-            "not shown at this size",
+            NOT_SHOWN,
         ),
     ],
 )
@@ -109,7 +118,7 @@ def test_fewer_than_five_seeds_show_nothing(usual):
     runs = [run for run in results.runs if run.spec.seed < 4]
     lines = ours(Results(runs, results.folders))
     assert lines[TITLES[0]]["seeds"] == "4"
-    assert lines[report.ALL_TASKS]["verdict"] == "not shown at this size"
+    assert lines[report.ALL_TASKS]["verdict"].startswith("not tested here: too few")
 
 
 def test_none_of_ours_stands_beside_the_paper_s(usual):

@@ -69,7 +69,7 @@ def test_table_2_has_quoted_measured_and_ideal_side_by_side(results):
     assert cell(table, "AmoebaNet-D", 32, "K=8", "quoted") == "3.48"
     assert cell(table, "AmoebaNet-D", 32, "K=8", "measured") == "not run"
     for word in ("K=2, M=1", "N=32", "remat always", "attention plain"):
-        assert word in table.note
+        assert word in table.caption
 
 
 def test_table_2_over_k1_quotes_nothing(results):

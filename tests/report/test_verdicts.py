@@ -68,7 +68,7 @@ def test_what_was_not_run_names_its_command(modelled):
 
 
 def test_nothing_is_said_without_results(nothing):
-    assert tables(nothing) == []
+    assert tables(judged_claims(nothing)) == []
 
 
 def test_every_number_of_ours_belongs_to_a_claim(reference):
@@ -178,7 +178,10 @@ def test_a_report_without_verdicts_shows_none_of_an_earlier_one(modelled, nothin
 
 def test_the_same_results_give_the_same_bytes(reference):
     first, second = (
-        [(table.csv(), table.markdown(), table.html()) for table in tables(reference)]
+        [
+            (table.csv(), table.markdown(), table.html())
+            for table in tables(judged_claims(reference))
+        ]
         for _ in range(2)
     )
     assert first == second
@@ -187,7 +190,7 @@ def test_the_same_results_give_the_same_bytes(reference):
 def test_the_terminal_shows_what_was_written(reference, tmp_path, capsys):
     from repro.cli.report import WIDTH, say_verdicts
 
-    for table in tables(reference):
+    for table in tables(judged_claims(reference)):
         table.write(tmp_path)
     assert written_rows(tmp_path) == verdict_rows(reference)
     say_verdicts(tmp_path)
