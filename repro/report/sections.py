@@ -54,7 +54,7 @@ POINTS = (
     "idle/total",
     "peak MiB",
 )
-MOST_COLUMNS, MOST_LINES = 15, 100  # of a folded table; larger ones are links
+MOST_COLUMNS, MOST_LINES = 14, 100  # of a folded table; larger ones are links
 LARGEST_SVG = 60_000  # bytes; a larger picture is embedded as png
 
 
