@@ -218,7 +218,7 @@ def shown_table(table: Table) -> dict[str, Any]:
     return {
         "name": table.name,
         "title": table.title,
-        "note": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(table.note))),
+        "note": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(table.note)))),
         "html": Markup(table.html()),
     }
 

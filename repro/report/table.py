@@ -21,6 +21,7 @@ EMPTY = "-"
 Name = str | tuple[str, str]  # of a column: a name, or a group and a name
 
 _INTERVAL = re.compile(r"(-?[\d.]+) (\[.*?\])( ~)?")
+_SHORT = 18  # characters up to which a cell of the page stays on one line
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?( |$)")
 _MISSING = re.compile(
     rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
@@ -355,9 +356,10 @@ def _html_head(names: Sequence[Name], texts: Sequence[bool]) -> list[str]:
 
 
 def _html_cell(text: str, is_text: bool) -> str:
-    if _MISSING.fullmatch(text):
-        return f'<td class="missing{" text" * is_text}">{escape(text)}</td>'
+    """A cell; classes: text stands to the left, missing is grey, long may be broken."""
     if interval := _INTERVAL.fullmatch(text):
         value, ends, mark = interval.groups()
-        return f"<td><b>{value}</b>{mark or ''} <small>{ends}</small></td>"
-    return f"<td{' class=text' * is_text}>{escape(text)}</td>"
+        return f'<td class="long"><b>{value}</b>{mark or ""} <small>{ends}</small></td>'
+    has = {"text": is_text, "missing": _MISSING.fullmatch(text), "long": len(text) > _SHORT}
+    names = " ".join(name for name, present in has.items() if present)
+    return f'<td class="{names}">{escape(text)}</td>' if names else f"<td>{escape(text)}</td>"
