@@ -338,6 +338,19 @@ class Results:
         return {name: about for name, about in abouts.items() if about is not None}
 
     @cached_property
+    def by_experiment(self) -> dict[str, list[Run]]:
+        """Experiment -> its runs, in the order of `runs`."""
+        of: dict[str, list[Run]] = {}
+        for run in self.runs:
+            of.setdefault(run.experiment, []).append(run)
+        return of
+
+    @cached_property
+    def machines(self) -> set[str]:
+        """Slugs of the machines that recorded them."""
+        return {run.machine for run in self.runs}
+
+    @cached_property
     def _baselines(self) -> dict[tuple[Place, Hashable], Run]:
         """The first run of each place with given settings, by what it has in common with others."""
         first: dict[tuple[Place, Hashable], Run] = {}

@@ -35,7 +35,10 @@ _REAL_LAYERS = ("data", "compute", "device")  # labels of runs with real layers
 
 def rows_of(results: Results, **wanted: Any) -> list[Run]:
     """The recorded runs whose attributes have these values."""
-    return matching(results.runs, **wanted)
+    runs = results.runs
+    if "experiment" in wanted:
+        runs = results.by_experiment.get(wanted.pop("experiment"), [])
+    return matching(runs, **wanted)
 
 
 def matching(runs: Iterable[Run], **wanted: Any) -> list[Run]:
@@ -223,5 +226,4 @@ def optimizers(rows: Iterable[Run], *, always: bool = False) -> str:
 
 def where(results: Results, row: Run) -> str:
     """The scale that a run was measured at, and the machine where the results come from several."""
-    several = len({run.machine for run in results.runs}) > 1
-    return f"{row.scale} on {row.machine}" if several else row.scale
+    return f"{row.scale} on {row.machine}" if len(results.machines) > 1 else row.scale

@@ -19,6 +19,7 @@ from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.declared import HOME
 from repro.report.front import ABSENT, fidelity_colours, front_rows
+from repro.report.player import player
 from repro.report.provenance import origins
 from repro.report.sections import ORDER, as_text, picture, sections_of, shown_table
 from repro.report.style import model_name
@@ -65,7 +66,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         verdicts=rows,
         verdict_words=texts.VERDICTS,
         headline=picture(headline) if headline else None,
-        player=Markup(),
+        player=player(results),
         banner=_banner(results),
         sections=sections_of(results, tables, list(drawn.values()), traces, rows),
         absent=_absent(names) if judged else [],
