@@ -18,10 +18,11 @@ from repro.cli.choice import (
     training_price,
 )
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness import pools, workers
+from repro.harness import pools, wandb_summary, workers
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import price
 from repro.harness.progress import ProgressReporter
+from repro.harness.results import load
 from repro.harness.runner import Session
 
 if TYPE_CHECKING:
@@ -85,11 +86,15 @@ def _measure(arguments: list[str]) -> int:
         if session.rounds:
             kept = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
         raise KeyboardInterrupt(kept) from None
+    address = session.address
     if options.plots:
-        reporter.say(f"\nreport: {_up_to_date_report(options.folder, options.plots)}")
+        page = _up_to_date_report(options.folder, options.plots)
+        reporter.say(f"\nreport: {page}")
+        if session.rounds:
+            address = _mirror_report(options) or address
     reporter.say(f"\nresults: {options.folder}{_report_hint(options)}")
-    if session.address:
-        reporter.say(f"W&B: {session.address}")
+    if where := _where_wandb(options, address):
+        reporter.say(f"W&B: {where}")
     if session.failed:
         reporter.say(
             f"failed: {', '.join(session.failed)}; the same command measures them again, and only "
@@ -118,6 +123,26 @@ def _up_to_date_report(results: Path, plots: Path) -> Path | str:
         return rewrite(results, plots)
     except ValueError as error:  # nothing was recorded
         return str(error)
+
+
+def _mirror_report(options: RunOptions) -> str | None:
+    """Mirror the report to W&B; returns the project's address when online."""
+    assert options.plots
+    experiments = dict.fromkeys(run.experiment for run in load(options.folder).runs)
+    return wandb_summary.log_report(options.wandb, options.plots, experiments, options.folder)
+
+
+def _where_wandb(options: RunOptions, address: str | None) -> str:
+    """Where the W&B runs are and how to look at them; empty if there are none."""
+    if address:
+        return f"{address}; `repro dashboard --push` makes a workspace there"
+    folder = options.folder / "wandb"
+    if options.wandb == "disabled" or not any(folder.glob("offline-run-*")):
+        return ""
+    return (
+        f"offline, in {folder}; look with `.venv/bin/wandb leet {folder}`, send with "
+        f"`.venv/bin/wandb sync {folder}`"
+    )
 
 
 def _picture(timeline: Timeline, title: str, fidelity: str) -> "Image":

@@ -5,7 +5,7 @@ Nothing is measured here. A file that cannot be read is left out with one warnin
 
 import math
 import statistics
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from repro.harness.outside import read_table
 from repro.harness.pack import unpack
 from repro.harness.record import Folder, warn
 from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
-from repro.harness.spec import TIMED, RunSpec, canonical, compared, differences
+from repro.harness.spec import TIMED, RunSpec, canonical, compared, differences, run_name
 from repro.harness.statistics import ratio
 
 GIB = 2**30
@@ -383,6 +383,16 @@ class Results:
                     self._timelines[path] = _timeline(path, run.spec)
                 return self._timelines[path]
         return None
+
+    def chrome_trace(self, runs: Iterable[Run]) -> dict[str, Any]:
+        """A Chrome trace (ui.perfetto.dev): a process for each of these runs with a timeline."""
+        events: list[dict[str, Any]] = []
+        for run in runs:
+            timeline = self.timeline(run) if run.done else None
+            if timeline is not None:
+                name = run_name(run.id, run.fidelity, run.differs_in)
+                events += timeline.to_chrome(name, pid=len(events))["traceEvents"]
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def row(self, run: Run) -> dict[str, Any]:
         """A run as a row of `rows`."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from repro.harness import pools, rehearsal, wandb_mirror
+from repro.harness import pools, rehearsal, wandb_mirror, wandb_summary
 from repro.harness.closing import closing
 from repro.harness.contention import Watch
 from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import ProgressReporter
-from repro.harness.results import load
+from repro.harness.results import Place, load
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TIMED, Scale, canonical, run_name
 from repro.harness.tasks import fit_search
@@ -99,8 +99,11 @@ class Session:
                 crew.ready()
                 self.reporter.started()
                 for plan in todo:
+                    recorded = self.rounds
                     for group in plan.experiment.groups:
                         self._group(plan, group.name, crew, own)
+                    if self.rounds > recorded:
+                        self._mirror(plan)
                     # The whole report is written once all workers have ended.
                     if plan is not todo[-1]:
                         self._rewrite_report()
@@ -167,21 +170,31 @@ class Session:
             losses = [record.loss for record in records if isinstance(record, TrainRound)]
             if any(loss is None for round_losses in losses for loss in round_losses):
                 self.reporter.warn(f"{run.id}: loss is not finite")
-            spec = run.spec.plain()
-            tags = (plan.experiment.paper, plan.scale, plan.machine.slug)
+            # Simulated and counted runs are lines of one table, see `_mirror`.
+            if run.spec.fidelity not in TIMED:
+                continue
             found = wandb_mirror.log_run(
                 self.wandb,
                 plan.experiment.name,
                 run_name(run.id, result.differs_in),
-                spec,
+                run.spec.plain(),
                 results.row(result),
                 records,
                 timeline,
                 self.results,
-                tags,
+                _tags(plan),
                 self.picture,
             )
             self.address = found or self.address
+
+    def _mirror(self, plan: Plan) -> None:
+        """Mirror to W&B what the whole experiment shows."""
+        if self.wandb == "disabled":
+            return
+        results = load(plan.folder.path)
+        place = Place(*plan.folder.path.parts[-3:])
+        found = wandb_summary.log_experiment(self.wandb, results, place, self.results, _tags(plan))
+        self.address = found or self.address
 
 
 @dataclass
@@ -309,6 +322,11 @@ class GroupRun:
 
     def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
         self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.records(run.id)))
+
+
+def _tags(plan: Plan) -> tuple[str, ...]:
+    """By which a user finds the W&B runs of an experiment."""
+    return plan.experiment.paper, plan.scale, plan.machine.slug
 
 
 def _cut_of(run: PlannedRun) -> str:

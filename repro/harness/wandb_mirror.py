@@ -1,17 +1,20 @@
-"""Weights & Biases: a mirror of recorded runs, one W&B run per measured run.
+"""Weights & Biases: a mirror of recorded runs, one W&B run per measured or emulated run.
 
 Offline unless asked otherwise, whether or not an API key exists. Runs are grouped by experiment,
 their job type is the fidelity, their config the spec, their summary the row. Metric names start
 with `speedup/`, `bubble/`, `memory/`, `time/` or `breakdown/`, which W&B shows as one section of
-panels each. Nothing here may fail a run: trouble with W&B is one line on stderr.
+panels each. What a whole experiment shows, and the report, are mirrored by `wandb_summary`.
+Nothing here may fail a run: trouble with W&B is one line on stderr.
 """
 
 import math
 import netrc
 import os
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
@@ -30,12 +33,32 @@ Picture = Callable[[Timeline, str, str], "Image"]  # of the timeline, a title an
 
 PROJECT = "gpipe-repro"
 GIB = 2**30
-_LATER = "send it later with `.venv/bin/wandb sync {}/wandb/offline-run-*`"
+_LATER = "send it later with `.venv/bin/wandb sync {}/wandb`"
 _LONGEST_NAME = 128  # characters of a run's name that W&B takes
+_POINTS = 500  # of the loss of a training
 _CLOUD = ("api.forge.coreweave.com", "api.wandb.ai")  # one and the same service
 _PER_ROUND = ("time", "bubble", "memory", "breakdown")
 _said: set[str] = set()
 _refused: set[Mode] = set()
+
+
+@dataclass(frozen=True)
+class About:
+    """What a W&B run is called. None of it is private.
+
+    Attributes:
+        group: the experiment.
+        kind: W&B's job type: the fidelity, or "curves" or "report".
+        name: of the run.
+        config: settings.
+        tags: the paper's table or figure, the scale and the machine; empty ones are left out.
+    """
+
+    group: str
+    kind: str
+    name: str
+    config: dict[str, Any]
+    tags: tuple[str, ...] = ()
 
 
 def log_run(
@@ -71,14 +94,16 @@ def log_run(
     """
     # Of the rounds only numbers are mirrored.
     spec, row = redacted(spec), redacted(row)
+    fidelity = str(spec.get("fidelity", "measured"))
 
     def fill(run: "wandb.Run") -> None:
         drawn = None
         if picture and timeline is not None:
-            drawn = picture(timeline, name, _fidelity(spec))
+            drawn = picture(timeline, name, fidelity)
         _fill(run, spec, row, rounds, drawn)
 
-    return _mirror(mode, experiment, name, spec, directory, redacted(tags), fill)
+    about = About(experiment, fidelity, name, spec, tuple(tags))
+    return mirror(mode, about, directory, fill)
 
 
 def log_curves(
@@ -103,29 +128,33 @@ def log_curves(
     points = list(points)
 
     def fill(run: "wandb.Run") -> None:
-        run.define_metric("step")
-        run.define_metric("*", step_metric="step")
+        define_axes(run, {"*": "step"})
         for point in points:
             run.log(dict(point))
 
-    return _mirror(mode, "train", name, redacted(settings), directory, (), fill)
+    about = About("train", "measured", name, redacted(settings))
+    return mirror(mode, about, directory, fill)
 
 
-def _mirror(
-    mode: Mode,
-    experiment: str,
-    name: str,
-    spec: dict[str, Any],
-    directory: Path,
-    tags: Sequence[str],
-    fill: Callable[["wandb.Run"], None],
+def mirror(
+    mode: Mode, about: About, directory: Path, fill: Callable[["wandb.Run"], None]
 ) -> str | None:
-    """Start a W&B run, fill it and end it; returns its project's address when online."""
+    """Start a W&B run, fill it and end it.
+
+    Args:
+        mode: as of `log_run`.
+        about: what the run is called.
+        directory: where W&B may write; it is made if missing.
+        fill: logs into the run, without what is private.
+
+    Returns:
+        The project's address when online, else None. Never raises: trouble is one line on stderr.
+    """
     if mode == "disabled":
         return None
     try:
         mode = _usable(mode, directory)
-        run = _start(mode, experiment, name, spec, directory, tags)
+        run = _start(mode, about, directory)
         try:
             with run:
                 fill(run)
@@ -139,7 +168,7 @@ def _mirror(
             return None
         _refused.add(mode)
         _say(f"{reason}; kept offline from here on, {_LATER.format(directory)}")
-        return _mirror("offline", experiment, name, spec, directory, tags, fill)
+        return mirror("offline", about, directory, fill)
 
 
 def has_key(server: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -170,18 +199,33 @@ def history(spec: Mapping[str, Any], rounds: Iterable["RoundRecord"]) -> list[di
     beside `bubble/theory` = (K-1)/(M+K-1), `memory/*` in GiB per stage, `breakdown/*` as shares of
     K x step time.
     """
-    theory = (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)
     return [
-        {"round": number, "bubble/theory": theory} | _timed(spec, record) | _peaks(record)
+        {"round": number} | _timed(spec, record) | _peaks(record)
         for number, record in enumerate(rounds)
     ]
+
+
+def learning(rounds: Sequence["RoundRecord"]) -> list[dict[str, float]]:
+    """Loss against steps in the newest round of a training, at `_POINTS` steps at most."""
+    if not rounds or rounds[-1].task != "learn":
+        return []
+    losses = rounds[-1].loss
+    every = math.ceil(len(losses) / _POINTS)
+    steps = range(every - 1, len(losses), every)
+    known = [(step, losses[step]) for step in steps]
+    return [{"step": step + 1, "train/loss": loss} for step, loss in known if loss is not None]
+
+
+def name_part(text: str) -> str:
+    """A text as a part of a name in W&B, whose plots want letters, digits and underscores."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")
 
 
 def _timed(spec: Mapping[str, Any], record: "RoundRecord") -> dict[str, float]:
     """What a clock measured in a round; nothing of tasks that time no step."""
     if record.task != "train":
         return {}
-    point: dict[str, float] = {}
+    point = {"bubble/theory": (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)}
     if record.step_s:
         step = statistics.median(record.step_s)
         point |= {"time/step_s": step, "time/throughput": spec["N"] / step}
@@ -217,20 +261,15 @@ def _usable(mode: Mode, directory: Path) -> Mode:
     return "offline" if mode in _refused else mode
 
 
-def _start(
-    mode: Mode,
-    experiment: str,
-    name: str,
-    spec: dict[str, Any],
-    directory: Path,
-    tags: Sequence[str],
-) -> "wandb.Run":
+def _start(mode: Mode, about: About, directory: Path) -> "wandb.Run":
     directory.mkdir(parents=True, exist_ok=True)
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the
     # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_CACHE_DIR", str(directory.absolute() / "wandb" / "cache"))
+    # Unlike the others this one is read for every table.
+    os.environ["WANDB_DATA_DIR"] = str(directory.absolute() / "wandb" / "data")
     import wandb
 
     settings = wandb.Settings(
@@ -248,30 +287,53 @@ def _start(
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    return wandb.init(
+    run = wandb.init(
         project=PROJECT,
-        group=experiment,
-        job_type=_fidelity(spec),
-        name=name[:_LONGEST_NAME],
-        tags=[tag for tag in tags if tag] or None,
-        config=spec,
+        group=about.group,
+        job_type=about.kind,
+        name=about.name[:_LONGEST_NAME],
+        tags=[redact(tag) for tag in about.tags if tag] or None,
+        config=about.config,
         dir=directory.absolute(),  # the service that writes may have been started elsewhere
         settings=settings,
         reinit="create_new",
     )
+    _name_files_from_here(run)
+    return run
+
+
+def _name_files_from_here(run: "wandb.Run") -> None:
+    """Tables and artifacts name the files that hold them: from this folder on, not in full.
+
+    W&B uploads these names, so they may not hold the path of a home folder. `wandb sync` finds the
+    files when it is started in the same folder.
+    """
+    log_artifact = run.log_artifact
+
+    def log_without_folders(artifact: "wandb.Artifact", *arguments: Any, **options: Any) -> Any:
+        for entry in artifact.manifest.entries.values():
+            if entry.local_path:
+                entry.local_path = os.path.relpath(entry.local_path)
+                if redact(entry.local_path) != entry.local_path:
+                    _say(
+                        "W&B: no tables and timelines, because from here the path of the results "
+                        "names your home folder; start the command in that folder"
+                    )
+                    return artifact
+        return log_artifact(artifact, *arguments, **options)
+
+    vars(run)["log_artifact"] = log_without_folders
 
 
 def _fill(
     run: "wandb.Run",
     spec: Mapping[str, Any],
     row: Mapping[str, Any],
-    rounds: Iterable["RoundRecord"],
+    rounds: Sequence["RoundRecord"],
     drawn: "Image | None",
 ) -> None:
-    run.define_metric("round")
-    for section in _PER_ROUND:
-        run.define_metric(f"{section}/*", step_metric="round")
-    for point in history(spec, rounds):
+    define_axes(run, {f"{section}/*": "round" for section in _PER_ROUND} | {"train/*": "step"})
+    for point in [*history(spec, rounds), *learning(rounds)]:
         run.log(point)
     last: dict[str, Any] = {
         f"speedup/{name.removeprefix('speedup_')}": value
@@ -282,9 +344,20 @@ def _fill(
         import wandb
 
         last["timeline"] = wandb.Image(drawn, caption=run.name)
+    if rounds and rounds[-1].task == "learn":
+        metrics = rounds[-1].metrics.items()
+        last |= {f"test/{name_part(name)}": value for name, value in metrics if _is_known(value)}
     if last:
         run.log(last)
     run.summary.update({name: value for name, value in row.items() if _is_known(value)})
+
+
+def define_axes(run: "wandb.Run", axes: Mapping[str, str]) -> None:
+    """Draw metrics, given as `speedup/*`, against other metrics that are logged with them."""
+    for axis in dict.fromkeys(axes.values()):
+        run.define_metric(axis, hidden=True)
+    for metrics, axis in axes.items():
+        run.define_metric(metrics, step_metric=axis)
 
 
 def _clean(logs: Path) -> None:
@@ -292,10 +365,6 @@ def _clean(logs: Path) -> None:
     for path in logs.glob("*.log"):
         if not path.is_symlink():
             path.write_text(redact(path.read_text(errors="replace")))
-
-
-def _fidelity(spec: Mapping[str, Any]) -> str:
-    return str(spec.get("fidelity", "measured"))
 
 
 def _is_known(value: Any) -> bool:

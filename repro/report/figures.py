@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
-from repro.harness.spec import run_name, slug
+from repro.harness.spec import slug
 from repro.report import bars, curves, gantt
 from repro.report.compare import (
     Setting,
@@ -158,17 +157,13 @@ def _stem(setting: Setting, fidelity: str, every: list[Setting]) -> str:
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:
     """One Chrome trace (ui.perfetto.dev) per experiment: a process for every recorded timeline."""
-    events: dict[str, list[dict[str, Any]]] = {}
-    for run in rows_of(results, status="done"):
-        timeline = results.timeline(run)
-        if timeline is not None:
-            of_experiment = events.setdefault(run.experiment, [])
-            name = run_name(run.id, run.fidelity, run.differs_in)
-            of_experiment += timeline.to_chrome(name, pid=len(of_experiment))["traceEvents"]
-    paths = {experiment: directory / f"{experiment}.trace.json" for experiment in events}
-    for experiment, path in paths.items():
-        trace = {"traceEvents": events[experiment], "displayTimeUnit": "ms"}
-        path.write_text(json.dumps(trace), encoding="utf-8")
+    runs = rows_of(results, status="done")
+    paths = {}
+    for experiment in dict.fromkeys(run.experiment for run in runs):
+        trace = results.chrome_trace(matching(runs, experiment=experiment))
+        if trace["traceEvents"]:
+            paths[experiment] = directory / f"{experiment}.trace.json"
+            paths[experiment].write_text(json.dumps(trace), encoding="utf-8")
     return paths
 
 

@@ -1,5 +1,6 @@
-"""Fixture: a finished sweep to be damaged."""
+"""Fixtures: a finished sweep to be damaged, and a home without an account at W&B."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from crew import Crew, measure
 from shown import SWEEP, Seen, seen
 
+from repro.harness import wandb_mirror
 from repro.io import files
 
 
@@ -18,3 +20,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, S
         results = tmp_path_factory.mktemp("recorded")
         assert measure(results, Crew(), SWEEP) == 0
         yield results, seen(results)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without W&B credentials, and no memory of earlier trouble."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(wandb_mirror, "_said", set())
+    monkeypatch.setattr(wandb_mirror, "_refused", set())
+    return home

@@ -116,7 +116,8 @@ def measure(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "workers", lambda *_: crew)
         reporter = ProgressReporter(Console(file=out or io.StringIO(), width=200), verbose=verbose)
-        begun = runner.Session(results, "disabled", reporter, **(session or {}))
+        usual = {"wandb": "disabled", "reporter": reporter}
+        begun = runner.Session(results, **(usual | (session or {})))
         return begun.execute(
             lambda: [plan.make(of or experiment(), "smoke", machine, results, only, **options)]
         )

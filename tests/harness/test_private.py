@@ -217,7 +217,8 @@ def test_every_byte_of_a_run_its_mirror_and_its_report(
     ]
     written = {path for path in Path().rglob("*") if path.is_file() and path.name != "zaphods.py"}
     written -= {*Path().glob("results/*/smoke/logs/**/*"), *Path().glob("__pycache__/*")}
-    assert len(list(Path().glob("results/wandb/offline-run-*/*.wandb"))) == 2
+    # One run of each command, and the lines of its experiment.
+    assert len(list(Path().glob("results/wandb/offline-run-*/*.wandb"))) == 4
     for path in written:
         content = path.read_bytes() + str(path).encode()
         if path.suffix == ".parquet":  # compressed

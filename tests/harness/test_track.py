@@ -3,7 +3,6 @@
 import getpass
 import json
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -12,11 +11,14 @@ from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+from mirrored import inspect, only_file
 from PIL import Image
 
 from repro.gpipe.schedule.timeline import Span, Timeline
 from repro.harness import wandb_mirror
 from repro.harness.schema import round_record
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 SPEC: dict[str, Any] = {
     "model": "transformer",
@@ -54,19 +56,6 @@ TIMELINE = Timeline(
 )
 
 
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without W&B credentials, and no memory of earlier trouble."""
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(wandb_mirror, "_said", set())
-    monkeypatch.setattr(wandb_mirror, "_refused", set())
-    return home
-
-
 def log(mode: wandb_mirror.Mode, directory: Path) -> str | None:
     tags = ("Table 2",)
     return wandb_mirror.log_run(
@@ -77,16 +66,6 @@ def log(mode: wandb_mirror.Mode, directory: Path) -> str | None:
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
     assert (timeline, title, fidelity) == (TIMELINE, ROW["run"], "measured")
     return Image.effect_noise((64, 64), 50)
-
-
-def inspect(path: Path, *flags: str) -> str:
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags, str(path)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def only_file(directory: Path) -> Path:
-    (path,) = directory.glob("wandb/offline-run-*/*.wandb")
-    return path
 
 
 @pytest.fixture

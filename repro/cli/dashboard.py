@@ -1,0 +1,117 @@
+"""`repro dashboard`: a workspace in Weights & Biases with a section for each exhibit."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from repro.cli.options import parse
+from repro.harness import wandb_mirror, wandb_summary
+from repro.harness.results import Results, load_recorded
+from repro.harness.wandb_curves import places
+from repro.harness.wandb_dashboard import NAME, Section, outline, sections, workspace
+from repro.io.untrusted import message
+
+if TYPE_CHECKING:
+    import wandb_workspaces.workspaces as ws
+
+
+@dataclasses.dataclass(frozen=True)
+class DashboardOptions:
+    """Show a W&B workspace for the results, with panels by exhibit; --push makes it."""
+
+    results: Path = Path("results")
+    """where measurements were recorded"""
+    plots: Path = Path("plots")
+    """where the report is, whose tables and pictures are shown"""
+    project: str = wandb_mirror.PROJECT
+    """the W&B project to which the runs were sent"""
+    entity: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    """the W&B user or team that has the project; by default yourself"""
+    log: tyro.conf.FlagCreatePairsOff[bool] = False
+    """also mirror these results and the report now, offline, without measuring anything"""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """print what would be sent to W&B, as JSON"""
+    push: tyro.conf.FlagCreatePairsOff[bool] = False
+    """make the workspace in W&B; needs `wandb login`"""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the sections and panels, and make them in W&B if asked to."""
+    options = parse(DashboardOptions, arguments, "repro dashboard")
+    results = load_recorded(options.results)
+    experiments = tuple(dict.fromkeys(place.experiment for place in places(results)))
+    report = wandb_summary.Report(options.plots, experiments)
+    shown = sections(results, report)
+    if options.json:
+        print(json.dumps(_spec(_workspace(shown, options)), indent=2))
+    else:
+        panels = sum(len(section.panels) for section in shown)
+        counts = f"{len(shown)} sections, {panels} panels"
+        print(f"W&B workspace '{NAME}' of project {options.project}: {counts}")
+        print("\n".join(outline(shown)))
+    if options.log:
+        _log(options, results, experiments)
+    if options.push:
+        print(f"workspace: {_push(shown, options)}")
+    elif not options.json:
+        print(
+            "\nnothing was sent; --push makes this workspace in W&B, where the runs have to be: "
+            f"`.venv/bin/wandb sync {options.results / 'wandb'}`"
+        )
+    return 0
+
+
+def _log(options: DashboardOptions, results: Results, experiments: tuple[str, ...]) -> None:
+    """Mirror recorded results and their report, offline."""
+    for place in places(results):
+        about = results.listings[place.experiment]
+        tags = (about.paper, place.scale, place.machine)
+        wandb_summary.log_experiment("offline", results, place, options.results, tags)
+    wandb_summary.log_report("offline", options.plots, experiments, options.results)
+
+
+def _workspace(shown: list[Section], options: DashboardOptions) -> "ws.Workspace":
+    """W&B's object for these sections.
+
+    Raises:
+        ValueError: one line, if the package that makes it is missing.
+    """
+    try:
+        return workspace(shown, options.entity, options.project)
+    except ImportError as error:
+        raise ValueError(
+            f"--json and --push need a package that is not installed ({message(error)}); "
+            "try: .venv/bin/pip install wandb-workspaces"
+        ) from None
+
+
+def _spec(made: "ws.Workspace") -> dict[str, Any]:
+    """What `save` sends to W&B."""
+    return json.loads(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _push(shown: list[Section], options: DashboardOptions) -> str:
+    """Make the workspace in W&B; returns its address.
+
+    Raises:
+        ValueError: one line, if nobody is logged in or W&B refuses it.
+    """
+    server = wandb_mirror.server()
+    if not wandb_mirror.has_key(server):
+        raise ValueError(f"--push: no API key for {server}; run `.venv/bin/wandb login` first")
+    import wandb
+
+    made = _workspace(shown, options)
+    try:
+        made.entity = options.entity or wandb.Api().default_entity or ""
+        made.save()
+        return made.url
+    except Exception as error:  # of W&B's client, whose errors have no common class
+        raise ValueError(
+            f"--push: W&B refused the workspace for --entity {made.entity or '(yourself)'} "
+            f"--project {options.project}: {message(error)}; check both names, and that runs were "
+            "sent there with `.venv/bin/wandb sync`"
+        ) from None
