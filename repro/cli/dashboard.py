@@ -111,7 +111,7 @@ def _push(shown: list[Section], options: DashboardOptions) -> str:
         return made.url
     except Exception as error:  # of W&B's client, whose errors have no common class
         raise ValueError(
-            f"--push: W&B refused the workspace for --entity {made.entity or '(yourself)'} "
-            f"--project {options.project}: {message(error)}; check both names, and that runs were "
-            "sent there with `.venv/bin/wandb sync`"
+            f"--push: no workspace was made for --entity {made.entity or '(yourself)'} "
+            f"--project {options.project}: {message(error).rstrip('.')}; check both names and the "
+            "network, and that runs were sent there with `.venv/bin/wandb sync`"
         ) from None

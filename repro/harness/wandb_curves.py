@@ -46,6 +46,7 @@ class Curve:
         experiment: that they belong to.
         model: that they compute; empty for the paper's formula.
         fidelity: how the numbers are known.
+        group: that the runs belong to; empty for the formula.
         fixed: what the runs have in common besides, `K4`.
         line: what tells the line from others, `mlp_emulated_K4`.
         points: K or M -> value of the quantity, the smallest K or M first.
@@ -56,6 +57,7 @@ class Curve:
     experiment: str
     model: str
     fidelity: str
+    group: str
     fixed: str
     line: str
     points: Mapping[int, float]
@@ -99,8 +101,8 @@ def curves(results: Results, place: Place) -> list[Curve]:
                 points = {x: values[x] for x in sorted(values) if not math.isnan(values[x])}
                 if len(points) > 1:
                     first = line.runs[0]
-                    of_runs = (place.experiment, first.model, first.fidelity, line.fixed)
-                    drawn.append(Curve(quantity, axis, *of_runs, line.name, points))
+                    about = (place.experiment, first.model, first.fidelity, first.group)
+                    drawn.append(Curve(quantity, axis, *about, line.fixed, line.name, points))
     return drawn + _formula(place.experiment, runs)
 
 
@@ -180,7 +182,7 @@ def _formula(experiment: str, runs: Iterable[Run]) -> list[Curve]:
     over_K = {f"M{M}": {K: (K - 1) / (M + K - 1) for K in Ks} for M in Ms}
     over_M = {f"K{K}": {M: (K - 1) / (M + K - 1) for M in Ms} for K in Ks}
     return [
-        Curve("bubble", axis, experiment, "", FORMULA, fixed, f"formula_{fixed}", points)
+        Curve("bubble", axis, experiment, "", FORMULA, "", fixed, f"formula_{fixed}", points)
         for axis, lines in zip(AXES, (over_K, over_M), strict=True)
         for fixed, points in lines.items()
         if len(points) > 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wandb_workspaces.reports.v2.interface import PanelTypes
 
 NAME = "GPipe, reproduced"
-_MOST_LINES = 12  # of a plot; where there are more, each fidelity has a plot of its own
+_MOST_LINES = 12  # of runs, in one plot
 _MOST_RUNS = 100  # that a panel looks at; W&B's own limit is 10
 
 
@@ -72,7 +72,9 @@ def outline(shown: Sequence[Section]) -> list[str]:
     for section in shown:
         lines += ["", section.title]
         for panel in section.panels:
-            count = f" ({len(panel.metrics)} lines)" if panel.kind == "line plot" else ""
+            number = len(panel.metrics)
+            lines_of = f"{number} line{'s' * (number > 1)}"
+            count = f" ({lines_of})" if panel.kind == "line plot" else ""
             lines.append(f"  {panel.kind:10} {panel.title}{count}")
     return lines
 
@@ -131,7 +133,7 @@ def _overview(report: Report) -> Iterator[Panel]:
 
 
 def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel]:
-    """Plots against K and M, the largest speedups, tables and pictures of one experiment."""
+    """Plots against K and M, largest speedups, pictures, and the main table of an experiment."""
     lines = [
         line
         for place in places(results)
@@ -139,12 +141,14 @@ def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel
         for line in curves(results, place)
     ]
     yield from _plots(lines)
-    speedups = [line for line in lines if line.quantity == "speedup"]
-    for name in dict.fromkeys(largest_name(line) for line in speedups):
-        yield Panel("number", name.replace("_", " "), (name,))
+    speedups = {largest_name(line): line for line in lines if line.quantity == "speedup"}
+    for name, line in speedups.items():
+        yield Panel("number", f"largest speedup: {line.model}, {line.fidelity}", (name,))
     if figures := report.figures(experiment):
         yield Panel("pictures", "figures", tuple(figures))
-    for name, path in report.tables(experiment).items():
+    tables = report.tables(experiment)
+    main = {name: path for name, path in tables.items() if path.stem == experiment}
+    for name, path in (main or tables).items():
         yield Panel("table", path.stem, (name,))
     yield Panel("table", "all runs", (runs_table(experiment),))
 
@@ -154,23 +158,27 @@ def _plots(lines: Sequence[Curve]) -> Iterator[Panel]:
     for quantity, (_, title) in QUANTITIES.items():
         for axis in AXES:
             alike = [line for line in lines if (line.quantity, line.axis) == (quantity, axis)]
-            formulas = [line for line in alike if line.fidelity == FORMULA]
             for model in dict.fromkeys(line.model for line in alike if line.model):
-                drawn = [line for line in alike if line.model == model]
-                for fidelity, part in _parts(drawn):
-                    fixed = {line.fixed for line in part}
-                    beside = [line for line in formulas if line.fixed in fixed]
-                    metrics = dict.fromkeys(line.metric for line in [*part, *beside])
-                    name = ", ".join(filter(None, (f"{title} against {axis}", model, fidelity)))
-                    yield Panel("line plot", name, tuple(metrics), axis)
+                drawn = _main([line for line in alike if line.model == model])
+                fixed = {line.fixed for line in drawn}
+                drawn += [
+                    line for line in alike if line.fidelity == FORMULA and line.fixed in fixed
+                ]
+                metrics = dict.fromkeys(line.metric for line in drawn)
+                yield Panel("line plot", f"{title} against {axis}, {model}", tuple(metrics), axis)
 
 
-def _parts(lines: Sequence[Curve]) -> list[tuple[str, list[Curve]]]:
-    """The lines of one plot, or those of a plot for each fidelity where they are too many."""
+def _main(lines: Sequence[Curve]) -> list[Curve]:
+    """The lines of a plot. Where they are too many, those of the first group of each fidelity.
+
+    The first group is what an experiment is about; later ones vary it.
+    """
     if len({line.metric for line in lines}) <= _MOST_LINES:
-        return [("", list(lines))]
-    fidelities = dict.fromkeys(line.fidelity for line in lines)
-    return [(word, [line for line in lines if line.fidelity == word]) for word in fidelities]
+        return list(lines)
+    first: dict[str, str] = {}
+    for line in lines:
+        first.setdefault(line.fidelity, line.group)
+    return [line for line in lines if line.group == first[line.fidelity]]
 
 
 def _trainings(results: Results) -> Iterator[Panel]:
@@ -180,7 +188,9 @@ def _trainings(results: Results) -> Iterator[Panel]:
     if not trained:
         return
     yield Panel("line plot", "loss against steps", ("train/loss",), "step")
-    for name in dict.fromkeys(name for record in trained for name in record.metrics):
+    names = dict.fromkeys(name for record in trained for name in record.metrics)
+    # Of single languages ("bleu toy:alfa") there are too many.
+    for name in (name for name in names if ":" not in name):
         yield Panel("bars", f"{name} on test data", (f"test/{name_part(name)}",))
 
 
