@@ -152,6 +152,7 @@ def test_split_backwards_recompute_nothing(page):
     assert part(page, "R").is_disabled()
     choose(page, schedule="gpipe")
     assert never.is_enabled()
+    assert page.locator('input[name="player-checkpoint"][value="always"]').is_checked()
 
 
 def pictures(page: Any) -> list[str]:

@@ -76,7 +76,7 @@ def player(results: Results | None = None) -> Markup:
         schedules=[(name, text) for name, (text, _) in SCHEDULES.items()],
         checkpoints=CHECKPOINTS,
         measured=[step["label"] for step in steps],
-        words=KIND_WORDS,
+        kind_words=KIND_WORDS,
         kinds=KINDS,
         idle=IDLE,
     )

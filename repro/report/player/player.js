@@ -12,6 +12,7 @@ const state = {
   time: 0, // on the clock of the steps that are shown
   playing: false,
   touched: false, // whether the reader has moved the clock
+  checkpoint: "always", // what the reader chose; not every schedule has a choice
   pointed: null, // the micro-batch under the mouse
 };
 const canvases = { timeline: find("timeline"), stages: find("stages") };
@@ -33,7 +34,7 @@ function settings() {
     K: Number(find("K").value),
     M: Number(find("M").value),
     v: interleaved ? Number(find("v").value) : 1,
-    checkpoint: split ? "never" : chosen("checkpoint"),
+    checkpoint: split ? "never" : state.checkpoint,
     F: Number(find("F").value),
     R: Number(find("R").value),
     B: Number(find("B").value),
@@ -139,7 +140,6 @@ function show_controls() {
   const { split, interleaved } = SCHEDULES[schedule];
   if (measured) {
     check("schedule", schedule);
-    check("checkpoint", checkpoint);
     Object.entries({ K, M, v }).forEach(([name, value]) => (find(name).value = value));
   }
   Object.entries({ K, M, v }).forEach(([name, value]) => write_value(name, `${value}`));
@@ -149,9 +149,9 @@ function show_controls() {
   }
   for (const input of root.querySelectorAll("[data-setting]")) input.disabled = Boolean(measured);
   for (const input of root.querySelectorAll('input[name="player-checkpoint"]')) {
-    input.disabled = Boolean(measured) || Boolean(split);
-    if (split) input.checked = input.value === "never";
+    input.disabled = Boolean(measured || split);
   }
+  check("checkpoint", checkpoint);
   find("R").disabled = Boolean(measured) || checkpoint === "never";
   find("v-box").hidden = !interleaved;
   find("about").textContent = data.schedules[schedule].about;
@@ -226,13 +226,13 @@ function tell(text) {
 function tell_moment() {
   const [step] = shown.steps;
   const name = step.v > 1 ? "rank" : "stage";
-  const words = { F: "forward", R: "recompute", B: "backward", I: "gradient of inputs",
+  const works = { F: "forward", R: "recompute", B: "backward", I: "gradient of inputs",
     W: "gradient of weights" };
   const parts = step.ranks.map((row, rank) => {
     const span = at_moment(row, state.time);
     if (!span) return `${name} ${rank} is idle`;
     if (span.kind === "U") return `${name} ${rank} updates`;
-    return `${name} ${rank}: ${words[span.kind]} of micro-batch ${span.i}`;
+    return `${name} ${rank}: ${works[span.kind]} of micro-batch ${span.i}`;
   });
   tell(`At ${find("clock").textContent}: ${parts.join("; ")}.`);
 }
@@ -299,6 +299,9 @@ function previous_moment() {
 
 // ---- Events --------------------------------------------------------------------------------
 
+for (const input of root.querySelectorAll("[name=player-checkpoint]")) {
+  input.addEventListener("input", () => (state.checkpoint = input.value));
+}
 for (const input of root.querySelectorAll("[data-setting], [name^=player-], [data-rebuild]")) {
   input.addEventListener("input", rebuild);
 }
