@@ -30,7 +30,6 @@ QUANTITIES = {
     "bubble": Quantity("bubble_idle_over_total", "bubble (idle share of K x step)"),
     "memory": Quantity("peak_gib_max", "peak memory of the fullest stage (GiB)"),
 }
-FORMULA = "quoted formula"  # (K-1)/(M+K-1), Section 2.3
 # How a step was taken, which tells no two lines apart. A given balance fits one K alone.
 _NO_SETTING = {"balance", "stretch", "steps", "warmup", "model_args"}
 _LONGEST_PART = 32  # characters of one setting in the name of a line
@@ -175,14 +174,16 @@ def _setting_part(line: _Line, setting: str) -> str:
 
 
 def _formula(experiment: str, runs: Iterable[Run]) -> list[Curve]:
-    """The paper's (K-1)/(M+K-1) at the K and M of these runs; none where no bubble is known."""
+    """The paper's (K-1)/(M+K-1), Section 2.3, at the K and M of runs whose bubble is known."""
     known = [run for run in runs if not math.isnan(run.bubble_idle_over_total)]
     Ks = sorted({run.K for run in known if run.K > 1})
     Ms = sorted({run.M for run in known})
     over_K = {f"M{M}": {K: (K - 1) / (M + K - 1) for K in Ks} for M in Ms}
     over_M = {f"K{K}": {M: (K - 1) / (M + K - 1) for M in Ms} for K in Ks}
     return [
-        Curve("bubble", axis, experiment, "", FORMULA, "", fixed, f"formula_{fixed}", points)
+        Curve(
+            "bubble", axis, experiment, "", "quoted", "", fixed, f"formula_quoted_{fixed}", points
+        )
         for axis, lines in zip(AXES, (over_K, over_M), strict=True)
         for fixed, points in lines.items()
         if len(points) > 1

@@ -12,7 +12,6 @@ from repro.harness.results import Results
 from repro.harness.schema import LearnRound
 from repro.harness.wandb_curves import (
     AXES,
-    FORMULA,
     QUANTITIES,
     Curve,
     curves,
@@ -161,9 +160,8 @@ def _plots(lines: Sequence[Curve]) -> Iterator[Panel]:
             for model in dict.fromkeys(line.model for line in alike if line.model):
                 drawn = _main([line for line in alike if line.model == model])
                 fixed = {line.fixed for line in drawn}
-                drawn += [
-                    line for line in alike if line.fidelity == FORMULA and line.fixed in fixed
-                ]
+                # The formula has no model.
+                drawn += [line for line in alike if not line.model and line.fixed in fixed]
                 metrics = dict.fromkeys(line.metric for line in drawn)
                 yield Panel("line plot", f"{title} against {axis}, {model}", tuple(metrics), axis)
 

@@ -162,23 +162,32 @@ def _log_timelines(run: "wandb.Run", results: Results, runs: Iterable[Run]) -> N
     run.log_artifact(artifact)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> "wandb.Table":
-    """A table without what is private; cells with several values become JSON."""
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> "wandb.Table":
+    """A table without what is private. W&B sorts and plots a column whose cells have one type."""
     import wandb
 
+    by_column = [_same_type([_cell(row[name]) for row in rows]) for name in columns]
     # All cells are redacted at once, since each look for secrets takes a while.
-    cells: Any = [[_cell(row[name]) for name in columns] for row in rows]
-    cells = json.loads(redact(json.dumps(cells)))
-    return wandb.Table(columns=list(columns), data=cells, allow_mixed_types=True)
+    by_column = json.loads(redact(json.dumps(by_column)))
+    cells: Any = [list(row) for row in zip(*by_column, strict=True)]
+    return wandb.Table(columns=list(columns), data=cells)
 
 
 def _cell(value: Any) -> Any:
-    """A number, a text or None."""
+    """A number, a text or None; several values become JSON."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(value)
     return value
+
+
+def _same_type(cells: list[Any]) -> list[Any]:
+    """The cells of a column: all numbers, all true or false, or all texts; None stays None."""
+    types = {float if type(cell) is int else type(cell) for cell in cells if cell is not None}
+    if len(types) <= 1:
+        return cells
+    return [None if cell is None else str(cell) for cell in cells]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb_server
 from crew import Crew, experiment, measure, metrics, spec
 from mirrored import Mirrored, mirrored
 from PIL import Image
@@ -29,6 +30,7 @@ pytestmark = [
 ]
 
 REPORT = wandb_summary.Report(Path("plots"), ("tiny",))
+ROOT = Path(__file__).resolve().parents[2]
 HOST = "heartofgold-7"
 TIMED = {"L": 2, "forward_s": 0.01}
 LEARN: dict[str, Any] = {
@@ -154,7 +156,7 @@ def test_lines_are_drawn_against_K_and_M(logged: dict[str, Mirrored]):
     drawn = [(point["K"], point[line]) for point in curves.history if line in point]
     # A step takes 1/K + 1/M seconds.
     assert drawn == [(1, 1), (2, pytest.approx(1.25 / 0.75))]
-    formula = "bubble_by_M/tiny/formula_K4"
+    formula = "bubble_by_M/tiny/formula_quoted_K4"
     drawn = [(point["M"], point[formula]) for point in curves.history if formula in point]
     assert drawn == [(1, 3 / 4), (4, 3 / 7)]
     largest = curves.summary["largest_speedup/tiny/transformer_measured"]
@@ -331,7 +333,43 @@ def test_a_refused_push_is_one_line(
     assert "--entity nobody --project nothing: project nobody/nothing" in line
 
 
-def test_offline_runs_can_be_sent_later(logged: dict[str, Mirrored]):
-    command = [sys.executable, "-m", "wandb", "sync", "--dry-run", "results/wandb"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert f"Would sync {len(logged)} run(s)" in done.stdout + done.stderr
+@pytest.mark.slow
+def test_what_wandb_sync_sends_has_tables_and_timelines_and_nothing_private(
+    logged: dict[str, Mirrored], own_home: Path
+):
+    with wandb_server.running() as server:
+        done = start("wandb", "sync", "results/wandb", server=server)
+    assert done.returncode == 0, done.stderr
+    buckets = server.named("UpsertBucket")
+    assert {bucket["name"] for bucket in buckets} == {run.run["run_id"] for run in logged.values()}
+    assert {bucket["groupName"] for bucket in buckets} >= {"tiny", "report"}
+    assert "/artifact/tiny.trace.json" in server.files
+    assert "/artifact/runs/tiny.table.json" in server.files
+    manifests = [body for path, body in server.files.items() if path.endswith("/manifest")]
+    assert any(b'"local_path":"results/wandb/data/' in manifest for manifest in manifests)
+    private = (str(own_home), str(Path.cwd()))
+    for sent in server.received:
+        assert [word for word in private if word.encode() in sent] == []
+
+
+@pytest.mark.slow
+def test_a_push_makes_the_workspace_in_the_user_s_project(recorded: Results):
+    with wandb_server.running() as server:
+        done = start("repro", "dashboard", "--push", server=server)
+    assert done.returncode == 0, done.stderr
+    (view,) = server.named("UpsertView2")
+    assert (view["entityName"], view["projectName"]) == ("me", wandb_mirror.PROJECT)
+    made = json.loads(view["spec"])["section"]["panelBankConfig"]["sections"]
+    assert [section["name"] for section in made] == [
+        section.title for section in sections(recorded, REPORT)
+    ]
+    assert f"workspace: {server.address}/me/gpipe-repro?nw=" in done.stdout
+
+
+def start(*command: str, server: wandb_server.Server) -> subprocess.CompletedProcess[str]:
+    """Run a module as a command that talks to this server."""
+    environ = os.environ | server.environ | {"PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-m", *command]
+    return subprocess.run(
+        arguments, env=environ, capture_output=True, text=True, check=False, timeout=120
+    )
