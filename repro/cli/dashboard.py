@@ -54,6 +54,7 @@ def main(arguments: list[str]) -> int:
         print("\n".join(outline(shown)))
     if options.log:
         _log(options, results, experiments)
+        print(f"\nmirrored offline, in {options.results / 'wandb'}")
     if options.push:
         print(f"workspace: {_push(shown, options)}")
     elif not options.json:

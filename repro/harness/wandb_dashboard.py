@@ -124,9 +124,10 @@ def _overview(report: Report) -> Iterator[Panel]:
     """The page, the verdicts, and how many claims have which."""
     if report.page.is_file():
         yield Panel("page", "The report", (PAGE,))
-    for name, path in report.tables().items():
-        if path.stem in GENERAL:
-            yield Panel("table", path.stem, (name,))
+    tables = {path.stem: name for name, path in report.tables().items()}
+    for title in GENERAL:
+        if title in tables:
+            yield Panel("table", title, (tables[title],))
     for name in report.claims():
         yield Panel("number", f"claims: {name.partition('/')[2].replace('_', ' ')}", (name,))
 
