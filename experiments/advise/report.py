@@ -4,11 +4,13 @@ A predicted step has its costs from layers that were timed in the same round, as
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from math import nan
+
+from matplotlib.figure import Figure
 
 from experiments.advise.runs import NAME
 from repro.harness.results import Results, Run
@@ -112,6 +114,11 @@ def answer(tables: Mapping[str, Table]) -> str:
         f"The advised plan's step takes {table.text('advised over fastest')} times as long as that "
         f"of the fastest of {table.text('plans')} measured plans (goal: {table.text('goal')})."
     )
+
+
+def figures(_results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """None: plans differ in more than K and M, so that they make no curve."""
+    return iter(())
 
 
 def judged_plans(results: Results) -> list[Judged]:

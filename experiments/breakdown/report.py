@@ -160,8 +160,8 @@ def by_m(results: Results) -> Table:
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     """Name, figure and caption of each."""
     caption = (
-        f"Where a step at K={K}, M={M} goes. Where an unequal cut shortens the wait, the imbalance "
-        "is negative and is taken off the bubble."
+        f"Where a step at K={K}, M={M} goes; grey is idle time, by its reason. Where an unequal "
+        "cut shortens the wait, the imbalance is negative and is taken off the bubble."
     )
     yield "parts", figure(results), caption
 

@@ -18,7 +18,7 @@ from repro.harness.statistics import mean_interval
 from repro.report.compare import matching, rows_of, where
 from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, declared, estimate, place_column, plain
-from repro.report.style import grid, m_colour, model_name
+from repro.report.style import grid, model_name, series_colour
 from repro.report.table import Table
 
 CLOSEST = 1e-7  # losses are of about 3, so float32 hardly tells less
@@ -256,7 +256,7 @@ def _distances(axes: Axes, lines: list[Comparison]) -> None:
     for line in lines:
         distances = np.median([pair.loss_distances for pair in line.pairs], axis=0)
         style = "--" if line.pairs[0].other.D > 1 else "-"
-        colour = m_colour(line.pairs[0].other.M)
+        colour = series_colour(line.pairs[0].other.M)
         steps = range(1, len(distances) + 1)
         axes.plot(
             steps,
@@ -267,4 +267,6 @@ def _distances(axes: Axes, lines: list[Comparison]) -> None:
             label=line.change,
         )
     axes.set(yscale="log", ylim=(CLOSEST / 2, 10), xlabel="step")
+    axes.set_yticks([10.0**power for power in range(-7, 2, 2)])
+    axes.minorticks_off()
     axes.legend()

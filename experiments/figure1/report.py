@@ -316,6 +316,7 @@ def _points(
         color=colour,
         markersize=4.5,
         linestyle="",
+        label=fidelity,
     )
     if not isnan(law.b):
         ends = [Ps[0], Ps[-1]]

@@ -20,11 +20,9 @@ from repro.paper import figure
 from repro.report.compare import beside_paper, rows_of
 from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
-from repro.report.style import grid
+from repro.report.style import MARKERS, SOFT, grid, series_colour
 from repro.report.table import Table
 
-# One colour for each of the five sizes, from light to dark.
-_COLOURS = ("#F0C04A", "#56B4E9", "#D55E00", "#0072B2", "#222222")
 SHOWN = Shown(f"{NAME}_claims")
 SIZE = "size: largest minus smallest"
 TRANSFER = "transfer: gain in the low tier minus the high tier"
@@ -269,9 +267,17 @@ def gains(results: Results) -> Figure | None:
     place, quoting = places[-1], beside_paper(results, NAME)
     drawn, (panels,) = grid(1, 2 if quoting else 1, 3.4)
     ours = panels[0]
-    for size, colour in zip(place.sizes, _COLOURS, strict=False):
+    for number, size in enumerate(place.sizes):
         means = [_mean_gain(place, size, language) for language in place.languages]
-        ours.plot(range(1, len(means) + 1), means, "o-", color=colour, label=str(size))
+        ours.plot(
+            range(1, len(means) + 1),
+            means,
+            MARKERS["measured"],
+            linestyle="-",
+            color=series_colour(2 ** (1.5 * number)),
+            markersize=5,
+            label=str(size),
+        )
     ours.set(
         title="measured, toy languages",
         xlabel="language, by decreasing data",
@@ -279,13 +285,14 @@ def gains(results: Results) -> Figure | None:
     )
     _finish(ours)
     if quoting:
-        for size, colour in zip(PAPER_SIZES, _COLOURS, strict=True):
+        for number, size in enumerate(PAPER_SIZES):
             points = [p for p in figure("figure3") if p.series == f"T({size.L},{size.H},{size.A})"]
             panels[1].plot(
                 [p.x + 1 for p in points],
                 [p.y for p in points],
-                "D-",
-                color=colour,
+                MARKERS["quoted"],
+                linestyle="-",
+                color=series_colour(2 ** (1.5 * number)),
                 markersize=4,
                 label=str(size),
             )
@@ -301,7 +308,7 @@ def _mean_gain(place: Trained, size: Size, language: str) -> float:
 
 def _finish(axes: Axes) -> None:
     """A line at 0, and a legend above all points."""
-    axes.axhline(0, color="#888888", linewidth=0.9)
+    axes.axhline(0, color=SOFT, linewidth=0.9)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.4 * (high - low))
     axes.legend(loc="upper left", handlelength=1.2, ncols=2)

@@ -1,22 +1,22 @@
 """Each method at a glance, the schedules on one clock, and the loss of stale weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isnan
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from experiments.methods.recorded import Compared, compared, label_of, losses, method_of, staleness
 from experiments.methods.runs import CURVES, NAME, PIPELINES, SCHEDULES, SIMULATED_M, WORK, K
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
+from repro.report import gantt
 from repro.report.compare import rows_of
 from repro.report.ratio import NO_INTERVAL
-from repro.report.style import KIND_WORDS, KINDS, grid, k_colour
+from repro.report.style import FIDELITIES, MARKERS, THEORY, grid, series_colour
 
 _CUT = 1.1  # the clock is drawn for so many steps of GPipe
-_HEIGHT = 0.84  # of a row
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -25,8 +25,8 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
         "glance",
         at_a_glance(results),
         "Each method on the same Transformer and mini-batch: throughput over one device "
-        f"({NO_INTERVAL}), and the peak memory of the fullest device. The dotted lines are one "
-        "device.",
+        f"({NO_INTERVAL}), and the peak memory of the fullest device. In brackets: the number of "
+        "devices; dotted: one device.",
     )
     yield (
         "schedules",
@@ -45,7 +45,7 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 
 def at_a_glance(results: Results) -> Figure | None:
-    """Two bars a method: throughput over one device, and memory; of one place."""
+    """Two dots a method: throughput over one device, and memory; of one place."""
     lines = [
         line
         for line in compared(results, WORK[0])
@@ -54,31 +54,39 @@ def at_a_glance(results: Results) -> Figure | None:
     if not lines:
         return None
     lines = [line for line in lines if line.run.place == lines[0].run.place]
-    drawn, ((left, right),) = grid(1, 2, 0.7 + 0.3 * len(lines))
+    drawn, ((left, right),) = grid(1, 2, 0.6 + 0.24 * len(lines))
     places = range(len(lines))
-    _throughputs(left, results, lines)
+    dot: dict[str, Any] = {
+        "marker": MARKERS["measured"],
+        "color": FIDELITIES["measured"],
+        "linestyle": "",
+        "label": "measured",
+    }
+    _throughputs(left, results, lines, dot)
     peaks = [1024 * line.run.peak_gib_max for line in lines]
-    right.barh(places, peaks, color="#009E73", height=0.7)
-    right.axvline(_of_one_device(lines), linestyle=":", color="#222222", linewidth=1)
-    right.set(xlabel="peak memory of a device (MiB), measured", title="memory")
-    left.set_yticks(places, [f"{label_of(line.run)} ({line.run.spec.devices})" for line in lines])
-    right.set_yticks(places, [""] * len(lines))
+    right.plot(peaks, places, **dot)
+    right.axvline(_of_one_device(lines), linestyle=":", color=THEORY, linewidth=1)
+    right.set(xlabel="peak memory (MiB), measured", xlim=(0, None))
+    names = [f"{label_of(line.run)} ({line.run.spec.devices})" for line in lines]
     for axes in (left, right):
+        axes.set_yticks(places, names)
         axes.set_ylim(len(lines) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
+    right.tick_params(axis="y", labelleft=False)
     return drawn
 
 
-def _throughputs(axes: Axes, results: Results, lines: list[Compared]) -> None:
-    """Bars with the ends of their intervals; without them where there are few rounds."""
+def _throughputs(
+    axes: Axes, results: Results, lines: list[Compared], dot: Mapping[str, Any]
+) -> None:
+    """Dots with the ends of their intervals; without them where there are few rounds."""
     ratios = [line.ratio(results) for line in lines]
     down = [0.0 if isnan(ratio.low) else ratio.value - ratio.low for ratio in ratios]
     up = [0.0 if isnan(ratio.high) else ratio.high - ratio.value for ratio in ratios]
     values = [ratio.value for ratio in ratios]
-    axes.barh(range(len(lines)), values, xerr=[down, up], color="#0072B2", height=0.7)
-    axes.axvline(1, linestyle=":", color="#222222", linewidth=1)
-    axes.set(xlabel="throughput over one device, measured", title="throughput (devices)")
+    axes.errorbar(values, range(len(lines)), xerr=[down, up], elinewidth=1.1, **dot)
+    axes.axvline(1, linestyle=":", color=THEORY, linewidth=1)
+    axes.set(xlabel="throughput over one device, measured", xlim=(0, None))
 
 
 def _of_one_device(lines: list[Compared]) -> float:
@@ -97,45 +105,21 @@ def on_one_clock(results: Results) -> Figure | None:
     if "gpipe" not in names:
         return None
     end = _CUT * timelines["gpipe"].step_time
-    drawn, panels = grid(len(names), 1, 1.2)
+    drawn, panels = grid(len(names), 1, 1.1)
     for (axes,), name in zip(panels, names, strict=True):
         timeline = timelines[name]
-        _ranks(axes, timeline)
+        gantt.boxes(axes, timeline, 1e3, end, labelled=False)
+        axes.set_yticks([0, timeline.ranks - 1], ["0", str(timeline.ranks - 1)])
+        axes.set_ylabel("rank")
         title = f"{name}: {timeline.bubble_over_total:.1%} idle"
         if timeline.step_time > end:
             title += f"; it goes on to {1e3 * timeline.step_time:.0f} ms"
-        axes.set(xlim=(0, 1e3 * end), title=title)
+        axes.set_title(title)
     for (axes,) in panels[:-1]:
         axes.tick_params(axis="x", labelbottom=False)
     panels[-1][0].set_xlabel("time (ms), simulated")
-    kinds = {span.kind for timeline in timelines.values() for span in timeline.spans}
-    handles = [
-        Patch(facecolor=colour, label=KIND_WORDS[kind])
-        for kind, colour in KINDS.items()
-        if kind in kinds
-    ]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    gantt.legend(drawn, list(timelines.values()))
     return drawn
-
-
-def _ranks(axes: Axes, timeline: Timeline) -> None:
-    """A row for each rank, the first one the lowest; what is white between its boxes is idle."""
-    for rank in range(timeline.ranks):
-        for span in timeline.on(rank):
-            box = (1e3 * (span.start - timeline.start), 1e3 * span.seconds)
-            is_second = span.stage >= timeline.ranks
-            axes.broken_barh(
-                [box],
-                (rank - _HEIGHT / 2, _HEIGHT),
-                facecolor=KINDS[span.kind],
-                alpha=0.55 if is_second else 1.0,
-                edgecolor="white",
-                linewidth=0.3,
-            )
-    axes.set(ylim=(-0.5, timeline.ranks - 0.5), ylabel="rank")
-    axes.set_yticks([0, timeline.ranks - 1])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False)
 
 
 def loss_curves(results: Results) -> Figure | None:
@@ -148,11 +132,11 @@ def loss_curves(results: Results) -> Figure | None:
     for run in runs:
         examples = [run.N * step for step in range(len(losses(run)))]
         if method_of(run) == "gpipe":
-            label, colour = f"gpipe, K={run.K}: one update in {run.N} examples", "#222222"
+            label, colour = f"gpipe, K={run.K}: one update in {run.N} examples", THEORY
         else:
             label = f"pipedream, K={run.K}: one in {run.N // run.M}"
             label += f", staleness {max(staleness(run), default=0)}"
-            colour = k_colour(run.K)
+            colour = series_colour(run.K)
         axes.plot(examples, losses(run), color=colour, label=label)
     axes.set(xlabel="examples", ylabel="training loss, measured", ylim=(0, None))
     axes.legend(loc="upper right")

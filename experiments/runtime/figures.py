@@ -12,9 +12,18 @@ from experiments.runtime.optimum import optimal_shares, optimal_step, overhead
 from experiments.runtime.runs import KIB, MESSAGE_SIZE, MIB, NAME
 from repro.harness.results import Results, Run
 from repro.report.compare import matching, where
-from repro.report.style import MARKERS, PARTS, grid, ticks
+from repro.report.style import (
+    FIDELITIES,
+    MARKERS,
+    PART_NAMES,
+    PARTS,
+    THEORY,
+    grid,
+    part_look,
+    ticks,
+)
 
-_COLOURS = {"auto": "#8B5E00", "shm": "#56B4E9", "gloo": "#222222"}  # none of them a part's
+_STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
@@ -63,7 +72,9 @@ def _line(axes: Axes, runs: list[Run], label: str) -> None:
         [middle for middle, _, _ in spreads],
         [down, up],
         marker=MARKERS["emulated"],
-        color=_COLOURS[runs[0].spec.transport],
+        color=FIDELITIES["emulated"],
+        linestyle=_STYLES[runs[0].spec.transport],
+        markerfacecolor="white" if runs[0].spec.transport == "gloo" else None,
         label=label,
     )
 
@@ -72,17 +83,20 @@ def _parts(axes: Axes, runs: list[Run]) -> None:
     """A bar of the parts of each run's overhead; what is below 0 stands to the left."""
     right, left = [0.0] * len(runs), [0.0] * len(runs)
     excesses = [_excess_by_part(run) for run in runs]
-    for part, colour in PARTS.items():
+    for part in PARTS:
         values = [excess[part] for excess in excesses]
         starts = [right[n] if value >= 0 else left[n] for n, value in enumerate(values)]
-        axes.barh(range(len(runs)), values, left=starts, color=colour, label=part, height=0.72)
+        label = PART_NAMES.get(part, part)
+        axes.barh(
+            range(len(runs)), values, left=starts, label=label, height=0.72, **part_look(part)
+        )
         right = [end + max(value, 0) for end, value in zip(right, values, strict=True)]
         left = [end + min(value, 0) for end, value in zip(left, values, strict=True)]
     names = [f"{_size(message_bytes(run))}, {run.spec.transport}" for run in runs]
     axes.set_yticks(range(len(runs)), names)
     axes.set_ylim(len(runs) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.axvline(0, color="#222222", linewidth=0.8)
+    axes.axvline(0, color=THEORY, linewidth=0.8)
     axes.grid(axis="y", visible=False)
     axes.set(xlabel="overhead (%), emulated, mean over rounds", title="where it goes")
 

@@ -18,7 +18,7 @@ from repro.report.compare import where
 from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, plain, settings, spread
 from repro.report.ratio import NO_INTERVAL
-from repro.report.style import FIDELITIES, MARKERS, THEORY, in_pairs, model_name, ticks
+from repro.report.style import FIDELITIES, IDLE, MARKERS, THEORY, in_pairs, model_name, ticks
 from repro.report.table import Table
 
 GOAL = 7.0  # percent, with layers that were timed here
@@ -123,12 +123,12 @@ def figure(results: Results, rows: list[Run]) -> Figure | None:
 
 def _panel(axes: Axes, runs: list[Judged]) -> None:
     label = f"goal: within {GOAL:g} %"
-    axes.axhspan(-GOAL, GOAL, color="#DDDDDD", alpha=0.6, linewidth=0, label=label)
+    axes.axhspan(-GOAL, GOAL, color=IDLE, linewidth=0, label=label)
     axes.axhline(0, color=THEORY, linewidth=0.8)
     dots = [(at - _ASIDE, error) for at, run in enumerate(runs) for error in run.errors(run.way)]
-    grey = "#444444"
+    measured = FIDELITIES["measured"]
     axes.plot(
-        *zip(*dots, strict=True), "o", ms=4, mec="none", color=grey, alpha=0.35, label="a round"
+        *zip(*dots, strict=True), "o", ms=4, mec="none", color=measured, alpha=0.35, label="a round"
     )
     spreads = [run.error(run.way) for run in runs]
     # No interval where there are few rounds.
@@ -148,7 +148,9 @@ def _panel(axes: Axes, runs: list[Judged]) -> None:
         (at + _ASIDE, run.error("together")[0]) for at, run in enumerate(runs) if run.way == "mixed"
     ]
     if crosses:
-        axes.plot(*zip(*crosses, strict=True), "x", color=grey, label="layers timed together only")
+        axes.plot(
+            *zip(*crosses, strict=True), "x", color=measured, label="layers timed together only"
+        )
     ticks(axes, list(range(len(runs))), [str(judged.run.M) for judged in runs])
     axes.set_xlim(-0.6, len(runs) - 0.4)
     axes.grid(axis="x", visible=False)

@@ -1,10 +1,7 @@
-"""Figures of Table 1: memory of each stage by kind, activations against M, largest model against K.
+"""Figures of Table 1: memory of each stage by kind, and activations against M.
 
-A marker tells the fidelity; lines without markers are a law or a proportion.
+A marker tells the fidelity; lines without markers are a law.
 """
-
-from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,27 +9,30 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from experiments.table1.fits import MODELS, Fit, printed_fit, recorded_fits, unit
 from experiments.table1.laws import activation_points, axis, constants, law_bytes
-from experiments.table1.runs import ACCOUNTINGS, MEMORY, OPTIMIZER, M
+from experiments.table1.runs import MEMORY, M
 from repro.harness.results import Results, Run
 from repro.harness.schema import CutModel, Stage
 from repro.paper import table1
 from repro.paper.theory import MEMORY_LAWS
-from repro.report.style import MARKERS, QUOTED, grid, legend, m_colour, model_name, ticks
+from repro.report.style import (
+    IDLE,
+    KINDS,
+    MARKERS,
+    SOFT,
+    THEORY,
+    grid,
+    model_name,
+    ticks,
+)
+from repro.report.style import MEMORY as COLOURS
 
-KINDS = {
-    "parameters": "#0072B2",
-    "gradients": "#56B4E9",
-    "optimizer": "#CFCFCF",
-    "boundary": "#F0C04A",
-    "activations": "#D55E00",
-    "messages": "#CC79A7",
-    "buffers": "#009E73",
-}
 _KIND_NAMES = {
     "boundary": "boundary inputs kept",
     "activations": "inside the micro-batch being differentiated",
+    "messages": "messages and buffers",
+    "buffers": "",  # both are hardly to be seen
 }
-_RULES = {"always": ("recomputed", "#D55E00"), "never": ("all kept", "#0072B2")}
+_RULES = {"always": ("recomputed", KINDS["R"]), "never": ("all kept", KINDS["F"])}
 _HIGHEST = 2  # times the memory: higher bars are cut off, with their number
 _LINES = ("--", ":", "-.")
 
@@ -84,33 +84,36 @@ def _stacked(axes: Axes, model: str, fits: list[Fit]) -> None:
             fontsize=8,
         )
         for label, stage in stages:
-            _stack(axes, x, stage, model, named=not places)
+            _stack(axes, x, stage, fit, named=not places)
             places.append(x)
             labels.append(label if len(stages) > 1 else "")
             x += 1
         x += 0.8
     ticks(axes, places, labels)
     axes.set_ylim(0, _HIGHEST * memory)
-    axes.axhline(memory, color="#222222", linewidth=1, linestyle="--")
+    axes.axhline(memory, color=THEORY, linewidth=1, linestyle="--")
     axes.text(x - 0.6, memory, f"{memory:g} {name}", fontsize=8, ha="right", va="bottom")
     title = f"{model_name(model)}, the paper's sizes; N={fits[0].spec.N}, M={M}; stages below"
     axes.set(title=title, ylabel=f"{name} at the stage's peak, counted")
     axes.grid(axis="x", visible=False)
 
 
-def _stack(axes: Axes, x: float, stage: Stage, model: str, *, named: bool) -> None:
+def _stack(axes: Axes, x: float, stage: Stage, fit: Fit, *, named: bool) -> None:
     """One bar; `named` if its kinds make the legend."""
-    name, factor = unit(model)
+    name, factor = unit(fit.model)
     bottom = 0.0
-    for kind, colour in KINDS.items():
+    for kind, colour in COLOURS.items():
         height = stage.bytes_of(kind) / factor
-        label = _KIND_NAMES.get(kind, kind) if named else ""
-        axes.bar(x, height, 0.85, bottom, color=colour, label=label)
+        if not height and not named:
+            continue
+        label = _KIND_NAMES.get(kind, kind) if named else f"_{fit.column}, {kind}"
+        edge = SOFT if colour == IDLE else "none"
+        axes.bar(x, height, 0.85, bottom, color=colour, edgecolor=edge, linewidth=0.3, label=label)
         bottom += height
-    top = _HIGHEST * MEMORY[model] / factor
+    top = _HIGHEST * MEMORY[fit.model] / factor
     if bottom > top:
         text = f"{bottom:.0f}\n{name}"
-        axes.text(x, 0.98 * top, text, fontsize=8, ha="center", va="top", color="w")
+        axes.text(x, 0.98 * top, text, fontsize=8, ha="center", va="top")
 
 
 def laws(results: Results, _rows: list[Run]) -> Figure | None:
@@ -123,7 +126,6 @@ def laws(results: Results, _rows: list[Run]) -> Figure | None:
     figure, axes = grid(1, len(models), 3.6)
     for panel, model in zip(axes[0], models, strict=True):
         _law_panel(panel, results, model)
-    legend(figure, ["counted"])
     return figure
 
 
@@ -154,96 +156,6 @@ def _law_panel(axes: Axes, results: Results, model: str) -> None:
     axes.legend(fontsize=7.5)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Parameters of the largest model by K.
-
-    Attributes:
-        fidelity: of the numbers, or "quoted".
-        label: in the legend.
-        M: None for the quoted curve.
-        hollow: whether its markers are, which tells one slot from two.
-        small: whether the models are scaled down.
-        parameters: by K.
-    """
-
-    fidelity: str
-    label: str
-    M: int | None = None
-    hollow: bool = False
-    small: bool = False
-    parameters: dict[int, float] = field(default_factory=dict)
-
-
-def largest(results: Results, _rows: list[Run]) -> Figure | None:
-    """Parameters of the largest model against K, and over those of one stage."""
-    curves = {model: _curves(results, model) for model in MODELS}
-    models = [model for model in MODELS if curves[model]]
-    if not models:
-        return None
-    figure, axes = grid(len(models), 2, 3.2)
-    for (left, right), model in zip(axes, models, strict=True):
-        large = [curve for curve in curves[model] if not curve.small]
-        for curve in large:
-            _plot(left, curve, 1e9)
-        for curve in curves[model]:
-            _plot(right, curve, curve.parameters[1])
-        for panel, shown in ((left, large), (right, curves[model])):
-            Ks = sorted({K for curve in shown for K in curve.parameters})
-            panel.set(xscale="log", xlabel="K accelerators")
-            _plain_log(panel)
-            ticks(panel, Ks)
-        left.set(title=model_name(model), ylabel="parameters of the largest model (billion)")
-        right.set(title="the same, over Pipeline-1's", ylabel="times Pipeline-1's")
-        ends = [Ks[0], Ks[-1]]
-        right.plot(ends, ends, ":", color="#444444", linewidth=1.1)
-        right.legend(fontsize=7.5)
-    fidelities = {curve.fidelity for model in models for curve in curves[model]}
-    legend(figure, fidelities, ("in proportion to K", ":"))
-    return figure
-
-
-def _curves(results: Results, model: str) -> list[Curve]:
-    """The curves of Pipelines that have K=1; the quoted one last."""
-    curves: dict[str, Curve] = {}
-    for fit in recorded_fits(results, model=model):
-        spec = fit.spec
-        small = spec.memory != MEMORY[model]
-        if fit.fixed_size or fit.naive or not fit.largest:
-            continue
-        # 16 GB read as decimal, and other attention, stand in a table of their own.
-        if spec.fidelity == "counted" and (small or spec.model_args):
-            continue
-        slots = "small" if small else ACCOUNTINGS[spec.optimizer]
-        label = f"{spec.fidelity}, {slots}, M={spec.M}"
-        hollow = not small and spec.optimizer != OPTIMIZER
-        curve = Curve(spec.fidelity, label, spec.M, hollow, small)
-        curve = curves.setdefault(label, curve)
-        curve.parameters[fit.spec.K] = fit.largest.parameters
-    if curves:
-        quoted = Curve("quoted", "quoted")
-        for size in table1():
-            if size.model == model and size.name != "Naive-1":
-                quoted.parameters[size.accelerators] = float(size.parameters)
-        curves["quoted"] = quoted
-    return [curve for curve in curves.values() if 1 in curve.parameters]
-
-
-def _plot(axes: Axes, curve: Curve, over: float) -> None:
-    colour = QUOTED if curve.M is None else m_colour(curve.M)
-    look: dict[str, Any] = {"markerfacecolor": "white"} if curve.hollow else {}
-    axes.plot(
-        list(curve.parameters),
-        [parameters / over for parameters in curve.parameters.values()],
-        MARKERS[curve.fidelity],
-        linestyle="-",
-        linewidth=0.8,
-        label=curve.label,
-        color=colour,
-        **look,
-    )
-
-
 def _plain_log(axes: Axes) -> None:
     """A logarithmic y axis with plain numbers, between powers of ten too where few are in sight."""
     axes.set_yscale("log")
@@ -254,11 +166,14 @@ def _plain_log(axes: Axes) -> None:
 
 
 FIGURES = {
-    "kinds": (kinds, "What fills each stage when it is fullest: the paper's sizes, counted."),
+    "kinds": (
+        kinds,
+        "What fills each stage when it is fullest: the paper's sizes, counted, a bar for each "
+        "stage. The dashed line is the memory of one accelerator.",
+    ),
     "laws": (
         laws,
-        "Peak activations of the fullest stage against M, counted, and the laws with the "
+        "Peak activations of the fullest stage against M, counted. Lines are the laws with the "
         "constants that fit best.",
     ),
-    "largest": (largest, "The largest model that fits, against K; right: over that of one stage."),
 }

@@ -190,7 +190,7 @@ def _panel(
     """A place for each quotient."""
     for x, line in enumerate(lines):
         axes.hlines(line.ideal, x - 0.35, x + 0.35, color=THEORY, lw=1.2)
-        axes.plot(x - 0.12, line.quoted, MARKERS["quoted"], color=QUOTED)
+        axes.plot(x - 0.12, line.quoted, MARKERS["quoted"], color=QUOTED, label="quoted")
         simulated = line.simulated(cells, HEADLINES[line.model])
         low, high = bar.ends(simulated) if bar else (simulated, simulated)
         axes.errorbar(
@@ -200,6 +200,7 @@ def _panel(
             fmt=MARKERS["simulated"],
             color=FIDELITIES["simulated"],
             capsize=2,
+            label="simulated",
         )
     ticks(axes, list(range(len(lines))), [f"K={line.K}\nM={line.M}" for line in lines])
     axes.set_ylim(bottom=0.9)

@@ -29,6 +29,7 @@ from repro.report.compare import rows_of
 from repro.report.ratio import Ratio, over_k2m1
 from repro.report.style import (
     FIDELITIES,
+    IDLE,
     MARKERS,
     QUOTED,
     THEORY,
@@ -165,26 +166,29 @@ def _bars(axes: Axes, model: str, cells: dict[Place, Evidence]) -> None:
     label: dict[str, Any] = {"fontsize": 6.5, "padding": 1}
     xs = range(len(cells))
     values = [quoted(model, *place) for place in cells]
-    drawn = axes.bar([x + _OFFSETS["quoted"] for x in xs], values, _WIDTH, color=QUOTED)
+    drawn = axes.bar(
+        [x + _OFFSETS["quoted"] for x in xs], values, _WIDTH, color=QUOTED, label="quoted"
+    )
     axes.bar_label(drawn, [f"{value:g}" for value in values], **label)
     for x, (place, cell) in enumerate(cells.items()):
         if cell.fidelity:
-            colour = FIDELITIES[cell.fidelity]
-            hatch = "" if cell.fits else _HATCH
-            axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, color=colour, hatch=hatch)
+            ours: dict[str, Any] = {
+                "color": FIDELITIES[cell.fidelity],
+                "hatch": "" if cell.fits else _HATCH,
+                "label": cell.fidelity,
+            }
+            if not isnan(cell.low):
+                ours["yerr"] = [[cell.ratio - cell.low], [cell.high - cell.ratio]]
+                ours["error_kw"] = {"ecolor": THEORY, "capsize": 2}
+            axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, **ours)
             top = cell.ratio if isnan(cell.high) else cell.high
             above_bar(axes, x + _OFFSETS["ours"], top, f"{cell.ratio:.2f}", 6.5)
-            if not isnan(cell.low):
-                ends = [[cell.ratio - cell.low], [cell.high - cell.ratio]]
-                axes.errorbar(
-                    x + _OFFSETS["ours"], cell.ratio, ends, fmt="none", ecolor="#222222", capsize=2
-                )
         ideal = theory.speedup_over_k2m1(*place, "early")
         look: dict[str, Any] = {"facecolor": "none", "edgecolor": THEORY, "linewidth": 0.9}
-        bar = axes.bar(x + _OFFSETS["ideal"], ideal, _WIDTH, **look)
+        bar = axes.bar(x + _OFFSETS["ideal"], ideal, _WIDTH, label="ideal", **look)
         axes.bar_label(bar, [f"{ideal:.2f}"], **label)
     for x in xs[1:]:
-        axes.axvline(x - 0.5, color="#DDDDDD", linewidth=0.7, zorder=0)
+        axes.axvline(x - 0.5, color=IDLE, linewidth=0.8, zorder=0)
     axes.set_xlim(-0.5, len(cells) - 0.5)
     ticks(axes, list(xs), [f"K={K}\nM={M}" for K, M in cells])
     axes.set(ylabel="throughput over K=2, M=1")
@@ -205,6 +209,7 @@ def _dots(axes: Axes, model: str, cells: dict[Place, tuple[str, Ratio]]) -> None
             ms=4.5,
             color=FIDELITIES["measured"],
             capsize=2,
+            label="measured",
         )
 
 

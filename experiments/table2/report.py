@@ -43,12 +43,6 @@ from repro.report.ratio import (
 from repro.report.style import model_name
 from repro.report.table import EMPTY, NOT_RUN, Table, number
 
-# Of three fidelities those that a generic figure would be too long with.
-HIDDEN = {
-    "memory": ("emulated", "simulated"),
-    "breakdown": ("emulated",),
-    "timelines": ("simulated",),
-}
 _OVER_KEPT = "simulated, over K=1 without recompute"
 SHOWN = Shown(
     "table2_predictions",
@@ -87,12 +81,12 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Table 2 as bars and divided by other cells; the generic figures of its controlled runs."""
+    """Table 2 as bars and divided by other cells, and Figure 2."""
     if beside_paper(results, NAME):
         yield "bars", bars(results, rows), bars_caption(results)
         cells = predictions.predictions(results)
         yield "divisions", divisions.figure(cells, error_bar(results)), divisions.CAPTION
-    yield from generic.figures(results, fixed(rows), HIDDEN)
+    yield from generic.figure2(results, fixed(rows))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isnan
 
 from matplotlib.figure import Figure
 
@@ -17,7 +16,6 @@ from repro.paper import BatchSize, table5
 from repro.report.compare import beside_paper, matching, rows_of, where
 from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, amount, declared, estimate, place_column, plain, spread
-from repro.report.style import FIDELITIES, MARKERS, grid, legend, ticks
 from repro.report.table import Table
 
 # Metric -> its name in the table, and whether a larger one is better.
@@ -196,49 +194,6 @@ def gains(results: Results) -> Table:
     return declared(f"{NAME}_gains", title, note, lines, columns, NAME)
 
 
-def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """The one that there is, with its caption."""
-    caption = (
-        "BLEU and NLL against the batch size, each minus its value at the smallest batch. Bars are "
-        "95 % intervals over seeds; the paper's batches have 260K, 1M and 4M tokens."
-    )
-    yield "differences", differences(results), caption
-
-
-def differences(results: Results) -> Figure | None:
-    """One panel for each metric; of several places the last one is drawn."""
-    lines = lines_of(results)
-    lines = [line for line in lines if line.where == lines[-1].where]
-    if len(lines) < 2:
-        return None
-    quoting = beside_paper(results, NAME)
-    figure, (panels,) = grid(1, len(METRICS), 3.0)
-    ratios = [line.N / lines[0].N for line in lines]
-    for axes, (name, (title, _)) in zip(panels, METRICS.items(), strict=True):
-        spreads = [mean_interval(line.differences(name)) for line in lines]
-        down = [0.0 if isnan(low) else mean - low for mean, low, _ in spreads]
-        up = [0.0 if isnan(high) else high - mean for mean, _, high in spreads]
-        axes.axhline(0, color="#888888", linewidth=0.9)
-        axes.errorbar(
-            ratios,
-            [mean for mean, _, _ in spreads],
-            [down, up],
-            marker=MARKERS["measured"],
-            color=FIDELITIES["measured"],
-        )
-        if quoting:
-            printed = sorted(table5(), key=lambda size: size.batch_tokens)
-            axes.plot(
-                [size.batch_tokens / printed[0].batch_tokens for size in printed],
-                [getattr(size, name) - getattr(printed[0], name) for size in printed],
-                linestyle="--",
-                marker=MARKERS["quoted"],
-                color=FIDELITIES["quoted"],
-            )
-        axes.set_xscale("log", base=2)
-        ticks(axes, ratios)
-        axes.set(
-            xlabel="batch over the smallest batch", ylabel=f"{title} minus the smallest batch's"
-        )
-    legend(figure, ["quoted", "measured"] if quoting else ["measured"], coloured=True)
-    return figure
+def figures(_results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
+    """None: three batches are few numbers, and the table has them beside the paper's."""
+    return iter(())

@@ -1,16 +1,20 @@
-"""Bars: peak memory of each stage, and where a step's time goes beside the paper's pie."""
+"""Bars: peak memory of each stage, and the parts of a step."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from repro.gpipe.schedule.breakdown import breakdown as split
-from repro.gpipe.schedule.kinds import SCHEDULES
 from repro.harness.results import Results, Run
-from repro.paper import breakdown as paper_breakdown
-from repro.report.compare import beside_paper, fidelities, matching, settings
-from repro.report.style import PART_NAMES, PARTS, grid, k_colour, ticks
-
-_LOWEST = 1.6  # inches of all panels of bars together
+from repro.report.compare import fidelities, matching, settings
+from repro.report.style import (
+    INK,
+    PART_NAMES,
+    PARTS,
+    grid,
+    is_dark,
+    part_look,
+    series_colour,
+    ticks,
+)
 
 
 def memory(results: Results, rows: list[Run]) -> Figure | None:
@@ -36,7 +40,7 @@ def _memory_panel(axes: Axes, runs: list[Run]) -> None:
         peaks = [scale * peak for peak in run.peak_gib_per_stage]
         width = min(0.3, 0.8 / len(peaks))
         places = [at + (j - (len(peaks) - 1) / 2) * width for j in range(len(peaks))]
-        bars = axes.bar(places, peaks, width * 0.92, color=k_colour(run.K))
+        bars = axes.bar(places, peaks, width * 0.92, color=series_colour(run.K))
         axes.bar_label(bars, _stage_names(len(peaks)), fontsize=7.5, padding=1)
     ticks(axes, list(range(len(runs))), [f"K={run.K}\nM={run.M}" for run in runs])
     axes.margins(y=0.09)
@@ -53,48 +57,6 @@ def _stage_names(K: int) -> list[str]:
     return ["s0", *[""] * (K - 2), f"s{K - 1}"]
 
 
-def breakdown(results: Results, rows: list[Run]) -> Figure | None:
-    """Parts of K x step time of each traced step, a panel a setting; Table 2's under the pie."""
-    panels = []
-    for setting in settings(results, [run for run in rows if run.K > 1]):
-        bars = []
-        for run in sorted(setting.rows, key=lambda run: (run.K, run.M)):
-            shares = shares_of(results, run)
-            if shares is not None:
-                percents = {part: 100 * share for part, share in drawable(shares).items()}
-                bars.append((f"K={run.K}, M={run.M}, {run.fidelity}", percents))
-        if bars:
-            panels.append((setting.wide, bars))
-    if not panels:
-        return None
-    if any(run.experiment == "table2" for run in rows) and beside_paper(results, "table2"):
-        pie = {slice_.part: slice_.percent for slice_ in paper_breakdown()}
-        title = "NeurIPS 2019, Table 4: share of the step"
-        panels.insert(0, (title, [("quoted: K=2, M not printed", pie)]))
-    heights = [0.5 + 0.27 * len(bars) + 0.2 * title.count("\n") for title, bars in panels]
-    # The legend and the axis label need their room beneath few bars too.
-    heights[0] = max(heights[0], _LOWEST - sum(heights[1:]))
-    figure, axes = grid(len(panels), 1, heights)
-    for (panel,), (title, bars) in zip(axes, panels, strict=True):
-        stack(panel, bars)
-        panel.set_title(title)
-    axes[-1][0].set_xlabel("share of K x step time (%)")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(PARTS))
-    return figure
-
-
-def shares_of(results: Results, run: Run) -> dict[str, float] | None:
-    """Parts of a run's traced step; what it waits is split by replaying its own schedule."""
-    timeline = results.timeline(run)
-    if timeline is None:
-        return None
-    schedule = None
-    if run.schedule in SCHEDULES:
-        schedule = run.spec.make_schedule()
-    return split(timeline, schedule)
-
-
 def drawable(parts: dict[str, float]) -> dict[str, float]:
     """The same shares with none below 0: what an unequal cut shortens is taken off the bubble."""
     positive = {part: max(0.0, share) for part, share in parts.items()}
@@ -109,10 +71,14 @@ def stack(axes: Axes, bars: list[tuple[str, dict[str, float]]]) -> None:
         shares = [parts.get(part, 0.0) for _, parts in bars]
         label = PART_NAMES.get(part, part)
         places = range(len(bars))
-        drawn = axes.barh(places, shares, left=left, color=colour, label=label, height=0.72)
+        drawn = axes.barh(places, shares, left=left, label=label, height=0.72, **part_look(part))
         # A narrow part has no room for its number.
         numbers = [f"{share:.0f}" if share >= 4 else "" for share in shares]
-        axes.bar_label(drawn, numbers, label_type="center", fontsize=8)
+        ink = INK[is_dark(colour)]
+        texts = axes.bar_label(drawn, numbers, label_type="center", fontsize=8.5, color=ink)
+        if part_look(part)["hatch"]:
+            for text in texts:
+                text.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1})
         left = [before + share for before, share in zip(left, shares, strict=True)]
     axes.set_yticks(range(len(bars)), [name for name, _ in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)

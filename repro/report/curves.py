@@ -1,45 +1,27 @@
-"""Curves: speedup against K and M, Table 2's cells, bubble fraction; each over its ideal.
+"""Curves: speedup against K and M, and the bubble against M; each over its ideal.
 
-A line without markers is theory; a marker tells the fidelity; K has one colour and M another, and
-where neither has one a colour tells the fidelity.
+A line without markers is theory; a marker tells the fidelity, and a colour tells K or M.
 """
 
-from collections.abc import Callable
 from math import isnan
-from typing import Any, Literal
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from repro.harness.results import Results, Run
-from repro.paper import table2 as paper_table2
 from repro.paper import theory
-from repro.report.compare import Setting, beside_paper, fidelities, matching, settings
+from repro.report.compare import Setting, fidelities, matching, settings
 from repro.report.ratio import (
     ITSELF,
     Ratio,
     ideal,
     ideal_over_k1,
-    ideal_over_k2m1,
     over_k1,
-    over_k2m1,
 )
-from repro.report.style import (
-    FIDELITIES,
-    MARKERS,
-    QUOTED,
-    THEORY,
-    grid,
-    in_pairs,
-    k_colour,
-    legend,
-    m_colour,
-    ticks,
-)
+from repro.report.style import MARKERS, grid, in_pairs, legend, series_colour, ticks
 
-# Sideways shift of a fidelity's points in a cell, and its factor on a logarithmic axis, so that
-# none covers another.
-_SHIFT = {"measured": 0.0, "emulated": 0.07, "simulated": 0.2}
+# By which a fidelity's points are shifted on a logarithmic axis, so that none covers another.
 _FACTOR = {"measured": 1.0, "emulated": 0.94, "simulated": 1.06}
 Point = tuple[Run, Ratio]
 Axis = Literal["K", "M"]
@@ -57,8 +39,8 @@ def speedup(results: Results, rows: list[Run]) -> Figure | None:
         return None
     figure, axes = grid(len(panels), 2, 3.4)
     for (left, right), (setting, points) in zip(axes, panels, strict=True):
-        _against(left, points, setting, "K", m_colour)
-        _against(right, points, setting, "M", k_colour)
+        _against(left, points, setting, "K")
+        _against(right, points, setting, "M")
         left.set(title=setting.narrow, xlabel="K stages", ylabel="speedup over K=1, same M")
         right.set(title="the same, against M", xlabel="M micro-batches")
         right.set_xscale("log", base=2)
@@ -69,21 +51,19 @@ def speedup(results: Results, rows: list[Run]) -> Figure | None:
     return figure
 
 
-def _against(
-    axes: Axes, points: list[Point], setting: Setting, x: Axis, colour: Callable[[int], Any]
-) -> None:
+def _against(axes: Axes, points: list[Point], setting: Setting, x: Axis) -> None:
     """Our points over `x`, a line for each value of the other letter, and both ideals."""
     line: Axis = "M" if x == "K" else "K"
     xs = _values(points, x)
     for value in _values(points, line):
         if line == "K" and value == 1:
-            axes.axhline(1, color=k_colour(1), linewidth=1, label="K=1")
+            axes.axhline(1, color=series_colour(1), linewidth=1, label="K=1")
             continue
         places = [(at, value) if x == "K" else (value, at) for at in xs]
         plain = [theory.speedup_over_k1(K, M, "plain") for K, M in places]
         perfect = [ideal_over_k1(K, M, *setting.plan) for K, M in places]
-        axes.plot(xs, plain, "--", color=colour(value), linewidth=1.1)
-        axes.plot(xs, perfect, ":", color=colour(value), linewidth=1.3)
+        axes.plot(xs, plain, "--", color=series_colour(value), linewidth=1.1)
+        axes.plot(xs, perfect, ":", color=series_colour(value), linewidth=1.3)
         on_line = [(run, ratio) for run, ratio in points if getattr(run, line) == value]
         on_line.sort(key=lambda point: getattr(point[0], x))
         for fidelity in fidelities(run for run, _ in points):
@@ -94,7 +74,7 @@ def _against(
                 [ratio.value for _, ratio in drawn],
                 _errors(drawn),
                 marker=MARKERS[fidelity],
-                color=colour(value),
+                color=series_colour(value),
                 label=name if fidelity == "measured" else f"{name}, {fidelity}",
             )
     axes.legend(loc="upper left", handlelength=1.2)
@@ -114,47 +94,6 @@ def _errors(points: list[Point]) -> list[list[float]] | None:
     if all(isnan(ratio.low) or ratio.baseline == ITSELF for _, ratio in points):
         return None
     return [down, up]
-
-
-def cells(results: Results, rows: list[Run]) -> Figure | None:
-    """Table 2 as dots: quoted, ours and ideal of every (K, M), over K=2, M=1; a panel a model."""
-    every = settings(results, [run for run in rows if run.experiment == "table2" and run.K > 1])
-    if not every:
-        return None
-    quoting = beside_paper(results, "table2")
-    figure, axes = grid(len(every), 1, 2.9)
-    for (panel,), setting in zip(axes, every, strict=True):
-        _cells_panel(panel, results, setting, quoting)
-    present = fidelities(rows)
-    if quoting:
-        present.insert(0, "quoted")
-    legend(figure, present, ("ideal", "-"), coloured=True)
-    return figure
-
-
-def _cells_panel(axes: Axes, results: Results, setting: Setting, quoting: bool) -> None:
-    printed = paper_table2() if quoting else []
-    quoted = {(cell.K, cell.M): cell.value for cell in printed if cell.model == setting.model}
-    places = sorted({*quoted, *((run.K, run.M) for run in setting.rows)})
-    at = {place: float(index) for index, place in enumerate(places)}
-    for (K, M), x in at.items():
-        perfect = ideal_over_k2m1(K, M, *setting.plan)
-        axes.hlines(perfect, x - 0.32, x + 0.32, color=THEORY, linewidth=1.3)
-    xs = [at[place] - 0.14 for place in quoted]
-    axes.plot(xs, list(quoted.values()), MARKERS["quoted"], color=QUOTED)
-    for run in setting.rows:
-        ratio = over_k2m1(results, run)
-        if not isnan(ratio.value):
-            axes.errorbar(
-                at[run.K, run.M] + _SHIFT[run.fidelity],
-                ratio.value,
-                _errors([(run, ratio)]),
-                marker=MARKERS[run.fidelity],
-                color=FIDELITIES[run.fidelity],
-            )
-    ticks(axes, list(at.values()), [f"K={K}\nM={M}" for K, M in places])
-    axes.set(title=setting.wide, ylabel="throughput over K=2, M=1")
-    axes.set_ylim(bottom=0)
 
 
 def bubble(results: Results, rows: list[Run]) -> Figure | None:
@@ -177,7 +116,7 @@ def _bubble_panel(axes: Axes, setting: Setting) -> None:
     # The schedules of many micro-batches take long to replay, so only every fourth of these.
     dense = [M for M in range(Ms[0], last + 1) if M <= 16 or M % 4 == 0 or last == M]
     for K in sorted({run.K for run in setting.rows}):
-        colour = k_colour(K)
+        colour = series_colour(K)
         plain = [100 * theory.bubble_over_total(K, M) for M in dense]
         axes.plot(dense, plain, "--", color=colour, linewidth=1.1)
         perfect = [(M, ideal(K, M, *setting.plan)) for M in dense]

@@ -1,63 +1,45 @@
 """Which figures the results allow, drawn to png and svg: curves, bars and recorded timelines."""
 
 import json
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
-from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run
-from repro.harness.spec import slug
 from repro.report import bars, curves, gantt
-from repro.report.compare import (
-    Setting,
-    fidelities,
-    matching,
-    rows_of,
-    settings,
-    suffix,
-    without_tiny,
-)
+from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
-from repro.report.ratio import NO_INTERVAL, ideal
-from repro.report.style import model_name, save, styled
+from repro.report.drawn import Number, numbers
+from repro.report.ratio import NO_INTERVAL
+from repro.report.style import MARKERS, model_name, save, styled
+from repro.report.table import csv_text
 
 Make = Callable[[Results, list[Run]], Figure | None]
+NUMBERS = "figures.csv"  # the numbers of all figures
 Picture = tuple[str, Figure | None, str]  # name, figure, caption
-_NO_FIDELITIES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 _IDEAL = "the ideal with equal stages, F:R:B = 1:1:2 and free messages"
+MOST = 4  # settings in a generic figure: those with the most runs
+_OF_MORE = f"Of more than {MOST} settings those with the most runs are drawn."
 PICTURES: dict[str, tuple[Make, str]] = {
-    "cells": (
-        curves.cells,
-        f"Table 2 as points: throughput over K=2, M=1 ({NO_INTERVAL}). Lines: {_IDEAL}.",
-    ),
     "speedup": (
         curves.speedup,
         "Speedup over K=1 at the same M, N and re-materialization, against K and against M "
-        f"({NO_INTERVAL}). Dotted: {_IDEAL}; dashed: the paper's K M/(M+K-1).",
+        f"({NO_INTERVAL}); dotted is {_IDEAL}, dashed the paper's K M/(M+K-1). {_OF_MORE}",
     ),
     "bubble": (
         curves.bubble,
-        "Idle/total against M; emulated and simulated points are shifted sideways. "
-        f"Dashed: the paper's (K-1)/(M+K-1); dotted: {_IDEAL}.",
+        "Idle/total against M, where emulated and simulated points are shifted sideways; dashed is "
+        f"the paper's (K-1)/(M+K-1), dotted {_IDEAL}. {_OF_MORE}",
     ),
     "memory": (
         bars.memory,
-        "Peak memory of each stage, read in a step of its own; that of simulated runs is counted.",
-    ),
-    "breakdown": (
-        bars.breakdown,
-        "Where the time of a step goes. Where an unequal cut shortens the wait, the imbalance is "
-        "negative and is taken off the bubble.",
+        "Peak memory of each stage, read in a step of its own; that of simulated runs is counted. "
+        f"{_OF_MORE}",
     ),
 }
 """Of the generic figures: how each is drawn, and its caption."""
-TRACED = "One traced step, the one of median length, on the clock that the stages share."
-SIMULATED = "One simulated step, on a virtual clock."
 
 
 @dataclass(frozen=True)
@@ -76,10 +58,14 @@ class Drawn:
 
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
-    """Draw every figure that these results allow into a directory; none without finished runs."""
+    """Draw every figure that these results allow into a directory; none without finished runs.
+
+    Their numbers are written into one csv file.
+    """
     results = without_tiny(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
+    rows: list[Number] = []
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
@@ -87,72 +73,59 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
             for name, figure, caption in make(results, runs):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
+                    rows += numbers(figure, stem.name)
                     save(figure, stem)
                     drawn.append(Drawn(stem, experiment, caption))
+    if drawn:
+        columns = zip(*rows, strict=True) if rows else [()] * len(Number._fields)
+        text = csv_text(dict(zip(Number._fields, map(list, columns), strict=True)))
+        (directory / NUMBERS).write_text(text, encoding="utf-8")
     return drawn
 
 
-def figures(
-    results: Results, rows: list[Run], hidden: Mapping[str, tuple[str, ...]] = _NO_FIDELITIES
-) -> Iterator[Picture]:
-    """The generic figures of an experiment: name, figure and caption of each.
-
-    Args:
-        results: that the runs are of.
-        rows: the runs that are drawn.
-        hidden: name of a figure -> the fidelities that it leaves out.
-    """
+def figures(results: Results, rows: list[Run]) -> Iterator[Picture]:
+    """The generic figures of an experiment: name, figure and caption of each."""
     # Where other libraries took part, only our own steps are traced.
     if any(run.library != "repro" for run in rows):
         return
-
-    def shown(name: str) -> list[Run]:
-        return [run for run in rows if run.fidelity not in hidden.get(name, ())]
-
+    every = sorted(settings(results, rows), key=lambda setting: -len(setting.rows))
+    drawn = {id(run) for setting in every[:MOST] for run in setting.rows}
+    kept = [run for run in rows if id(run) in drawn]
     for name, (make, caption) in PICTURES.items():
-        yield name, make(results, shown(name)), caption
-    yield from timelines(results, shown("timelines"))
+        yield name, make(results, kept), caption
+    yield from figure2(results, rows)
 
 
-def timelines(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure, str]]:
-    """Figure 2(b) and 2(c) of every setting and fidelity, at the largest K that was traced.
+def figure2(results: Results, rows: list[Run]) -> Iterator[Picture]:
+    """Figure 2(b) above 2(c): a step with M=1 and one with several micro-batches, on one clock.
 
-    2(b) has M=1, and 2(c) M=4 or the M that is nearest to it.
+    Of all pairs with equal settings and fidelity the one that is nearest to the paper's K=4, M=4.
     """
-    every = settings(results, rows)
-    for setting in every:
-        for fidelity in fidelities(setting.rows):
-            runs = [run for run in matching(setting.rows, fidelity=fidelity) if run.K > 1]
-            runs.sort(key=lambda run: (-run.K, abs(run.M - 4)))
-            panels = {
-                "b": [run for run in runs if run.M == 1],
-                "c": [run for run in runs if run.M > 1],
-            }
-            stem = _stem(setting, fidelity, every)
-            caption = SIMULATED if fidelity == "simulated" else TRACED
-            for letter, candidates in panels.items():
-                traced = ((run, results.timeline(run)) for run in candidates)
-                for run, timeline in traced:
-                    if timeline is not None:
-                        figure = _timeline(run, timeline, letter, setting)
-                        yield f"figure2{letter}_{stem}", figure, caption
-                        break
-
-
-def _stem(setting: Setting, fidelity: str, every: list[Setting]) -> str:
-    """`transformer_emulated`, with what is special to a setting where a model has several."""
-    alike = [
-        other
-        for other in every
-        if other.model == setting.model and matching(other.rows, fidelity=fidelity)
+    pairs = [
+        (one, several)
+        for setting in settings(results, rows)
+        for one in matching(setting.rows, M=1)
+        for several in matching(setting.rows, K=one.K, fidelity=one.fidelity)
+        if one.K > 1 and several.M > 1
     ]
-    parts = [setting.model]
-    if len(alike) > 1:
-        others = [other for other in alike if other is not setting]
-        usual = {part for other in others for part in other.details.split(", ")}
-        special = [part for part in setting.details.split(", ") if part not in usual]
-        parts += special or [str(alike.index(setting) + 1)]
-    return slug(" ".join(parts)) + suffix(fidelity)
+    real = list(MARKERS)
+    pairs.sort(key=lambda p: (abs(p[0].K - 4), abs(p[1].M - 4), real.index(p[0].fidelity)))
+    for pair in pairs:
+        steps = [
+            (f"M={run.M}, as Figure 2({letter})", results.timeline(run))
+            for letter, run in zip("bc", pair, strict=True)
+        ]
+        traced = [(title, step) for title, step in steps if step is not None]
+        if len(traced) == len(pair):
+            run = pair[0]
+            headline = f"{model_name(run.model)}, {run.fidelity}: K={run.K}, N={run.N}"
+            caption = (
+                f"The paper's Figure 2 with recorded steps ({run.fidelity}): the mini-batch whole "
+                f"at M=1, and cut into micro-batches at M={pair[1].M}. Both do the same work, and "
+                "each is the step of median length of its run."
+            )
+            yield "figure2", gantt.draw(headline, traced, run.fidelity), caption
+            return
 
 
 def traces(results: Results, directory: Path) -> dict[str, Path]:
@@ -165,15 +138,3 @@ def traces(results: Results, directory: Path) -> dict[str, Path]:
             paths[experiment] = directory / f"{experiment}.trace.json"
             paths[experiment].write_text(json.dumps(trace), encoding="utf-8")
     return paths
-
-
-def _timeline(run: Run, timeline: Timeline, letter: str, setting: Setting) -> Figure:
-    """One recorded step over the ideal of the same schedule."""
-    name = model_name(setting.model)
-    headline = f"As Figure 2({letter}), {run.fidelity}: {name}, K={run.K}, M={run.M}"
-    details = setting.details
-    stretch = run.spec.stretch or 1
-    if stretch != 1:
-        details += f", times are the device's, stages waited {stretch:g} times as long"
-    title = f"{headline}\n{textwrap.fill(details, 84)}"
-    return gantt.draw(timeline, title, run.fidelity, ideal(run.K, run.M, *setting.plan))

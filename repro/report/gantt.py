@@ -1,100 +1,123 @@
 """Timelines as pictures, like the paper's Figure 2(b) and 2(c), and as an animation.
 
 Stage 0 is the lowest row, as in the paper; a box is labelled kind, stage, micro-batch (F_{j,i}; F_j
-at M=1).
+at M=1). Where ranks hold several stages, a row is a rank, and its later stages are paler.
 """
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.text import Text
+from matplotlib.patches import Patch, PathPatch, Rectangle
+from matplotlib.path import Path as Outline
 from PIL import Image
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
-from repro.report.style import KIND_WORDS, KINDS, styled
+from repro.report.style import IDLE, INK, KIND_WORDS, KINDS, QUOTED, SOFT, grid, is_dark, styled
 
 _HEIGHT = 0.78  # of a row
+_PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its square
 
 
-def draw(timeline: Timeline, title: str, fidelity: str, beneath: Timeline | None = None) -> Figure:
-    """A timeline in ms, and beneath it the ideal one of the same schedule in units of one forward.
+def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Figure:
+    """Steps under each other on one clock, in ms, each with a title of its own.
 
     Args:
-        timeline: that is drawn.
-        title: whose first line heads the figure, a second one the timeline.
-        fidelity: of the timeline.
-        beneath: the ideal timeline, if it is drawn too.
+        headline: of the figure.
+        steps: title and timeline of each.
+        fidelity: of all of them; empty where titles tell it.
     """
-    panels = 1 if beneath is None else 2
-    height = 0.75 + panels * (0.95 + 0.42 * timeline.stages)
-    figure, axes = plt.subplots(panels, 1, figsize=(9, height), squeeze=False)
-    headline, _, details = title.partition("\n")
-    figure.suptitle(headline, x=0.01, ha="left", fontsize=11)
-    boxes(axes[0][0], timeline, 1e3)
-    idle = f"{fidelity}: {timeline.bubble_over_total:.1%} of K x step idle (idle/total)"
-    axes[0][0].set(xlabel="time (ms)", title="\n".join(filter(None, (details, idle))))
-    if beneath is not None:
-        boxes(axes[1][0], beneath, 1.0)
-        ideal = (
-            f"simulated, ideal (unit costs, F:R:B = 1:1:2): {beneath.bubble_over_total:.1%} idle "
-            "(idle/total)"
-        )
-        axes[1][0].xaxis.get_major_locator().set_params(integer=True)
-        axes[1][0].set(xlabel="time (one forward of one micro-batch on one stage = 1)", title=ideal)
-    legend(figure, timeline)
+    figure, axes = grid(len(steps), 1, [0.55 + 0.36 * step.ranks for _, step in steps])
+    figure.suptitle(headline, x=0.01, ha="left")
+    longest = max(step.step_time for _, step in steps)
+    for (panel,), (title, step) in zip(axes, steps, strict=True):
+        boxes(panel, step, 1e3, longest)
+        idle = f"{1e3 * step.step_time:,.0f} ms, {step.bubble_over_total:.1%} idle"
+        panel.set_title(f"{title}: {idle}" if title else idle)
+    axes[-1][0].set_xlabel(f"time (ms), {fidelity}" if fidelity else "time (ms)")
+    legend(figure, [step for _, step in steps])
     return figure
 
 
 def picture(timeline: Timeline, title: str, fidelity: str) -> Image.Image:
     """A timeline as an image in memory, for W&B."""
     with styled(), io.BytesIO() as buffer:
-        draw(timeline, title, fidelity).savefig(buffer, format="png", dpi=80)
+        draw(title, [("", timeline)], fidelity).savefig(buffer, format="png", dpi=80)
         return Image.open(buffer).copy()
 
 
 def boxes(
-    axes: Axes, timeline: Timeline, scale: float, length: float | None = None
-) -> list[tuple[Span, Rectangle, Text | None]]:
-    """Draw the spans, times multiplied by `scale`; return (span, box, label) by start.
+    axes: Axes,
+    timeline: Timeline,
+    scale: float,
+    length: float | None = None,
+    *,
+    labelled: bool = True,
+) -> None:
+    """Draw the spans on a row for each rank, times multiplied by `scale`.
 
     The axis shows `length` seconds: those of the step, or more where a longer step stands above.
     """
     length = length or timeline.step_time
-    whole = timeline.step_time * scale
-    axes.set(ylim=(-0.5, timeline.stages - 0.5), yticks=range(timeline.stages))
-    axes.set_xlim(0, length * scale)
-    axes.set_yticklabels([f"stage {j}" for j in range(timeline.stages)])
+    names = [timeline.row_name(rank) for rank in range(timeline.ranks)]
+    axes.set(xlim=(0, length * scale), ylim=(-0.5, timeline.ranks - 0.5))
+    axes.set_yticks(range(timeline.ranks), names)
     axes.grid(False)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    # A band for each stage; what stays visible of it is idle.
-    for j in range(timeline.stages):
-        corner = (0, j - _HEIGHT / 2)
-        axes.add_patch(Rectangle(corner, whole, _HEIGHT, facecolor="#F1F1F1", edgecolor="none"))
-    labels = _labels(axes, timeline, length)
-    drawn = []
-    for span in sorted(timeline.spans, key=lambda s: (s.start, s.stage)):
-        left, width = (span.start - timeline.start) * scale, span.seconds * scale
-        box = Rectangle((left, span.stage - _HEIGHT / 2), width, _HEIGHT)
-        box.set(
-            facecolor=KINDS.get(span.kind, "#BBBBBB"),
-            edgecolor="white",
-            linewidth=min(0.8, 60 * width / whole),
-        )
-        axes.add_patch(box)
-        form, size = labels[span.kind]
+    # A band for each rank; what stays visible of it is idle.
+    whole = min(length, timeline.step_time) * scale
+    _fill(axes, [_corners(0, whole, rank) for rank in range(timeline.ranks)], IDLE, 0)
+    spans: dict[tuple[str, int], list[Span]] = {}
+    in_sight = [span for span in timeline.spans if span.start - timeline.start < length]
+    for span in in_sight:
+        spans.setdefault((span.kind, span.stage // timeline.ranks), []).append(span)
+    for (kind, turn), of_kind in sorted(spans.items()):
+        corners = [
+            _corners((span.start - timeline.start) * scale, span.seconds * scale, rank_of)
+            for span in of_kind
+            for rank_of in [span.stage % timeline.ranks]
+        ]
+        # Edges of narrow boxes must not cover them.
+        width = min(0.8, 60 * min(span.seconds for span in of_kind) / timeline.step_time)
+        _fill(axes, corners, KINDS[kind], width, _PALER**turn)
+    if labelled:
+        _write(axes, timeline, scale, length)
+
+
+def _corners(left: float, width: float, row: int) -> list[tuple[float, float]]:
+    """The corners of a box, with the first one once more at the end."""
+    low, high = row - _HEIGHT / 2, row + _HEIGHT / 2
+    return [(left, low), (left + width, low), (left + width, high), (left, high), (left, low)]
+
+
+def _fill(
+    axes: Axes,
+    boxes: list[list[tuple[float, float]]],
+    colour: str,
+    edge: float,
+    opacity: float = 1.0,
+) -> None:
+    """All boxes of one look as one patch, so that an svg file stays small."""
+    codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
+    outline = Outline([corner for box in boxes for corner in box], codes * len(boxes))
+    look = {"facecolor": colour, "edgecolor": "white" if edge else "none", "linewidth": edge}
+    axes.add_patch(PathPatch(outline, alpha=opacity if opacity < 1 else None, **look))
+
+
+def _write(axes: Axes, timeline: Timeline, scale: float, length: float) -> None:
+    """Label the boxes, where there is room."""
+    # With several stages on a rank, the row does not tell the stage, and most boxes are narrow.
+    labels = _labels(axes, timeline, length) if timeline.stages_per_rank == 1 else {}
+    for span in timeline.spans:
+        form, size = labels.get(span.kind, ("", 0))
         text = form.format(span.kind, span.stage, span.micro_batch)
-        label = None
         if text:
-            label = axes.text(left + width / 2, span.stage, text, ha="center", fontsize=size)
-            label.set(va="center_baseline", color="white" if span.kind in "BIU" else "#111111")
-        drawn.append((span, box, label))
-    return drawn
+            middle = ((span.start + span.end) / 2 - timeline.start) * scale
+            label = axes.text(middle, span.stage, text, ha="center", fontsize=size)
+            label.set(va="center_baseline", color=INK[is_dark(KINDS[span.kind])])
 
 
 def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[str, float]]:
@@ -119,12 +142,12 @@ def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[st
     return chosen
 
 
-def legend(figure: Figure, timeline: Timeline) -> None:
-    """One legend under the figure: the kinds of the timeline's spans, and idle."""
-    present = {span.kind for span in timeline.spans}
+def legend(figure: Figure, timelines: list[Timeline]) -> None:
+    """One legend under the figure: the kinds of the timelines' spans, and idle."""
+    present = {span.kind for timeline in timelines for span in timeline.spans}
     kinds = [kind for kind in KINDS if kind in present]
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
-    handles.append(Patch(facecolor="#F1F1F1", edgecolor="#BBBBBB", label="idle"))
+    handles.append(Patch(facecolor=IDLE, edgecolor=SOFT, linewidth=0.4, label="idle"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
@@ -167,32 +190,29 @@ def gantt_gif(
 
 def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
     """RGB images of the timeline at `frames` moments from start to end."""
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.stages), dpi=95)
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks), dpi=95)
     axes.set_title(title)
     axes.set_xlabel("time (ms)")
-    drawn = boxes(axes, timeline, 1e3)
-    legend(figure, timeline)
-    now = axes.axvline(0, color="#D55E00", linewidth=1.5)
+    boxes(axes, timeline, 1e3)
+    legend(figure, [timeline])
+    # What is still to come lies under a cover for each rank, which becomes shorter.
+    whole = 1e3 * timeline.step_time
+    covers = [
+        Rectangle((0, rank - _HEIGHT / 2), whole, _HEIGHT, facecolor=IDLE, zorder=4)
+        for rank in range(timeline.ranks)
+    ]
+    for cover in covers:
+        axes.add_patch(cover)
+    now = axes.axvline(0, color=QUOTED, linewidth=1.5, zorder=5)
     images = []
     for frame in range(frames + 1):
-        time = timeline.start + timeline.step_time * frame / frames
-        _until(drawn, time)
-        now.set_xdata([1e3 * (time - timeline.start)] * 2)
+        time = whole * frame / frames
+        for cover in covers:
+            cover.set(x=time, width=whole - time)
+        now.set_xdata([time] * 2)
         now.set_visible(frame < frames)
         figure.canvas.draw()
         width, height = figure.canvas.get_width_height()
         data = figure.canvas.buffer_rgba()  # type: ignore[attr-defined]  # agg's canvas has it
         images.append(Image.frombuffer("RGBA", (width, height), bytes(data)).convert("RGB"))
     return images
-
-
-def _until(drawn: Sequence[tuple[Span, Rectangle, Text | None]], time: float) -> None:
-    """Show of every box the part before `time`, and its label once it is complete."""
-    for span, box, label in drawn:
-        done = float(time >= span.start)
-        if span.seconds:
-            done = min(1.0, max(0.0, (time - span.start) / span.seconds))
-        box.set_width(1e3 * span.seconds * done)
-        box.set_visible(done > 0)
-        if label is not None:
-            label.set_visible(done >= 1)

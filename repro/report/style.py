@@ -1,31 +1,36 @@
 """How figures look and how they are saved: a style file, fixed colours, stable bytes."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from math import log2
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-# Okabe and Ito's colours: distinguishable with every common kind of colour blindness.
+# Each colour has one meaning in all figures, and on the page. Kinds of work and the quoted numbers
+# have Okabe and Ito's colours; the other fidelities were chosen to differ from these, also for
+# readers who see two primary colours only (tests/report/test_style.py).
 KINDS = {
     "F": "#56B4E9",
-    "R": "#F0C04A",
+    "R": "#E69F00",
     "B": "#009E73",
     "I": "#0072B2",
     "W": "#CC79A7",
-    "U": "#6E6E6E",
-    "setup": "#CFCFCF",
+    "U": "#555555",
+    "setup": "#F0E442",
 }
 IDLE = "#E9E9E9"  # a stage that waits, for whatever reason
+SOFT = "#888888"  # lines and words that help to read a figure
 KIND_WORDS = {
     "F": "F forward",
     "R": "R recompute",
@@ -35,40 +40,42 @@ KIND_WORDS = {
     "U": "U update",
     "setup": "set-up",
 }
+# Computation is F and B together, of which B is the larger. The last three are kinds of idle time.
 PARTS = {
-    "computation": "#009E73",
-    "recompute": "#F0C04A",
-    "update": "#6E6E6E",
-    "setup": "#CFCFCF",
-    "bubble": "#D55E00",
-    "imbalance": "#CC79A7",
-    "transfer": "#0072B2",
+    "computation": KINDS["B"],
+    "recompute": KINDS["R"],
+    "update": KINDS["U"],
+    "setup": KINDS["setup"],
+    "bubble": IDLE,
+    "imbalance": IDLE,
+    "transfer": IDLE,
 }
+# What a stage holds all the time is grey. Inputs that a forward leaves have F's colour, and what is
+# recomputed for a backward has R's.
+MEMORY = {
+    "parameters": KINDS["U"],
+    "gradients": SOFT,
+    "optimizer": "#BBBBBB",
+    "boundary": KINDS["F"],
+    "activations": KINDS["R"],
+    "messages": IDLE,
+    "buffers": IDLE,
+}
+_HATCHES = {"imbalance": "////", "transfer": "xxxx"}
 PART_NAMES = {"setup": "set-up"}  # in legends; the others are called what they are
 MODELS = {"amoebanet-d": "AmoebaNet-D", "amoebanet-b": "AmoebaNet-B", "transformer": "Transformer"}
 MARKERS = {"quoted": "D", "measured": "o", "emulated": "s", "simulated": "^", "counted": "v"}
-
-_K = {
-    1: "#6E6E6E",
-    2: "#0072B2",
-    3: "#56B4E9",
-    4: "#D55E00",
-    6: "#CC79A7",
-    8: "#009E73",
-    16: "#8B5E00",
-}
-# Where a colour tells the fidelity, and not K or M, it is this; each has its marker everywhere.
+# Where a colour tells K or M, the marker alone tells the fidelity.
 FIDELITIES = {
-    "quoted": "#CC79A7",
+    "quoted": "#D55E00",
     "measured": "#222222",
-    "emulated": "#0072B2",
-    "simulated": "#56B4E9",
-    "counted": "#009E73",
+    "emulated": "#591B59",
+    "simulated": "#8468E0",
+    "counted": "#805326",
 }
 QUOTED = FIDELITIES["quoted"]
 THEORY = "#222222"  # the ideal, nobody's run: lines, and bars that are not filled
-# none of them a fidelity's
-_MODEL = {"amoebanet-d": "#D55E00", "amoebanet-b": "#8B5E00", "transformer": "#009E73"}
+INK = {True: "#FFFFFF", False: "#111111"}  # of words on a dark colour, and on a light one
 FORMATS = ("png", "svg")
 
 
@@ -85,19 +92,21 @@ def above_bar(axes: Axes, x: float, top: float, text: str, size: float) -> None:
     )
 
 
-def k_colour(K: int) -> str:
-    """The colour of K stages in every figure."""
-    return _K.get(K, "#222222")
+def series_colour(value: float) -> str:
+    """The colour of K stages or M micro-batches in every figure, dark for few, light for many."""
+    return to_hex(colormaps["cividis"](min(0.9, 0.06 + log2(value) / 7)))
 
 
-def model_colour(model: str) -> str:
-    """The colour of a model where one figure has several."""
-    return _MODEL.get(model, "#6E6E6E")
+def is_dark(colour: str) -> bool:
+    """Whether words on this colour have to be white."""
+    red, green, blue = to_rgb(colour)
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
 
 
-def m_colour(M: int) -> str:
-    """The colour of M micro-batches in every figure, dark for few and light for many."""
-    return to_hex(colormaps["plasma"](min(0.8, 0.04 + log2(M) / 7)))
+def part_look(part: str) -> dict[str, Any]:
+    """How a part of a step is filled; kinds of idle time have one colour and differ in hatches."""
+    look: dict[str, Any] = {"facecolor": PARTS[part], "edgecolor": SOFT, "linewidth": 0.4}
+    return look | {"hatch": _HATCHES.get(part, "")}
 
 
 def model_name(model: str) -> str:
@@ -138,7 +147,7 @@ def legend(
 
     Markers are grey where a colour tells K or M, and `coloured` where it tells the fidelity.
     """
-    grey = "#444444"
+    grey = KINDS["U"]
     handles = []
     for name in [fidelity for fidelity in MARKERS if fidelity in set(fidelities)]:
         colour = FIDELITIES[name] if coloured or name == "quoted" else grey
@@ -164,14 +173,59 @@ def styled() -> Iterator[None]:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg without date and version, so that bytes are stable."""
+    """Write `stem`.png and `stem`.svg: of the same figure always the same bytes."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.parent / f"{stem.name}.{kind}" for kind in FORMATS]
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, for all formats
+    # Laid out once, for all formats.
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
+    figure.set_layout_engine("none")
+    # The last bits of what the layout's solver finds differ from run to run.
+    for axes in figure.axes:
+        left, bottom, width, height = (round(edge, 4) for edge in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
     # Not by savefig, which draws a figure twice for each format.
     figure.set_dpi(plt.rcParams["savefig.dpi"])
     FigureCanvasAgg(figure).print_png(paths[0], metadata={"Software": None})
-    FigureCanvasSVG(figure).print_svg(paths[1], metadata={"Date": None, "Creator": None})
+    drawn = StringIO()
+    FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None, "Creator": None})
+    paths[1].write_text(_compact(drawn.getvalue()), encoding="utf-8")
     plt.close(figure)
     return paths
+
+
+def _compact(svg: str) -> str:
+    """The same picture in fewer bytes, and with nothing that reaches beyond it on a page."""
+    svg = re.sub(r" *<metadata>.*?</metadata>\n", "", svg, flags=re.DOTALL)
+    # What the whole picture has stands at its root once. A style element would hold for the page.
+    svg = re.sub(r" *<defs>\n *<style.*?</style>\n *</defs>\n", "", svg, flags=re.DOTALL)
+    family = re.search(r" font-family: ([^;]*);", svg)
+    inherited = 'stroke-linejoin="round" stroke-linecap="butt"'
+    if family:
+        svg = svg.replace(family[0], "")
+        inherited += f' font-family="{family[1]}"'
+    svg = svg.replace("<svg ", f"<svg {inherited} ", 1)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # nothing refers to them
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
+    svg = re.sub(r"\n +", "\n", svg)
+    return re.sub(r"<[^>]*>", _compact_tag, svg)
+
+
+def _compact_tag(tag: re.Match[str]) -> str:
+    """One tag in fewer bytes: a tenth of a point is finer than a screen shows."""
+    text = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{round(float(number[0]), 1):g}", tag[0])
+    if text.startswith("<path"):
+        text = re.sub(r" ?\n(?=[LMCQz\"])", "", text)
+        text = _BOX.sub(_as_steps, text)
+    return re.sub(r"(?<=[a-z]): |; (?=[a-z])", lambda sign: sign[0].strip(), text)
+
+
+# A rectangle as matplotlib writes it: corner by corner.
+_BOX = re.compile(r"M (\S+) (\S+)L (\S+) \2L \3 (\S+)L \1 \4(?:L \1 \2)?z ?")
+
+
+def _as_steps(box: re.Match[str]) -> str:
+    """A rectangle as its first corner, its width and its height."""
+    left, low, right, high = (float(number) for number in box.groups())
+    return f"M{left:g} {low:g}h{right - left:.4g}v{high - low:.4g}h{left - right:.4g}z"

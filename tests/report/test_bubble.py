@@ -135,13 +135,15 @@ def test_a_slow_stage_lies_between_the_mean_and_the_slowest(results):
 def test_pictures_are_its_own_and_few(results):
     done = rows_of(results, status="done")
     with styled():
-        found = {name: figure for name, figure, _ in bubble.figures(results, done)}
-        assert list(found) == ["curves", "slow_simulated", "slow_emulated"]
+        found: dict[str, Any] = {name: figure for name, figure, _ in bubble.figures(results, done)}
+        assert list(found) == ["curves", "slow"]
         curves: Any = found["curves"]
         panel = next(axes for axes in curves.axes if axes.get_title("left") == "K=4")
         hollow = next(drawn for drawn in panel.get_lines() if drawn.get_marker() == "^")
         assert list(hollow.get_ydata()) == pytest.approx([36, 100 * 9 / 73])
         assert any(text.get_text() == "M=4K=16" for text in panel.texts)
+        titles = [axes.get_title("left").split(":")[0] for axes in found["slow"].axes]
+        assert titles == ["emulated", "simulated"]
 
 
 def test_nothing_planned_no_tables(nothing):

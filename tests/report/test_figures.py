@@ -1,5 +1,6 @@
 """Figures: stable bytes, the data that goes into them, and a small animation."""
 
+import re
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -9,11 +10,13 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from recorded import timeline
 
+from repro.gpipe.schedule.kinds import make_schedule
+from repro.gpipe.schedule.replay import replay
 from repro.harness.results import Run
 from repro.report import bars, curves, figures, gantt, ratio
 from repro.report.compare import rows_of
 from repro.report.ratio import ITSELF, Ratio
-from repro.report.style import KINDS, MARKERS, PARTS, k_colour, m_colour, save, styled
+from repro.report.style import IDLE, KINDS, MARKERS, save, series_colour, styled
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_speedup_plots_measured_points_and_both_ideals(results, done):
         against_k, against_m = panels(figure)
         measured = {container.get_label(): container.lines[0] for container in against_k.containers}
         assert list(measured["M=4"].get_ydata()) == pytest.approx([1, 1.6])
-        assert to_hex(measured["M=4"].get_color()) == m_colour(4)
+        assert to_hex(measured["M=4"].get_color()) == series_colour(4)
         found = lines(against_m)
         assert any(style == "--" and ys == pytest.approx([1, 1.6]) for style, _, ys in found)
         assert any(style == ":" and ys == pytest.approx([8 / 7, 32 / 19]) for style, _, ys in found)
@@ -64,15 +67,8 @@ def test_bubble_plots_idle_over_total_in_percent(results, done):
         points = next(line for line in axes.get_lines() if line.get_marker() == MARKERS["measured"])
         expected = [100 * timeline(2, M).bubble_over_total for M in (1, 4)]
         assert list(points.get_ydata()) == pytest.approx(expected)
-        assert points.get_color() == k_colour(2)
+        assert points.get_color() == series_colour(2)
         assert any(style == "--" and ys[0] == pytest.approx(50) for style, _, ys in lines(axes))
-
-
-def test_cells_show_quoted_beside_ours(results, done):
-    with styled():
-        axes = panels(curves.cells(results, done))[0]
-        quoted = next(line for line in axes.get_lines() if line.get_marker() == "D")
-        assert sorted(quoted.get_ydata()) == [1, 1.07, 1.3, 1.7, 1.8, 3.2, 3.4, 4.8, 6.3]
 
 
 def test_memory_has_a_bar_for_each_stage(results, done):
@@ -82,23 +78,6 @@ def test_memory_has_a_bar_for_each_stage(results, done):
             [100, 100, 100, 200, 100, 200]
         )
         assert "MiB" in axes.get_ylabel()
-
-
-def test_breakdown_starts_with_the_paper_and_every_bar_is_full(results, done):
-    with styled():
-        found = panels(bars.breakdown(results, done))
-        names = [[text.get_text() for text in axes.get_yticklabels()] for axes in found]
-        assert names == [
-            ["quoted: K=2, M not printed"],
-            ["K=2, M=1, measured", "K=2, M=4, measured"],
-        ]
-        for axes, bar in ((found[0], 0), (found[1], 0), (found[1], 1)):
-            parts = [
-                container[bar].get_width()
-                for container in axes.containers
-                if hasattr(container, "orientation")
-            ]
-            assert sum(parts) == pytest.approx(100)
 
 
 def test_no_series_mixes_fidelities(mixed):
@@ -126,19 +105,11 @@ def test_no_series_mixes_fidelities(mixed):
             "peak (MiB), emulated",
         ]
         assert [len(axes.patches) for axes in memory] == [6, 4]
-        bar_names = [
-            text.get_text() for text in panels(bars.breakdown(mixed, rows))[1].get_yticklabels()
-        ]
-        assert sorted(bar_names) == [
-            f"K=2, M={M}, {word}" for M in (1, 4) for word in ("emulated", "measured")
-        ]
-        made = {name: figure for name, figure, _ in figures.timelines(mixed, rows)}
-        stems = {"figure2b_transformer", "figure2c_transformer"}
-        assert set(made) == stems | {f"{stem}_emulated" for stem in stems}
-        assert all(
-            ("emulated" in figure.get_suptitle()) == ("emulated" in name)
-            for name, figure in made.items()
-        )
+        ((name, figure, caption),) = figures.figure2(mixed, rows)
+        assert figure is not None
+        assert name == "figure2"
+        assert "measured" in figure.get_suptitle()
+        assert "(measured)" in caption, "both of its steps"
 
 
 def test_few_rounds_draw_no_interval(done):
@@ -148,8 +119,7 @@ def test_few_rounds_draw_no_interval(done):
         [0, 0.25],
         [0, 0.5],
     ]
-    for name in ("cells", "speedup"):
-        assert "no interval below 5 rounds" in figures.PICTURES[name][1]
+    assert "no interval below 5 rounds" in figures.PICTURES["speedup"][1]
 
 
 def test_nothing_to_draw_is_no_figure(results, nothing, tmp_path):
@@ -157,48 +127,69 @@ def test_nothing_to_draw_is_no_figure(results, nothing, tmp_path):
     with styled():
         assert curves.speedup(results, single) is None
         assert curves.bubble(results, single) is None
-        assert bars.breakdown(results, single) is None
+        assert list(figures.figure2(results, single)) == []
     assert figures.draw_all(nothing, tmp_path) == []
 
 
-def test_timelines_follow_figure_2_of_the_paper(results, done):
+def test_figure_2_has_a_step_at_m_1_above_one_of_several_micro_batches(results, done):
     with styled():
-        made = {name: figure for name, figure, _ in figures.timelines(results, done)}
-        assert set(made) == {"figure2b_transformer", "figure2c_transformer"}
-        panel, beneath = made["figure2c_transformer"].axes
-        title = made["figure2c_transformer"].get_suptitle() + panel.get_title(loc="left")
-        assert all(
-            word in title
-            for word in ("Figure 2(c)", "measured", "Transformer", "K=2", "M=4", "N=32")
-        )
-        assert "of K x step idle (idle/total)" in panel.get_title(loc="left")
-        assert beneath.get_title(loc="left").startswith("simulated, ideal (unit costs")
-        assert panel.get_xlabel() == "time (ms)"
-        boxes = {to_hex(patch.get_facecolor()).upper() for patch in panel.patches}
-        assert {KINDS[kind].upper() for kind in "FRBU"} <= boxes
-        assert "$B_{1,3}$" in {text.get_text() for text in panel.texts}
-        assert [text.get_text() for text in panel.get_yticklabels()] == ["stage 0", "stage 1"]
+        ((_, figure, _),) = figures.figure2(results, done)
+        assert figure is not None
+        above, below = figure.axes
+        assert figure.get_suptitle() == "Transformer, measured: K=2, N=32"
+        assert above.get_title(loc="left").startswith("M=1, as Figure 2(b): ")
+        assert below.get_title(loc="left").startswith("M=4, as Figure 2(c): ")
+        assert above.get_xlim() == below.get_xlim(), "one clock"
+        assert below.get_xlabel() == "time (ms), measured"
+        looks = {to_hex(patch.get_facecolor()).upper() for patch in below.patches}
+        assert looks == {IDLE, *(KINDS[kind] for kind in ("F", "R", "B", "U", "setup"))}
+        assert "$B_{1,3}$" in {text.get_text() for text in below.texts}
+        assert [text.get_text() for text in below.get_yticklabels()] == ["stage 0", "stage 1"]
+
+
+def boxes_of(axes: Any, kind: str) -> list[tuple[float, float, float]]:
+    """Left, right and row of every box of a kind."""
+    patches = [
+        patch for patch in axes.patches if to_hex(patch.get_facecolor()).upper() == KINDS[kind]
+    ]
+    corners = [patch.get_path().vertices.reshape(-1, 5, 2) for patch in patches]
+    return [
+        (box[0, 0], box[1, 0], (box[0, 1] + box[2, 1]) / 2) for boxes in corners for box in boxes
+    ]
 
 
 def test_a_box_is_as_long_as_its_span():
-    spans = timeline(2, 4)
+    step = timeline(2, 4)
     with styled():
-        figure = gantt.draw(spans, "", "measured")
-        drawn = gantt.boxes(figure.axes[0], spans, 1e3)
-        for span, box, _ in drawn:
-            assert box.get_width() == pytest.approx(1e3 * span.seconds)
-            assert box.get_x() == pytest.approx(1e3 * (span.start - spans.start))
+        figure = gantt.draw("", [("", step)], "measured")
+        for kind in ("F", "R", "B"):
+            expected = [
+                (1e3 * (span.start - step.start), 1e3 * (span.end - step.start), span.stage)
+                for span in step.spans
+                if span.kind == kind
+            ]
+            drawn = boxes_of(figure.axes[0], kind)
+            assert sorted(drawn) == [pytest.approx(box) for box in sorted(expected)]
+
+
+def test_interleaved_stages_stand_on_the_row_of_their_rank():
+    schedule = make_schedule("interleaved-1f1b", 4, 4, "never", 2)
+    step = replay(schedule, lambda action: ratio.UNIT_COSTS[action.kind])
+    with styled():
+        (axes,) = gantt.draw("", [("", step)], "simulated").axes
+        assert [text.get_text() for text in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+        assert {row for _, _, row in boxes_of(axes, "F")} == {0, 1}
+        assert len(boxes_of(axes, "F")) == 16
+        opacities = {patch.get_alpha() for patch in axes.patches}
+        assert opacities == {None, gantt._PALER}, "the second stage of a rank is paler"
 
 
 def test_split_backwards_are_drawn_in_two_colours():
-    spans = ratio.ideal(2, 4, "zb-h1", "never")
-    assert spans is not None
+    step = ratio.ideal(2, 4, "zb-h1", "never")
+    assert step is not None
     with styled():
-        figure = gantt.draw(spans, "", "simulated")
-        drawn = gantt.boxes(figure.axes[0], spans, 1.0)
-        kinds = {span.kind: to_hex(box.get_facecolor()).upper() for span, box, _ in drawn}
-        assert kinds == {kind: KINDS[kind].upper() for kind in "FIW"}
-        assert len(set(kinds.values())) == 3
+        figure = gantt.draw("", [("", step)], "simulated")
+        assert all(boxes_of(figure.axes[0], kind) for kind in "FIW")
         texts = [text.get_text() for text in figure.legends[0].get_texts()]
         assert texts == ["F forward", "I gradient of inputs", "W gradient of weights", "idle"]
 
@@ -213,7 +204,7 @@ def test_the_same_figure_has_the_same_bytes(tmp_path):
     for attempt in ("a", "b"):
         with styled():
             written.append(
-                save(gantt.draw(timeline(2, 1), "title", "measured"), tmp_path / attempt)
+                save(gantt.draw("title", [("", timeline(2, 1))], "measured"), tmp_path / attempt)
             )
     for first, second in zip(*written, strict=True):
         assert first.read_bytes() == second.read_bytes()
@@ -242,26 +233,16 @@ def test_a_negative_share_is_taken_off_the_bubble():
     }
 
 
-def test_a_simulated_step_is_not_said_to_be_traced(results, done):
-    rows = [of_fidelity(row, "simulated") for row in done]
-    captions = {
-        fidelity: {caption for _, _, caption in figures.timelines(results, of)}
-        for fidelity, of in (("measured", done), ("simulated", rows))
-    }
-    assert captions == {
-        "measured": {
-            "One traced step, the one of median length, on the clock that the stages share."
-        },
-        "simulated": {"One simulated step, on a virtual clock."},
-    }
-
-
-def test_the_breakdown_replays_the_runs_own_schedule(results, done, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        bars, "split", lambda timeline, schedule: seen.append(schedule) or dict.fromkeys(PARTS, 0.2)
-    )
-    bars.shares_of(results, changed(done[-1], schedule="gpipe-late"))
-    bars.shares_of(results, changed(done[-1], schedule="ddp"))
-    assert (seen[0].name, seen[0].stages, seen[0].micro_batches) == ("gpipe-late", 2, 4)
-    assert seen[1] is None
+def test_an_svg_file_is_small_and_reaches_nothing_else_on_a_page(tmp_path):
+    step = ratio.ideal(8, 32, "1f1b", "never")
+    assert step is not None
+    with styled():
+        _, path = save(gantt.draw("a: b; 1.2345", [("", step)], "simulated"), tmp_path / "a")
+    svg = path.read_text()
+    assert len(svg) < 40_000, "512 boxes"
+    assert "a: b; 1.2345" in svg, "texts stay as they are"
+    assert "<style" not in svg
+    assert "<image" not in svg, "nothing is a bitmap"
+    ids = re.findall(r'\bid="([^"]+)"', svg)
+    referred = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
+    assert set(ids) == {first or second for first, second in referred}

@@ -59,15 +59,7 @@ def test_tables_and_figures_lie_beside_the_page(written):
     for stem in ("table2", "table2_speedup", "table2_long", "table2_points", "memory", "runs"):
         assert {f"{stem}.csv", f"{stem}.md", f"{stem}.tex"} <= names
     assert "rounds.csv" in names
-    for stem in (
-        "speedup",
-        "bubble",
-        "memory",
-        "cells",
-        "breakdown",
-        "figure2b_transformer",
-        "figure2c_transformer",
-    ):
+    for stem in ("bars", "figure2"):
         assert {f"table2_{stem}.png", f"table2_{stem}.svg"} <= names
 
 
@@ -152,7 +144,7 @@ def test_the_report_of_one_s_own_sweep_is_of_nothing_else(tmp_path):
     path = page.write(tmp_path / "results", tmp_path / "plots")
     html = path.read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)">', html) == ["player", "sweep", "words", "all"]
-    assert 'id="sweep_breakdown"' in html
+    assert 'id="sweep_speedup"' in html
     for word in (
         "Table 2",
         "Table 4",

@@ -9,7 +9,6 @@ from trainings import trained
 from experiments.table5 import report, runs
 from repro.harness.results import Results, load
 from repro.harness.spec import RunSpec
-from repro.report.style import styled
 from repro.report.table import Table
 
 
@@ -74,11 +73,3 @@ def test_no_number_of_the_paper_beside_smoke(results: Results):
     for table in report.tables(tiny):
         assert "quoted" not in table.csv()
         assert "verdict" not in table.csv()
-
-
-def test_one_figure_with_a_panel_for_each_metric(results: Results):
-    with styled():
-        ((name, figure, _),) = report.figures(results, results.runs)
-        assert name == "differences"
-        assert figure is not None
-        assert len(figure.axes) == 2
