@@ -274,7 +274,7 @@ def gains(results: Results) -> Figure | None:
             means,
             MARKERS["measured"],
             linestyle="-",
-            color=series_colour(2 ** (1.5 * number)),
+            color=series_colour(2 ** (1.2 * number)),
             markersize=5,
             label=str(size),
         )
@@ -292,7 +292,7 @@ def gains(results: Results) -> Figure | None:
                 [p.y for p in points],
                 MARKERS["quoted"],
                 linestyle="-",
-                color=series_colour(2 ** (1.5 * number)),
+                color=series_colour(2 ** (1.2 * number)),
                 markersize=4,
                 label=str(size),
             )

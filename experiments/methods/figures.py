@@ -137,7 +137,8 @@ def loss_curves(results: Results) -> Figure | None:
             label = f"pipedream, K={run.K}: one in {run.N // run.M}"
             label += f", staleness {max(staleness(run), default=0)}"
             colour = series_colour(run.K)
-        axes.plot(examples, losses(run), color=colour, label=label)
+        look = {"marker": MARKERS["measured"], "markersize": 3}
+        axes.plot(examples, losses(run), color=colour, label=label, **look)
     axes.set(xlabel="examples", ylabel="training loss, measured", ylim=(0, None))
     axes.legend(loc="upper right")
     return drawn

@@ -23,7 +23,12 @@ from repro.report.grid import Grid
 from repro.report.ratio import NO_INTERVAL, ideal_over_k1
 from repro.report.style import MARKERS, THEORY, grid, model_name, series_colour, ticks
 
-_STYLES = {"single": "-.", "naive": "--", "gpipe": "-"}
+# Naive is wide and hollow, so that it shows below GPipe where both are equal.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "single": {"linestyle": "-.", "markerfacecolor": "white"},
+    "naive": {"linestyle": "--", "markerfacecolor": "white", "markersize": 9, "linewidth": 2.6},
+    "gpipe": {"linestyle": "-", "markersize": 5},
+}
 _DRAWN_M = 4  # micro-batches of the timelines, as in the paper's Figure 2
 
 
@@ -55,10 +60,9 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     yield (
         "curves",
         against_m(curves),
-        "Left: throughput against M, with 95 % intervals over rounds "
-        f"({NO_INTERVAL}), and the ideal of equal stages with F:R:B = 1:1:2 and free messages. "
-        "Right: peak memory of the fullest device, where naive model parallelism has one "
-        "micro-batch in flight and GPipe all M.",
+        f"Throughput and memory against M: bars are 95 % intervals over rounds ({NO_INTERVAL}), and "
+        "the ideal has equal stages, F:R:B = 1:1:2 and free messages. Naive model parallelism has "
+        "one micro-batch in flight, and GPipe has all M.",
     )
     yield (
         "timeline",
@@ -96,9 +100,9 @@ def against_m(curves: list[Curve]) -> Figure:
         for curve in of_model:
             look: dict[str, Any] = {
                 "marker": MARKERS["measured"],
-                "linestyle": _STYLES[curve.strategy],
                 "color": series_colour(curve.K),
                 "label": curve.label,
+                **_LOOKS[curve.strategy],
             }
             _throughput(left, curve, look)
             if curve.strategy == "gpipe":
@@ -108,7 +112,7 @@ def against_m(curves: list[Curve]) -> Figure:
                 right.plot([run.M for run in curve.runs], peaks, **look)
         runs = [run for curve in of_model for run in curve.runs]
         left.set(title=f"{model_name(model)}, N={runs[0].N}", ylabel="examples/s, measured")
-        right.set(title="the fullest device", ylabel="peak memory (MiB), measured")
+        right.set(title="the fullest device", ylabel="peak (MiB), measured")
         for axes in (left, right):
             axes.set(xscale="log", xlabel="M micro-batches", ylim=(0, None))
             axes.set_xscale("log", base=2)

@@ -26,7 +26,7 @@ def memory(results: Results, rows: list[Run]) -> Figure | None:
     ]
     if not panels:
         return None
-    figure, axes = grid(len(panels), 1, 3.0)
+    figure, axes = grid(len(panels), 1, 2.3)
     for (panel,), (title, runs) in zip(axes, panels, strict=True):
         _memory_panel(panel, sorted(runs, key=lambda run: (run.K, run.M)))
         panel.set_title(title)

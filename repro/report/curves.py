@@ -37,7 +37,7 @@ def speedup(results: Results, rows: list[Run]) -> Figure | None:
             panels.append((setting, points))
     if not panels:
         return None
-    figure, axes = grid(len(panels), 2, 3.4)
+    figure, axes = grid(len(panels), 2, 2.9)
     for (left, right), (setting, points) in zip(axes, panels, strict=True):
         _against(left, points, setting, "K")
         _against(right, points, setting, "M")
@@ -102,7 +102,7 @@ def bubble(results: Results, rows: list[Run]) -> Figure | None:
     every = settings(results, known)
     if not every:
         return None
-    figure, panels = in_pairs(len(every), 3.4)
+    figure, panels = in_pairs(len(every), 2.9)
     for panel, setting in zip(panels, every, strict=True):
         _bubble_panel(panel, setting)
         panel.set(title=setting.narrow, xlabel="M micro-batches", ylabel="idle/total (%)")

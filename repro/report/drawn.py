@@ -6,7 +6,7 @@ experiment's `.trace.json`.
 
 import re
 from collections.abc import Iterator
-from math import isnan, nan
+from math import nan
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -92,8 +92,7 @@ def _ends(intervals: ErrorbarContainer | None, across: bool) -> list[tuple[float
 def _points(axes: Axes, line: Any, across: bool) -> Iterator[tuple[str, float]]:
     for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):
         at, value = (_at(axes.yaxis, y), x) if across else (_at(axes.xaxis, x), y)
-        if not isnan(value):
-            yield at, float(value)
+        yield at, float(value)
 
 
 def _series(artist: Any) -> str:

@@ -13,7 +13,7 @@ from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
 from repro.report.drawn import Number, numbers
 from repro.report.ratio import NO_INTERVAL
-from repro.report.style import MARKERS, model_name, save, styled
+from repro.report.style import MARKERS, model_name, save_all, styled
 from repro.report.table import csv_text
 
 Make = Callable[[Results, list[Run]], Figure | None]
@@ -25,17 +25,17 @@ _OF_MORE = f"Of more than {MOST} settings those with the most runs are drawn."
 PICTURES: dict[str, tuple[Make, str]] = {
     "speedup": (
         curves.speedup,
-        "Speedup over K=1 at the same M, N and re-materialization, against K and against M "
+        "Speedup over K=1: at the same M, N and re-materialization, against K and against M "
         f"({NO_INTERVAL}); dotted is {_IDEAL}, dashed the paper's K M/(M+K-1). {_OF_MORE}",
     ),
     "bubble": (
         curves.bubble,
-        "Idle/total against M, where emulated and simulated points are shifted sideways; dashed is "
+        "Idle/total against M: emulated and simulated points are shifted sideways, dashed is "
         f"the paper's (K-1)/(M+K-1), dotted {_IDEAL}. {_OF_MORE}",
     ),
     "memory": (
         bars.memory,
-        "Peak memory of each stage, read in a step of its own; that of simulated runs is counted. "
+        "Peak memory of each stage: read in a step of its own, and counted of simulated runs. "
         f"{_OF_MORE}",
     ),
 }
@@ -65,6 +65,7 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     results = without_tiny(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
+    made: list[tuple[Figure, Path]] = []
     rows: list[Number] = []
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
@@ -74,8 +75,9 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
                     rows += numbers(figure, stem.name)
-                    save(figure, stem)
+                    made.append((figure, stem))
                     drawn.append(Drawn(stem, experiment, caption))
+        save_all(made)
     if drawn:
         columns = zip(*rows, strict=True) if rows else [()] * len(Number._fields)
         text = csv_text(dict(zip(Number._fields, map(list, columns), strict=True)))

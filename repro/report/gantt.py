@@ -71,15 +71,14 @@ def boxes(
     whole = min(length, timeline.step_time) * scale
     _fill(axes, [_corners(0, whole, rank) for rank in range(timeline.ranks)], IDLE, 0)
     spans: dict[tuple[str, int], list[Span]] = {}
-    in_sight = [span for span in timeline.spans if span.start - timeline.start < length]
-    for span in in_sight:
-        spans.setdefault((span.kind, span.stage // timeline.ranks), []).append(span)
+    for span in timeline.spans:
+        if span.start - timeline.start < length:
+            spans.setdefault((span.kind, span.stage // timeline.ranks), []).append(span)
     for (kind, turn), of_kind in sorted(spans.items()):
-        corners = [
-            _corners((span.start - timeline.start) * scale, span.seconds * scale, rank_of)
-            for span in of_kind
-            for rank_of in [span.stage % timeline.ranks]
-        ]
+        corners = []
+        for span in of_kind:
+            left, rank = (span.start - timeline.start) * scale, span.stage % timeline.ranks
+            corners.append(_corners(left, span.seconds * scale, rank))
         # Edges of narrow boxes must not cover them.
         width = min(0.8, 60 * min(span.seconds for span in of_kind) / timeline.step_time)
         _fill(axes, corners, KINDS[kind], width, _PALER**turn)

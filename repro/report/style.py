@@ -1,12 +1,15 @@
 """How figures look and how they are saved: a style file, fixed colours, stable bytes."""
 
+import os
 import re
+import threading
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from math import log2
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import matplotlib.pyplot as plt
 from matplotlib import colormaps
@@ -94,7 +97,7 @@ def above_bar(axes: Axes, x: float, top: float, text: str, size: float) -> None:
 
 def series_colour(value: float) -> str:
     """The colour of K stages or M micro-batches in every figure, dark for few, light for many."""
-    return to_hex(colormaps["cividis"](min(0.9, 0.06 + log2(value) / 7)))
+    return to_hex(colormaps["cividis"](min(0.95, 0.06 + log2(value) / 6)))
 
 
 def is_dark(colour: str) -> bool:
@@ -166,10 +169,43 @@ def styled() -> Iterator[None]:
     with plt.rc_context():
         plt.rcdefaults()
         plt.style.use(Path(__file__).with_name("gpipe.mplstyle"))
+        plt.rcParams["figure.max_open_warning"] = 0  # a report's figures are saved together
         try:
             yield
         finally:
             plt.close("all")
+
+
+def save_all(figures: Sequence[tuple[Figure, Path]]) -> None:
+    """Save each figure, half of them in a second process where that is safe."""
+    ours = list(figures)
+    child = 0
+    # A copy of a process with several threads may wait for a lock that no thread of it holds.
+    if len(ours) > 1 and hasattr(os, "fork") and threading.active_count() == 1:
+        with warnings.catch_warnings():
+            # Python counts the threads of numpy's BLAS too, which is prepared for copies.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            _save_and_exit(ours[1::2])
+        ours = ours[::2]
+    for figure, stem in ours:
+        save(figure, stem)
+    # What the copy could not save is saved here, where an error is seen.
+    if child and os.waitpid(child, 0)[1] != 0:
+        for figure, stem in figures[1::2]:
+            save(figure, stem)
+
+
+def _save_and_exit(figures: Sequence[tuple[Figure, Path]]) -> NoReturn:
+    status = 1
+    try:
+        for figure, stem in figures:
+            save(figure, stem)
+        status = 0
+    finally:
+        # No handlers of the process that this one is a copy of.
+        os._exit(status)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
