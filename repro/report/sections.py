@@ -22,7 +22,7 @@ from repro.report.figures import Drawn
 from repro.report.front import Counts, FrontRow, summed
 from repro.report.provenance import origins
 from repro.report.style import model_name
-from repro.report.table import Heading, Table
+from repro.report.table import EMPTY, Heading, Table
 from repro.report.tables import is_of_points
 
 # The paper's exhibits, then what goes beyond the paper; other experiments come last.
@@ -148,12 +148,10 @@ def _section(
     main = _main_table(shown, others, of_points)
     folded, linked = [], []
     for table in others:
-        if (
-            main is not None
-            and table.name == main.name
-            and len(main.headings) == len(table.headings)
-        ):
-            continue  # the whole of it is shown
+        if main is not None and table.name == main.name:
+            if (len(main.headings), len(main.rows)) == (len(table.headings), len(table.rows)):
+                continue  # the whole of it is shown
+            table = replace(table, title=f"{table.title}: all columns and lines")
         too_large = table.columns > MOST_COLUMNS or len(table.rows) > MOST_LINES
         (linked if too_large else folded).append(table)
     pictures = sorted(drawn, key=lambda figure: figure.stem.name != shown.figure)
@@ -210,7 +208,13 @@ def _main_table(shown: Shown, others: Sequence[Table], of_points: Sequence[Table
     for column, wanted in (shown.lines or {}).items():
         lines = table.where(column, wanted)
         table = lines if lines.rows else table
-    return table.only(columns) if columns else table
+    return _without_empty_lines(table.only(columns)) if columns else table
+
+
+def _without_empty_lines(table: Table) -> Table:
+    """Without lines that have nothing but their name in the shown columns."""
+    rows = [row for row in table.rows if any(cell.text != EMPTY for cell in row[2:])]
+    return replace(table, rows=rows)
 
 
 def shown_table(table: Table) -> dict[str, Any]:
