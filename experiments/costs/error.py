@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, isnan, log1p
 from typing import Literal
 
@@ -42,6 +43,7 @@ class ErrorBar:
         return value / factor, value * factor
 
 
+@lru_cache(maxsize=2)
 def error_bar(results: Results, quantity: Quantity = "ratio") -> ErrorBar | None:
     """The error of simulated ratios, or of simulated throughput, over all recorded cells.
 

@@ -7,7 +7,7 @@ that do not fit earn no verdict.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import isnan, nan
 
 from experiments.costs.error import ErrorBar, meaning, with_error
@@ -120,6 +120,7 @@ class Prediction:
         return self.predicted / self.quoted - 1
 
 
+@lru_cache(maxsize=1)
 def predictions(results: Results) -> list[Prediction]:
     """Of every cell of the models that were simulated."""
     cells = []

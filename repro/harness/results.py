@@ -297,7 +297,8 @@ class Run:
         return float(largest.parameters) if largest else math.nan
 
 
-@dataclass(frozen=True)
+# Compared as objects, so that what is costly to compute from results can be kept for them.
+@dataclass(frozen=True, eq=False)
 class Results:
     """What a results folder holds.
 

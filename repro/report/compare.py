@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -58,6 +59,7 @@ def beside_paper(results: Results, experiment: str) -> bool:
     return any(row.scale not in TINY for row in done)
 
 
+@lru_cache(maxsize=1)
 def without_tiny(results: Results) -> Results:
     """The results without tiny runs of paper experiments that a larger scale has too."""
     larger = {name for name in of_paper(results) if beside_paper(results, name)}
