@@ -54,7 +54,7 @@ POINTS = (
     "idle/total",
     "peak MiB",
 )
-MOST_COLUMNS, MOST_LINES = 14, 100  # of a folded table; larger ones are links
+FOLDED_COLUMNS, FOLDED_LINES = 14, 100  # at most, of a folded table; larger ones are links
 LARGEST_SVG = 60_000  # bytes; a larger picture is embedded as png
 
 
@@ -152,7 +152,7 @@ def _section(
             if (len(main.headings), len(main.rows)) == (len(table.headings), len(table.rows)):
                 continue  # the whole of it is shown
             table = replace(table, title=f"{table.title}: all columns and lines")
-        too_large = table.columns > MOST_COLUMNS or len(table.rows) > MOST_LINES
+        too_large = table.columns > FOLDED_COLUMNS or len(table.rows) > FOLDED_LINES
         (linked if too_large else folded).append(table)
     pictures = sorted(drawn, key=lambda figure: figure.stem.name != shown.figure)
     general = texts.DEVIATIONS if name in of_paper(results) else []
