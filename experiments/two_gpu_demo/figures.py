@@ -61,8 +61,8 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
         "curves",
         against_m(curves),
         f"Throughput and memory against M: bars are 95 % intervals over rounds ({NO_INTERVAL}), "
-        "and the ideal has equal stages, F:R:B = 1:1:2 and free messages. Naive model parallelism has "
-        "one micro-batch in flight, and GPipe has all M.",
+        "and the ideal has equal stages, F:R:B = 1:1:2 and free messages. Naive model parallelism "
+        "has one micro-batch in flight, and GPipe has all M.",
     )
     yield (
         "timeline",
