@@ -220,23 +220,34 @@ def counted_claims(claims: Sequence[Judged], exhibit: Exhibit) -> list[Judged]:
 
 def what_holds(claims: Sequence[Judged]) -> str:
     """One sentence: how many exhibits hold in all that was tested, in part, or not at all."""
-    in_full, in_part, in_nothing = [], [], []
+    groups: dict[str, list[str]] = {
+        "hold in every number that could be tested": [],
+        "hold in part": [],
+        "do not hold or are not identified": [],
+        "could be tried only with smaller models, which do not show them": [],
+        "are not tested here": [],
+    }
+    full, part, nothing, small, untested = groups.values()
     for exhibit in EXHIBITS:
-        words = {judged.verdict.word for judged in counted_claims(claims, exhibit)}
-        tested = words - {"not tested here"}
-        if tested and tested <= HOLDING:
-            in_full.append(exhibit.name)
-        elif tested & {*HOLDING, "trend"}:
-            in_part.append(exhibit.name)
-        elif tested:
-            in_nothing.append(exhibit.name)
-    named = f" ({'; '.join(in_full)})" if in_full else ""
-    untested = len(EXHIBITS) - len(in_full) - len(in_part) - len(in_nothing)
-    rest = f", and {untested} not tested here" if untested else ""
-    return (
-        f"Of the paper's {len(EXHIBITS)} exhibits, {len(in_full)} hold in every number that could "
-        f"be tested{named}, {len(in_part)} hold in part, and {len(in_nothing)} do not hold{rest}."
-    )
+        verdicts = [judged.verdict for judged in counted_claims(claims, exhibit)]
+        tested = [verdict for verdict in verdicts if verdict.word != "not tested here"]
+        words = {verdict.word for verdict in tested}
+        if not tested:
+            untested.append(exhibit.name)
+        elif words <= HOLDING:
+            full.append(exhibit.name)
+        elif words & {*HOLDING, "trend"}:
+            part.append(exhibit.name)
+        elif all(verdict.smaller for verdict in tested):
+            small.append(exhibit.name)
+        else:
+            nothing.append(exhibit.name)
+    parts = [f"{len(names)} {text}" for text, names in groups.items() if names]
+    if full:
+        parts[0] += f" ({'; '.join(full)})"
+    *before, last = parts
+    told = f"{', '.join(before)}, and {last}" if before else last
+    return f"Of the {len(EXHIBITS)} exhibits below, {told}."
 
 
 def verdict_text(claims: Sequence[Judged]) -> str:
