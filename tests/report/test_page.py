@@ -24,10 +24,12 @@ def written(folder, tmp_path_factory):
 
 def test_the_page_follows_its_order(written):
     html = written.read_text(encoding="utf-8")
+    assert '<figure id="table2_bars">' in html.partition('<section id="player">')[0]
     words = [
+        '<section id="player">',
+        '<section id="table2">',
         "How does throughput grow with K &amp; M?",
         "Table 2 (v5 and NeurIPS)",
-        "<svg",
         "<details>",
         "How to read the numbers",
         "Deviations from the paper",
