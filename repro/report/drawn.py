@@ -69,6 +69,7 @@ def _of_panel(axes: Axes, name: str) -> Iterator[Number]:
             line, caps, _ = container.lines
             of_intervals |= {line, *caps}
             if line is not None:
+                series = series or _series(line)
                 ends = _ends(container, across)
                 for index, (at, value) in enumerate(_points(axes, line, across)):
                     yield Number(name, panel, series, at, value, *(ends[index] if ends else ()))

@@ -40,6 +40,7 @@ def test_the_page_follows_its_order(written):
     ]
     places = [html.index(word) for word in words]
     assert places == sorted(places)
+    assert html.count("<svg") >= 2
     assert "Throughput &lt;of&gt; a pipeline" in html
     assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
     assert "Test CPU" in html
