@@ -50,8 +50,6 @@ def _memory_panel(axes: Axes, runs: list[Run]) -> None:
 
 def _stage_names(K: int) -> list[str]:
     """A name for every bar; of more than four for the first and the last alone."""
-    if K <= 2:
-        return [f"stage {j}" for j in range(K)]
     if K <= 4:
         return [f"s{j}" for j in range(K)]
     return ["s0", *[""] * (K - 2), f"s{K - 1}"]

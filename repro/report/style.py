@@ -97,7 +97,7 @@ def above_bar(axes: Axes, x: float, top: float, text: str, size: float) -> None:
 
 def series_colour(value: float) -> str:
     """The colour of K stages or M micro-batches in every figure, dark for few, light for many."""
-    return to_hex(colormaps["cividis"](min(0.95, 0.06 + log2(value) / 6)))
+    return to_hex(colormaps["plasma"](min(0.87, 0.04 + log2(value) / 6)))
 
 
 def is_dark(colour: str) -> bool:

@@ -23,11 +23,11 @@ def test_bars_and_points_are_read_with_their_places_and_intervals():
         right.plot([3], [6], "x", label="other")
         found = numbers(figure, "f")
     assert found == [
-        Number("f", "bars", "quoted", "K=2 M=1", 2, 1.5, 3),
-        Number("f", "bars", "quoted", "K=4 M=1", 3, NONE, NONE),
-        Number("f", "points", "measured", "1", 4, 3, 6),
-        Number("f", "points", "measured", "2", 5, NONE, NONE),
-        Number("f", "points", "other", "3", 6, NONE, NONE),
+        ("f", "bars", "quoted", "K=2 M=1", 2, 1.5, 3),
+        ("f", "bars", "quoted", "K=4 M=1", 3, NONE, NONE),
+        ("f", "points", "measured", "1", 4, 3, 6),
+        ("f", "points", "measured", "2", 5, NONE, NONE),
+        ("f", "points", "other", "3", 6, NONE, NONE),
     ]
 
 
