@@ -14,6 +14,7 @@ from repro.harness.job import Measured
 from repro.harness.results import load
 from repro.harness.spec import Experiment, Group, RunSpec
 from repro.report import page
+from repro.report.verdicts import EXHIBITS
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_the_page_follows_its_order(written):
 def test_experiments_without_results_are_named_with_the_command_that_runs_them(modelled, tmp_path):
     html = page.write_loaded(modelled, tmp_path).read_text(encoding="utf-8")
     first, _, rest = html.partition("<section")
-    assert "Of the paper&#39;s 15 exhibits, " in first
+    assert f"Of the {len(EXHIBITS)} exhibits below, " in first
     assert 'href="#absent"' in first
     _, _, absent = rest.partition("<h2>Not run yet")
     assert ".venv/bin/repro run table1\n" in absent
