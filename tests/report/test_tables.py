@@ -319,7 +319,7 @@ def test_at_smoke_no_figure_shows_the_paper_s_numbers(reference, tmp_path, monke
 
     monkeypatch.setattr(figures, "save_all", save_all)
     drawn = {one.stem.name: one for one in figures.draw_all(at_smoke(reference), tmp_path)}
-    assert {"table2_figure2", "breakdown_parts", "bubble_curves"} <= set(drawn)
+    assert {"breakdown_parts", "bubble_curves"} <= set(drawn)
     for name, one in drawn.items():
         assert "quoted" not in " ".join([*labels[name], one.caption]).lower(), name
     assert not {"table1_kinds", "table2_bars"} & set(drawn)
