@@ -245,7 +245,8 @@ def test_an_evaluation_is_not_checked():
 
 
 def seen(replica: int = 0, stage: int = 0, **what: Any) -> Findings:
-    return Findings(replica, f"stage {stage}", what.pop("refused", ""), **what)
+    where = f"stage {stage} of replica {replica}" if replica else f"stage {stage}"
+    return Findings(replica, where, what.pop("refused", ""), **what)
 
 
 def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
@@ -275,8 +276,12 @@ def test_the_first_micro_batch_counts_and_in_it_the_first_layer():
 def test_what_no_micro_batch_explains():
     refused = "the gradients"
     assert describe([seen(refused=refused), seen(1, refused=refused)]).startswith(
-        "the gradients on stage 0 and the gradients on stage 0 are inf or nan in the sum over "
-        "replicas, in none alone"
+        "the gradients on stage 0 and the gradients on stage 0 of replica 1 are inf or nan in the "
+        "sum over replicas, in none alone"
+    )
+    # Two parts of one stage have one name, which is said once.
+    assert describe([seen(refused=refused), seen(refused=refused)]).startswith(
+        "the gradients on stage 0 were inf or nan, and not when the step was run once more"
     )
     assert describe([seen(), seen(stage=1, refused=refused)]).startswith(
         "the gradients on stage 1 were inf or nan, and not when the step was run once more"
