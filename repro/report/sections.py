@@ -253,8 +253,9 @@ def _image(drawn: Drawn) -> Markup:
         image = '<img src="data:image/png;base64,{}" alt="{}">'
         return Markup(image).format(data, drawn.caption)
     svg = text[text.index("<svg") :]
-    # Ids are made unique on the page.
-    return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg))
+    # Ids are made unique on the page. A results folder may have any name.
+    prefix = re.sub(r"[^\w.-]", "_", name)
+    return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg))
 
 
 def _metrics(tables: Sequence[Table]) -> dict[str, str]:

@@ -225,7 +225,7 @@ class Table:
         """The texts as a table element: intervals small, missing cells grey, texts to the left."""
         names, rows = self._texts()
         texts = [_is_text([row[i] for row in rows]) for i in range(len(names))]
-        lines = [f'<table class="{self.name}">', "<thead>", *_html_head(names, texts)]
+        lines = [f'<table class="{escape(self.name)}">', "<thead>", *_html_head(names, texts)]
         lines += ["</thead>", "<tbody>"]
         for row in rows:
             cells = [_html_cell(cell, is_text) for cell, is_text in zip(row, texts, strict=True)]

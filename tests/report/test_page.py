@@ -228,3 +228,13 @@ def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stage
 def test_without_a_measured_step_there_is_no_picture(nothing):
     with pytest.raises(ValueError, match=r"no measured step of amoebanet-d .*repro run table2"):
         page.pictured_step(nothing)
+
+
+def test_a_results_folder_of_any_name_makes_a_page_without_markup_of_its_own(folder, tmp_path):
+    name = 'a\\q<b onclick="x">'
+    results = shutil.copytree(folder, tmp_path / "results")
+    (place,) = results.glob("*/laptop/table2")
+    place.rename(place.with_name(name))
+    html = page.write(results, tmp_path).read_text(encoding="utf-8")
+    assert "<svg" in html
+    assert "<b onclick" not in html
