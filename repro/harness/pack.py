@@ -60,15 +60,24 @@ def unpack(results: Path) -> None:
     """
     for records in sorted(results.rglob(RECORDS)):
         folder = records.parent
+        if not (folder / TIMELINES).is_file():
+            raise ValueError(
+                f"{folder / TIMELINES}: is missing beside {RECORDS}; restore it with git"
+            )
         stamp = folder / _STAMP
         digest = _digest(folder)
         if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
             continue
         try:
             write_files(folder)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except ValueError as error:
             raise ValueError(
                 f"{records}: not as it was packed ({error}); restore it with git"
+            ) from None
+        except (KeyError, TypeError, IndexError):  # whose texts mean nothing to a user
+            raise ValueError(
+                f"{records}: not as it was packed (a field or a line is missing or of another "
+                "kind); restore it with git"
             ) from None
         write(stamp, digest.encode())
 
