@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,14 @@ def main(arguments: list[str]) -> int:
     results = load_recorded(options.results)
     experiments = tuple(dict.fromkeys(place.experiment for place in places(results)))
     report = wandb_summary.Report(options.plots, experiments)
+    if not report.page.is_file():
+        print(
+            f"no report in {options.plots}, so no verdicts, tables and pictures are shown; first "
+            f"`repro report --results {options.results} --plots {options.plots}`",
+            file=sys.stderr,
+        )
     shown = sections(results, report)
+    beside = sys.stderr if options.json else sys.stdout  # so that what is printed stays JSON
     if options.json:
         print(json.dumps(_spec(_workspace(shown, options)), indent=2))
     else:
@@ -54,9 +62,9 @@ def main(arguments: list[str]) -> int:
         print("\n".join(outline(shown)))
     if options.log:
         _log(options, results, experiments)
-        print(f"\nmirrored offline, in {options.results / 'wandb'}")
+        print(f"\nmirrored offline, in {options.results / 'wandb'}", file=beside)
     if options.push:
-        print(f"workspace: {_push(shown, options)}")
+        print(f"workspace: {_push(shown, options)}", file=beside)
     elif not options.json:
         print(
             "\nnothing was sent; --push makes this workspace in W&B, where the runs have to be: "

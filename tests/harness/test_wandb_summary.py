@@ -313,6 +313,23 @@ def test_recorded_results_are_mirrored_without_measuring(tmp_path: Path):
     assert set(mirrored(results)) == {"curves: tiny, all runs", "report: report"}
 
 
+def test_json_stays_json_beside_log_and_push(
+    recorded: Results, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    results = shutil.copytree("results", tmp_path / "results", ignore=lambda *_: ["wandb"])
+    assert main(["dashboard", "--results", str(results), "--json", "--log"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["section"]
+    assert "mirrored offline" in err
+
+
+def test_a_folder_without_a_report_is_named(recorded: Results, capfd: pytest.CaptureFixture[str]):
+    assert main(["dashboard", "--plots", "nowhere"]) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "no report in nowhere" in line
+    assert "`repro report --results results --plots nowhere`" in line
+
+
 def test_a_push_without_a_key_is_one_line(capfd: pytest.CaptureFixture[str]):
     assert main(["dashboard", "--push"]) == 2
     assert "wandb login" in capfd.readouterr().err.splitlines()[-1]
