@@ -264,6 +264,11 @@ class RunSpec(Frozen):
                 f"K = {self.K} x M = {self.M}: allowed is a product of up to {MOST_CELLS}; choose "
                 "a smaller K or M"
             )
+        if self.D > self.N:
+            raise ValueError(
+                f"D = {self.D} replicas of a mini-batch of N = {self.N}: each needs at least one "
+                f"example, so D may be 1 to {self.N}; choose fewer replicas or a larger N"
+            )
         if self.M * self.D > self.N:
             replicas = f" on each of D = {self.D} replicas" if self.D > 1 else ""
             raise ValueError(

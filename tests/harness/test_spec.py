@@ -33,6 +33,7 @@ HERE = {"device": "Test CPU", "transport": "gloo", "torch": "2.15.0"}
     [
         ({"K": 0}, ["K = 0", "1 or more"]),
         ({"M": 9}, ["M = 9", "N = 8", "1 to 8", "larger N"]),
+        ({"D": 9}, ["D = 9 replicas", "N = 8", "D may be 1 to 8", "larger N"]),
         ({"K": "two"}, ["K = 'two'", "valid integer"]),
         ({"chekpoint": "never"}, ["no field 'chekpoint'", "'never'", "did you mean 'checkpoint'"]),
         (
