@@ -177,11 +177,6 @@ def judged_claims(results: Results) -> list[Judged]:
     return [Judged(claim, ours, judge(claim, ours)) for claim, ours in beside]
 
 
-def verdict_rows(results: Results) -> list[VerdictRow]:
-    """One row for each exhibit, of recorded results."""
-    return rows_of_exhibits(judged_claims(results))
-
-
 def written_rows(plots_dir: Path) -> list[VerdictRow]:
     """The rows that `repro report` wrote into a folder; none if it has no verdicts."""
     path = plots_dir / WRITTEN

@@ -19,8 +19,8 @@ from repro.report.verdicts import (
     Judged,
     evidence_of,
     judged_claims,
+    rows_of_exhibits,
     tables,
-    verdict_rows,
     written_rows,
 )
 
@@ -38,7 +38,7 @@ def judged(reference: Results) -> dict[str, Judged]:
 
 
 def test_golden_rows_of_a_tiny_recorded_set(modelled):
-    rows = {row.exhibit: row for row in verdict_rows(modelled)}
+    rows = {row.exhibit: row for row in rows_of_exhibits(judged_claims(modelled))}
     assert len(rows) == len(EXHIBITS) <= 15
     assert rows["Table 2, Transformer"].__dict__ == {
         "exhibit": "Table 2, Transformer",
@@ -192,7 +192,7 @@ def test_the_terminal_shows_what_was_written(reference, tmp_path, capsys):
 
     for table in tables(judged_claims(reference)):
         table.write(tmp_path)
-    assert written_rows(tmp_path) == verdict_rows(reference)
+    assert written_rows(tmp_path) == rows_of_exhibits(judged_claims(reference))
     say_verdicts(tmp_path)
     lines = capsys.readouterr().out.splitlines()
     *table, _paths = lines  # a path may be longer
