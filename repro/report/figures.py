@@ -78,10 +78,11 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
                     made.append((figure, stem))
                     drawn.append(Drawn(stem, experiment, caption))
         save_all(made)
-    if drawn:
-        columns = zip(*rows, strict=True) if rows else [()] * len(Number._fields)
-        text = csv_text(dict(zip(Number._fields, map(list, columns), strict=True)))
-        (directory / NUMBERS).write_text(text, encoding="utf-8")
+    # Also without figures, since the page links it and an earlier report may have left one.
+    columns = zip(*rows, strict=True) if rows else [()] * len(Number._fields)
+    text = csv_text(dict(zip(Number._fields, map(list, columns), strict=True)))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / NUMBERS).write_text(text, encoding="utf-8")
     return drawn
 
 

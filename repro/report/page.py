@@ -99,8 +99,11 @@ def write_tables(
         claims: of these results, if they are judged already.
     """
     tables = all_tables(results, claims)
-    # The command prints this file, so the one of an earlier report must not stay.
-    (plots_dir / verdicts.WRITTEN).unlink(missing_ok=True)
+    # The command prints the verdicts, and W&B's mirror counts the claims: those of an earlier
+    # report must not stay.
+    for name in ("verdicts", *SHOWN_AT_THE_END):
+        for kind in ("csv", "md", "tex"):
+            (plots_dir / f"{name}.{kind}").unlink(missing_ok=True)
     for table in tables:
         table.write(plots_dir)
     every_round = rounds(results).to_dict("list")
