@@ -113,7 +113,7 @@ def test_memory_shows_each_micro_batch_in_a_place_of_its_own(played):
 
 def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(results):
     steps = measured_steps(results)
-    assert [(step["K"], step["M"]) for step in steps] == [(2, 4)], "the fullest that is recorded"
+    steps = [step for step in steps if (step["K"], step["M"]) == (2, 4)]
     (drawn,) = in_node("recorded(value)", steps)
     (ideal,) = in_node("simulated({...value, ...mean_lengths(value)})", steps)
     (run,) = rows_of(results, K=2, M=4)
@@ -131,13 +131,17 @@ def test_a_measured_step_stands_above_the_simulation_with_its_mean_durations(res
     assert ideal["bubble"] == pytest.approx(expected.bubble_over_total, abs=1e-4)
 
 
-def test_measured_steps_are_few_and_of_one_machine():
+def test_every_measured_step_that_the_sliders_reach_can_be_loaded(monkeypatch):
     reference = load(REFERENCE)
     steps = measured_steps(reference)
-    assert 4 < len(steps) <= module.MOST
-    assert len({step["source"].split(" on ")[1].split(",")[0] for step in steps}) == 1
-    assert all(step["M"] <= module.MOST_M for step in steps)
-    assert len(player(reference)) < 150_000
+    assert {"table2", "methods", "two_gpu_demo"} <= {step["experiment"] for step in steps}
+    html = player(reference)
+    assert html.count("<option") > len(steps)
+    assert len(html) < 600_000
+    monkeypatch.setattr(module, "MOST_SPANS", 500)
+    few = measured_steps(reference)
+    assert 0 < sum(len(step["spans"]) for step in few) <= 500
+    assert [step for step in steps if step in few] == few, "the order stays"
 
 
 def test_the_page_works_without_results(nothing):

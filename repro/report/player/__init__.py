@@ -5,8 +5,7 @@ clock of `repro.gpipe.schedule` again, in JavaScript; `tests/report/test_player.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +52,8 @@ SCHEDULES = {
     ),
 }
 CHECKPOINTS = (("always", "always"), ("except_last", "except last"), ("never", "never"))
-# Of which measured steps can be loaded: at most so many of an experiment, and in all.
-EXPERIMENTS = ("table2", "methods", "bubble", "two_gpu_demo")
-MOST_OF_EXPERIMENT = 6
-MOST = 12
-FIGURE_2_M = 4  # of the paper's drawing
-MOST_M = 32
+MOST_K, MOST_M = 16, 64  # of the sliders
+MOST_SPANS = 40_000  # of all measured steps together: about a megabyte of the page
 
 
 def player(results: Results | None = None) -> Markup:
@@ -75,7 +70,10 @@ def player(results: Results | None = None) -> Markup:
         data=_json(data),
         schedules=[(name, text) for name, (text, _) in SCHEDULES.items()],
         checkpoints=CHECKPOINTS,
-        measured=[step["label"] for step in steps],
+        measured=[
+            (name, list(group))
+            for name, group in groupby(enumerate(steps), key=lambda item: item[1]["experiment"])
+        ],
         kind_words=KIND_WORDS,
         kinds=KINDS,
         idle=IDLE,
@@ -89,41 +87,26 @@ def script(names: tuple[str, ...]) -> str:
 
 
 def measured_steps(results: Results) -> list[dict[str, Any]]:
-    """The measured steps that can be loaded, all of one machine, in microseconds."""
-    candidates = [
-        (run, timeline)
-        for name in EXPERIMENTS
-        for run in rows_of(results, experiment=name, fidelity="measured", status="done")
+    """The measured steps that can be loaded, in microseconds, as many as the page may hold.
+
+    Where they are too many, those with the fewest spans are kept.
+    """
+    steps = [
+        _plain(run, timeline)
+        for run in rows_of(results, fidelity="measured", status="done")
         if _is_playable(run) and (timeline := results.timeline(run)) is not None
     ]
-    machines = Counter(run.machine for run, _ in candidates)
-    if not machines:
-        return []
-    (machine, _), *_ = machines.most_common(1)
-    here = [(run, timeline) for run, timeline in candidates if run.machine == machine]
-    return [_plain(run, timeline) for run, timeline in _chosen(here)]
+    # The order of the experiments and of their plans stays.
+    few_first = sorted(range(len(steps)), key=lambda n: len(steps[n]["spans"]))
+    totals = accumulate(len(steps[n]["spans"]) for n in few_first)
+    kept = {n for n, total in zip(few_first, totals, strict=True) if total <= MOST_SPANS}
+    return [step for n, step in enumerate(steps) if n in kept]
 
 
 def _is_playable(run: Run) -> bool:
     """Whether the player has its schedule: our library, several stages, one replica."""
     ours = run.library == "repro" and run.schedule in SCHEDULES
-    return ours and run.K > 1 and run.D == 1 and run.M <= MOST_M
-
-
-def _chosen(candidates: list[tuple[Run, Timeline]]) -> Iterator[tuple[Run, Timeline]]:
-    """Of each setting the fullest step, and that with the M of the paper's Figure 2."""
-    settings: dict[tuple[Any, ...], list[tuple[Run, Timeline]]] = {}
-    for run, timeline in candidates:
-        setting = (run.experiment, run.model, run.schedule, run.remat, run.spec.stages_per_rank)
-        settings.setdefault(setting, []).append((run, timeline))
-    taken = Counter()
-    for (experiment, *_), steps in settings.items():
-        fullest = max(steps, key=lambda step: (step[0].K, step[0].M))
-        small = [step for step in steps if step[0].M == FIGURE_2_M and step is not fullest]
-        for step in [*small[:1], fullest]:
-            if taken[experiment] < MOST_OF_EXPERIMENT and taken.total() < MOST:
-                taken[experiment] += 1
-                yield step
+    return ours and 1 < run.K <= MOST_K and run.D == 1 and run.M <= MOST_M
 
 
 def _plain(run: Run, timeline: Timeline) -> dict[str, Any]:
@@ -141,7 +124,8 @@ def _plain(run: Run, timeline: Timeline) -> dict[str, Any]:
         for span in sorted(timeline.spans, key=lambda span: (span.start, span.stage))
     ]
     return {
-        "label": f"{label} ({run.experiment})",
+        "label": f"{label}, {run.machine}",
+        "experiment": run.experiment,
         "source": f"{run.experiment} at {run.scale} scale on {run.machine}, run {run.id}",
         "schedule": run.schedule,
         "checkpoint": run.remat,
