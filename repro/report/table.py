@@ -20,7 +20,7 @@ NOT_RUN = "not run"
 EMPTY = "-"
 Name = str | tuple[str, str]  # of a column: a name, or a group and a name
 
-_INTERVAL = re.compile(r"(-?[\d.]+) (\[.*?\])( ~)?")
+_INTERVAL = re.compile(r"([-+]?[\d.]+(?:e[-+]\d+)?) (\[.*?\])( ~)?")
 _SHORT = 18  # characters up to which a cell of the page stays on one line
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?( |$)")
 _MISSING = re.compile(

@@ -385,5 +385,7 @@ def test_files_escape_their_own_special_characters(tmp_path):
     html = table.html()
     assert "50 % &amp; {x}" in html
     assert "<b>1.50</b> <small>[1.40, 1.60]</small>" in html
+    assert "<b>+1.5</b> <small>[-2.0, +3.0]</small>" in table_of("+1.5 [-2.0, +3.0]").html()
+    assert "<b>4.0e-01</b> <small>[2.9e-01, 5" in table_of("4.0e-01 [2.9e-01, 5.8e-01]").html()
     assert '<td class="missing">not run</td>' in html
     assert "<td>-6 %</td>" in table_of("-6 %").html(), "a number, not a missing one"
