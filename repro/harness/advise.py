@@ -151,7 +151,8 @@ def why_slower(plan: Plan, best: Plan) -> str:
     ratio = plan.step_s / best.step_s - 1
     memory = max(plan.peak_bytes) / max(best.peak_bytes)
     if ratio <= TIE and memory >= 1:
-        return f"as fast, with {memory:.2f} times the memory on its fullest stage"
+        amount = f"{memory:.2f} times the memory" if f"{memory:.2f}" != "1.00" else "as much memory"
+        return f"as fast, with {amount} on its fullest stage"
     more = {cause: plan.parts[cause] - best.parts[cause] for cause in plan.parts}
     cause = max(more, key=lambda name: more[name])
     return f"{_slower(ratio)}: {_reason(cause, plan, best)}"

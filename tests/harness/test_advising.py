@@ -332,6 +332,7 @@ def changed(changed_plan: Plan, **fields: Any) -> Plan:
             "3.0 times as long: computes on fewer devices: 1 instead of 2",
         ),
         (changed(plan(computation=1.25), M=8), "smaller micro-batches: 1 instead of 2 examples"),
+        (plan(peak=100), "as fast, with as much memory on its fullest stage"),
         (plan(peak=250), "as fast, with 2.50 times the memory on its fullest stage"),
     ],
 )
