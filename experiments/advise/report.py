@@ -17,6 +17,7 @@ from repro.harness.results import Results, Run
 from repro.harness.schema import CalibrateRound
 from repro.harness.spec import TINY
 from repro.harness.statistics import interval
+from repro.methods.named import name_of
 from repro.report.compare import matching, rows_of, where
 from repro.report.declared import Shown
 from repro.report.grid import (
@@ -235,5 +236,14 @@ def _goal(verdict: Verdict) -> Cell:
 
 
 def _name(run: Run) -> str:
+    """The method, since with K=1 a schedule says nothing, and what it is set to."""
     spec = run.spec
-    return f"{spec.schedule}, K={spec.K}, D={spec.D}, M={spec.M}, recomputed {spec.checkpoint}"
+    method = name_of(
+        library="repro",
+        schedule=spec.schedule,
+        K=spec.K,
+        D=spec.D,
+        tensor_parallel=None,
+        zero=None,
+    )
+    return f"{method}, K={spec.K}, D={spec.D}, M={spec.M}, recomputed {spec.checkpoint}"

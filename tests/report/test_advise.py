@@ -117,8 +117,8 @@ def test_the_advised_plan_is_held_against_the_fastest(results: Results):
     _, verdict = report.tables(results)
     (line,) = rows(verdict)
     assert line["plans"] == str(len(PLANS))
-    assert line["advised"] == "1f1b, K=1, D=2, M=1, recomputed never"
-    assert line["fastest measured"] == "1f1b, K=1, D=2, M=4, recomputed never"
+    assert line["advised"] == "data, K=1, D=2, M=1, recomputed never"
+    assert line["fastest measured"] == "data, K=1, D=2, M=4, recomputed never"
     assert line["advised over fastest"].startswith("1.10 [1.02, ")
     assert line["goal"] == "at most 1.05: missed by 0.05"
 
