@@ -176,6 +176,14 @@ def test_the_report_has_the_table(results):
     assert {"two_gpu_demo", "two_gpu_demo_points", "memory"} <= names
 
 
+def test_the_sentence_does_not_take_a_slow_single_device_for_the_only_one(results):
+    (table,) = demo.tables(results)
+    said = demo.best_against_best(table)
+    # One device is equally fast at every M here, so that the best M is the largest.
+    best = f"{theory.speedup_over_k1(2, 32, 'early'):.2f}"
+    assert said == f"Each at its own fastest M, GPipe has {best} and {best} times."
+
+
 def test_nothing_planned_no_table(nothing):
     assert demo.tables(nothing) == []
     assert list(demo.figures(nothing, [])) == []
