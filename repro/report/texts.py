@@ -69,8 +69,8 @@ SCALES = {
         "--scale laptop."
     ),
     "laptop": (
-        "Scale laptop measures models that two CPU cores can train, which shows trends. The "
-        "paper's own sizes are counted, simulated or emulated."
+        "Scale laptop measures models that two CPU cores can train, which shows trends; no GPU is "
+        "used. The paper's own sizes are counted, simulated or emulated."
     ),
     "gpu-dry": (
         "Scale gpu-dry rehearses scale gpu on the CPU, with small models and memories. Its numbers "
