@@ -30,8 +30,8 @@ SCHEDULES = {
     "gpipe": (
         "GPipe",
         "All forwards, then all backwards in reverse order (Figure 2 c). Each stage keeps all M "
-        "micro-batches until the backwards begin. R needs no gradient, so the first R is done "
-        "while a stage waits.",
+        "micro-batches until the backwards begin. R, where there is one, needs no gradient, so the "
+        "first R is done while a stage waits.",
     ),
     "1f1b": (
         "1F1B",
