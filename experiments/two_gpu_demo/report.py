@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-
-from pandas import to_numeric
+from math import isnan, nan
 
 from experiments.two_gpu_demo.figures import figures as figures
 from experiments.two_gpu_demo.points import (
@@ -55,22 +54,27 @@ def answer(tables: Mapping[str, Table]) -> str:
     return (
         f"At the same M GPipe has at most {gpipe} times the throughput of one device, and naive "
         f"model parallelism {naive} times. {best_against_best(tables[NAME])}"
-    )
+    ).strip()
 
 
 def best_against_best(table: Table) -> str:
-    """The fastest of GPipe's steps over the fastest of one device, whatever their M."""
+    """The fastest of GPipe's steps over the fastest of one device, whatever their M.
+
+    Empty where a machine would be held against another, or where either was not run.
+    """
     data = table.data
-    at = {"".join(name): name for name in data.columns}
-    places = [at[name] for name in ("where", "model") if name in at]
+    if "where" in ("".join(name) for name in data.columns):
+        return ""
     ratios = []
-    for _, lines in data.groupby(places, sort=False):
+    for model in dict.fromkeys(model_name(name) for name in data["", "model"]):
+        lines = table.where("model", [model]).data.to_dict("records")
         one, gpipe = (
-            to_numeric(lines["examples/s", STRATEGY_NAMES[strategy]], errors="coerce").max()
-            for strategy in ("single", "gpipe")
+            max((rate for line in lines if (rate := line["examples/s", name]) > 0), default=nan)
+            for name in (STRATEGY_NAMES["single"], STRATEGY_NAMES["gpipe"])
         )
-        ratios.append(f"{gpipe / one:.2f}")
-    return f"Each at its own fastest M, GPipe has {' and '.join(ratios)} times."
+        if not isnan(gpipe / one):
+            ratios.append(f"{gpipe / one:.2f} times ({model})")
+    return f"Each at its own fastest M, GPipe has {' and '.join(ratios)}." if ratios else ""
 
 
 def strategies(results: Results, lines: list[Point]) -> Table:

@@ -181,7 +181,21 @@ def test_the_sentence_does_not_take_a_slow_single_device_for_the_only_one(result
     said = demo.best_against_best(table)
     # One device is equally fast at every M here, so that the best M is the largest.
     best = f"{theory.speedup_over_k1(2, 32, 'early'):.2f}"
-    assert said == f"Each at its own fastest M, GPipe has {best} and {best} times."
+    assert said == (
+        f"Each at its own fastest M, GPipe has {best} times (timm:resnet50) and {best} times "
+        "(Transformer)."
+    )
+
+
+def test_where_one_device_was_not_run_there_is_no_gain_over_it(tmp_path):
+    fill_with(
+        tmp_path,
+        experiment("smoke"),
+        lambda run, number: made(run, number) if run.K > 1 else None,
+        rounds=1,
+    )
+    (table,) = demo.tables(load(tmp_path))
+    assert demo.best_against_best(table) == ""
 
 
 def test_nothing_planned_no_table(nothing):
