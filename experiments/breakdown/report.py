@@ -161,7 +161,8 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
     """Name, figure and caption of each."""
     caption = (
         f"Where a step at K={K}, M={M} goes; grey is idle time, by its reason. Where an unequal "
-        "cut shortens the wait, the imbalance is negative and is taken off the bubble."
+        "cut shortens the wait, the imbalance is negative and is taken off the bubble; medians "
+        "need not add up to 100."
     )
     yield "parts", figure(results), caption
 

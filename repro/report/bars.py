@@ -58,7 +58,7 @@ def _stage_names(K: int) -> list[str]:
 def drawable(parts: dict[str, float]) -> dict[str, float]:
     """The same shares with none below 0: what an unequal cut shortens is taken off the bubble."""
     positive = {part: max(0.0, share) for part, share in parts.items()}
-    positive["bubble"] += 1 - sum(positive.values())
+    positive["bubble"] += sum(min(0.0, share) for share in parts.values())
     return positive
 
 

@@ -233,6 +233,11 @@ def test_a_negative_share_is_taken_off_the_bubble():
     }
 
 
+def test_what_medians_lack_to_a_whole_is_no_bubble():
+    parts = {"computation": 0.5, "bubble": 0.4, "imbalance": 0.05}
+    assert bars.drawable(parts) == parts
+
+
 def test_an_svg_file_is_small_and_reaches_nothing_else_on_a_page(tmp_path):
     step = ratio.ideal(8, 32, "1f1b", "never")
     assert step is not None
