@@ -56,6 +56,7 @@ POINTS = (
 )
 FOLDED_COLUMNS, FOLDED_LINES = 14, 100  # at most, of a folded table; larger ones are links
 LARGEST_SVG = 60_000  # bytes; a larger picture is embedded as png
+MOST_SIZES = 6  # of one model that a section lists
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Section:
     metrics: dict[str, str]
     numbering: str
     of_paper: bool
-    deviations: list[str]
+    deviations: list[Markup]
     missing: list[str]
     commands: list[str]
     origins: list[str]
@@ -174,7 +175,7 @@ def _section(
         metrics=_metrics([main, *folded] if main else folded),
         numbering=", ".join(f"{version} {place}" for version, place in places if place),
         of_paper=name in of_paper(results),
-        deviations=[*about.deviations, *general, *_sizes(runs)],
+        deviations=[with_code(line) for line in (*about.deviations, *general, *_sizes(runs))],
         missing=_missing(runs),
         commands=_commands(results, name),
         origins=origins(runs),
@@ -217,12 +218,17 @@ def _without_empty_lines(table: Table) -> Table:
     return replace(table, rows=rows)
 
 
+def with_code(text: str) -> Markup:
+    """A text for the page, where what stands between backticks is code."""
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(text))))
+
+
 def shown_table(table: Table) -> dict[str, Any]:
     """What the template needs of a table."""
     return {
         "name": table.name,
         "title": table.title,
-        "note": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(table.note)))),
+        "note": with_code(table.note),
         "html": Markup(table.html()),
     }
 
@@ -288,7 +294,10 @@ def _sizes(runs: list[Run]) -> list[str]:
         sizes = dict.fromkeys(
             f"{as_text(spec.model_args) or 'its defaults'}; N={spec.N}" for spec in specs
         )
-        sentences.append(f"{model_name(model)} here: {' / '.join(sizes)}.")
+        listed = [*sizes][:MOST_SIZES]
+        if more := len(sizes) - len(listed):
+            listed.append(f"and {more} more, all in runs.csv")
+        sentences.append(f"{model_name(model)} here: {' / '.join(listed)}.")
     real = [run for run in runs if run.fidelity != "simulated"]
     devices = dict.fromkeys(run.device for run in real if run.device)
     if devices:
