@@ -144,7 +144,10 @@ def recompute_claims(results: Results) -> Table:
         if isnan(low):
             return plain(EMPTY if isnan(value) else "too few rounds")
         if low <= claim.percent <= high:
-            return plain("holds: inside the interval")
+            alike = [other.percent for other in CLAIMS if other.of_step == claim.of_step]
+            rivals = [f"{p:g} %" for p in alike if p != claim.percent and low <= p <= high]
+            cannot_tell = f", and so is {' and '.join(rivals)}" if rivals else ""
+            return plain(f"inside the interval{cannot_tell}")
         side = "more" if value > claim.percent else "less"
         return plain(f"{abs(value - claim.percent):.1f} points {side} here")
 

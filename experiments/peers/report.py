@@ -133,16 +133,18 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """Faster or slower, if the ratio's interval is clear of 1 and of the A/A interval."""
+        """Faster or slower, if the ratio lies clear of the A/A interval and its inverse."""
         if isnan(self.ratio.value):
             return ""
         if isnan(self.ratio.low):
             return "too few rounds"
         if isnan(self.noise.low):
             return "no A/A interval"
-        if self.ratio.low > max(1.0, self.noise.high):
+        # Which of two equal runs is divided by the other is arbitrary.
+        noise = max(1.0, self.noise.high, 1 / self.noise.low)
+        if self.ratio.low > noise:
             return "faster"
-        if self.ratio.high < min(1.0, self.noise.low):
+        if self.ratio.high < 1 / noise:
             return "slower"
         return "not distinguishable"
 
@@ -217,7 +219,7 @@ def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
         "Throughput of ours over the peer's with the same schedule, inside a round, with a "
         f"bootstrap 95 % interval over rounds ({NO_INTERVAL}; ~ where it spans 1). A/A is that of "
         "one point of ours that was measured as two runs; faster and slower need an interval "
-        "clear of 1 and of the A/A interval."
+        "clear of 1 and of the A/A interval, whichever of the two runs is divided."
     )
     lines = [pair_of(results, run) for run in runs if run.library != "repro"]
     title = f"Step time beside other libraries, {fidelity}"

@@ -33,7 +33,7 @@ from repro.report.grid import (
 from repro.report.ratio import NO_INTERVAL
 from repro.report.rounds import Spread
 from repro.report.style import PARTS
-from repro.report.table import NOT_RUN, Table
+from repro.report.table import EMPTY, NOT_RUN, Table
 
 _EXPECTED = ("computation", "recompute", "bubble")  # the parts that arithmetic has
 _INTERVAL = f"[low, high] is a bootstrap 95 % interval over rounds ({NO_INTERVAL})"
@@ -60,10 +60,13 @@ def tables(results: Results) -> list[Table]:
 
 def answer(tables: Mapping[str, Table]) -> str:
     """The range of the overheads."""
-    overheads = tables["runtime_known_durations"].numbers("overhead (%) emulated")
+    table = tables["runtime_known_durations"]
+    overheads = table.numbers("overhead (%) emulated")
+    goals = [text for text in table.shown["overhead (%) goal"] if text not in ("", EMPTY)]
+    missed = sum("missed" in text for text in goals)
     return (
         f"A step of stages of known duration takes between {overheads[0]} % and {overheads[-1]} % "
-        "longer than arithmetic says."
+        f"longer than arithmetic says; {missed} of {len(goals)} goals are missed."
     )
 
 

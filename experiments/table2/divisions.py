@@ -174,7 +174,7 @@ def figure(cells: list[Prediction], bar: ErrorBar | None) -> Figure | None:
         Line2D([], [], color=THEORY, lw=1.2, label="ideal"),
         Line2D(
             [], [], marker=MARKERS["simulated"], ls="", color=FIDELITIES["simulated"],
-            label="simulated, headline",
+            label="simulated",
         ),
     ]  # fmt: skip
     made.legend(handles=handles, loc="outside lower center", ncols=3)

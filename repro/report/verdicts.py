@@ -214,7 +214,7 @@ def counted_claims(claims: Sequence[Judged], exhibit: Exhibit) -> list[Judged]:
 
 
 def what_holds(claims: Sequence[Judged]) -> str:
-    """One sentence: how many exhibits hold in all that was tested, in part, or not at all."""
+    """How many exhibits hold in all that was tested, in part or not at all, and how many claims."""
     groups: dict[str, list[str]] = {
         "hold in every number that could be tested": [],
         "hold in part": [],
@@ -223,10 +223,12 @@ def what_holds(claims: Sequence[Judged]) -> str:
         "are not tested here": [],
     }
     full, part, nothing, small, untested = groups.values()
+    all_words: list[Word] = []
     for exhibit in EXHIBITS:
         verdicts = [judged.verdict for judged in counted_claims(claims, exhibit)]
         tested = [verdict for verdict in verdicts if verdict.word != "not tested here"]
         words = {verdict.word for verdict in tested}
+        all_words += [verdict.word for verdict in verdicts]
         if not tested:
             untested.append(exhibit.name)
         elif words <= HOLDING:
@@ -242,7 +244,10 @@ def what_holds(claims: Sequence[Judged]) -> str:
         parts[0] += f" ({'; '.join(full)})"
     *before, last = parts
     told = f"{', '.join(before)}, and {last}" if before else last
-    return f"Of the {len(EXHIBITS)} exhibits below, {told}."
+    of_exhibits = f"Of the {len(EXHIBITS)} exhibits below, {told}."
+    known = [word for word in all_words if word != "not tested here"]
+    holding = sum(word in HOLDING for word in known)
+    return f"{of_exhibits} Of their {len(known)} claims that could be tested, {holding} hold."
 
 
 def verdict_text(claims: Sequence[Judged]) -> str:

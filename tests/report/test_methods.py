@@ -141,7 +141,18 @@ def test_a_claim_holds_where_its_interval_says_so(results, monkeypatch):
     monkeypatch.setattr(recompute, "CLAIMS", claims)
     monkeypatch.setattr(recompute, "_extra", lambda _results, _line: (31.0, 29.0, 33.0))
     (row,) = rows_of(recompute.recompute_claims(results))
-    assert row["on one device"] == "holds: inside the interval"
+    assert row["on one device"] == "inside the interval"
+
+
+def test_an_interval_with_two_claims_decides_for_none(results, monkeypatch):
+    claims = [recompute.Claim("c", value, of_step=True, arithmetic=25.0) for value in (25.0, 22.5)]
+    monkeypatch.setattr(recompute, "CLAIMS", tuple(claims))
+    monkeypatch.setattr(recompute, "_extra", lambda _results, _line: (31.0, 25.0, 40.0))
+    rows = rows_of(recompute.recompute_claims(results))
+    assert [row["on one device"] for row in rows] == [
+        "inside the interval, and so is 22.5 %",
+        "inside the interval, and so is 25 %",
+    ]
 
 
 def test_simulated_idle_time_is_that_of_the_formulas(tables):

@@ -10,7 +10,7 @@ from recorded import experiment, fill
 
 from repro.harness.results import load
 from repro.report.compare import rows_of
-from repro.report.player import player
+from repro.report.player import measured_steps, player
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
@@ -269,9 +269,10 @@ def test_nothing_is_wider_than_the_page(browser, address, problems, width, schem
 
 
 def test_a_measured_step_is_shown_with_both_numbers(page, results):
-    choose(page, measured="0")
     (run,) = rows_of(results, K=2, M=4)
     timeline = results.timeline(run)
+    places = [n for n, step in enumerate(measured_steps(results)) if run.id in step["source"]]
+    choose(page, measured=str(places[0]))
     measured, simulated = text(page, "bubble").splitlines()
     assert measured == f"{100 * timeline.bubble_over_total:.1f} % measured"
     assert simulated.endswith(" % simulated")
