@@ -223,12 +223,12 @@ def what_holds(claims: Sequence[Judged]) -> str:
         "are not tested here": [],
     }
     full, part, nothing, small, untested = groups.values()
-    all_words: list[Word] = []
+    known: list[Verdict] = []
     for exhibit in EXHIBITS:
         verdicts = [judged.verdict for judged in counted_claims(claims, exhibit)]
         tested = [verdict for verdict in verdicts if verdict.word != "not tested here"]
         words = {verdict.word for verdict in tested}
-        all_words += [verdict.word for verdict in verdicts]
+        known += tested
         if not tested:
             untested.append(exhibit.name)
         elif words <= HOLDING:
@@ -245,8 +245,7 @@ def what_holds(claims: Sequence[Judged]) -> str:
     *before, last = parts
     told = f"{', '.join(before)}, and {last}" if before else last
     of_exhibits = f"Of the {len(EXHIBITS)} exhibits below, {told}."
-    known = [word for word in all_words if word != "not tested here"]
-    holding = sum(word in HOLDING for word in known)
+    holding = sum(verdict.word in HOLDING for verdict in known)
     return f"{of_exhibits} Of their {len(known)} claims that could be tested, {holding} hold."
 
 
