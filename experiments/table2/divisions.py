@@ -19,7 +19,16 @@ from experiments.table2.recorded import HEADLINES, MODELS, quoted, titled
 from experiments.table2.runs import KS, MS, NAME
 from repro.paper import theory
 from repro.report.grid import Cell, Column, amount, declared, plain
-from repro.report.style import FIDELITIES, MARKERS, QUOTED, THEORY, grid, model_name, ticks
+from repro.report.style import (
+    FIDELITIES,
+    MARKERS,
+    MODEL_ERROR,
+    QUOTED,
+    THEORY,
+    grid,
+    model_name,
+    ticks,
+)
 from repro.report.table import Table
 
 _KS = KS[1:]
@@ -150,9 +159,10 @@ def effective(cells: list[Prediction]) -> Table:
 
 
 CAPTION = (
-    "Left: throughput at M=32 over M=4 at each K; right: each row over its own K=2. AmoebaNet-D's "
-    "printed gain from micro-batches is the ideal's and its gain from stages is not, but for the "
-    "Transformer it is the other way round, except at M=4."
+    "Left: throughput at M=32 over M=4 at each K; right: each row over its own K=2; vertical lines "
+    "are the median error of the cost model. AmoebaNet-D's printed gain from micro-batches is the "
+    "ideal's and its gain from stages is not, but for the Transformer it is the other way round, "
+    "except at M=4."
 )
 
 
@@ -199,8 +209,8 @@ def _panel(
             [[simulated - low], [high - simulated]],
             fmt=MARKERS["simulated"],
             color=FIDELITIES["simulated"],
-            capsize=2,
             label="simulated",
+            **MODEL_ERROR,
         )
     ticks(axes, list(range(len(lines))), [f"K={line.K}\nM={line.M}" for line in lines])
     axes.set_ylim(bottom=0.9)

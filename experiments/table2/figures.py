@@ -14,7 +14,6 @@ from experiments.costs.error import error_bar
 from experiments.table2.recorded import (
     HEADLINES,
     MODELS,
-    Protocol,
     another_size,
     at_papers_size,
     places,
@@ -31,19 +30,18 @@ from repro.report.style import (
     FIDELITIES,
     IDLE,
     MARKERS,
+    MODEL_ERROR,
     QUOTED,
     THEORY,
-    above_bar,
     grid,
     model_name,
     ticks,
 )
 
 _WIDTH, _NARROW = 0.26, 0.15  # of a bar, and of the ideal; groups stand 1 apart
-_NUMBERS = 7.2  # points
 # Where the parts of a group stand, beside its middle.
 _OFFSETS = {"quoted": -0.32, "ours": -0.05, "ideal": 0.165, "measured": 0.32}
-_TITLE_WIDTH = 96  # characters that fit a panel
+_TITLE_WIDTH = 50  # characters that fit a panel
 _SCALES = SCALES[::-1]
 _HATCH = "////"  # of cells that are counted not to fit the device
 Place = tuple[int, int]  # K, M
@@ -81,17 +79,16 @@ def bars(results: Results, _rows: list[Run]) -> Figure | None:
     scales = {scale for cells in smaller.values() for scale, _ in cells.values()}
     if not evidence and not scales:
         return None
-    figure, axes = grid(len(MODELS), 1, 2.9)
-    for (panel,), model in zip(axes, MODELS, strict=True):
+    # As low as its numbers can be read: it stands on the first screen, below the verdicts.
+    figure, axes = grid(1, len(MODELS), 2.2)
+    for panel, model in zip(axes[0], MODELS, strict=True):
         _bars(panel, model, best[model])
         _dots(panel, model, smaller[model])
-        kinds = dict.fromkeys(cell.fidelity for cell in best[model].values())
-        sizes = [
-            _size_of(kind, protocol(results, model, HEADLINES[model]))
-            for kind in kinds
-            if kind == "simulated"
-        ]
-        panel.set_title(_wrapped("; ".join([model_name(model), *sizes])))
+        headline = protocol(results, model, HEADLINES[model])
+        size = another_size([headline])
+        told = f"; simulated, {size}: {headline.size}" if size else ""
+        panel.set_title(_wrapped(f"{model_name(model)}{told}"))
+    axes[0][0].set_ylabel("throughput over K=2, M=1")
     handles = _legend(evidence, sorted(scales, key=_SCALES.index))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
@@ -136,19 +133,15 @@ def _measured(results: Results, model: str, K: int, M: int) -> list[Run]:
     return sorted(runs, key=lambda run: _SCALES.index(run.scale))
 
 
-def _size_of(fidelity: str, runs: Protocol) -> str:
-    """`simulated, smoke size: L=6, N=32 on tpu-v3`; without the scale at the paper's size."""
-    size = another_size([runs])
-    return f"{fidelity}, {size}: {runs.size}" if size else f"{fidelity}: {runs.size}"
-
-
 def bars_caption(results: Results) -> str:
     """Two sentences below the bars."""
     shown = [protocol(results, model, HEADLINES[model]) for model in MODELS]
     size = another_size(shown)
     at = f"at {size}, which shows nothing about the paper," if size else "at the paper's size"
     bar = (
-        "" if error_bar(results) is None else ", with the median error of the cost model as its bar"
+        ""
+        if error_bar(results) is None
+        else ", with the median error of the cost model as a line without caps"
     )
     return (
         f"Table 2 as bars, throughput over K=2, M=1: quoted, simulated {at} with the largest "
@@ -166,10 +159,8 @@ def _bars(axes: Axes, model: str, cells: dict[Place, Evidence]) -> None:
     """Three bars a cell: quoted, ours in its fidelity's colour, and the ideal without filling."""
     xs = range(len(cells))
     values = [quoted(model, *place) for place in cells]
-    drawn = axes.bar(
-        [x + _OFFSETS["quoted"] for x in xs], values, _WIDTH, color=QUOTED, label="quoted"
-    )
-    axes.bar_label(drawn, [f"{value:g}" for value in values], fontsize=_NUMBERS, padding=1)
+    places_of_quoted = [x + _OFFSETS["quoted"] for x in xs]
+    axes.bar(places_of_quoted, values, _WIDTH, color=QUOTED, label="quoted")
     for x, (place, cell) in enumerate(cells.items()):
         if cell.fidelity:
             ours: dict[str, Any] = {
@@ -179,10 +170,8 @@ def _bars(axes: Axes, model: str, cells: dict[Place, Evidence]) -> None:
             }
             if not isnan(cell.low):
                 ours["yerr"] = [[cell.ratio - cell.low], [cell.high - cell.ratio]]
-                ours["error_kw"] = {"ecolor": THEORY, "capsize": 2}
+                ours["error_kw"] = MODEL_ERROR
             axes.bar(x + _OFFSETS["ours"], cell.ratio, _WIDTH, **ours)
-            top = cell.ratio if isnan(cell.high) else cell.high
-            above_bar(axes, x + _OFFSETS["ours"], top, f"{cell.ratio:.2f}", _NUMBERS)
         ideal = theory.speedup_over_k2m1(*place, "early")
         look: dict[str, Any] = {"facecolor": "none", "edgecolor": THEORY, "linewidth": 0.9}
         axes.bar(x + _OFFSETS["ideal"], ideal, _NARROW, label="ideal", **look)
@@ -190,7 +179,6 @@ def _bars(axes: Axes, model: str, cells: dict[Place, Evidence]) -> None:
         axes.axvline(x - 0.5, color=IDLE, linewidth=0.8, zorder=0)
     axes.set_xlim(-0.5, len(cells) - 0.5)
     ticks(axes, list(xs), [f"K={K}\nM={M}" for K, M in cells])
-    axes.set(ylabel="throughput over K=2, M=1")
     axes.margins(y=0.08)
     axes.grid(axis="x", visible=False)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from repro.claims.claim import WORDS
 from repro.report.style import FIDELITIES
 from repro.report.table import EMPTY
-from repro.report.verdicts import EXHIBITS, Judged, counted_claims, rows_of_exhibits
+from repro.report.verdicts import EXHIBITS, Judged, counted_claims, rows_of_exhibits, short_verdict
 
 Counts = list[tuple[str, int]]  # verdict -> claims that have it, the best verdict first
 ABSENT = "absent"  # id of the section that lists experiments without results
@@ -24,6 +24,7 @@ class FrontRow:
         ours: the same of ours.
         fidelities: how ours is known.
         verdict: of the claims of this row.
+        short: the same, in as many words as the first screen has room for.
         counts: the same as numbers.
         experiment: whose runs are held against it; empty for none.
         target: id of the section that a reader is led to.
@@ -35,6 +36,7 @@ class FrontRow:
     ours: str
     fidelities: list[str]
     verdict: str
+    short: str
     counts: Counts
     experiment: str
     target: str
@@ -59,6 +61,7 @@ def front_rows(claims: Sequence[Judged], sections: Collection[str]) -> list[Fron
                 row.ours,
                 [] if row.fidelity == EMPTY else row.fidelity.split(", "),
                 row.verdict,
+                short_verdict(counted),
                 counts_of(counted),
                 experiment,
                 experiment if experiment in sections else ABSENT,

@@ -74,86 +74,84 @@ class Exhibit:
 EXHIBITS = (
     Exhibit(
         "Table 1, sizes",
-        "parameters of the printed sizes: AmoebaNet-D on 8, Transformer on 128",
+        "parameters at K=8 and K=128",
         ("table1/amoebanet-d/Pipeline-8/parameters", "table1/transformer/Pipeline-128/parameters"),
         ("table1/*/parameters",),
     ),
     Exhibit(
         "Table 1, largest",
-        "parameters of the largest model that fits: AmoebaNet-D on 8, Transformer on 128",
+        "largest that fits, K=8 and K=128",
         ("table1/amoebanet-d/Pipeline-8/largest", "table1/transformer/Pipeline-128/largest"),
         ("table1/*/largest",),
     ),
     Exhibit(
         "Table 1, memory",
-        "peak activations of these printed sizes",
+        "peak activations of the printed sizes",
         ("table1/amoebanet-d/Pipeline-8/activ*", "table1/transformer/Pipeline-128/activ*"),
         ("table1/*/activations",),
     ),
     Exhibit(
         "Table 1, growth",
-        "parameters over Naive-1's: AmoebaNet-D on 8, Transformer on 1 and 128",
+        "parameters over those of Naive-1",
         ("table1/*/times",),
     ),
     Exhibit(
         "Table 2, AmoebaNet-D",
-        "throughput at K=8, M=32 over K=2, M=1",
+        "speed, K=8, M=32 over K=2, M=1",
         ("table2/amoebanet-d/K=8/M=32",),
         ("table2/amoebanet-d/K=*/M=*",),
     ),
     Exhibit(
         "Table 2, Transformer",
-        "throughput at K=8, M=32 over K=2, M=1",
+        "speed, K=8, M=32 over K=2, M=1",
         ("table2/transformer/K=8/M=32",),
         ("table2/transformer/K=*/M=*",),
     ),
     Exhibit(
         "Table 3, slow links",
-        "throughput of K=8 over K=2 at M=32: AmoebaNet-D, Transformer",
+        "throughput, K=8 over K=2",
         ("table3/*/K=8/*",),
         ("table3/*/K=*",),
     ),
     Exhibit(
         "Step breakdown",
-        "computation and recompute, shares of a step",
+        "computation, recompute of a step",
         ("breakdown/computation", "breakdown/recompute"),
         tuple(f"breakdown/{part.part}" for part in breakdown()),
     ),
     Exhibit(
         "Section 2.3, bubble",
-        "idle share of K x step at M = 4K, for K = 2, 4, 8",
+        "idle share at M = 4K, for K = 2, 4, 8",
         ("bubble/K=*/negligible",),
     ),
     Exhibit(
         "Table 4, images",
-        "accuracy on ImageNet; what pretraining adds on other tasks",
+        "ImageNet accuracy; transfer gain",
         ("table4/ImageNet*", "table4/transfer"),
         ("table4/*",),
     ),
     Exhibit(
         "Table 5, batch size",
-        "BLEU of the largest batch; its gain over the smallest",
+        "BLEU of the largest batch; its gain",
         ("table5/4000000/BLEU", "table5/BLEU"),
         ("table5/*",),
     ),
     Exhibit(
         "Figure 1, size",
-        "exponents of quality in the parameters: images, translation",
+        "exponents of quality in the size",
         ("figure1?/exponent",),
         ("figure1*",),
     ),
-    Exhibit(
-        "Figure 2, schedule", "stages that run in another order than drawn", ("figure2/order",)
-    ),
+    Exhibit("Figure 2, schedule", "stages in another order than drawn", ("figure2/order",)),
     Exhibit(
         "Figure 3, languages",
-        "gain in BLEU by size, by transfer to languages with little data, by depth",
+        "BLEU gained by size, transfer, depth",
         ("figure3/size", "figure3/transfer", "figure3/depth"),
         ("figure3/*",),
     ),
     Exhibit(
         "Section 7, every K",
-        "trainings that differ in any bit for another K, two models",
+        "trainings that differ in any bit",
         ("consistency/*",),
     ),
 )
@@ -240,13 +238,13 @@ def what_holds(claims: Sequence[Judged]) -> str:
         else:
             nothing.append(exhibit.name)
     parts = [f"{len(names)} {text}" for text, names in groups.items() if names]
-    if full:
-        parts[0] += f" ({'; '.join(full)})"
     *before, last = parts
     told = f"{', '.join(before)}, and {last}" if before else last
-    of_exhibits = f"Of the {len(EXHIBITS)} exhibits below, {told}."
     holding = sum(verdict.word in HOLDING for verdict in known)
-    return f"{of_exhibits} Of their {len(known)} claims that could be tested, {holding} hold."
+    return (
+        f"Of the {len(EXHIBITS)} exhibits below, {told}; {holding} of their {len(known)} claims "
+        "that could be tested hold."
+    )
 
 
 def verdict_text(claims: Sequence[Judged]) -> str:
@@ -258,6 +256,16 @@ def verdict_text(claims: Sequence[Judged]) -> str:
     (label, count), *rest = counts.items()
     texts = [f"{count} of {len(claims)} {label}", *(f"{count} {label}" for label, count in rest)]
     return ", ".join(texts)
+
+
+def short_verdict(claims: Sequence[Judged]) -> str:
+    """`3 of 8 hold`, with how many are not tested; the verdict itself where all have the same."""
+    if len({judged.verdict.label for judged in claims}) == 1:
+        return verdict_text(claims)
+    words = [judged.verdict.word for judged in claims]
+    untested = words.count("not tested here")
+    text = f"{sum(word in HOLDING for word in words)} of {len(words) - untested} hold"
+    return f"{text}, {untested} not tested" if untested else text
 
 
 def tables(claims: Sequence[Judged]) -> list[Table]:

@@ -42,7 +42,7 @@ def test_golden_rows_of_a_tiny_recorded_set(modelled):
     assert len(rows) == len(EXHIBITS) <= 15
     assert rows["Table 2, Transformer"].__dict__ == {
         "exhibit": "Table 2, Transformer",
-        "claim": "throughput at K=8, M=32 over K=2, M=1",
+        "claim": "speed, K=8, M=32 over K=2, M=1",
         "paper": "6.3",
         "ours": "16.8",
         "fidelity": "simulated",
