@@ -12,6 +12,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -160,8 +161,10 @@ class Crews:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for crew in self._crews.values():
-            crew.__exit__(*error)
+        # Each crew is left, also where leaving another one fails.
+        with ExitStack() as stack:
+            for crew in self._crews.values():
+                stack.push(crew)
 
     def ready(self) -> None:
         """Start the workers that measured the last job."""
