@@ -111,6 +111,11 @@ def tables(results: Results) -> list[Table]:
 def answer(tables: Mapping[str, Table]) -> str:
     """The advised plan beside the fastest one."""
     table = tables[f"{NAME}_verdict"]
+    if table.text("advised") == table.text("fastest measured"):
+        return (
+            f"The advised plan is the fastest of {table.text('plans')} measured plans (goal: its "
+            f"step over that of the fastest one {table.text('goal')})."
+        )
     return (
         f"The advised plan's step takes {table.text('advised over fastest')} times as long as that "
         f"of the fastest of {table.text('plans')} measured plans (goal: {table.text('goal')})."
@@ -170,7 +175,7 @@ def plans_table(results: Results, plans: list[Judged]) -> Table:
 
     columns: list[Column[Judged]] = [
         Column("where", lambda plan: plain(where(results, plan.run))),
-        Column("schedule", lambda plan: plain(plan.run.spec.schedule)),
+        Column("method", lambda plan: plain(_method(plan.run))),
         *settings(lambda plan: plan.run, "K"),
         Column("D", lambda plan: plain(plan.run.spec.D)),
         *settings(lambda plan: plan.run, "M"),
@@ -235,10 +240,10 @@ def _goal(verdict: Verdict) -> Cell:
     return met_or_missed(verdict.ratio[0], at_most=GOAL)
 
 
-def _name(run: Run) -> str:
-    """The method, since with K=1 a schedule says nothing, and what it is set to."""
+def _method(run: Run) -> str:
+    """The method: with K=1 a schedule says nothing."""
     spec = run.spec
-    method = name_of(
+    return name_of(
         library="repro",
         schedule=spec.schedule,
         K=spec.K,
@@ -246,4 +251,9 @@ def _name(run: Run) -> str:
         tensor_parallel=None,
         zero=None,
     )
-    return f"{method}, K={spec.K}, D={spec.D}, M={spec.M}, recomputed {spec.checkpoint}"
+
+
+def _name(run: Run) -> str:
+    """The method, and what it is set to."""
+    spec = run.spec
+    return f"{_method(run)}, K={spec.K}, D={spec.D}, M={spec.M}, recomputed {spec.checkpoint}"
