@@ -62,7 +62,7 @@ def answer(tables: Mapping[str, Table]) -> str:
     """The range of the overheads."""
     table = tables["runtime_known_durations"]
     overheads = table.numbers("overhead (%) emulated")
-    goals = [text for text in table.shown["overhead (%) goal"] if text not in ("", EMPTY)]
+    goals = [text for text in table.shown["overhead (%)", "goal"] if text not in ("", EMPTY)]
     missed = sum("missed" in text for text in goals)
     return (
         f"A step of stages of known duration takes between {overheads[0]} % and {overheads[-1]} % "

@@ -8,9 +8,10 @@ import pytest
 
 from repro.harness.results import Results, load
 from repro.report import figures
-from repro.report.declared import shown_of
+from repro.report.declared import answer_of, shown_of
 from repro.report.figures import NUMBERS, Drawn
 from repro.report.page import write_tables
+from repro.report.table import Table
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "plots/reference"
@@ -35,11 +36,27 @@ def reference() -> Results:
 
 
 @pytest.fixture(scope="module")
-def written(reference, tmp_path_factory) -> Path:
-    """A folder with every table of the reference results, written just now."""
-    folder = tmp_path_factory.mktemp("tables")
-    write_tables(reference, folder)
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def tables(reference, folder) -> list[Table]:
+    """Every table of the reference results, written into `folder` just now."""
+    return write_tables(reference, folder)
+
+
+@pytest.fixture(scope="module")
+def written(folder, tables) -> Path:
+    """The folder with these tables."""
+    assert tables
     return folder
+
+
+def test_every_experiment_of_the_reference_has_an_answer(tables):
+    experiments = {table.experiment for table in tables if table.experiment}
+    by_name = {table.name: table for table in tables}
+    assert [name for name in sorted(experiments) if not answer_of(name, by_name)] == []
 
 
 @pytest.fixture(scope="module")
