@@ -164,8 +164,8 @@ def at_4k(results: Results) -> Table:
         _recorded(grid, "measured", "early", idle_of),
     ]
     note = (
-        "Idle/total; late is the same schedule where recomputation waits for the gradient, which "
-        "is what the plain form counts."
+        "Idle/total: early, a stage recomputes before its gradient arrives; plain and late, it "
+        "waits for it first."
     )
     if not beside_paper(results, NAME):
         return declared("bubble_at_4k", "The bubble at M = 4K", note, lines, columns, NAME)
