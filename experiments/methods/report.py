@@ -104,6 +104,8 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 def throughput(results: Results, line: Compared) -> Cell:
     """Throughput over that of one device; without it, why there is none."""
+    if line.run.spec.shared and line.run.done:
+        return Cell(text="not timed")
     ratio = line.ratio(results)
     return Cell(text=status_of(line.run)) if isnan(ratio.value) else quotient(ratio)
 
@@ -142,7 +144,8 @@ def side_by_side(results: Results) -> Table:
     ]
     note = (
         "One device is single without recomputation, in the same round; memory and sent bytes are "
-        f"of the device with most of them, the loss of the last step. {MARKS}"
+        "of the device with most of them, the loss of the last step. Not timed: four processes "
+        f"share the cores. {MARKS}"
     )
     title = "What does each method give and cost on the same work?"
     return declared(NAME, title, note, lines, columns, NAME)

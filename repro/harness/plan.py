@@ -308,7 +308,7 @@ def _bases(name: str, specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
 
     They are the same run at K=1, at K=2 and M=1, and by our own library.
     """
-    if specs[name].K == 1 or specs[name].task in ("fit", "learn"):
+    if specs[name].K == 1 or specs[name].task in ("fit", "learn") or specs[name].shared:
         return ()
     changes: list[dict[str, Any]] = [{"K": 1}, {"K": 2, "M": 1}, {"library": "repro"}]
     bases = (baseline(specs[name], specs, **changed) for changed in changes)
@@ -317,8 +317,7 @@ def _bases(name: str, specs: Mapping[str, RunSpec]) -> tuple[str, ...]:
 
 def _wanted(spec: RunSpec, rounds: int) -> int:
     """In how many of a group's rounds a run takes part: one, unless a clock times it."""
-    timed = spec.task in ("train", "calibrate", "roofline") and spec.fidelity in TIMED
-    return rounds if timed else 1
+    return rounds if spec.timed else 1
 
 
 def _obstacle(spec: RunSpec, machine: Machine) -> str:
@@ -328,10 +327,9 @@ def _obstacle(spec: RunSpec, machine: Machine) -> str:
     # Emulated stages wait instead of computing, and some tasks time nothing: they can share a
     # device.
     # But NCCL, which torch's pipeline uses on GPUs, allows one process for each GPU.
-    emulated = spec.fidelity == "emulated"
     needs_own_gpu = spec.library in (*PIPELINING, *WHOLE_WORLD) and machine.device == "cuda"
-    timed = spec.task not in ("fit", "check", "learn") and not emulated
-    shares_devices = not timed and not needs_own_gpu
+    computes_for_a_clock = spec.timed and spec.fidelity != "emulated"
+    shares_devices = not computes_for_a_clock and not needs_own_gpu
     if spec.devices > machine.count and spec.fidelity in TIMED and not shares_devices:
         return f"needs {spec.devices} devices"
     stages = ceil(spec.K / machine.count)  # that share a device

@@ -43,6 +43,7 @@ SETTINGS = (
     "stages_per_rank",
     "tensor_parallel",
     "zero",
+    "shared",
 )
 
 
@@ -64,12 +65,14 @@ class Round:
         commit: of the code that measured it.
         load: share of the usable cores that other processes took meanwhile; NaN where it was not
             recorded, and for runs that no clock times.
+        shared: whether processes shared devices, so that no time counts, see `RunSpec.shared`.
     """
 
     record: RoundRecord
     N: int
     commit: str
     load: float = math.nan
+    shared: bool = False
 
     @property
     def name(self) -> str:
@@ -79,7 +82,9 @@ class Round:
     @cached_property
     def step_s(self) -> float:
         """Median seconds of the round's steps; NaN where none was timed."""
-        return _median(self.record.step_s) if isinstance(self.record, TrainRound) else math.nan
+        if self.shared or not isinstance(self.record, TrainRound):
+            return math.nan
+        return _median(self.record.step_s)
 
     @property
     def throughput(self) -> float:
@@ -104,7 +109,9 @@ class Round:
     @property
     def breakdown(self) -> dict[str, float]:
         """Part -> share of K x step; empty without a trace."""
-        shares = self.record.breakdown if isinstance(self.record, TrainRound) else {}
+        if self.shared or not isinstance(self.record, TrainRound):
+            return {}
+        shares = self.record.breakdown
         return {part: math.nan if share is None else share for part, share in shares.items()}
 
     @property
@@ -113,9 +120,9 @@ class Round:
         return self.record.modelled if isinstance(self.record, TrainRound) else None
 
     def _median_of(self, name: str) -> float:
-        return (
-            _median(getattr(self.record, name)) if isinstance(self.record, TrainRound) else math.nan
-        )
+        if self.shared or not isinstance(self.record, TrainRound):
+            return math.nan
+        return _median(getattr(self.record, name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -527,7 +534,7 @@ def _runs(folder: Folder) -> Iterator[Run]:
             modelled = record.modelled if isinstance(record, TrainRound) else None
             N = (modelled and modelled.batch) or spec.N
             load = math.nan if load is None else load
-            rounds.append(Round(record, N, marker.commit, load))
+            rounds.append(Round(record, N, marker.commit, load, shared=bool(spec.shared)))
         yield Run(
             Place(*folder.path.parts[-3:]),
             id_,

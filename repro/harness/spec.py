@@ -196,6 +196,7 @@ class RunSpec(Frozen):
             one.
         tensor_parallel: devices that each stage's matrices are divided over; None: one.
         zero: 1 shards the optimizer's state over the D replicas (ZeRO-1); None: each has all of it.
+        shared: its processes may share devices where there are too few. Nothing of it is timed.
     """
 
     model: str = Field(min_length=1, max_length=200)
@@ -227,6 +228,7 @@ class RunSpec(Frozen):
     stages_per_rank: Annotated[int, Field(ge=2, le=1024, strict=True)] | None = None
     tensor_parallel: Annotated[int, Field(ge=2, le=1024, strict=True)] | None = None
     zero: Literal[1] | None = None
+    shared: Literal[True] | None = None
 
     @field_validator("model", "profile")
     @classmethod
@@ -323,6 +325,12 @@ class RunSpec(Frozen):
         if self.stages_per_rank is None:
             return f"K = {self.K} stages"
         return f"K = {self.K} ranks of {self.stages_per_rank} stages each"
+
+    @property
+    def timed(self) -> bool:
+        """Whether a clock measures it, for which each process needs a device of its own."""
+        by_clock = self.task in ("train", "calibrate", "roofline") and self.fidelity in TIMED
+        return by_clock and not self.shared
 
     @property
     def devices(self) -> int:
@@ -642,6 +650,11 @@ def _check_devices(spec: RunSpec) -> None:
         raise ValueError(
             f"zero = 1 with tensor_parallel = {spec.tensor_parallel}: the optimizer's state is "
             "sharded for whole matrices only; leave out one of them"
+        )
+    if spec.shared and (spec.fidelity, spec.task) != ("measured", "train"):
+        raise ValueError(
+            f"shared = True with fidelity = '{spec.fidelity}' and task = '{spec.task}': only "
+            "measured steps need a device for each process; leave shared out"
         )
     divides = spec.tensor_parallel is not None or spec.zero is not None
     if divides and (spec.fidelity, spec.task) != ("measured", "train"):

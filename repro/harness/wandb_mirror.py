@@ -226,7 +226,7 @@ def _timed(spec: Mapping[str, Any], record: "RoundRecord") -> dict[str, float]:
     if record.task != "train":
         return {}
     point = {"bubble/theory": (spec["K"] - 1) / (spec["M"] + spec["K"] - 1)}
-    if record.step_s:
+    if record.step_s and not spec.get("shared"):
         step = statistics.median(record.step_s)
         point |= {"time/step_s": step, "time/throughput": spec["N"] / step}
     if record.loss and record.loss[-1] is not None:

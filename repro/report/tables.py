@@ -111,8 +111,8 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
         Column("", lambda line: plain(line.setting.details), csv="setting"),
     ]
     rows = rows_of(results, experiment=experiment, fidelity=fidelity, library="repro")
-    # Where nothing fits, N is 0 and nothing was timed.
-    rows = [run for run in rows if run.spec.task == "train" and run.N]
+    # Where nothing fits, N is 0 and nothing was timed; nor where processes shared devices.
+    rows = [run for run in rows if run.spec.task == "train" and run.N and not run.spec.shared]
     lines = [Line(run, setting, results.row(run)) for setting, run in settled(results, rows)]
     note = f"Speedup over K=1 is at the same M, N and re-materialization. {MARKS} {_USUAL}"
     title = f"{experiment}, {fidelity}: one line a point"

@@ -63,6 +63,21 @@ def test_more_processes_than_one_machine_bears_are_skipped(tmp_path: Path):
     assert labels == ["planned", "skipped(needs 129 processes, of which one machine gets 128)"]
 
 
+def test_processes_that_share_devices_are_not_timed(tmp_path: Path):
+    """They take part in one round, and are divided by nothing."""
+    shared = spec(4, 4, shared=True)
+    made = make(tmp_path, of=experiment(spec(1, 4), spec(2, 4), shared, rounds=2))
+    assert [run.label for run in made.runs] == ["planned"] * 3
+    assert members(made) == [[(1, 4), (2, 4), (4, 4)], [(1, 4), (2, 4)]]
+    assert not shared.timed
+
+
+@pytest.mark.parametrize("changed", [{"fidelity": "emulated"}, {"task": "check"}])
+def test_only_measured_steps_can_share_devices(changed):
+    with pytest.raises(ValueError, match="leave shared out"):
+        spec(4, 4, shared=True, **changed)
+
+
 def test_emulated_runs_need_no_devices(tmp_path: Path):
     made = make(tmp_path, of=experiment(spec(K=4, fidelity="emulated")))
     assert made.runs[0].status == "planned"

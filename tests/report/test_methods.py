@@ -1,5 +1,6 @@
 """The methods side by side, from recorded rounds with known numbers."""
 
+from math import isnan
 from typing import Any
 
 import pytest
@@ -45,13 +46,13 @@ def line(run: RunSpec, step_s: float, **changed: Any) -> Measured:
 
 
 def made(run: RunSpec, number: int) -> Measured | None:
-    """What is recorded of a run: nothing where four devices are needed."""
+    """What is recorded of a run: nothing of one of those that take four processes."""
     name = name_of(run)
     if run.fidelity == "emulated":
         return line(run, 0.5 if run.model_args["elements"] > 2**18 else 0.4)
     if run.fidelity == "simulated":
         return simulated(run, "cpu") if run.model == "timed" else line(run, 3.0)
-    if run.devices > 2:
+    if name == "gpipe-x-data":
         return None
     step_s = DRIFT[number] * STEP_S.get(name, 1.6) * RECOMPUTE[run.checkpoint]
     sent = {"sent_bytes": [{"messages": SENT[name]}, {"messages": 1}]} if name in SENT else {}
@@ -115,6 +116,18 @@ def test_what_was_not_run_says_so_and_has_no_number(tables):
     assert row["throughput over one device, measured"] == "not run"
     assert row["devices"] == "4"
     assert row["loss measured"] == row["sent MiB measured"] == "-"
+
+
+def test_processes_that_share_cores_have_memory_and_a_loss_but_no_time(results, tables):
+    (run,) = [run for run in results.runs if run.spec.tensor_parallel and run.K == 2]
+    assert run.rounds[0].loss == 1.5
+    timed = (run.step_s, run.throughput, run.bubble_idle_over_total, run.bubble_idle_over_work)
+    assert all(map(isnan, timed))
+    assert run.rounds[0].breakdown == {}
+    (row,) = rows_of(tables["methods"], model="Transformer", method="gpipe-x-tensor")
+    assert row["throughput over one device, measured"] == "not timed"
+    assert row["idle/total measured"] == "-"
+    assert (row["peak MiB measured"], row["loss measured"]) == ("100.0", "1.50000")
 
 
 def test_recomputation_is_held_against_the_same_k_without(tables):
@@ -232,7 +245,7 @@ def test_figures_are_drawn_of_what_there_is(results):
         axes = {name: figure.axes for name, figure in drawn.items() if figure is not None}
     assert set(axes) == set(drawn) == {"glance", "schedules", "loss"}
     assert len(axes["schedules"]) == len(PIPELINES)
-    assert len(axes["loss"][0].lines) == 3
+    assert len(axes["loss"][0].lines) == 4
 
 
 def test_results_without_the_experiment_have_none_of_it(nothing: Results):
