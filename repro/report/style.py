@@ -166,31 +166,44 @@ def styled() -> Iterator[None]:
 
 
 def save_all(figures: Sequence[tuple[Figure, Path]]) -> None:
-    """Save each figure, half of them in a second process where that is safe."""
-    ours = list(figures)
-    child = 0
+    """Save each figure, with a second process where that is safe."""
     # A copy of a process with several threads may wait for a lock that no thread of it holds.
-    if len(ours) > 1 and hasattr(os, "fork") and threading.active_count() == 1:
-        with warnings.catch_warnings():
-            # Python counts the threads of numpy's BLAS too, which is prepared for copies.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            _save_and_exit(ours[1::2])
-        ours = ours[::2]
-    for figure, stem in ours:
-        save(figure, stem)
-    # What the copy could not save is saved here, where an error is seen.
-    if child and os.waitpid(child, 0)[1] != 0:
-        for figure, stem in figures[1::2]:
-            save(figure, stem)
-
-
-def _save_and_exit(figures: Sequence[tuple[Figure, Path]]) -> NoReturn:
-    status = 1
-    try:
+    if len(figures) < 2 or not hasattr(os, "fork") or threading.active_count() > 1:
         for figure, stem in figures:
             save(figure, stem)
+        return
+    # Each process takes the next number from a pipe, since some figures take longer than others.
+    taken, given = os.pipe()
+    os.write(given, bytes(range(len(figures))))
+    os.close(given)
+    with warnings.catch_warnings():
+        # Python counts the threads of numpy's BLAS too, which is prepared for copies.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _save_and_exit(figures, taken)
+    ours = _save_those(figures, taken)
+    os.close(taken)
+    # What the copy could not save is saved here, where an error is seen.
+    if os.waitpid(child, 0)[1] != 0:
+        for index, (figure, stem) in enumerate(figures):
+            if index not in ours:
+                save(figure, stem)
+
+
+def _save_those(figures: Sequence[tuple[Figure, Path]], taken: int) -> set[int]:
+    """Save the figures whose numbers this process gets from the pipe; returns these numbers."""
+    ours = set()
+    while number := os.read(taken, 1):
+        save(*figures[number[0]])
+        ours.add(number[0])
+    return ours
+
+
+def _save_and_exit(figures: Sequence[tuple[Figure, Path]], taken: int) -> NoReturn:
+    status = 1
+    try:
+        _save_those(figures, taken)
         status = 0
     finally:
         # No handlers of the process that this one is a copy of.
