@@ -142,10 +142,12 @@ def side_by_side(results: Results) -> Table:
         Column("updates late", oldest),
         Column(("loss", "measured"), last_loss),
     ]
+    shared = ""
+    if any(line.run.spec.shared for line in lines):
+        shared = " Not timed: four processes share the cores."
     note = (
         "One device is single without recomputation, in the same round; memory and sent bytes are "
-        "of the device with most of them, the loss of the last step. Not timed: four processes "
-        f"share the cores. {MARKS}"
+        f"of the device with most of them, the loss of the last step.{shared} {MARKS}"
     )
     title = "What does each method give and cost on the same work?"
     return declared(NAME, title, note, lines, columns, NAME)

@@ -328,7 +328,7 @@ class RunSpec(Frozen):
 
     @property
     def timed(self) -> bool:
-        """Whether a clock measures it, for which each process needs a device of its own."""
+        """Whether a clock times it; a measured run needs a device for each process then."""
         by_clock = self.task in ("train", "calibrate", "roofline") and self.fidelity in TIMED
         return by_clock and not self.shared
 
