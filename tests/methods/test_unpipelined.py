@@ -110,5 +110,7 @@ def test_peak_memory_has_what_a_replica_keeps(ran):
     if library == "ddp":
         assert kept < peak < kept + 2 * layer
     else:
-        # The layer before is gathered meanwhile, and gathering and summing need room.
-        assert kept / D < peak < kept / D + 5 * layer
+        # The layer before is gathered meanwhile, and gathering and summing need room: 4.2 layers.
+        # Where processes wait for a core, the gradients of the layer after are still being summed;
+        # torch waits for these before it sums others.
+        assert kept / D < peak < kept / D + 6 * layer
