@@ -1,8 +1,37 @@
 """Tests that need what this machine lacks skip themselves, with the reason."""
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from repro.io.temporary import own_folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where tests and what they start put temporary files; nothing of ours is left there.
+
+    A process that a test has killed leaves its folder, which the next one removes.
+    """
+    folder = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+        with own_folder():
+            pass
+    assert list(folder.glob("gpipe-*")) == []
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of one test, so that it finds no folder of another."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,11 +50,6 @@ def ports(pid: int) -> set[int]:
     ]
     listening = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
     return {int(line[1].rpartition(":")[2], 16) for line in listening}
-
-
-def folders() -> set[str]:
-    """The folders of running launches."""
-    return {str(path) for path in Path(tempfile.gettempdir()).glob("gpipe-*")}
 
 
 def reached(*places: tuple[str, int | str]) -> list[list[object]]:

@@ -1,9 +1,13 @@
 """What a program leaves behind when it ends: counted, not assumed."""
 
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "GPIPE_TEST_MARK"
+# Of a mapping: System V's, or a file that is not deleted; semaphores are no shared memory.
+_NAMED = re.compile(r"/SYSV\w+|/dev/shm/(?!sem\.).*(?<! \(deleted\))$", re.MULTILINE)
 
 
 def processes(mark: str) -> list[int]:
@@ -18,14 +22,13 @@ def processes(mark: str) -> list[int]:
     return found
 
 
-def segments() -> set[str]:
-    """Names of all shared memory; semaphores are left out, for other programs of this machine come
-    and go."""
-    files = {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
-    return files | {
-        " ".join(line.split()[:2])
-        for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
-    }
+def segments(mark: str) -> set[str]:
+    """Shared memory of processes with this mark that has a name, and so could outlive them."""
+    found = set()
+    for pid in processes(mark):
+        with suppress(OSError):  # it has just ended
+            found |= set(_NAMED.findall(Path(f"/proc/{pid}/maps").read_text()))
+    return found
 
 
 def none_within(mark: str, seconds: float) -> bool:

@@ -1,0 +1,53 @@
+"""Temporary folders that say whose they are, so that those of killed processes can be removed."""
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_PROC = Path("/proc")  # which macOS lacks
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """A temporary folder that only this user can open; removed at the end.
+
+    Its name holds the host, this process and when that started. What this user's processes on this
+    host have left, since they were killed, is removed first.
+    """
+    host = _host()
+    of_process = re.compile(rf"gpipe-{host}-(\d+)-(\d+)-\w+")
+    for path in Path(tempfile.gettempdir()).glob(f"gpipe-{host}-*"):
+        found = of_process.fullmatch(path.name)
+        with suppress(FileNotFoundError):  # another launch is removing it, too
+            if found and path.lstat().st_uid == os.getuid() and _started(int(found[1])) != found[2]:
+                shutil.rmtree(path, ignore_errors=True)
+    process = os.getpid()
+    prefix = f"gpipe-{host}-{process}-{_started(process)}-"
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+        yield Path(folder)
+
+
+def _host() -> str:
+    """What tells the processes of one host, or container, from those of another."""
+    processes = _PROC / "self/ns/pid"
+    numbers = processes.readlink() if processes.is_symlink() else ""
+    return hashlib.sha256(f"{socket.gethostname()} {numbers}".encode()).hexdigest()[:12]
+
+
+def _started(process: int) -> str:
+    """When a process started, in ticks of the kernel; empty if it has ended, 0 without `/proc`."""
+    try:
+        if not _PROC.is_dir():
+            os.kill(process, 0)
+            return "0"
+        return (
+            (_PROC / f"{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
