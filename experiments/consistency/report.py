@@ -1,5 +1,6 @@
 """Reliability (arXiv:1811.06965v5, section 7): distances of trainings with other K, D and M."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -53,8 +54,8 @@ class Pair:
     @property
     def distance(self) -> float:
         """Euclidean norm of the differences over that of the weights."""
-        weights = np.array(record_of(self.base).weights)
-        return float(np.linalg.norm(self.differences) / np.linalg.norm(weights))
+        base, other = record_of(self.base).weights, record_of(self.other).weights
+        return math.dist(base, other) / math.hypot(*base)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from repro.harness.results import Results, Run
+from repro.io.files import fresh
 from repro.report import bars, curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
@@ -82,7 +83,7 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     columns = zip(*rows, strict=True) if rows else [()] * len(Number._fields)
     text = csv_text(dict(zip(Number._fields, map(list, columns), strict=True)))
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / NUMBERS).write_text(text, encoding="utf-8")
+    fresh(directory / NUMBERS).write_text(text, encoding="utf-8")
     return drawn
 
 
@@ -139,5 +140,5 @@ def traces(results: Results, directory: Path) -> dict[str, Path]:
         trace = results.chrome_trace(matching(runs, experiment=experiment))
         if trace["traceEvents"]:
             paths[experiment] = directory / f"{experiment}.trace.json"
-            paths[experiment].write_text(json.dumps(trace), encoding="utf-8")
+            fresh(paths[experiment]).write_text(json.dumps(trace), encoding="utf-8")
     return paths

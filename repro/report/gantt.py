@@ -15,6 +15,7 @@ from matplotlib.path import Path as Outline
 from PIL import Image
 
 from repro.gpipe.schedule.timeline import WORK, Span, Timeline
+from repro.io.files import fresh
 from repro.report.style import IDLE, INK, KIND_WORDS, KINDS, QUOTED, SOFT, grid, is_dark, styled
 
 _HEIGHT = 0.78  # of a row
@@ -174,7 +175,7 @@ def gantt_gif(
         ]
         milliseconds = [80 * every] * len(others) + [2500]
         first.save(
-            path,
+            fresh(path),
             save_all=True,
             append_images=others,
             duration=milliseconds,

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results, Run, load, load_recorded
+from repro.io.files import fresh
 from repro.report import figures, gantt, texts, verdicts
 from repro.report.compare import beside_paper, of_paper, rows_of, without_tiny
 from repro.report.declared import HOME
@@ -103,7 +104,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
         environments=_environments(results),
     )
     path = plots_dir / "report.html"
-    path.write_text(page, encoding="utf-8")
+    fresh(path).write_text(page, encoding="utf-8")
     return path
 
 
@@ -126,7 +127,7 @@ def write_tables(
     for table in tables:
         table.write(plots_dir)
     every_round = rounds(results).to_dict("list")
-    (plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
+    fresh(plots_dir / "rounds.csv").write_text(csv_text(every_round), encoding="utf-8")
     return tables
 
 
@@ -195,8 +196,8 @@ def _environments(results: Results) -> list[dict[str, Any]]:
     """The distinct environments of the runs, with how many runs each has."""
     distinct: dict[str, dict[str, Any]] = {}
     for folder in results.folders:
-        for path in sorted(folder.path.glob("*/env.json")):
-            env = folder.env(path.parent.name)
+        for name in folder.files.names("*/env.json"):
+            env = folder.env(Path(name).parent.name)
             if env:
                 lines = {"machine": folder.path.parts[-3]}
                 lines |= {key: as_text(value) for key, value in env.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+from repro.io.files import fresh
 from repro.io.untrusted import SMALL, read_text
 from repro.report.declared import HOME
 
@@ -26,7 +27,7 @@ def is_current(results_dir: Path, plots_dir: Path) -> bool:
 
 def put(results_dir: Path, plots_dir: Path) -> None:
     """Record what the report was made from."""
-    (plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
+    fresh(plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
 
 
 def remove(plots_dir: Path) -> None:

@@ -20,6 +20,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from repro.io.files import fresh
+
 # Each colour has one meaning in all figures, and on the page. Kinds of work and the quoted numbers
 # have Okabe and Ito's colours; the other fidelities were chosen to differ from these, also for
 # readers who see two primary colours only (tests/report/test_style.py).
@@ -225,10 +227,10 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         axes.set_position((left, bottom, width, height))
     # Not by savefig, which draws a figure twice for each format.
     figure.set_dpi(plt.rcParams["savefig.dpi"])
-    FigureCanvasAgg(figure).print_png(paths[0], metadata={"Software": None})
+    FigureCanvasAgg(figure).print_png(fresh(paths[0]), metadata={"Software": None})
     drawn = StringIO()
     FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None, "Creator": None})
-    paths[1].write_text(_compact(drawn.getvalue()), encoding="utf-8")
+    fresh(paths[1]).write_text(_compact(drawn.getvalue()), encoding="utf-8")
     plt.close(figure)
     return paths
 

@@ -15,6 +15,7 @@ from typing import Any
 from pandas import DataFrame, MultiIndex
 
 from repro.harness.results import Run
+from repro.io.files import fresh
 
 NOT_RUN = "not run"
 EMPTY = "-"
@@ -23,6 +24,9 @@ Name = str | tuple[str, str]  # of a column: a name, or a group and a name
 _INTERVAL = re.compile(r"([-+]?[\d.]+(?:e[-+]\d+)?) (\[.*?\])( ~)?")
 _SHORT = 18  # characters up to which a cell of the page stays on one line
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?( |$)")
+# How a formula begins in a spreadsheet, and what begins so and can be none: -3.5, +1e-3, -.
+_FORMULA = ("=", "+", "-", "@", "\t", "\n")
+_ARITHMETIC = re.compile(r"[-+][-+\d.,%eE ]*")
 _MISSING = re.compile(
     rf"{EMPTY}|({NOT_RUN}|baseline not|skipped|oom|timeout|failed|interrupted|planned|running).*"
 )
@@ -239,7 +243,7 @@ class Table:
         paths = []
         for kind, text in texts.items():
             path = directory / f"{self.name}.{kind}"
-            path.write_text(text, encoding="utf-8")
+            fresh(path).write_text(text, encoding="utf-8")
             paths.append(path)
         return paths
 
@@ -271,9 +275,22 @@ def csv_text(columns: Mapping[str, Sequence[Any]]) -> str:
             flat[name] = [_csv_cell(cell) for cell in cells]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(flat)
+    writer.writerow(map(guarded, flat))
     writer.writerows(zip(*flat.values(), strict=True))
     return text.getvalue()
+
+
+def guarded(value: Any) -> Any:
+    """A csv file's cell that no spreadsheet takes for a formula: such a text begins with '."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", "\n")  # csv quotes the latter alone, and either begins a row
+    return f"'{text}" if text.startswith(_FORMULA) and not _ARITHMETIC.fullmatch(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text before `guarded`."""
+    return text[1:] if guarded(text[1:]) == text else text
 
 
 def number(value: Any, digits: int = 2, unit: str = "") -> str:
@@ -309,12 +326,15 @@ def _flat(name: Name) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """A list as text, an unknown number as nothing; other values as they are."""
+    """A list as text, an unknown number as nothing, ten digits of others; never a formula."""
     if isinstance(value, (list, tuple)):
-        return ";".join(str(_csv_cell(part)) for part in value)
+        return guarded(";".join(str(_csv_cell(part)) for part in value))
     if isinstance(value, Mapping):
         return json.dumps(value)
-    return None if value != value else value
+    if isinstance(value, float) and not value.is_integer():
+        # The last digits of a sum differ between processors, for which numpy has other kernels.
+        return None if isnan(value) else float(f"{value:.10g}")
+    return guarded(value)
 
 
 def _markdown(text: str) -> str:

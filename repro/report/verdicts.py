@@ -1,10 +1,11 @@
 """The claims with their verdicts, one row for each exhibit, and the audit, as tables."""
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
+from csv import DictReader
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from io import StringIO
 from math import isinf, isnan
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from repro.claims.audit import AuditLine, audit
 from repro.claims.cells import BASE_CELL
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
+from repro.io.untrusted import LARGE, read_text
 from repro.paper import breakdown
 from repro.report.compare import beside_paper, without_tiny
 from repro.report.declared import claims_of
 from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import MARKERS
-from repro.report.table import EMPTY, Table
+from repro.report.table import EMPTY, Table, unguarded
 
 HOLDING: frozenset[Word] = frozenset({"reproduced", "consistent"})
 WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
@@ -180,8 +182,9 @@ def written_rows(plots_dir: Path) -> list[VerdictRow]:
     path = plots_dir / WRITTEN
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [VerdictRow(**line) for line in csv.DictReader(file)]
+    text = StringIO(read_text(path, LARGE, within=plots_dir), newline="")
+    lines = [{name: unguarded(cell) for name, cell in row.items()} for row in DictReader(text)]
+    return [VerdictRow(**line) for line in lines]
 
 
 def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:

@@ -160,4 +160,4 @@ def fill_with(
                     group.name, found, machine, ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
                 )
                 for name in found:
-                    folder.set_status(name, "done", "", rounds)
+                    folder.set_status(name, "done", "", number + 1)

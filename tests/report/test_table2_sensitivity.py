@@ -11,7 +11,7 @@ from experiments.table2 import sensitivity as table2_sensitivity
 from experiments.table2.recorded import protocol
 from experiments.table2.sensitivity import FIGURES
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.harness.schema import Modelled, checked
+from repro.harness.schema import Modelled
 from repro.simulate import simulate
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_record_is_told(modelled):
     modelled_step = protocol(modelled, "transformer", "controlled").modelled(8, 32)
     assert modelled_step is not None
     plain = modelled_step.model_dump()
-    assert checked(Modelled, plain) == modelled_step
+    assert Modelled(**plain) == modelled_step
     plain["sensitivity"]["launch_s"]["halved"] = "fast"
     with pytest.raises(ValueError, match="launch_s"):
-        checked(Modelled, plain)
+        Modelled(**plain)

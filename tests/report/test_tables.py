@@ -19,7 +19,7 @@ from repro.harness.spec import Experiment, Group, Link, RunSpec
 from repro.report import figures, tables
 from repro.report.compare import beside_paper, rows_of, settings, without_tiny
 from repro.report.ratio import Ratio, ideal_over_k1, over_k1, over_k2m1
-from repro.report.table import Cell, Heading, Table, csv_text
+from repro.report.table import Cell, Heading, Table, csv_text, unguarded
 
 PAPER = {"table1", "table2", "table3", "breakdown", "bubble"}
 
@@ -389,3 +389,24 @@ def test_files_escape_their_own_special_characters(tmp_path):
     assert "<b>4.0e-01</b> <small>[2.9e-01, 5" in table_of("4.0e-01 [2.9e-01, 5.8e-01]").html()
     assert '<td class="missing">not run</td>' in html
     assert "<td>-6 %</td>" in table_of("-6 %").html(), "a number, not a missing one"
+
+
+def test_no_cell_of_a_csv_file_is_a_formula():
+    """A spreadsheet computes a text that begins so; numbers stay numbers, also as texts."""
+    formulas = ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd()", "@SUM(A1)", "\t=1", "\n=1", "+37% at K"]
+    others = [-3.5, 1e-3, "-3.5", "+1e-3", "-", "-7.4, 0.822", "K=2", "'-x", None]
+    text = csv_text({"=name": [*formulas, *others, ["=1", 2], "a\r=1"]})
+    head, *lines = [line[0] for line in csv.reader(io.StringIO(text, newline=""))]
+    assert head == "'=name"
+    assert lines[:7] == [f"'{formula}" for formula in formulas]
+    assert [unguarded(line) for line in lines[:7]] == formulas
+    assert lines[7:] == [*("" if cell is None else str(cell) for cell in others), "'=1;2", "a\n=1"]
+
+
+def test_a_link_in_the_place_of_a_table_is_replaced(tmp_path: Path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "x.csv").symlink_to(tmp_path / "mine")
+    column = Heading("a", "a")
+    Table("x", "X", "", (column,), ((Cell("1", "1"),),)).write(tmp_path)
+    assert (tmp_path / "x.csv").read_text() == "a\n1\n"
+    assert (tmp_path / "mine").read_text() == "mine"
