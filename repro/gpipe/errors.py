@@ -28,7 +28,7 @@ class RefusedError(ValueError, EveryRankError):
 class NonFiniteError(FloatingPointError, EveryRankError):
     """A training step gave inf or nan. It was refused and changed nothing.
 
-    The message names the step, layer, stage and micro-batch.
+    The message names the step, the stage and, where it is known, the micro-batch.
     """
 
 

@@ -1,4 +1,4 @@
-"""What the processes of `test_nonfinite_layer.py` run: models whose inputs make inf or nan."""
+"""What the processes of `test_refused_steps.py` run: models whose inputs make inf or nan."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

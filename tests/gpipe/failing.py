@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -100,6 +101,25 @@ def apart(how: str, when: str) -> None:
         pipe.save(Path(when).with_name("checkpoint"))
     if second or how != "early":
         pipe.train_step(*data)
+
+
+def collective(op: str, when: str) -> None:
+    """The loss of the last stage calls a collective, to which the first stage cannot come."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        value = nn.functional.mse_loss(outputs, targets)
+        Path(when).write_text(str(time.time()))
+        getattr(dist, op)(*[value.detach().clone()] * (op == "all_reduce"))
+        return value
+
+    pipe = Pipeline([nn.Linear(4, 4) for _ in range(2)], 2, 3, device="cpu")
+    pipe.train_step(torch.ones(6, 4), torch.ones(6, 4), loss)
+
+
+def lingering() -> int:
+    """Leaves a thread behind that keeps the interpreter."""
+    threading.Thread(target=time.sleep, args=(1e6,), name="writer").start()
+    return 7
 
 
 def alone(when: str) -> None:

@@ -131,7 +131,7 @@ def steps(layer, checkpoint, M=2):
 def test_what_recomputation_would_find_otherwise_is_refused(layer):
     made = layer()
     with pytest.raises(
-        ValueError, match=rf"^layer 0\.0\.{layer.held}: .*checkpoint='never'$"
+        ValueError, match=rf"^stage 0: 0\.0\.{layer.held} is not the same .*checkpoint='never'$"
     ) as caught:
         steps(nn.Sequential(made), "always")
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from repro.gpipe.core.layers import (
     names,
     parameter_counts,
     refuse_shared,
-    refuse_sync_batchnorm,
+    refuse_unfit,
 )
 
 CPU = torch.device("cpu")
@@ -262,10 +262,14 @@ def test_shared_buffers_across_stages():
 
 
 def test_sync_batchnorm_is_refused():
-    refuse_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), 4)
+    refuse_unfit(nn.Sequential(nn.BatchNorm1d(2)), 4, 2, 1)
     with pytest.raises(
         ValueError, match=r"layers\[4\]: SyncBatchNorm would wait .* use nn.BatchNorm1d"
     ):
-        refuse_sync_batchnorm(nn.SyncBatchNorm(2), 4)
+        refuse_unfit(nn.SyncBatchNorm(2), 4, 2, 1)
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    with pytest.raises(ValueError, match=r"layers\[4\]: DistributedDataParallel would wait"):
+        refuse_unfit(wrapped, 4, 2, 1)
     with pytest.raises(ValueError, match=r"layers\[4\].1.0: SyncBatchNorm"):
-        refuse_sync_batchnorm(nn.Sequential(nn.ReLU(), nn.Sequential(nn.SyncBatchNorm(2))), 4)
+        refuse_unfit(nn.Sequential(nn.ReLU(), nn.Sequential(nn.SyncBatchNorm(2))), 4, 2, 1)

@@ -28,7 +28,8 @@ class Counter(nn.Module):
 
 
 def run(module: Counter, error: type[BaseException] | None) -> None:
-    with undone_if_it_fails(list(module.parameters()), Changing(module).before_step(learning=True)):
+    before = Changing([module]).before_step(learning=True)
+    with undone_if_it_fails(list(module.parameters()), before):
         module.step()
         if error is not None:
             raise error

@@ -2,10 +2,11 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from hashlib import blake2b
+from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +16,15 @@ from repro.gpipe.comm.links import Links
 from repro.gpipe.comm.mailbox import Inbox, as_leaves
 from repro.gpipe.comm.message import MessageMeta, copied, overlapping, settled
 from repro.gpipe.core.learnt import Learnt, Signatures
-from repro.gpipe.core.loss import Head, Loss, LossModule, Weighted
+from repro.gpipe.core.loss import Head, Loss, Weighted, refuse_foreign_modules
 from repro.gpipe.core.microbatch import (
     Tree,
     Whole,
     batch_size,
     flatten,
     map_leaves,
-    refuse_uncuttable,
+    refuse_uncut,
+    refuse_unplain,
     split,
     unflatten,
     unwrapped,
@@ -33,7 +35,7 @@ from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.errors import EveryRankError, NonFiniteError, RefusedError
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
-from repro.gpipe.exact.nonfinite import all_finite
+from repro.gpipe.exact.nonfinite import all_finite, is_finite
 from repro.gpipe.exact.rollback import undone_if_it_fails
 from repro.gpipe.runtime.health import report_errors_to_all
 from repro.gpipe.runtime.status import status
@@ -48,6 +50,8 @@ _REFUSED: _Announced = (0, 0, 0)  # its inputs are wrong, and there is no step
 _GOOD, _NON_FINITE, _UNEXPECTED, _FORBIDDEN = range(4)
 # What a rank does with its gradients: bits, so that all ranks' are known together.
 _NO_GRADIENTS, _UPDATES, _LEAVES_GRADIENTS = 0, 1, 2
+# A micro-batch's part of a parameter is a plain tensor anyway.
+_USERS_TENSORS = (Tensor, nn.Parameter)
 
 
 class _UnexpectedStepError(EveryRankError):
@@ -101,7 +105,8 @@ class Engine:
         self._has_messages = ranks > 1
         self._micro_batches = micro_batches
         self._signatures = Signatures(micro_batches * (stages // ranks))
-        self._loss_module: LossModule | None = None  # on the last rank, if the loss is a module
+        self.foreign: Collection[nn.Module] = ()  # modules of layers that run on other ranks
+        self._known_loss: object = None  # or its code, since each step may make it anew
         self._programs: dict[int, Program] = {}  # by the id of their schedule
         self._parameters: list[nn.Parameter] = []  # of this rank, listed once a step
         # Each waits until an announcement or a description has been received. They are kept, since
@@ -139,6 +144,11 @@ class Engine:
             self._programs[id(schedule)] = Program.of(schedule, self._rank)
         self._program = self._programs[id(schedule)]
         self.evaluating = evaluate
+        if self._is_last and not evaluate:
+            loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
+            self.held.loss_module = None
+            if isinstance(loss, nn.Module) and next(loss.buffers(), None) is not None:
+                self.held.loss_module = loss
         self._scaler = scaler
 
         attempt = partial(self._attempt, inputs, targets, loss_fn, optimizer)
@@ -269,7 +279,9 @@ class Engine:
     def _read_inputs(self, inputs: Tree, *, learn: bool) -> _Announced:
         """First rank: cut the mini-batch, and describe it for the other ranks."""
         try:
-            refuse_uncuttable(unwrapped(inputs), "inputs")
+            refuse_unplain(inputs, "inputs", _USERS_TENSORS)
+            if self._micro_batches > 1:
+                refuse_uncut(inputs, "inputs", batch_size(inputs))
             inputs = self._to_device(inputs)
             parts = split(inputs, self._micro_batches)
         except ValueError as error:
@@ -341,14 +353,15 @@ class Engine:
 
     def _prepare_loss(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
         """Last rank: cut the targets."""
-        refuse_uncuttable(targets, "targets")
+        refuse_unplain(targets, "targets", _USERS_TENSORS)
+        code = getattr(loss_fn, "__code__", loss_fn)
+        if self.held.probing or code is not self._known_loss:
+            refuse_foreign_modules(loss_fn, self.foreign)
+            self._known_loss = code
         on_device = None if targets is None else self._to_device(targets)
-        loss = loss_fn.loss if isinstance(loss_fn, Weighted) else loss_fn
-        if not isinstance(loss, nn.Module):
-            self._loss_module = None
-        elif self._loss_module is None or self._loss_module.module is not loss:
-            self._loss_module = LossModule(loss)
-        self.held.head = Head(loss_fn, on_device, examples, self._micro_batches, self._total)
+        self.held.head = Head(
+            loss_fn, on_device, examples, self._micro_batches, self._total, self._parameters
+        )
 
     # The actions.
 
@@ -531,9 +544,6 @@ class Engine:
         """Around F, R and B: agree with all ranks at the end, and undo a step that is refused."""
         parameters = self._parameters
         buffers = self.held.changing.before_step(learning=self.held.probing)
-        if self._loss_module is not None:
-            loss_parameters, loss_buffers = self._loss_module.before_step(parameters)
-            parameters, buffers = parameters + loss_parameters, buffers + loss_buffers
         with undone_if_it_fails(parameters, buffers) as accumulated:
             yield
             self._agree_on_outcome(accumulated)
@@ -551,13 +561,11 @@ class Engine:
             held.unexpected = (
                 f"a layer changed its buffer {changed_buffer!r}, which none did before"
             )
-        if self._loss_module is not None and not held.refused:
-            held.refused = self._loss_module.refusal()
         loss = self._own_loss()
-        nonfinite = ""
+        nonfinite = False
         # With a loss scale, inf is expected from time to time, and the scaler skips that update.
         if self.refuse_nonfinite and self._scaler is None:
-            nonfinite = self._nonfinite(loss, accumulated)
+            nonfinite = self._is_nonfinite(loss, accumulated)
 
         outcome = _GOOD
         if held.refused:
@@ -568,7 +576,7 @@ class Engine:
             outcome = _NON_FINITE
         outcome, uses, self._agreed_loss = self.everyone.agree(outcome, self._gradient_use, loss)
         mixed_uses = uses == _UPDATES | _LEAVES_GRADIENTS
-        if outcome == _GOOD and not mixed_uses and held.watch is None:
+        if outcome == _GOOD and not mixed_uses:
             return
 
         self._flush()
@@ -580,18 +588,46 @@ class Engine:
                 "optimizer: some ranks got one and others, which have parameters to train, did "
                 "not; give every rank an optimizer of its own parameters, or none to any"
             )
-        if outcome == _UNEXPECTED and held.watch is None:
+        if outcome == _UNEXPECTED:
             self._note_unexpected()
             raise _UnexpectedStepError
-        raise NonFiniteError(nonfinite)
+        causes = self.everyone.all_gather(self._nonfinite_cause() if nonfinite else None)
+        _, text = min((cause for cause in causes if cause is not None), key=itemgetter(0))
+        raise NonFiniteError(f"step {self.step}: {text}; allow_nonfinite=True trains on")
 
-    def _nonfinite(self, loss: float, accumulated: list[Tensor]) -> str:
-        """What is inf or nan on this rank: "the gradients", "the loss", or nothing."""
+    def _is_nonfinite(self, loss: float, accumulated: list[Tensor]) -> bool:
+        """Whether a gradient or the loss on this rank is inf or nan."""
         gradients = accumulated + [p.grad for p in self._parameters if p.grad is not None]
         gradients += [leaf.grad for _, leaf in self._user_inputs if leaf.grad is not None]
-        if not all_finite(gradients):
-            return "the gradients"
-        return "" if math.isfinite(loss) else "the loss"
+        return not (all_finite(gradients) and math.isfinite(loss))
+
+    def _nonfinite_cause(self) -> tuple[tuple[int, int], str]:
+        """What is inf or nan on this rank, with a key: of all ranks the lowest is the cause.
+
+        A weight comes before what is made with it, then inputs, targets, the loss and gradients.
+        Gradients spread from a stage to those before it.
+        """
+        for name, parameter in self.held.module.named_parameters():
+            if not is_finite(parameter):
+                return (0, 0), f"{name} on {status.who} was inf or nan before it; load a checkpoint"
+        trees: list[tuple[int, str, list[Tree]]] = []
+        if self._is_first:
+            trees.append((1, "the inputs", self._inputs))
+        if isinstance(self.held.head, Head):
+            trees.append((2, "the targets", self.held.head.parts))
+            trees.append((3, "outputs or loss", [self.losses[i] for i in sorted(self.losses)]))
+        for order, what, of_micro_batches in trees:
+            for i, tree in enumerate(of_micro_batches):
+                # Inputs may hold masks, which are made of -inf.
+                if not all(is_finite(t, or_mask=order == 1) for t in flatten(tree)[0]):
+                    return (order, 0), (
+                        f"{what} of micro-batch {i} on {status.who} are inf or nan; lower the "
+                        "learning rate, or mend or leave out such examples"
+                    )
+        return (4, -self._rank), (
+            f"the gradients on {status.who} are inf or nan, and the loss is finite; lower the "
+            "learning rate or what scales the loss, or drop the gradients of earlier steps"
+        )
 
     def _note_unexpected(self) -> None:
         """Count the step; warn if from now on each step with this signature has to learn."""

@@ -13,10 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from repro.gpipe.core.ownership import reachable
 from repro.gpipe.exact import rng
+from repro.gpipe.exact.attributes import OWN_KEYS
 
 Layer = nn.Module | Callable[[], nn.Module]
 # Methods that initialise a module; the second is nn.MultiheadAttention's.
+_RUNS = ("forward", "__call__", "__iter__")  # methods by which a container runs its layers
 _RESETS = ("reset_parameters", "_reset_parameters", "reset_running_stats")
 
 
@@ -24,9 +27,13 @@ def as_layers(layers: Any) -> list[Layer]:
     """The layers of a model, checked.
 
     Raises:
-        ValueError: if this is no sequence of layers, or if two layers on the meta device share a
-            parameter.
+        ValueError: if this is no sequence of layers, if it does more than one layer after the
+            other, or if two layers on the meta device share a parameter.
     """
+    if isinstance(layers, nn.Sequential | nn.ModuleList):
+        problem = more_than_a_sequence(layers, "layers")
+        if problem:
+            raise ValueError(problem)
     if isinstance(layers, nn.Sequential):
         layers = list(layers)
     entries: list[Any] = []
@@ -42,6 +49,29 @@ def as_layers(layers: Any) -> list[Layer]:
         )
     _refuse_shared_on_meta(entries)
     return cast("list[Layer]", entries)
+
+
+def more_than_a_sequence(module: nn.Module, what: str) -> str:
+    """What a container has that running its layers in order leaves out, and what to do; or empty.
+
+    Args:
+        module: an nn.Sequential or nn.ModuleList.
+        what: names it in messages.
+    """
+    kind, extra = type(module), ""
+    plain = nn.Sequential if isinstance(module, nn.Sequential) else nn.ModuleList
+    hooks = [key for key, value in vars(module).items() if key.endswith("_hooks") and value]
+    if any(getattr(kind, m) is not getattr(plain, m) for m in _RUNS) or "forward" in vars(module):
+        extra = "a forward of its own"
+    elif module._parameters or module._buffers:
+        extra = f"{next(iter({**module._parameters, **module._buffers}))!r} of its own"
+    elif hooks:
+        extra = "hooks of its own"
+    return extra and (
+        f"{what}: {kind.__name__} has {extra}, and a Pipeline runs its layers one after the other "
+        "without it; make that a layer of its own, or wrap the model in a layer: "
+        "nn.Sequential(model)"
+    )
 
 
 def names(layers: Any) -> list[str]:
@@ -224,12 +254,13 @@ def parameter_counts(layers: Sequence[Layer]) -> list[int]:
 def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
     """Raise a ValueError if two stages share a parameter or buffer: each would change its own.
 
-    A tensor of a factory that is not on the meta device exists already, so it can be shared.
+    Also if a layer holds or names a layer of another stage besides. A tensor of a factory that is
+    not on the meta device exists already, so it can be shared.
     """
     if len(balance) == 1:
         return
-    # Tensor -> its first stage. The tensor is kept, so that no other one gets its id.
-    owner: dict[int, tuple[int, Tensor]] = {}
+    # Tensor or module -> its first stage. It is kept, so that no other one gets its id.
+    owner: dict[int, tuple[int, Any]] = {}
     stages = [j for j, count in enumerate(balance) for _ in range(count)]
     for index, (j, layer) in enumerate(zip(stages, on_meta(layers), strict=True)):
         for name, tensor in _tensors(layer):
@@ -242,6 +273,24 @@ def refuse_shared(layers: Sequence[Layer], balance: Sequence[int]) -> None:
                     "must lie within one stage: choose a balance that keeps its users together, "
                     "or untie it"
                 )
+        for part in layer.modules():
+            owner.setdefault(id(part), (j, part))
+    for index, (j, layer) in enumerate(zip(stages, layers, strict=True)):
+        for found in _named_besides(layer) if isinstance(layer, nn.Module) else ():
+            first, _ = owner.get(id(found), (j, found))
+            if first != j:
+                raise ValueError(
+                    f"layers[{index}]: uses {type(found).__name__} of stage {first}, and runs on "
+                    f"stage {j}, where that is a copy which nobody runs or trains; hand on what "
+                    "it needs beside the output, or choose a balance that keeps both together"
+                )
+
+
+def _named_besides(layer: nn.Module) -> Iterator[nn.Module | Tensor]:
+    """Modules and tensors that a layer holds without being their parent, or that its code names."""
+    for part in layer.modules():
+        values = [value for key, value in vars(part).items() if key not in OWN_KEYS]
+        yield from reachable([*values, type(part).forward])
 
 
 def _refuse_shared_on_meta(layers: Sequence[Any]) -> None:
@@ -260,12 +309,20 @@ def _refuse_shared_on_meta(layers: Sequence[Any]) -> None:
                 )
 
 
-def refuse_sync_batchnorm(module: nn.Module, index: int) -> None:
-    """Raise a ValueError if a layer would wait for the other stages, which do not have it."""
+def refuse_unfit(module: nn.Module, index: int, stages: int, micro_batches: int) -> None:
+    """Raise a ValueError if a layer does not go with K stages, or with M micro-batches."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.SyncBatchNorm):
-            path = f"layers[{index}].{name}".rstrip(".")
+        path = f"layers[{index}].{name}".rstrip(".")
+        waits = isinstance(part, nn.SyncBatchNorm | nn.parallel.DistributedDataParallel)
+        if waits and stages > 1:
             raise ValueError(
-                f"{path}: SyncBatchNorm would wait for the other stages, which do not have this "
-                "layer; use nn.BatchNorm1d, 2d or 3d"
+                f"{path}: {type(part).__name__} would wait for the other stages, which do not have "
+                "this layer; use nn.BatchNorm1d, 2d or 3d, and replicas=D"
+            )
+        scripted = isinstance(part, torch.jit.ScriptModule) and hasattr(part, "running_mean")
+        if scripted and micro_batches > 1:
+            raise ValueError(
+                f"{path}: the running statistics of a scripted norm would move for each "
+                "micro-batch, and of another norm once for the mini-batch; give the layer before "
+                "it was scripted, or micro_batches=1"
             )

@@ -1,16 +1,25 @@
 """The loss of a mini-batch as a sum over its micro-batches, each weighted by its share."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repro.gpipe.core.microbatch import Tree, batch_size, flatten, sizes, split
+from repro.gpipe.comm.message import copied
+from repro.gpipe.core.microbatch import (
+    Tree,
+    batch_size,
+    flatten,
+    map_leaves,
+    refuse_uncut,
+    sizes,
+    split,
+)
+from repro.gpipe.core.ownership import reachable, refuse_foreign_leaves
 from repro.gpipe.errors import shown
-from repro.gpipe.exact.buffers import Changing, Snapshot
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
 
@@ -36,47 +45,21 @@ class Weighted:
         return self.loss(outputs, targets)
 
 
-class LossModule:
-    """A loss that is an nn.Module: refuses that its parameters are trained or its buffers change.
-
-    Replicas, clipping and checkpoints would leave them out, and R would change buffers once more.
+def refuse_foreign_modules(loss_fn: Any, foreign: Collection[nn.Module]) -> None:
+    """Raise a ValueError if a loss names layers that other stages run: here they never run.
 
     Args:
-        module: the loss, or the loss of a `Weighted` one.
+        loss_fn: a loss, as the user gave it.
+        foreign: modules of the layers of other stages.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self._buffers = Changing(module, besides=lambda _module, _name: False)
-        self._parameters: list[tuple[str, nn.Parameter]] = []
-
-    def before_step(self, trained: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], Snapshot]:
-        """What is needed to undo a step: the loss's parameters, and copies of its buffers.
-
-        Args:
-            trained: parameters of the stage, which the loss may use.
-        """
-        of_stage = {id(parameter) for parameter in trained}
-        self._parameters = [
-            (name, p) for name, p in self.module.named_parameters() if id(p) not in of_stage
-        ]
-        return [p for _, p in self._parameters], self._buffers.before_step(learning=False)
-
-    def refusal(self) -> str:
-        """After the last backward: why the step must be refused, and what to do; or empty."""
-        trained = [name for name, p in self._parameters if p.grad is not None]
-        changed = self._buffers.newly_changed()
-        if trained:
-            problem = f"has a gradient for its parameter {trained[0]!r}"
-        elif changed is not None:
-            problem = f"changes its buffer {changed!r}"
-        else:
-            return ""
-        return (
-            f"loss_fn: {type(self.module).__name__} {problem}, but a loss is not trained, saved or "
-            "recomputed like a layer; make it the last layer of the model, one that returns what a "
-            "plain loss needs"
-        )
+    for found in reachable(loss_fn):
+        modules = found.modules() if isinstance(found, nn.Module) else ()
+        if any(module in foreign for module in modules):
+            raise ValueError(
+                f"loss_fn: uses {type(found).__name__} of the model, and other stages run layers "
+                "of it, so what they hold here is not what they computed; return what the loss "
+                "needs from the layers, beside their output"
+            )
 
 
 class Head:
@@ -88,6 +71,7 @@ class Head:
         examples: N.
         micro_batches: M.
         total: sums a number over all replicas.
+        parameters: those that the loss may use besides the outputs.
 
     Attributes:
         parts: the targets of each micro-batch.
@@ -103,8 +87,10 @@ class Head:
         examples: int,
         micro_batches: int,
         total: Callable[[float], float],
+        parameters: Sequence[nn.Parameter] = (),
     ) -> None:
         self._loss = loss_fn
+        self._parameters = parameters
         self.parts: list[Tree] = [None] * micro_batches
         if targets is not None:
             target_examples = batch_size(targets, "targets")
@@ -112,6 +98,8 @@ class Head:
                 raise ValueError(
                     f"targets: {target_examples} examples, but the inputs have {examples}"
                 )
+            if micro_batches > 1:
+                refuse_uncut(targets, "targets", examples)
             self.parts = split(targets, micro_batches, "targets")
         if isinstance(loss_fn, Weighted):
             weights = [_to_float(loss_fn.weight(part)) for part in self.parts]
@@ -138,8 +126,11 @@ class Head:
             )
         if self._shares[i] == 0:
             return _zero(outputs)
+        ends = [t.grad_fn for t in flatten(outputs)[0]]
+        # A copy, as inputs get one: the loss may write to its targets, and R needs them again.
+        targets = map_leaves(Tensor, copied, self.parts[i])
         try:
-            loss = self._loss(outputs, self.parts[i])
+            loss = self._loss(outputs, targets)
         except (TypeError, AttributeError) as error:
             if self.parts[i] is not None:
                 raise
@@ -155,6 +146,8 @@ class Head:
             )
         self._outputs_require_gradient |= any(t.requires_grad for t in flatten(outputs)[0])
         self._loss_requires_gradient |= loss.requires_grad
+        if i == 0 and loss.requires_grad:  # all micro-batches have the same loss
+            refuse_foreign_leaves([loss], [*flatten(outputs)[0], *self._parameters], ends)
         return loss * self._shares[i]
 
     def refuse_constant(self) -> None:

@@ -3,12 +3,16 @@
 Sizes are those of `torch.tensor_split`: they differ by at most one, the larger ones first.
 """
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+# Containers that are made again as what they are; named tuples are, too.
+_CONTAINERS = (tuple, list, dict, OrderedDict, torch.Size)
 
 Tree = Any  # a tensor, a constant, or tuples, lists and dicts of these
 
@@ -36,7 +40,8 @@ def map_leaves(leaf: type, fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, tuple | list):
         return type(tree)(map_leaves(leaf, fn, member) for member in tree)
     if isinstance(tree, dict):
-        return {key: map_leaves(leaf, fn, member) for key, member in tree.items()}
+        kind = OrderedDict if isinstance(tree, OrderedDict) else dict
+        return kind((key, map_leaves(leaf, fn, member)) for key, member in tree.items())
     return tree
 
 
@@ -98,23 +103,94 @@ def unwrapped(tree: Tree) -> Tree:
     return map_leaves(Whole, lambda whole: whole.value, tree)
 
 
-def refuse_uncuttable(tree: Tree, name: str) -> None:
-    """Raise a ValueError if a tensor has no plain rows that could be cut and sent."""
-    for tensor in flatten(tree)[0]:
-        if tensor.is_nested:
+def refuse_unplain(tree: Tree, what: str, tensor_types: Sequence[type] = (Tensor,)) -> None:
+    """Raise a ValueError if a tree holds what cannot be cut and sent so that it stays the same.
+
+    A stage boundary keeps a tensor's values, shape and strides. The class and the attributes of a
+    tensor or a container would be lost there, so only plain ones are accepted.
+
+    Args:
+        tree: inputs, targets, or what a stage returns.
+        what: names the tree in messages.
+        tensor_types: classes of tensors that are plain.
+    """
+    if isinstance(tree, Tensor):
+        problem = _unplain(tree, tensor_types)
+        if problem:
+            raise ValueError(f"{what}: {problem}")
+        return
+    if isinstance(tree, Whole):
+        tree = (tree.value,)
+    if not isinstance(tree, tuple | list | dict):
+        return
+    named = isinstance(tree, tuple) and hasattr(tree, "_fields")
+    if type(tree) not in _CONTAINERS and not named:
+        raise ValueError(
+            f"{what}: holds a {type(tree).__name__}, which would become another type in a "
+            "micro-batch or behind a stage boundary; use plain tuples, lists and dicts"
+        )
+    for member in tree.values() if isinstance(tree, dict) else tree:
+        refuse_unplain(member, what, tensor_types)
+
+
+def _unplain(tensor: Tensor, types: Sequence[type]) -> str:
+    """What keeps a tensor from being plain, and what to do; or empty."""
+    if tensor.is_nested:
+        return "a nested tensor cannot be cut or sent; pad it, by to_padded_tensor()"
+    if tensor.layout != torch.strided:
+        return f"a tensor of layout {tensor.layout} cannot be cut or sent; give to_dense() of it"
+    if tensor.is_quantized:
+        return "a quantized tensor cannot be cut or sent; give dequantize() of it"
+    if tensor.is_meta:
+        return "a tensor on the meta device has no values; give one on the CPU or a GPU"
+    if type(tensor) not in types:
+        return (
+            f"holds a {type(tensor).__name__}, which would become a plain tensor; give "
+            "x.as_subclass(torch.Tensor), of a parameter p give p.view_as(p)"
+        )
+    if vars(tensor):
+        return (
+            f"holds a tensor with an attribute {next(iter(vars(tensor)))!r}, which would be lost; "
+            "give it beside the tensor, in a tuple or dict"
+        )
+    return ""
+
+
+def refuse_uncut(tree: Tree, name: str, examples: int) -> None:
+    """Raise a ValueError for values of the N examples that are no tensor, so cannot be cut.
+
+    Every micro-batch would get all of them, and use the first ones.
+
+    Args:
+        tree: inputs or targets of a mini-batch that is cut.
+        name: "inputs" or "targets".
+        examples: N.
+    """
+    if isinstance(tree, Tensor | Whole | str | bytes):
+        return
+    if isinstance(tree, dict):
+        members = list(tree.values())
+    else:
+        members = list(tree) if isinstance(tree, tuple | list) else []
+        structure = hasattr(tree, "_fields") or any(
+            isinstance(leaf, Tensor | Whole) for leaf in leaves(members)
+        )
+        if not structure and _length(tree) == examples:
             raise ValueError(
-                f"{name}: a nested tensor cannot be cut into micro-batches; pad it, by "
-                "to_padded_tensor()"
+                f"{name}: a {type(tree).__name__} of length {examples}, the mini-batch, is not cut "
+                "into micro-batches; make it a tensor, or wrap it in repro.gpipe.Whole(...) if it "
+                "belongs to the whole mini-batch"
             )
-        if tensor.layout != torch.strided:
-            raise ValueError(
-                f"{name}: a tensor of layout {tensor.layout} cannot be cut into micro-batches; "
-                "give to_dense() of it"
-            )
-        if tensor.is_meta:
-            raise ValueError(
-                f"{name}: a tensor on the meta device has no values; give one on the CPU or a GPU"
-            )
+    for member in members:
+        refuse_uncut(member, name, examples)
+
+
+def _length(value: object) -> int | None:
+    """How many items a value holds, None if it is a single one."""
+    try:
+        return len(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:  # an array without dimensions has __len__, too
+        return None
 
 
 def batch_size(tree: Tree, name: str = "inputs") -> int:

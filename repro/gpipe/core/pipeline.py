@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +33,17 @@ from repro.gpipe.core.layers import (
     build,
     names,
     refuse_shared,
-    refuse_sync_batchnorm,
+    refuse_unfit,
 )
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import Tree, flatten, gather, unwrapped
-from repro.gpipe.core.replicas import Replicas
+from repro.gpipe.core.replicas import Replicas, start_equal
 from repro.gpipe.core.results import EvaluationResult, StepResult
 from repro.gpipe.core.scaler import GradScaler
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.core.topology import own_device, place, refuse_unlike
-from repro.gpipe.errors import NonFiniteError, RefusedError
+from repro.gpipe.errors import RefusedError
 from repro.gpipe.exact import rng
-from repro.gpipe.exact.nonfinite_layer import find_nonfinite_layer
 from repro.gpipe.partition.balance import choose
 from repro.gpipe.partition.layer_costs import LinkSpeed, Profile
 from repro.gpipe.partition.layer_profile import measure
@@ -214,6 +214,11 @@ class Pipeline:
             self._everyone,
             refuse_nonfinite=not allow_nonfinite,
         )
+        own = set(self.held.modules)
+        of_model = (layer for layer in entries if isinstance(layer, nn.Module))
+        self.engine.foreign = WeakSet(
+            m for layer in of_model for m in layer.modules() if m not in own
+        )
         self._clock_offset: float | None = None  # of this host, known after the first step
         self._updated: bool | None = None  # whether the last train_step updated the weights here
 
@@ -253,12 +258,18 @@ class Pipeline:
         for stage in range(self.rank, self.config.total_stages, self.stages):
             indices = range(bounds[stage], bounds[stage + 1])
             of_stages[stage] = {n: build(layers[n], n, seed, self.device) for n in indices}
-            if divide is not None:
-                of_stages[stage] = {n: divide(layer) for n, layer in of_stages[stage].items()}
+            for n, layer in of_stages[stage].items():
+                refuse_unfit(layer, n, self.stages, self.micro_batches)
+        if self.config.processes > self.stages:
+            # Whole layers, before they are divided into parts.
+            copies = range(self.rank, self.config.processes, self.stages)
+            start_equal([of_stage[n] for of_stage in of_stages.values() for n in of_stage], copies)
+        if divide is not None:
+            of_stages = {
+                stage: {n: divide(layer) for n, layer in of_stage.items()}
+                for stage, of_stage in of_stages.items()
+            }
         modules = {n: module for of_stage in of_stages.values() for n, module in of_stage.items()}
-        if self.stages > 1:
-            for n, module in modules.items():
-                refuse_sync_batchnorm(module, n)
         held = HeldStages(of_stages, [self.layer_names[n] for n in modules], self.device, seed)
         held.first = self.replica * self.micro_batches
         return held
@@ -347,24 +358,17 @@ class Pipeline:
         Raises:
             ValueError: if N < M, tensors disagree about N, no loss has a gradient, in inference
                 mode, or if the optimizer would discard gradients that steps without one have left.
-            NonFiniteError: on every rank, if the loss or a gradient is inf or nan. The step is run
-                once more to find the layer that made it. Weights, optimizer state, buffers,
+            NonFiniteError: on every rank, if the loss or a gradient is inf or nan. It names the
+                stage and, where it is known, the micro-batch. Weights, optimizer state, buffers,
                 gradients and the number of steps are as before, so training can go on with another
                 mini-batch.
         """
         self._refuse_update(optimizer, scaler)
-        step = partial(self.engine.run, self.schedule, inputs, targets, loss_fn)
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         with left_for_a_step(self.held):
-            try:
-                step(optimizer, trace=trace, scaler=scaler)
-            except NonFiniteError as refused:
-                where = f"{self._kind_of_part} {self.rank}"
-                if self.replicas > 1:
-                    where += f" of replica {self.replica}"
-                raise find_nonfinite_layer(
-                    self.held, self._everyone, self.replica, where, str(refused), step
-                ) from None
+            self.engine.run(
+                self.schedule, inputs, targets, loss_fn, optimizer, trace=trace, scaler=scaler
+            )
         self._updated = optimizer is not None
         return self._result(trace=trace)
 

@@ -4,24 +4,26 @@ The gradients of a rank become final during its last backward. As soon as a buck
 final, its all-reduce starts. It runs beside the rest of that backward and beside the backwards of
 the ranks before.
 
-Sparse gradients, as of nn.Embedding(sparse=True), are exchanged after the last backward. They stay
-sparse, because optimizers treat the rows in them unlike others.
+Sparse gradients, as of nn.Embedding(sparse=True), are refused.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store  # private; imported only here
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from repro.gpipe.comm.control_channel import wait
+from repro.gpipe.comm.message import elements
 
 BUCKET = 25 * 2**20  # bytes of gradients that are summed at once
-_NO_GRADIENT, _DENSE, _SPARSE = range(3)
 
 
 @cache
@@ -40,6 +42,47 @@ def group(members: tuple[int, ...], backend: str) -> Any:
     if backend == "nccl":
         return dist.ProcessGroupNCCL(store, rank, len(members), dist.ProcessGroupNCCL.Options())
     return dist.ProcessGroupGloo(store, rank, len(members), dist.default_pg_timeout)
+
+
+def start_equal(layers: Iterable[nn.Module], members: Sequence[int]) -> None:
+    """Give the same layers on all members the values that the first member has.
+
+    Args:
+        layers: of one stage; modules that every replica has made for itself may differ.
+        members: ranks of the world.
+
+    Raises:
+        ValueError: on every member, if the layers differ in more than values.
+    """
+    named = [
+        (f"{type(layer).__name__}.{name}", tensor)
+        for layer in layers
+        for name, tensor in chain(layer.named_parameters(), layer.named_buffers())
+    ]
+    lazy = next((name for name, tensor in named if is_lazy(tensor)), None)
+    if lazy is not None:
+        raise ValueError(
+            f"{lazy}: has no values before the layer's first forward, so replicas would start with "
+            "other ones each; give sizes: nn.Linear in place of nn.LazyLinear, say"
+        )
+    bare = group(tuple(members), "gloo")
+    first = members[0]
+    forms = repr([(name, tuple(t.shape), t.dtype, t.layout) for name, t in named])
+    form = bytearray(blake2b(forms.encode(), digest_size=8).digest())
+    own = torch.frombuffer(form, dtype=torch.uint8)
+    received = [torch.empty_like(own) for _ in members]
+    wait(bare.allgather([received], [own]), own, first)
+    if any(not torch.equal(own, other) for other in received):
+        raise ValueError(
+            "layers: the replicas of a stage have other parameters or buffers each; build the same "
+            "layers on every rank"
+        )
+    with torch.no_grad():
+        for _, tensor in named:
+            if tensor.layout == torch.strided:
+                value = tensor.detach().cpu().contiguous()
+                wait(bare.broadcast([elements(value)]), value, first)
+                tensor.copy_(value)
 
 
 class Replicas:
@@ -63,7 +106,6 @@ class Replicas:
         self._started: list[tuple[dist.Work, Tensor]] = []  # all-reduces of the first buckets
         self._in_last_backward = False
         self.summed_bytes = 0  # handed to all-reduces so far
-        self._sparse: set[nn.Parameter] = set()  # had a sparse gradient, on any replica
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
         """Before a step: set hooks on the parameters, which have no gradients yet; see `rollback`.
@@ -76,7 +118,6 @@ class Replicas:
         listed = set(parameters)
         for parameter in self._hooks.keys() - listed:
             self._hooks.pop(parameter).remove()
-            self._sparse.discard(parameter)
         for parameter in parameters:
             if parameter.requires_grad and parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._ready)
@@ -87,8 +128,8 @@ class Replicas:
         Args:
             final: parameters whose gradients are final already: those of this rank's other stages.
         """
-        dense = [p for p in reversed(self._parameters) if p.requires_grad and p not in self._sparse]
-        self._buckets = list(_buckets(dense))
+        trained = [p for p in reversed(self._parameters) if p.requires_grad]
+        self._buckets = list(_buckets(trained))
         self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]  # gradients that are not final
         for parameter in final:
@@ -103,19 +144,14 @@ class Replicas:
         self._start_all_reduces(everything=True)
         for bucket, (work, flat) in zip(self._buckets, self._started, strict=True):
             wait(work, flat, self._next)
-            sizes = [*(p.numel() for p in bucket), len(bucket), len(bucket)]
-            *sums, exist, sparse = flat.to(bucket[0].device).split(sizes)
-            for parameter, gradient, exists, is_sparse in zip(
-                bucket, sums, exist, sparse.tolist(), strict=True
-            ):
-                if is_sparse:
-                    self._sparse.add(parameter)
-                elif parameter.grad is not None:
+            sizes = [*(p.numel() for p in bucket), len(bucket)]
+            *sums, exist = flat.to(bucket[0].device).split(sizes)
+            for parameter, gradient, exists in zip(bucket, sums, exist, strict=True):
+                if parameter.grad is not None:
                     parameter.grad.copy_(gradient.view_as(parameter))
                 elif exists:  # not part of the graph here, but of another replica's
                     parameter.grad = gradient.view_as(parameter).clone()
         self._started = []
-        self._sum_sparse([p for p in self._parameters if p.requires_grad and p in self._sparse])
 
     def total(self, value: float) -> float:
         """The sum of a number over all replicas."""
@@ -132,7 +168,12 @@ class Replicas:
 
     def _ready(self, parameter: nn.Parameter) -> None:
         """Hook of a parameter, called when its gradient was added to."""
-        if self._in_last_backward and parameter not in self._sparse:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise ValueError(
+                f"a sparse gradient of shape {tuple(parameter.shape)} cannot be summed over "
+                "replicas; use sparse=False in that layer, or replicas=1"
+            )
+        if self._in_last_backward:
             bucket = self._bucket_of[parameter]
             assert self._missing[bucket], (
                 "a gradient was added to twice in one backward (a reentrant checkpoint?)"
@@ -144,78 +185,18 @@ class Replicas:
     def _start_all_reduces(self, *, everything: bool = False) -> None:
         """Sum the next buckets that are final, in the same order on every replica.
 
-        Behind the gradients of a bucket stand, for each parameter, whether it has a gradient and
-        whether that is sparse.
+        Behind the gradients of a bucket stands, for each parameter, whether it has a gradient.
         """
         while len(self._started) < len(self._buckets):
             n = len(self._started)
             if self._missing[n] and not everything:
                 return
             bucket = self._buckets[n]
-            sparse = [p.grad is not None and p.grad.is_sparse for p in bucket]
-            gradients = [
-                torch.zeros_like(p) if p.grad is None or is_sparse else p.grad
-                for p, is_sparse in zip(bucket, sparse, strict=True)
-            ]
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
             exist = gradients[0].new_tensor([p.grad is not None for p in bucket])
-            flat = torch.cat(
-                [*(g.reshape(-1) for g in gradients), exist, exist.new_tensor(sparse)]
-            ).to(self._device)
+            flat = torch.cat([*(g.reshape(-1) for g in gradients), exist]).to(self._device)
             self.summed_bytes += flat.nbytes
             self._started.append((self._group.allreduce([flat]), flat))
-
-    @torch.no_grad()
-    def _sum_sparse(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Sum gradients that are sparse on some replica; the sums are the same on every replica."""
-        if not parameters:
-            return
-        gradients: list[Tensor | None] = []
-        forms: list[tuple[int, int, int]] = []  # see `_form`
-        for parameter in parameters:
-            gradient = parameter.grad
-            if gradient is not None and gradient.is_sparse:
-                gradient = gradient.coalesce()
-            gradients.append(gradient)
-            forms.append(_form(gradient))
-        of_replicas = torch.stack(self.gather(torch.tensor(forms))).unbind(1)
-        for parameter, gradient, replicas in zip(parameters, gradients, of_replicas, strict=True):
-            kinds, dimensions, rows = replicas.t().tolist()
-            if all(kind == _NO_GRADIENT for kind in kinds):
-                continue
-            indexed = {dimension for dimension in dimensions if dimension}
-            if _DENSE in kinds or len(indexed) > 1:  # the sum is dense, as autograd's is
-                dense = torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
-                parameter.grad = torch.stack(self.gather(dense)).sum(0)
-            else:
-                parameter.grad = self._sum_of_rows(parameter, gradient, indexed.pop(), rows)
-
-    def _sum_of_rows(
-        self, like: Tensor, gradient: Tensor | None, dimensions: int, rows: Sequence[int]
-    ) -> Tensor:
-        """The sum of sparse gradients; every replica sends as many rows as the longest has."""
-        most = max(*rows, 1)
-        indices = torch.zeros(dimensions, most, dtype=torch.int64, device=like.device)
-        values = like.new_zeros(most, *like.shape[dimensions:])
-        if gradient is not None:
-            indices[:, : gradient._nnz()] = gradient.indices()
-            values[: gradient._nnz()] = gradient.values()
-        # Without the padding: a row that is listed counts as used, even if its gradient is zero.
-        all_indices = torch.cat(
-            [i[:, :n] for i, n in zip(self.gather(indices), rows, strict=True)], dim=1
-        )
-        all_values = torch.cat([v[:n] for v, n in zip(self.gather(values), rows, strict=True)])
-        return torch.sparse_coo_tensor(
-            all_indices, all_values, like.shape, check_invariants=False
-        ).coalesce()
-
-
-def _form(gradient: Tensor | None) -> tuple[int, int, int]:
-    """(kind, indexed dimensions, rows) of a gradient; the last two are 0 unless it is sparse."""
-    if gradient is None:
-        return _NO_GRADIENT, 0, 0
-    if not gradient.is_sparse:
-        return _DENSE, 0, 0
-    return _SPARSE, gradient.sparse_dim(), gradient._nnz()
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterable[list[nn.Parameter]]:

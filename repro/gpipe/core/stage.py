@@ -4,6 +4,7 @@ With re-materialization F keeps only the boundary inputs, R runs the layers agai
 B differentiates (section 2.3 of arXiv:1811.06965v5).
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,21 +16,23 @@ import torch
 from torch import Tensor, nn
 
 from repro.gpipe.comm.message import copied, settle_gradients
-from repro.gpipe.core.layers import modules_of, parameters_of
-from repro.gpipe.core.microbatch import Tree, flatten, unflatten
-from repro.gpipe.exact import attributes, rng
+from repro.gpipe.core.layers import modules_of, more_than_a_sequence, parameters_of
+from repro.gpipe.core.microbatch import Tree, flatten, refuse_unplain, unflatten
+from repro.gpipe.core.ownership import refuse_foreign_leaves
+from repro.gpipe.exact import rng
+from repro.gpipe.exact.attributes import LeftBehind, digest
 from repro.gpipe.exact.batchnorm import Statistics
 from repro.gpipe.exact.buffers import Changing, Snapshot, as_before
 from repro.gpipe.exact.grad_mode import OperatorLog
 from repro.gpipe.schedule.actions import Cell
+
+_log = logging.getLogger(__name__)
 
 Head = Callable[[int, Tree], Tensor]  # (micro-batch, outputs) -> its share of the mini-batch loss
 # Layer index, layer, and the generators besides torch's that it draws from; see `rng`.
 _Call = tuple[int, Callable[[Tree], Tree], set[str]]
 # For each layer, which tensors of its output require a gradient.
 _Requiring = list[list[bool]]
-# (micro-batch, layer index, what the layer returned) -> the same values.
-Watch = Callable[[int, int, Tree], Tree]
 
 # Part of torch's message about a layer that writes to the stage's inputs.
 _WRITES_TO_LEAF = "leaf Variable that requires grad"
@@ -45,17 +48,23 @@ class _Kept:
         inputs: tensors of the boundary inputs.
         skeleton: of the inputs, see `flatten`.
         overlapping: numbers of the inputs that shared memory with others where they were made.
+        leaves: the inputs as the last pass had them, where the graph of the outputs ends.
         outputs: with their graph, once F or R has built one.
         buffers: copies from before F, of the buffers that F changes.
         trial: what allowed F to go without a graph; None if it built one.
+        made: while probing, digests of the outputs of F, which R must make again.
+        left: while probing, what F left in its layers, which R must leave again.
     """
 
     inputs: list[Tensor]
     skeleton: Tree
     overlapping: Sequence[int]
+    leaves: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] | None = None
     buffers: Snapshot = field(default_factory=list)
     trial: "_Trial | None" = None
+    made: list[bytes] = field(default_factory=list)
+    left: LeftBehind | None = None
 
 
 @dataclass(frozen=True)
@@ -119,9 +128,8 @@ class HeldStages:
         self.unexpected = ""
         self.refused = ""
         self.head: Head | None = None
+        self.loss_module: nn.Module | None = None  # the loss, if it is one; its buffers may change
         self.statistics: Statistics | None = None  # while a training step runs
-        # Set while a refused step runs once more; see `nonfinite_layer`.
-        self.watch: Watch | None = None
         self.autocast: torch.dtype | None = None  # in which layers and loss run; see `autocast`
         self.kept: dict[Cell, _Kept] = {}
         self._overwriting: set[int] = set()  # stages whose layers write to the stage's inputs
@@ -132,9 +140,12 @@ class HeldStages:
         self._head_draws: set[str] = set()
         self._layers: dict[int, list[_Call]] = {stage: [] for stage in layers}
         self._tree: object = None  # names, layers and all their submodules, as of the last step
+        self._replaced = False  # whether layers were replaced since a step has learnt
+        self._seen_parameters = False  # whether F was seen to leave the parameters' values
         self.modules = modules_of(self.module)  # as of the last step's start
         self.parameters = parameters_of(self.modules)
         self._follow(self.modules)
+        self._replaced = False
         # Generators of random numbers besides torch's, by name: which there are, which layers draw
         # from, which moved in a step that was not as learnt, and which something else than a layer
         # draws from, such as another thread.
@@ -169,9 +180,13 @@ class HeldStages:
         return parameters_of(part for layer in layers for part in modules_of(layer))
 
     def end_step(self) -> None:
-        """After the last action of a training step: note it if a layer has changed its modes."""
+        """After the last action of a training step: note it if layers or their modes changed."""
         if self._trials and self._get_modes() != self._modes:
             self._note_other_requiring()
+        if self.probing:
+            self._replaced = False
+        elif self._replaced:
+            self.unexpected = self.unexpected or "layers were replaced"
 
     def _get_modes(self) -> object:
         """Which modules are in training mode, and which parameters are trained."""
@@ -179,10 +194,12 @@ class HeldStages:
 
     def _follow(self, modules: list[nn.Module]) -> None:
         """From now on run the layers that `module` holds; the user may have replaced some."""
-        tree = [*self.module._modules], [*self.module], modules
+        of_loss = [] if self.loss_module is None else modules_of(self.loss_module)
+        tree = [*self.module._modules], [*self.module], modules, of_loss
         if tree == self._tree:  # a module only equals itself
             return
         self._tree = tree
+        self._replaced = True
         if self.misfit:
             return
         calls = [call for of_stage in self._layers.values() for call in of_stage]
@@ -193,15 +210,15 @@ class HeldStages:
                 (index, layer, draws.get(id(layer), set()) | rng.declared(layer))
                 for index, layer in islice(remaining, count)
             ]
-        self.changing = Changing(self.module)  # knows the buffers of new layers, too
+        self.changing = Changing(dict.fromkeys(modules + of_loss))  # also the buffers of new layers
         self._trials.clear()
 
     @property
     def misfit(self) -> str:
-        """Why `module` cannot be run, if layers were added or removed; otherwise empty."""
+        """Why `module` cannot be run: layers were added or removed, say; otherwise empty."""
         names = [*self.module._modules]
         if names == [*self.names]:
-            return ""
+            return more_than_a_sequence(self.module, "pipe.module")
         return (
             f"pipe.module: its layers are {', '.join(names) or 'none'}, and the Pipeline was built "
             f"with {', '.join(self.names)}; put another layer in the place of one, or build "
@@ -245,18 +262,21 @@ class HeldStages:
         if trial is not None and trial.needs_no_graph and not self.probing:
             kept.trial = trial
 
-        attached = attributes.held(self.module) if self.probing and not keep else []
+        if self.probing and not keep:
+            kept.left = LeftBehind(self.module, values=not self._seen_parameters)
+            self._seen_parameters = True
         with torch.set_grad_enabled(kept.trial is None):
             self._count(True)
             if self.probing:
                 with self.changing.learning() as kept.buffers:
-                    outputs, structure = flatten(self._run(cell, kept, log))
+                    outputs, structure = self._outputs(cell, kept, log)
             else:
-                outputs, structure = flatten(self._run(cell, kept, log))
+                outputs, structure = self._outputs(cell, kept, log)
             self._count(False)
-            moved = [attribute for attribute in attached if attribute.moved]
-            if moved and self.watch is None:
-                self._refuse_moving(cell, kept, moved)
+        if kept.left is not None:
+            kept.left.after_forward()
+            kept.made = [digest(t) for t in outputs]
+            kept.leaves = []
         if keep:
             kept.outputs = outputs
         detached = [t.detach().requires_grad_(t.requires_grad) for t in outputs]
@@ -267,20 +287,27 @@ class HeldStages:
             self._trials[form] = _Trial(same, requiring)
         return unflatten(detached, structure)
 
+    def _outputs(
+        self, cell: Cell, kept: _Kept, log: OperatorLog | None = None
+    ) -> tuple[list[Tensor], Tree]:
+        """Run the layers; the outputs, flattened, which the next stage must get as they are."""
+        made = self._run(cell, kept, log)
+        self._refuse_unplain(cell, made)
+        tensors, structure = flatten(made)
+        if self.probing:
+            own = [*kept.leaves, *self.parameters_of(cell[0])]
+            refuse_foreign_leaves(tensors, own)
+        return tensors, structure
+
+    def _refuse_unplain(self, cell: Cell, outputs: Tree) -> None:
+        """Raise a ValueError if what goes to the next stage would not arrive as it is."""
+        if not self._last(cell):
+            refuse_unplain(outputs, f"stage {cell[0]}: what its last layer returns")
+
     def _form(self, tensors: Sequence[Tensor]) -> str:
         """What torch's choice of kernels may depend on, besides the layers."""
         described = [(t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors]
         return repr((self.autocast, described))
-
-    def _refuse_moving(
-        self, cell: Cell, kept: _Kept, moved: Sequence[attributes.HeldAttribute]
-    ) -> None:
-        """Refuse the step if F, done once more, changes attributes of its layers otherwise."""
-        after_first = [attribute.now() for attribute in moved]
-        self._run_again(cell, kept)
-        for attribute, before in zip(moved, after_first, strict=True):
-            if not attributes.same(before, attribute.now()):
-                self.refused = self.refused or attribute.refusal()
 
     def _same_without_graph(
         self, cell: Cell, kept: _Kept, log: OperatorLog, expected: list[Tensor]
@@ -290,25 +317,58 @@ class HeldStages:
         Values alone would not do: those of a small layer may be equal by chance.
         """
         without = OperatorLog()
-        with torch.no_grad():
-            outputs, _ = flatten(self._run_again(cell, kept, without))
-        return log.calls == without.calls and all(map(torch.equal, outputs, expected))
-
-    def _run_again(self, cell: Cell, kept: _Kept, log: OperatorLog | None = None) -> Tree:
-        """F once more, which leaves buffers and statistics as the first one did."""
-        buffers = [(module, name, copy.clone()) for module, name, copy in kept.buffers]
+        # The trial leaves buffers and statistics as F has left them.
+        buffers = [
+            (module, name, copy.clone() if isinstance(copy, Tensor) else copy)
+            for module, name, copy in kept.buffers
+        ]
         if self.statistics is not None:
             self.statistics.settle()
-        with as_before(buffers):
-            return self._run(cell, kept, log)
+        leaves = kept.leaves
+        try:
+            with torch.no_grad(), as_before(buffers):
+                outputs, _ = flatten(self._run(cell, kept, without))
+        except RuntimeError:  # torch.autograd.grad in a forward, say
+            return False
+        finally:
+            kept.leaves = leaves
+        return log.calls == without.calls and all(map(torch.equal, outputs, expected))
 
     def recompute(self, cell: Cell) -> None:
         """R: the same values as F, with a graph; it needs no gradient."""
         kept = self.kept[cell]
         with torch.enable_grad(), as_before(kept.buffers) if kept.buffers else nullcontext():
             kept.outputs, _ = flatten(self._run(cell, kept))
+        if kept.left is not None:
+            self._hold_against_forward(cell, kept.outputs, kept.made, kept.left)
         if kept.trial is not None and kept.trial.requiring != self._requiring:
             self._note_other_requiring()
+
+    def _hold_against_forward(
+        self, cell: Cell, outputs: Sequence[Tensor], made: Sequence[bytes], left: LeftBehind
+    ) -> None:
+        """Raise a ValueError if R made other bits than F, or left something else in its layers."""
+        other = left.after_recompute()
+        problem = f"{other} is" if other else ""
+        if not problem and [digest(t) for t in outputs] != made:
+            problem = "its outputs are"
+        if not problem:
+            return
+        if self.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
+            _log.warning(
+                "stage %d: %s not the same bits when it is recomputed; that may be rounding, which "
+                "torch.use_deterministic_algorithms(True) would tell",
+                cell[0],
+                problem,
+            )
+            return
+        raise ValueError(
+            f"stage {cell[0]}: {problem} not the same when a micro-batch is recomputed, so it "
+            "would train on other values than its forward gave: a layer or the loss holds state "
+            "that re-materialization moves again; keep it in a buffer (register_buffer) or a plain "
+            "number, draw from torch's default generator, or build the Pipeline with "
+            "checkpoint='never'"
+        )
 
     def requiring_gradient(self, cell: Cell) -> list[bool]:
         """Which outputs require a gradient; known once F or R has kept a graph."""
@@ -338,7 +398,9 @@ class HeldStages:
         ]
         if pairs:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-        return [t.grad for t in kept.inputs if t.requires_grad and t.is_leaf]
+        for given, leaf in zip(kept.inputs, kept.leaves, strict=True):
+            given.grad = leaf.grad
+        return [t.grad for t in kept.inputs if t.requires_grad]
 
     def evaluate(self, cell: Cell, inputs: Tree, *, overlapping: Sequence[int] = ()) -> Tree:
         """Outputs without gradients; keeps nothing and applies no head."""
@@ -347,6 +409,7 @@ class HeldStages:
         versions = _versions(copies)
         with torch.no_grad():
             outputs = self._through(cell[1], unflatten(copies, skeleton), self._layers[cell[0]])
+        self._refuse_unplain(cell, outputs)
         self._refuse_overlapping_writes(cell[0], copies, versions, overlapping)
         return outputs
 
@@ -370,11 +433,11 @@ class HeldStages:
         stage, i = cell
         layers = self._layers[stage]
         copy = self.probing or stage == 0 or stage in self._overwriting
-        tensors = [copied(t) for t in kept.inputs] if copy else kept.inputs
+        # Other leaves in each pass: a hook that a layer sets on its input would stay on it.
+        kept.leaves = [t.detach().requires_grad_(t.requires_grad) for t in kept.inputs]
+        tensors = [copied(t) for t in kept.leaves] if copy else kept.leaves
         versions = _versions(tensors)
         value = unflatten(tensors, kept.skeleton)
-        if self.watch is not None:
-            value = self.watch(i, layers[0][0] - 1, value)
         try:
             with log or nullcontext():
                 outputs = self._through(i, value, [*layers, *self._last(cell)])
@@ -385,7 +448,11 @@ class HeldStages:
             self._note_overwriting(stage)
             return self._run(cell, kept)
         self._refuse_overlapping_writes(stage, tensors, versions, kept.overlapping)
-        if _versions(tensors) != versions:
+        overwritten = _versions(tensors) != versions
+        if self.probing and not overwritten:
+            # A write through `.data` is not counted.
+            overwritten = not all(map(torch.equal, tensors, kept.inputs))
+        if overwritten:
             if copy:
                 self._overwriting.add(stage)
             else:
@@ -463,8 +530,6 @@ class HeldStages:
                 value = call(value)
                 if torch.is_grad_enabled():
                     requiring.append(settle_gradients(value))
-                if self.watch is not None:
-                    value = self.watch(i, index, value)
                 if self.probing:
                     moved = [name for name, s in self._others.items() if s.has_moved(seed)]
                     draws.update(moved)

@@ -1,99 +1,124 @@
-"""Plain attributes of layers that a forward changes: generators of random numbers, and tensors.
+"""What a forward leaves in its layers besides buffers: parameters, and plain attributes.
 
-R runs a layer once more. It would draw other numbers from a generator of the layer's own, and
-compute with a tensor that F has changed. Neither is put back, so a layer that does this is refused
-if it is recomputed. A tensor that is only written, such as activations that a layer keeps for
-debugging, does no harm.
+R runs a layer once more. It must find what F found, and leave what F left: a moving average would
+otherwise move twice for each micro-batch. Buffers and plain numbers are put back, see `buffers`.
+Nothing else is, so a layer that leaves other values in R than in F is refused. A tensor that is
+only written, such as activations that a layer keeps for debugging, does no harm.
 """
 
 import random
 import sys
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-_INSTEAD = "or build the Pipeline with checkpoint='never'"
+from repro.gpipe.exact.grad_mode import sums_of_bits
+
+OWN_KEYS = frozenset(vars(nn.Module()))  # attributes that every module has
+_PIECE = 2**22  # elements that are read at once, so that no second copy of a tensor is needed
 
 
-@dataclass
-class HeldAttribute:
-    """A plain attribute of a module, as it was at one moment: a generator or a tensor.
+def digest(tensor: Tensor) -> bytes:
+    """A hash of a tensor's bits in row-major order; equal bits have equal hashes."""
+    text = f"{tensor.dtype} {tuple(tensor.shape)}"
+    hashed = blake2b(text.encode(), digest_size=16)
+    if tensor.is_meta or tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
+        return hashed.digest()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    for piece in plain.reshape(-1).split(_PIECE):
+        values: Any = piece.contiguous().cpu().view(torch.uint8).numpy()
+        hashed.update(values)
+    return hashed.digest()
 
-    Attributes:
-        module: the module that has the attribute.
-        name: of module and attribute, for messages: `0.block.noise`.
-        key: name of the attribute in the module.
-        value: the generator or tensor.
-        mark: the generator's state then, or how often the tensor had been written to.
+
+class LeftBehind:
+    """Held against each other: what F and R of one micro-batch leave in the modules of a stage.
+
+    Args:
+        stage: its modules, as they are before F.
+        values: also compare the values of parameters, since a write through `.data` leaves no other
+            trace. That reads all of them.
     """
 
-    module: nn.Module
-    name: str
-    key: str
-    value: Any
-    mark: object
+    def __init__(self, stage: nn.Module, *, values: bool) -> None:
+        self._stage = stage
+        self._values = values
+        self._before = self._traces()
+        self._left: dict[str, object] = {}
 
-    @property
-    def moved(self) -> bool:
-        """Whether the attribute is another object now, or the object was changed."""
-        now = vars(self.module).get(self.key)
-        return now is not self.value or _mark(now) != self.mark
+    def after_forward(self) -> None:
+        """Note what F has changed."""
+        moved = {name for name, trace in self._traces().items() if trace != self._before.get(name)}
+        self._left = self._contents(moved)
 
-    def now(self) -> Any:
-        """The attribute's present value: a copy of the tensor, or the state of the generator."""
-        value = vars(self.module).get(self.key)
-        return value.detach().clone() if isinstance(value, Tensor) else _mark(value)
+    def after_recompute(self) -> str:
+        """The name of what R has left otherwise than F did; empty if there is none."""
+        now = self._contents(set(self._left))
+        return next((name for name, left in self._left.items() if now.get(name) != left), "")
 
-    def refusal(self) -> str:
-        """Why the layer cannot be recomputed, and what to do."""
-        if isinstance(self.value, Tensor):
-            return (
-                f"layer {self.name}: a tensor that is no buffer, and forward changes it and "
-                "computes with it, so re-materialization would use other values; make it a buffer "
-                f"by register_buffer(), {_INSTEAD}"
-            )
-        return (
-            f"layer {self.name}: a generator of random numbers that forward draws from, so "
-            "re-materialization would draw other numbers; draw from torch's default generator, "
-            f"{_INSTEAD}"
-        )
+    def _traces(self) -> dict[str, object]:
+        """By name: something that is another one once the parameter or attribute has changed."""
+        traces: dict[str, object] = {}
+        for name, value in _held(self._stage):
+            if not isinstance(value, nn.Parameter):
+                traces[name] = _content(value)
+            elif not is_lazy(value):
+                hooks = len(value._backward_hooks or ())
+                sums = sums_of_bits(value) if self._values else []
+                traces[name] = value.data_ptr(), value._version, hooks, sums
+        return traces
+
+    def _contents(self, names: set[str]) -> dict[str, object]:
+        return {name: _content(value) for name, value in _held(self._stage) if name in names}
 
 
-def held(stage: nn.Module) -> list[HeldAttribute]:
-    """The generators and plain tensors of a stage's modules, as they are now."""
-    attributes = []
-    for name, module in stage.named_modules():
+def _held(stage: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Name and value of each parameter and each plain attribute."""
+    for path, module in stage.named_modules():
+        for key, value in module._parameters.items():
+            yield f"{path}.{key}", value
         for key, value in vars(module).items():
-            mark = _mark(value)
-            if mark is not None:
-                attributes.append(HeldAttribute(module, f"{name}.{key}", key, value, mark))
-    return attributes
+            if key not in OWN_KEYS:
+                yield f"{path}.{key}", value
 
 
-def same(before: Any, after: Any) -> bool:
-    """Whether two values of `HeldAttribute.now` are equal, tensors up to rounding."""
-    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        return type(before) is type(after) and before == after
-    if before.shape != after.shape or before.dtype != after.dtype:
-        return False
-    if before.layout != torch.strided or not before.is_floating_point():
-        return torch.equal(before, after)
-    return torch.allclose(before, after, equal_nan=True)
-
-
-def _mark(value: Any) -> object:
-    """What changes if a generator is drawn from or a tensor is written to; None of others."""
+def _content(value: Any, depth: int = 4) -> object:
+    """What changes if a tensor, generator or container does; None of anything else."""
     if isinstance(value, Tensor):
-        return -1 if value.is_inference() else value._version
+        if is_lazy(value):
+            return None
+        return digest(value), len(value._backward_hooks or ())
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, random.Random):
         return value.getstate()
-    numpy: Any = sys.modules.get("numpy")  # nothing else could have made one of its generators
+    numpy: Any = sys.modules.get("numpy")  # nothing else could have made one of its objects
     if numpy and isinstance(value, numpy.random.Generator):
         return repr(value.bit_generator.state)
     if numpy and isinstance(value, numpy.random.RandomState):
         return repr(value.get_state())
+    if numpy and isinstance(value, numpy.ndarray):
+        return value.tobytes()
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, list | tuple | set | deque) and depth:
+        # Parameters in a list, as recurrent layers have one, are held by the module, too.
+        return [
+            _named(member)
+            if isinstance(member, nn.Parameter)
+            else _content(member, depth - 1) or _named(member)
+            for member in value
+        ]
     return None
+
+
+def _named(member: object) -> str:
+    """A number or a string as text; anything else as which object it is."""
+    return (
+        repr(member) if isinstance(member, bool | int | float | complex | str) else str(id(member))
+    )

@@ -3,11 +3,15 @@
 Layers train on the statistics of each micro-batch. The running ones, for evaluation, are those of
 the whole mini-batch (section 2.3 of arXiv:1811.06965v5).
 
-While a step runs, a layer has scratch buffers and momentum 1, so every F writes the statistics of
+While such a layer runs, it has scratch buffers and momentum 1, so every F writes the statistics of
 its micro-batch there at no extra cost. Before the layer runs again they are merged into a count, a
 mean and a spread (the sum of squared distances from the mean) for each channel, in float64. So
 memory does not grow with M (Chan, Golub and LeVeque, 1979). After the step the layer's own buffers
 are updated once. State-dict keys stay those of the layers.
+
+This holds for torch's own layers when they are called. A subclass with a forward of its own, and
+code that hands a layer's buffers to F.batch_norm, update them as with plain micro-batches: once for
+each. Such buffers are put back for R, see `buffers`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +23,27 @@ from torch import Tensor, nn
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_FORWARDS = {norm.forward for norm in BATCH_NORMS + INSTANCE_NORMS}
 Gather = Callable[[Tensor], list[Tensor]]  # one tensor of each replica
 
 
 def owns(module: nn.Module, buffer: str) -> bool:
     """Whether a buffer of this name is one of the running statistics that are updated here."""
     names = ("running_mean", "running_var", "num_batches_tracked")
-    return isinstance(module, BATCH_NORMS + INSTANCE_NORMS) and buffer in names
+    return buffer in names and is_torchs_own(module)
+
+
+def is_torchs_own(module: nn.Module) -> bool:
+    """Whether a module normalises by torch's own forward."""
+    return (
+        isinstance(module, BATCH_NORMS + INSTANCE_NORMS)
+        and type(module).forward in _FORWARDS
+        and "forward" not in vars(module)
+    )
 
 
 class _Norm:
-    """One layer during a step: its own buffers are put aside, scratch buffers take their place."""
+    """One layer during a step: while it runs, scratch buffers take the place of its own."""
 
     def __init__(self, module: Any, scratch: tuple[Tensor, Tensor]) -> None:
         self.module = module
@@ -41,7 +55,11 @@ class _Norm:
         self.pooled = int(isinstance(module, BATCH_NORMS))
         self.count = 0  # values for each channel that were merged
         self.fresh = 0  # values whose statistics are in the scratch buffers and not merged yet
-        self._give(1.0, scratch, None)
+        self._scratch = scratch
+
+    def put_aside(self) -> None:
+        """Give the layer the scratch buffers."""
+        self._give(1.0, self._scratch, None)
 
     def take(self, output: Tensor) -> None:
         """Note that a forward has left the statistics of its micro-batch."""
@@ -124,7 +142,10 @@ class Statistics:
             # would refuse the backward of a batch norm once an instance norm wrote to its views.
             self._norms[id(module)] = _Norm(module, (mean.data, variance.data))
         self._hooks = [module.register_forward_pre_hook(self._before) for module in ordered]
-        self._hooks += [module.register_forward_hook(self._after) for module in ordered]
+        # First of the layer's hooks, so that all others find its own buffers.
+        self._hooks += [
+            module.register_forward_hook(self._after, prepend=True) for module in ordered
+        ]
 
     def _of_norms(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Each norm's two rows, as views of [channels of the norm].
@@ -145,12 +166,16 @@ class Statistics:
     def _before(self, module: nn.Module, _inputs: object) -> None:
         # The layer is about to overwrite its statistics: in the next F, in an R, or because an F
         # uses the layer twice.
-        if self._norms[id(module)].fresh:
+        norm = self._norms[id(module)]
+        if norm.fresh:
             self._merge()
+        norm.put_aside()
 
     def _after(self, module: nn.Module, _inputs: object, output: Tensor) -> None:
+        norm = self._norms[id(module)]
+        norm.restore()
         if self.counting:
-            self._norms[id(module)].take(output)
+            norm.take(output)
 
     @torch.no_grad()
     def _merge(self) -> None:
@@ -244,12 +269,9 @@ class Statistics:
 
 def _tracks(module: nn.Module) -> bool:
     """Whether a layer will update running statistics in this step."""
-    return (
-        isinstance(module, BATCH_NORMS + INSTANCE_NORMS)
-        and module.training
-        and module.track_running_stats
-        and module.running_mean is not None
-    )
+    if not (is_torchs_own(module) and module.training):
+        return False
+    return bool(module.track_running_stats) and module.running_mean is not None
 
 
 @contextmanager

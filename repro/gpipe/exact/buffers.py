@@ -1,19 +1,24 @@
-"""Buffers that a forward changes, such as the vectors of a spectral norm's power iteration.
+"""Buffers and plain numbers that a forward changes, such as the vectors of a spectral norm.
 
-R must compute with what F saw, and must not change a buffer a second time. Running statistics are
-handled in `batchnorm`.
+R must compute with what F saw, and must not change a buffer a second time. Plain attributes of a
+module that are numbers or strings, such as a counter, are treated as buffers. The running
+statistics that `batchnorm` updates do not change in a forward.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from repro.gpipe.exact.attributes import OWN_KEYS
 from repro.gpipe.exact.batchnorm import owns
 
-Snapshot = list[tuple[nn.Module, str, Tensor]]  # the module, the buffer's name in it, a copy
+_Number = bool | int | float | complex | str | None
+# The module, the name of a buffer or a plain attribute in it, and a copy of that.
+Snapshot = list[tuple[nn.Module, str, Any]]
 
 
 @dataclass
@@ -34,38 +39,40 @@ class _Constant:
 
 
 class Changing:
-    """The buffers of a stage, and which of them its forward changes.
+    """The buffers and numbers of modules, and which of them a forward changes.
 
-    Which ones change is learnt in one step. From then on those are copied in every step. All others
-    are copied once, so that a step in which one changes for the first time can be undone and learnt
-    from.
+    Which ones change is learnt in one step. From then on those are copied in every step. All other
+    buffers are copied once, so that a step in which one changes for the first time can be undone
+    and learnt from.
 
     Args:
-        module: the module that has the buffers, in its submodules too.
-        besides: (module, name of a buffer) -> whether the buffer is handled elsewhere.
+        modules: their submodules are not looked at.
     """
 
-    def __init__(self, module: nn.Module, besides: Callable[[nn.Module, str], bool] = owns) -> None:
-        self.module = module
-        self._besides = besides
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._modules = list(modules)
         self._names: list[tuple[nn.Module, str]] = []
+        # Plain tensors that change. They are put back if a step is undone, and not for R: a layer
+        # that computes with one is refused, see `attributes`.
+        self._tensors: list[tuple[nn.Module, str]] = []
         # None until a step begins that does not learn.
         self._constants: list[_Constant] | None = None
 
     def snapshot(self) -> Snapshot:
-        """Copies of the buffers that are known to change, for an F that will be recomputed."""
-        return [(module, name, getattr(module, name).clone()) for module, name in self._names]
+        """Copies of what is known to change, for an F that will be recomputed."""
+        return _copies(self._names)
 
     def before_step(self, *, learning: bool) -> Snapshot:
-        """What is needed to undo a step: a copy of every buffer."""
+        """What is needed to undo a step: copies of all that may change."""
         if learning:
             self._constants = None
-            return [(module, name, buffer.clone()) for module, name, buffer in self._all()]
+            return [(module, name, _copied(value)) for module, name, value in self._all()]
         if self._constants is None:
             self._constants = [
                 _Constant(module, name, buffer, buffer._version, buffer.clone())
-                for module, name, buffer in self._all()
-                if (module, name) not in self._names
+                for module in self._modules
+                for name, buffer in module.named_buffers(recurse=False)
+                if (module, name) not in self._names and not owns(module, name)
             ]
         for constant in self._constants:
             if constant.changed:  # between two steps, by the user
@@ -73,38 +80,60 @@ class Changing:
                 constant.version = constant.buffer._version
                 constant.copy = constant.buffer.clone()
         constants = [(c.module, c.name, c.copy) for c in self._constants]
-        return self.snapshot() + constants
+        return self.snapshot() + _copies(self._tensors) + constants
 
     def newly_changed(self) -> str | None:
         """The name of a buffer that this step was the first to change; None if there is none."""
         return next((constant.name for constant in self._constants or () if constant.changed), None)
 
-    def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        for module in self.module.modules():
+    def _all(self) -> Iterator[tuple[nn.Module, str, Any]]:
+        """All buffers, and all plain attributes that are numbers or tensors."""
+        for module in self._modules:
             for name, buffer in module.named_buffers(recurse=False):
-                if not self._besides(module, name):
-                    yield module, name, buffer
+                yield module, name, buffer
+            for name, value in vars(module).items():
+                if name not in OWN_KEYS and isinstance(value, _Number | Tensor):
+                    yield module, name, value
 
     @contextmanager
     def learning(self) -> Iterator[Snapshot]:
-        """Find out which buffers the forward inside changes.
+        """Find out what the forward inside changes.
 
-        Afterwards the list holds copies from before the forward.
+        Afterwards the list holds copies from before the forward, for R.
         """
         before = [
-            (module, name, buffer, buffer._version, buffer.clone())
-            for module, name, buffer in self._all()
+            (module, name, value, _version(value), _copied(value))
+            for module, name, value in self._all()
         ]
         snapshot: Snapshot = []
         yield snapshot
-        for module, name, buffer, version, copy in before:
-            now = getattr(module, name)
-            # The values are compared too, since a write to `.data` leaves the version as it was.
-            changed = now is not buffer or now._version != version or not torch.equal(now, copy)
-            if changed and (module, name) not in self._names:
-                self._names.append((module, name))
+        for module, name, value, version, copy in before:
+            now = getattr(module, name, None)
+            changed = now is not value or _version(now) != version
+            if isinstance(copy, Tensor) and not changed:
+                changed = not torch.equal(value, copy)  # a write to `.data` leaves the version
+            elif not isinstance(copy, Tensor):
+                changed = now != copy
+            known = self._names
+            if isinstance(copy, Tensor) and name not in module._buffers:
+                known = self._tensors
+            if changed and (module, name) not in known:
+                known.append((module, name))
             if (module, name) in self._names:
                 snapshot.append((module, name, copy))
+
+
+def _copies(names: Iterable[tuple[nn.Module, str]]) -> Snapshot:
+    return [(module, name, _copied(getattr(module, name, None))) for module, name in names]
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _version(value: object) -> int:
+    """How often a tensor was written to."""
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
 @contextmanager

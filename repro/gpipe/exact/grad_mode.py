@@ -50,12 +50,12 @@ class OperatorLog(TorchDispatchMode):
             sums: list[list[int]] = []
             if func not in _UNINITIALISED:
                 results = result if isinstance(result, list | tuple) else [result]
-                sums = [_sums_of_bits(t) for t in results if isinstance(t, Tensor)]
+                sums = [sums_of_bits(t) for t in results if isinstance(t, Tensor)]
             self.calls.append((func, form, sums))
         return result
 
 
-def _sums_of_bits(tensor: Tensor) -> list[int]:
+def sums_of_bits(tensor: Tensor) -> list[int]:
     """Sums of the bits of all elements, of every second and of every third one.
 
     Tensors with the same bits have the same sums. Nothing is copied, since the tensor may be a

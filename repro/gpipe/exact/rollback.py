@@ -23,7 +23,7 @@ def undone_if_it_fails(parameters: Sequence[Tensor], buffers: Snapshot) -> Itera
 
     Args:
         parameters: what the step adds gradients to.
-        buffers: copies of the buffers that the step may change.
+        buffers: copies of the buffers and numbers that the step may change.
     """
     # The buffers are kept as objects, because other modules may refer to them.
     originals = [(module, name, getattr(module, name), copy) for module, name, copy in buffers]
@@ -38,8 +38,8 @@ def undone_if_it_fails(parameters: Sequence[Tensor], buffers: Snapshot) -> Itera
         for parameter, before in accumulated:
             parameter.grad = before
         with torch.no_grad():
-            for module, name, buffer, copy in originals:
-                setattr(module, name, buffer.copy_(copy))
+            for module, name, before, copy in originals:
+                setattr(module, name, before.copy_(copy) if isinstance(before, Tensor) else copy)
         raise
     with torch.no_grad():
         for parameter, before in accumulated:
