@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from failing import STAGES, agent_store, alone, apart, between, raises, train
+from failing import STAGES, agent_store, alone, apart, between, collective, lingering, raises, train
 from leftovers import MARK, none_within
 
 from repro.gpipe import launch
@@ -91,6 +92,33 @@ def test_ranks_that_wait_for_each_other_are_told(tmp_path: Path, how: str, words
     with pytest.raises(StageError, match=words):
         launch(apart, how, str(when), stages=2)
     assert seconds_since(when) < LIMIT * heartbeats.crowding()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["all_reduce", "barrier"])
+def test_a_collective_in_the_loss_is_told(tmp_path: Path, op: str):
+    when = tmp_path / "when"
+    words = rf"stage 1, F0 of step 0 in {op} of loss \(failing.py, line \d+\)"
+    with pytest.raises(StageError, match=words):
+        launch(collective, op, str(when), stages=2)
+    assert seconds_since(when) < LIMIT * heartbeats.crowding()
+
+
+@pytest.mark.slow
+def test_a_thread_that_goes_on_is_named_and_ended(capfd: pytest.CaptureFixture[str]):
+    assert launch(lingering, stages=2) == [7, 7]
+    assert capfd.readouterr().err.count("with what still ran there: writer (target sleep)") == 2
+
+
+def test_the_limit_of_open_files_is_named():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 5, before[1]))
+    try:
+        with pytest.raises(ValueError, match=rf"stages=2: .* the limit is {taken + 5} \(`ulimit"):
+            launch(lingering, stages=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.slow

@@ -250,6 +250,48 @@ def test_a_large_message_may_take_a_minute(clock: Clock):
     assert watch.find_wait_cycle(0, 0) is not None
 
 
+def in_collective(
+    posts: dist.Store, rank: int, ranks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Post that a rank's loss is in a collective of these ranks."""
+    with monkeypatch.context() as patched:
+        place = "all_reduce of loss (program.py, line 3)"
+        patched.setattr(heartbeats, "user_call", lambda: (place, "group", ranks))
+        heartbeats.post_heartbeat(posts, rank, 2, Status(f"stage {rank}", calls=1))
+
+
+def test_a_collective_ends_the_run_only_if_it_can_never_end(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog
+):
+    """Ranks 0 and 1 are a pipeline, 2 and 3 its replica; the losses of 1 and 3 have a collective.
+
+    Without the ranks 0 and 2 it can go on as soon as rank 2 has computed.
+    """
+    posts = posted_by(
+        Status("stage 0", waiting=Wait(1, 0, 2**21, "")),
+        Status("stage 1"),
+        Status("stage 2", calls=1),
+        Status("stage 3", waiting=Wait(2, 0, 0, "")),
+    )
+    in_collective(posts, 1, [1, 3], monkeypatch)
+    watch = heartbeats.Watch(posts)
+    for clock.now in (0.0, 1000.0, 2000.0):
+        assert watch.find_wait_cycle(1, 0) is None
+    (told,) = caplog.messages
+    assert told.startswith(
+        "stage 1, before its first step in all_reduce of loss (program.py, line 3) has waited for "
+        "stage 3, before its first step has waited for stage 2"
+    )
+    monkeypatch.setattr(heartbeats, "crowding", lambda: 100.0)
+    in_collective(posts, 1, [0, 1, 2, 3], monkeypatch)
+    assert watch.find_wait_cycle(0, 0) is None
+    clock.now += heartbeats.SILENCE + 0.1
+    failure = watch.find_wait_cycle(0, 0)
+    assert failure is not None
+    assert "waits for stage 1, before its first step in all_reduce of loss" in failure.text
+    assert failure.text.endswith(heartbeats.COLLECTIVE)
+
+
 def test_a_rank_that_does_something_else_is_named_once():
     """It may still make the call, so no process is ended; there is no warning while it computes."""
     (said, busy), (other, _) = launch(elsewhere, stages=2)

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import resource
 import signal
 import socket
 import threading
@@ -49,6 +50,19 @@ def cross(ends, tensor):
     sender, receiver = ends
     assert sender.notify(*sender.put(dense(tensor)), wait=False)
     return receiver.receive(TensorMeta.of(tensor))
+
+
+def test_a_descriptor_for_which_there_is_no_room_is_missed(ends):
+    """The kernel drops it without a word."""
+    tensor = torch.ones(3)
+    ends[0].notify(*ends[0].put(tensor), wait=False)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            ends[1].receive(TensorMeta.of(tensor))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Mistakes in a call of `launch`: one line each, before any process starts."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -12,19 +11,13 @@ from typing import Any
 import pytest
 import torch
 from leftovers import MARK, none_within
-from torch import multiprocessing
 
 from repro.gpipe import launch
-from repro.gpipe.runtime import spawnable
 from repro.gpipe.runtime.launch import StageError
 
 
 def fine(*_: object) -> None:
     """Can be launched."""
-
-
-def needs(one: int, two: int) -> None:
-    """Takes two arguments."""
 
 
 class _Locked:
@@ -50,34 +43,17 @@ def graph() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("fn", "args", "options", "words"),
     [
-        (lambda: None, (), {}, "fn=<lambda>: is or holds a lambda"),
-        (nested(), (), {}, "fn=nested.<locals>.inside: is or holds .*move it to the top level"),
-        (
-            functools.partial(fine, lambda: None),
-            (),
-            {},
-            "fn=functools.partial.*: is or holds a lambda",
-        ),
-        (fine, ({"key": [lambda: None]},), {}, r"args\[0\]: is or holds a lambda"),
-        (
-            fine,
-            (1, _Locked()),
-            {},
-            r"args\[1\]: cannot be pickled \(TypeError: cannot pickle '_thread.lock' object\)",
-        ),
-        (fine, (graph(),), {}, r"args\[0\]: holds a tensor with a graph"),
+        (lambda: None, (), {}, "cannot be pickled .*<lambda>"),
+        (nested(), (), {}, "cannot be pickled .*nested.<locals>.inside"),
+        (fine, ({"key": [lambda: None]},), {}, "cannot be pickled .*<lambda>"),
+        (fine, (1, _Locked()), {}, "cannot be pickled .*cannot pickle '_thread.lock' object"),
+        (fine, (graph(),), {}, "cannot be pickled .*non-leaf tensor which requires_grad"),
         (
             fine(),
             (),
             {},
             r"fn=None: must be a function; write launch\(train, ...\), not "
             r"launch\(train\(...\), ...\)",
-        ),
-        (
-            needs,
-            (1,),
-            {},
-            "fn=needs: cannot be called with these 1 arguments: missing a required argument: 'two'",
         ),
         (fine, (), {"stages": 0}, "stages=0: must be a whole number, at least 1"),
         (fine, (), {"stages": "2"}, "stages='2': must be a whole number, at least 1"),
@@ -89,24 +65,10 @@ def test_one_line_and_no_process(
     args: tuple[Any, ...],
     options: dict[str, Any],
     words: str,
-    monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(
-        sys.modules["repro.gpipe.runtime.launch"], "Processes", None
-    )  # whoever comes so far fails in another way
     with pytest.raises(ValueError, match=words) as caught:
         launch(fn, *args, **{"stages": 2, **options})
     assert "\n" not in str(caught.value)
-
-
-def test_what_can_be_launched_is_let_through():
-    """Queues can be passed only to starting processes; the memory of tensors is not moved."""
-    tensor = torch.ones(1, requires_grad=True)
-    spawnable.check_spawn(
-        functools.partial(fine, tensor),
-        [multiprocessing.get_context("spawn").Queue(), torch.nn.ReLU()],
-    )
-    assert not tensor.is_shared()
 
 
 # What stands in a program, how it is started, and what it ends with.
@@ -162,17 +124,17 @@ def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str
         (
             "-c",
             _TRAIN + _CALL,
-            "fn=train: is or holds train, defined in an interactive session, a notebook or",
+            "fn=train: defined in an interactive session, a notebook or",
         ),
         (
             "-i",
             _TRAIN + _CALL,
-            "fn=train: is or holds train, defined in an interactive session, a notebook or",
+            "fn=train: defined in an interactive session, a notebook or",
         ),
         (
             "notebook",
             _TRAIN + _CALL,
-            "fn=train: is or holds train, defined in an interactive session, a notebook or",
+            "fn=train: defined in an interactive session, a notebook or",
         ),
     ],
 )

@@ -103,9 +103,9 @@ def hold(folder: str) -> None:
 
 
 @intruder.as_root
-def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path):
+def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path, temporary: Path):
     """Neither to read heartbeats nor to post a failure; for gloo see docs/cluster.md."""
-    before, old = intruder.ports(os.getpid()), intruder.folders()
+    before = intruder.ports(os.getpid())
     thread = threading.Thread(
         target=launch, args=(hold, str(tmp_path)), kwargs={"stages": 2}, daemon=True
     )
@@ -114,13 +114,13 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path):
     while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
         time.sleep(0.1)
     opened = intruder.ports(os.getpid()) - before
-    folders = intruder.folders() - old
+    folders = list(temporary.iterdir())
     with intruder.listening_socket() as anybody:
         port = anybody.getsockname()[1]
         places = [
             ("tcp", port),
             *(("tcp", port) for port in opened),
-            *(("folder", folder) for folder in folders),
+            *(("folder", str(folder)) for folder in folders),
         ]
         found = intruder.reached(*places)
     (tmp_path / "go").touch()
@@ -128,4 +128,4 @@ def test_another_user_reaches_nothing_of_a_launch(tmp_path: Path):
     assert not thread.is_alive()
     assert found == [["tcp", port]]
     assert len(folders) == 1
-    assert not intruder.folders() & folders
+    assert list(temporary.iterdir()) == []

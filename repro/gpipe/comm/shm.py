@@ -8,6 +8,7 @@ however a process ends, and a neighbour that dies is noticed at once.
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import secrets
@@ -188,6 +189,8 @@ class Receiver:
         if not note:
             raise ConnectionError("the neighbouring stage closed its connection")
         number, size = _NOTE.unpack(note)
+        if size and not descriptors:  # the kernel drops a descriptor for which there is no room
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for _, _, descriptor in descriptors:
             (fd,) = _FD.unpack(descriptor)
             self._segments[number] = _Segment(number, fd, size)

@@ -33,6 +33,7 @@ from repro.gpipe.runtime.heartbeats import (
     board,
     error_line,
     has_ended,
+    is_refusal,
     is_running,
     last_seen,
     post_failure,
@@ -65,6 +66,7 @@ class Health:
         self.waiting = self.store.clone()  # a waiting client blocks other threads
         self.pipelines = 0  # of rank 0, as far as this rank has followed
         self._beats = 0
+        self._waits = False  # whether it waited for another one at its last heartbeat
         self.launches = 0  # that this program has returned from, under torchrun
         self._failed = False  # whether this process has reported its own failure
         self._ended = threading.Event()
@@ -82,7 +84,7 @@ class Health:
     def beat(self) -> None:
         """Send a heartbeat now, where the next one, within half a second, may be too late."""
         self._beats += 1
-        post_heartbeat(self.store, self.rank, self._beats, status)
+        self._waits = post_heartbeat(self.store, self.rank, self._beats, status)
 
     def report(self, error: BaseException) -> None:
         """Post that this process fails with an error, unless it has posted one already."""
@@ -91,7 +93,7 @@ class Health:
         self._failed = True
         # An EveryRankError names the stage itself, where that matters.
         text = str(error) if isinstance(error, EveryRankError) else f"{status}: {error_line(error)}"
-        trace = "".join(traceback.format_exception(error))
+        trace = "" if is_refusal(error) else "".join(traceback.format_exception(error))
         # If the store is gone, so is everybody who could read the failure.
         with suppress(dist.DistError):
             post_failure(self.store, Failure(self.rank, status_of(error), text, trace))
@@ -105,9 +107,9 @@ class Health:
             text = f"{last_seen(self.store, error.rank)}: {error}"
             if has_ended(self.store, error.rank, self.launches):
                 text = f"{status} waits for rank {error.rank}, which has ended: {SAME_CALLS}"
-            self._leave(failure or post_failure(self.store, Failure(error.rank, "failed", text)))
+            _leave_because(failure or post_failure(self.store, Failure(error.rank, "failed", text)))
         except dist.DistError:
-            self._leave(Failure(self.rank, "failed", _NO_LAUNCHER))
+            _leave_because(Failure(self.rank, "failed", _NO_LAUNCHER))
 
     def wait_for(self, key: str, ranks: Iterable[int]) -> list[dict[str, str]]:
         """Wait until each of these ranks has set `<key>/<rank>`; returns the values, in order.
@@ -168,7 +170,7 @@ class Health:
                     failure = Failure(self.rank, "failed", _NO_LAUNCHER)
             self._last_answer = time.monotonic()
             if failure is not None and not self._failed and not self._ended.is_set():
-                self._leave(failure)
+                _leave_because(failure)
 
     def _watch_store(self) -> None:
         """Exit when the store no longer answers: this host is cut off, and `_exchange` blocks."""
@@ -179,7 +181,7 @@ class Health:
                 self._last_answer = woken
             silent_for = woken - self._last_answer
             if silent_for > SILENCE and status.needs_others and not self._failed:
-                self._leave(
+                _leave_because(
                     Failure(self.rank, "failed", f"no answer from the launcher for {SILENCE:.0f} s")
                 )
 
@@ -193,27 +195,31 @@ class Health:
             if is_running(self.store, rank):
                 failure = self._watch.find_silent([rank])
                 break
-        if failure is None and (status.waiting is not None or status.flushing):
+        if failure is None and self._waits:
             failure = self._watch.find_wait_cycle(self.rank, self.launches)
         return failure
 
-    def _leave(self, failure: Failure) -> None:
-        """Print why and end this process, whatever its other threads are waiting for."""
 
-        def write() -> None:
-            with suppress(Exception):
-                sys.stdout.flush()
-            with suppress(OSError):
-                text = f"{status.who}: leaving, because {failure.text}\n"
-                os.write(2, text.encode(errors="replace"))
+def _leave_because(failure: Failure) -> None:
+    leave(f"leaving, because {failure.text}", code=1)
 
-        # In a thread with a time limit: nobody may read the pipe behind stderr.
-        try:
-            writer = threading.Thread(target=write, daemon=True)
-            writer.start()
-            writer.join(1.0)
-        finally:
-            os._exit(1)
+
+def leave(why: str, code: int) -> None:
+    """Print why and end this process, whatever its other threads are waiting for."""
+
+    def write() -> None:
+        with suppress(Exception):
+            sys.stdout.flush()
+        with suppress(OSError):
+            os.write(2, f"{status.who}: {why}\n".encode(errors="replace"))
+
+    # In a thread with a time limit: nobody may read the pipe behind stderr.
+    try:
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        writer.join(1.0)
+    finally:
+        os._exit(code)
 
 
 _health: Health | None = None

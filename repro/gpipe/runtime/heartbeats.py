@@ -1,8 +1,10 @@
 """Heartbeats and failures: what processes post in a shared store, and who reads it."""
 
+import errno
 import json
 import logging
 import os
+import resource
 import time
 import traceback
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.gpipe.runtime.status import Status
+from repro.gpipe.runtime.status import Status, Wait, user_call
 from repro.io.untrusted import printable
 
 _log = logging.getLogger(__name__)
@@ -40,10 +42,15 @@ SETTING_UP = max(60.0, SILENCE)
 # Seconds of waiting for a message of a process that has ended. A message that it had sent would
 # have arrived by then.
 _ENDED = 3.0
-# Seconds of waiting for a process that is in no call of its Pipeline, until a warning names it.
+# Seconds of waiting for a process that is in no call of its Pipeline, or at one line of the user's,
+# until a warning names it.
 _OUTSIDE = 10.0
 _LARGE = 2**20  # bytes; a larger message may take long on a slow link
 SAME_CALLS = "every rank must make the same calls of its Pipeline, as often, with the same options"
+COLLECTIVE = (
+    "a collective waits for all ranks of its group, which do not come to it; call it outside of "
+    "train_step, on all of them"
+)
 _FAILURE = "failure"
 _LONGEST = 2**16  # characters of a traceback; a store takes no values of many megabytes
 
@@ -85,12 +92,19 @@ def posted_failure(board: dist.Store) -> Failure | None:
     return Failure(**json.loads(board.get(_FAILURE))) if board.check([_FAILURE]) else None
 
 
-def post_heartbeat(board: dist.Store, rank: int, number: int, status: Status) -> None:
-    """Post the status of a process; the number differs from heartbeat to heartbeat."""
+def post_heartbeat(board: dist.Store, rank: int, number: int, status: Status) -> bool:
+    """Post the status of a process; the number differs from heartbeat to heartbeat.
+
+    Returns:
+        Whether it waits for another process.
+    """
     # Other threads change both while they are read.
     waiting, sending = status.waiting, [*status.sending.values()]
     if waiting is None and status.flushing:
         waiting = min(sending, key=lambda wait: wait.number, default=None)
+    place, group, ranks = user_call() if waiting is None else ("", "", [])
+    if group:
+        waiting = _awaited(board, rank, group, ranks)
     sizes = [wait.nbytes for wait in sending]
     if waiting is not None:
         sizes.append(waiting.nbytes)
@@ -100,11 +114,30 @@ def post_heartbeat(board: dist.Store, rank: int, number: int, status: Status) ->
         "status": str(status),
         "in_steps": status.warm,
         "in_call": status.calls > 0,
+        "place": f" in {place}" if place and (status.calls or group) else "",
         "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
+        "collective": group,
         "control": waiting.control if waiting is not None else "",
         "in_transit": max(sizes, default=0),
     }
     board.set(f"beat/{rank}", json.dumps(heartbeat))
+    return waiting is not None
+
+
+def _awaited(board: dist.Store, rank: int, group: str, ranks: Sequence[int]) -> Wait | None:
+    """The wait in a collective of this group for one of these ranks that is in none of it.
+
+    One that waits itself goes first, since only that one may wait for this rank.
+    """
+    beats = {other: heartbeat(board, other) for other in ranks if other != rank}
+    missing = [other for other, beat in beats.items() if beat.get("collective") != group]
+    missing.sort(key=lambda other: not beats[other].get("waiting"))
+    return Wait(missing[0], 0, 0, "") if missing else None
+
+
+def heartbeat(board: dist.Store, rank: int) -> dict[str, Any]:
+    """The last heartbeat of a process; empty before its first."""
+    return json.loads(board.get(f"beat/{rank}")) if board.check([f"beat/{rank}"]) else {}
 
 
 def post_farewell(board: dist.Store, rank: int) -> None:
@@ -157,9 +190,22 @@ def status_of(error: BaseException) -> str:
     return "failed"
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether it is this package's own line about a mistake of the user, with nothing to trace."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = bool(frames) and frames[-1].f_globals.get("__name__", "").startswith("repro.")
+    return isinstance(error, ValueError) and error.__cause__ is None and ours
+
+
 def error_line(error: BaseException) -> str:
     """Type and message of an error on one line, also where the message itself raises."""
-    return printable("".join(traceback.format_exception_only(error)))
+    line = printable("".join(traceback.format_exception_only(error)))
+    if os.strerror(errno.EMFILE) in line:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        line += (
+            f"; the limit is {limit} (`ulimit -n`), raise it: `ulimit -n {max(1024, 4 * limit)}`"
+        )
+    return line
 
 
 def crowding() -> float:
@@ -214,48 +260,49 @@ class Watch:
         process has ended, or waits for another one of the chain.
 
         A message in transit may still arrive. So nothing is concluded while the waits change, and
-        not soon while a large message is sent or the host is crowded. A last process that is merely
-        in no call of its Pipeline may still make one: a warning names it.
+        not soon while a large message is sent or the host is crowded. A process in a collective
+        takes and sends no messages but those that it is sending already. A last process that is
+        merely in no call of its Pipeline, or in code of the user, may still go on: a warning names
+        it.
         """
         chain: list[tuple[int, int]] = []  # rank, number of its wait; -1 where it has ended
         texts: list[str] = []
-        controls: list[str] = []  # what each does with a message of the control channel
+        beats: list[dict[str, Any]] = []
         patience = SILENCE
         while rank not in (known for known, _ in chain):
-            beat = self._heartbeat(rank)
-            texts.append(beat.get("status", f"rank {rank}"))
+            beat = heartbeat(self._board, rank)
+            beats.append(beat)
+            texts.append(beat.get("status", f"rank {rank}") + beat.get("place", ""))
             if has_ended(self._board, rank, launch):
                 chain.append((rank, -1))
                 patience = _ENDED
-                texts[-1] = f"{beat.get('who', texts[-1])}, which has ended"
+                texts[-1] = f"{beat.get('who', f'rank {rank}')}, which has ended"
                 break
             if not beat.get("waiting"):
-                self._warn([*chain, (rank, 0)], texts, in_call=beat.get("in_call", False))
+                self._warn(rank, texts, beats)
                 return None
-            if beat["in_transit"] > _LARGE:
-                patience = SETTING_UP
-            controls.append(beat["control"])
             awaited, number = beat["waiting"]
             chain.append((rank, number))
             rank = awaited
         last, last_wait = chain[-1]
         has_cycle = last_wait >= 0
+        waits = beats[[known for known, _ in chain].index(rank) :] if has_cycle else beats[:-1]
+        collectives = [beat for beat in waits if beat["collective"]]
+        if any(beat["in_transit"] > _LARGE for beat in collectives or waits):
+            patience = SETTING_UP
         # One sends what the other receives: their connection is made at the first message, which
         # takes long on a busy machine.
-        if has_cycle and sorted(controls) == ["receive", "send"]:
+        if has_cycle and sorted(beat["control"] for beat in waits) == ["receive", "send"]:
             patience = SETTING_UP
-        if self._unchanged_for(chain) < patience * crowding():
+        # No message, however late, brings the others to a collective.
+        slowness = 1.0 if collectives else crowding()
+        if self._unchanged_for((chain, texts)) < patience * slowness:
             return None
         text = " waits for ".join(texts)
         if has_cycle:
             text += ", which waits for one of these"
-        return post_failure(self._board, Failure(last, "failed", f"{text}: {SAME_CALLS}"))
-
-    def _heartbeat(self, rank: int) -> dict[str, Any]:
-        """The last heartbeat of a process; empty before its first."""
-        if not self._board.check([f"beat/{rank}"]):
-            return {}
-        return json.loads(self._board.get(f"beat/{rank}"))
+        advice = COLLECTIVE if collectives else SAME_CALLS
+        return post_failure(self._board, Failure(last, "failed", f"{text}: {advice}"))
 
     def _unchanged_for(self, chain: object) -> float:
         """Seconds for which the chain of waits has been this one."""
@@ -264,17 +311,22 @@ class Watch:
             self._chain = chain, now
         return now - self._chain[1]
 
-    def _warn(self, chain: list[tuple[int, int]], texts: list[str], *, in_call: bool) -> None:
-        """Warn once, where one process has waited long for a process that is in no call."""
-        last, _ = chain[-1]
-        unchanged_for = self._unchanged_for(chain)
-        if unchanged_for < _OUTSIDE or in_call or len(chain) != 2 or last in self._warned:
+    def _warn(self, last: int, texts: list[str], beats: list[dict[str, Any]]) -> None:
+        """Warn once, where a wait is long for a process that is in no call, or in user's code."""
+        unchanged_for = self._unchanged_for(texts)
+        *waits, end = beats
+        # Of a longer chain, the process next to the last one warns.
+        is_told = len(waits) == 1 and (end.get("place") or not end.get("in_call"))
+        is_told = is_told or (bool(waits) and bool(waits[0]["collective"]))
+        if unchanged_for < _OUTSIDE or not is_told or last in self._warned:
             return
         self._warned.add(last)
+        reason = (
+            "" if end.get("in_call") else f", which is in no call of its Pipeline: {SAME_CALLS}"
+        )
         _log.warning(
-            "%s has waited for %s for %.0f s, which is in no call of its Pipeline: %s; or is it "
-            "only slow?",
-            *texts,
+            "%s for %.0f s%s; or is it only slow?",
+            " has waited for ".join(texts),
             _OUTSIDE,
-            SAME_CALLS,
+            reason,
         )

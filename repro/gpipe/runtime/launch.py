@@ -5,13 +5,15 @@ if __name__ == "__main__":
 """
 
 import atexit
+import errno
 import os
 import pickle
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing import current_process
+from multiprocessing import active_children, current_process
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -24,14 +26,17 @@ from repro.gpipe.runtime.heartbeats import (
     Failure,
     Watch,
     board,
+    error_line,
     post_death,
     posted_failure,
     running,
 )
 from repro.gpipe.runtime.processes import NAME, Processes, how
 from repro.gpipe.runtime.store import PipeClient, PipeStore
+from repro.io.temporary import own_folder
 
 _LONG = timedelta(days=30)
+_GRACE = 5.0  # seconds in which a stage has to end once all results are there
 _NO_GUARD = 93  # exit code of a stage that finds itself in `launch` while it imports the main file
 
 
@@ -61,18 +66,32 @@ def launch(fn: Callable[..., Any], *args: Any, stages: int, threads: int = 1) ->
             could not import the function or unpickle its arguments, torchrun started another
             number of ranks, or the script has no guard.
         StageError: when a stage fails, dies or hangs; within ten seconds. The others are ended.
+
+    A thread or process of the user's that still runs five seconds after `fn` has returned on all
+    stages is named on stderr, and ended.
     """
     if spawnable.importing_main():
         if current_process().name.startswith(NAME):
             os._exit(_NO_GUARD)  # a stage: its launcher raises the error, once for all of them
         raise ValueError(spawnable.GUARD)
-    spawnable.check_call(fn, args, stages, threads)
+    spawnable.check_call(fn, stages, threads)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _under_torchrun(fn, args, stages, threads)
-    spawnable.check_spawn(fn, args)
+    spawnable.check_importable(fn)
+    try:
+        return _in_processes(fn, args, stages, threads)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise ValueError(f"stages={stages}: {error_line(error)}") from None
+
+
+def _in_processes(
+    fn: Callable[..., Any], args: tuple[Any, ...], stages: int, threads: int
+) -> list[Any]:
     # Only this user can open the folder, and only the stages can reach the store.
-    with TemporaryDirectory(prefix="gpipe-") as folder, PipeStore(stages) as store:
-        results = [Path(folder) / str(rank) for rank in range(stages)]
+    with own_folder() as folder, PipeStore(stages) as store:
+        results = [folder / str(rank) for rank in range(stages)]
         calls = [
             (rank, fn, args, results, threads, client) for rank, client in enumerate(store.clients)
         ]
@@ -147,7 +166,25 @@ def _child(
             store.set("all finished", "")
         store.wait(["all finished"], _LONG)  # a neighbour may still read from this process
     partial_result.replace(results[rank])
+    threading.Thread(target=_end_anyway, args=(spawnable.name(fn),), daemon=True).start()
     dist.destroy_process_group()
+
+
+def _end_anyway(called: str) -> None:
+    """End this process soon, whatever of the user's keeps it: its result is delivered."""
+    time.sleep(_GRACE)
+    threads = [t for t in threading.enumerate() if not t.daemon and t != threading.main_thread()]
+    kept_by = [
+        f"{each.name} (target {spawnable.name(getattr(each, '_target', None))})"
+        for each in (*threads, *active_children())
+    ]
+    for child in active_children():
+        child.kill()
+    health.leave(
+        f"ended {_GRACE:.0f} s after {called} had returned, with what still ran there: "
+        f"{', '.join(kept_by)}; join threads and processes that you start, or make them daemons",
+        code=0,
+    )
 
 
 def _under_torchrun(

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
+from repro.gpipe.runtime.spawnable import unpicklable
+
 NAME = "stage-"  # begins the names of our processes; their number follows
 _PR_SET_PDEATHSIG = 1
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -30,6 +32,9 @@ class Processes:
         logs: folder for the output of each process, `<number>.log`; None: this program's output.
         local: whether all processes of the group run on this host, so that their sockets need not
             be reachable from another one.
+
+    Raises:
+        ValueError: one line, before any process starts, if an argument cannot be pickled.
     """
 
     def __init__(
@@ -56,10 +61,16 @@ class Processes:
         try:
             with _environment(threads, local=local), _no_interrupt():
                 for process in self._all:
-                    process.start()
-        except BaseException:  # Ctrl-C between two starts
+                    process.start()  # pickles the arguments before it starts anything
+        except BaseException as error:  # also Ctrl-C between two starts
             self.kill()
-            raise
+            if isinstance(error, OSError) or not isinstance(error, Exception):
+                raise
+            raise ValueError(
+                f"what a process is to run {unpicklable(error)}; pass functions and classes of the "
+                "top level of a .py file, detached tensors and numbers, and make what cannot be "
+                "sent in the function"
+            ) from None
 
     def __enter__(self) -> "Processes":
         return self

@@ -1,11 +1,17 @@
 """Current status of this process (step, action, awaited peer), shared with threads of `health`."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from repro.gpipe.errors import LostNeighbourError
 from repro.gpipe.schedule.actions import Action
@@ -39,6 +45,7 @@ class Status:
         needs_others: how many blocks of `report_errors_to_all` it is in. Outside of them it can go
             on without a launcher.
         calls: how many calls of its Pipeline it is in.
+        thread: the thread that computes.
         warm: whether it has begun a step. Before that, imports and drivers may block for long.
         waiting: what the computing thread waits for: a message, or that a rank takes one. None
             while it computes.
@@ -52,6 +59,7 @@ class Status:
     outside: str = "before its first step"
     needs_others: int = 0
     calls: int = 0
+    thread: int | None = field(default_factory=lambda: threading.main_thread().ident)
     warm: bool = False
     waiting: Wait | None = None
     sending: dict[int, Wait] = field(default_factory=dict)
@@ -78,12 +86,47 @@ def rank_name(kind: str, rank: int, replica: int, replicas: int) -> str:
 
 @contextmanager
 def in_call() -> Iterator[None]:
-    """Around a call of a Pipeline: no warning names a process that is in one, however long."""
+    """Around a call of a Pipeline: only the user's own code in it may be named in a warning."""
+    status.thread = threading.get_ident()
     status.calls += 1
     try:
         yield
     finally:
         status.calls -= 1
+
+
+def user_call() -> tuple[str, str, list[int]]:
+    """Where in the user's code the computing thread is, and whom it waits for in a collective.
+
+    Returns:
+        The function and line of the user's code, "" outside of it.
+        The name and the ranks of the group of a collective, a function of torch.distributed that
+            the user's code calls, be it in a layer, in the loss or between steps; "" and no ranks
+            outside of one. Messages between two processes are none.
+    """
+    frame = sys._current_frames().get(status.thread or 0)
+    collective: FrameType | None = None
+    while frame is not None and _module(frame).startswith("torch."):
+        # The last one that is found is the one that the user has called.
+        if _module(frame) == distributed_c10d.__name__:
+            collective = frame
+        frame = frame.f_back
+    if frame is None or _module(frame).startswith("repro."):
+        return "", "", []
+    place = f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})"
+    if collective is None:
+        return place, "", []
+    called = collective.f_code.co_name
+    group = collective.f_locals.get("group") or dist.group.WORLD
+    if "send" in called or "recv" in called or not isinstance(group, dist.ProcessGroup):
+        return place, "", []
+    # A group that has just been destroyed has no ranks any more.
+    ranks = [*distributed_c10d._world.pg_group_ranks.get(group, ())]
+    return f"{called} of {place}", group.group_name, ranks
+
+
+def _module(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "")
 
 
 @contextmanager

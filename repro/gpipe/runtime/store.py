@@ -6,6 +6,7 @@ heartbeats, failures and jobs, but no data.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -18,7 +19,7 @@ import torch.distributed as dist
 _LONG = timedelta(days=30)
 
 
-class PipeStore(dist.Store):
+class PipeStore(dist.HashStore):
     """The store itself, in the launcher; leaving the context closes it.
 
     Args:
@@ -30,8 +31,7 @@ class PipeStore(dist.Store):
 
     def __init__(self, clients: int) -> None:
         super().__init__()
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
+        self.set_timeout(_LONG)
         self._closed = False
         pairs = [(Pipe(), Pipe()) for _ in range(clients)]
         self.clients = [PipeClient(quick[1], patient[1]) for quick, patient in pairs]
@@ -57,57 +57,21 @@ class PipeStore(dist.Store):
     def close(self) -> None:
         """Close the store, once its clients have ended."""
         self.started()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._closed = True
 
-    def set(self, key: str, value: str | bytes) -> None:
-        """Set a value."""
-        with self._changed:
-            self._values[key] = _raw(value)
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        """The value of a key, as soon as it has one."""
-        self.wait([key])
-        return self._values[key]
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of several keys, as soon as all have one."""
-        self.wait(keys)
-        return [self._values[key] for key in keys]
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys have a value."""
-        return all(key in self._values for key in keys)
-
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a value if the present one ("" if none) is as expected; returns the new value."""
-        with self._changed:
-            if self._values.get(key, b"") == _raw(expected):
-                self.set(key, desired)
-            return self._values.get(key, _raw(expected))
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number that begins at 0; returns the sum."""
-        with self._changed:
-            total = int(self._values.get(key, b"0")) + amount
-            self.set(key, str(total))
-        return total
-
-    def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
+    def wait(self, keys: list[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values.
 
         Raises:
-            dist.DistStoreError: if a key has no value after `timeout`.
+            dist.DistStoreError: if a key has no value after `timeout`, or the store is closed.
         """
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._closed or self.check(keys), timeout.total_seconds()
-            ):
+        end = time.monotonic() + timeout.total_seconds()
+        while not self.check(keys):
+            left = end - time.monotonic()
+            if left < 0 or self._closed:
                 raise dist.DistStoreError(f"no {', '.join(keys)} within {timeout}")
-            if not self.check(keys):
-                raise dist.DistStoreError("the store is closed")
+            with suppress(dist.DistStoreError):
+                super().wait(keys, timedelta(seconds=min(left, 1.0)))
 
     def clone(self) -> "PipeStore":
         """The store itself: several threads may use it at once."""
@@ -152,11 +116,13 @@ class PipeClient(dist.Store):
 
     def get(self, key: str) -> bytes:
         """The value of a key, as soon as it has one."""
-        return self._ask("get", key, patient=not self.check([key]))
+        return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of several keys, as soon as all have one."""
-        return self._ask("multi_get", keys, patient=not self.check(keys))
+        if not self.check(keys):
+            self.wait(keys)
+        return self._ask("multi_get", keys)
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys have a value."""
@@ -192,7 +158,3 @@ class PipeClient(dist.Store):
         if not succeeded:
             raise dist.DistStoreError(answer)
         return answer
-
-
-def _raw(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
