@@ -6,13 +6,11 @@ is allocated and freed inside one operator is its workspace; all other memory is
 
 import gc
 import json
-import tempfile
 import weakref
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from repro.gpipe.comm import shm
 from repro.gpipe.core.memory import TorchDispatchMode
+from repro.io.temporary import own_folder
 
 OPERATOR, MESSAGE = "visible operator", "message "
 
@@ -56,8 +55,8 @@ def measure(step: Callable[[], Any]) -> Peak:
         _Markers(),
     ):
         step()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
+    with own_folder() as folder:
+        path = folder / "trace.json"
         profiler.export_chrome_trace(str(path))
         return read(json.loads(path.read_text())["traceEvents"])
 

@@ -5,7 +5,7 @@
     <machine>/<scale>/<experiment>/timelines.parquet
 
 A bundle comes from others. Reading one runs no code: its files are only JSON and tables, and go
-into a temporary folder. Records that were edited are left out by their digests, as everywhere.
+into a temporary folder. Records that were edited are refused by their digests, as everywhere.
 """
 
 import io
@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 from repro.gpipe.schedule.actions import COMPUTE
 from repro.harness.machine import commit
 from repro.harness.outside import LARGE, SMALL, from_json, short
-from repro.harness.pack import RECORDS, TIMELINES, packed, write_files
-from repro.harness.record import as_lines, warn
+from repro.harness.pack import RECORDS, REMEDY, TIMELINES, Files, as_lines
 from repro.harness.results import Place, Results, load
 from repro.harness.spec import SCALES
 from repro.io.files import as_json, write
@@ -30,13 +30,10 @@ from repro.io.untrusted import read_bytes
 FORMAT = 1
 _ABOUT = "bundle.json"
 _MOST_EXPERIMENTS = 100
-_LONGEST = 200  # bytes of a name in it
 _MOST_LINES = 20_000  # of records.jsonl: each is a file of an experiment
 _MACHINE, _EXPERIMENT = "[a-z0-9][a-z0-9.-]{0,99}", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 _FILE = f"{re.escape(RECORDS)}|{re.escape(TIMELINES)}"
 _ENTRY = re.compile(f"({_MACHINE})/({'|'.join(SCALES)})/({_EXPERIMENT})/({_FILE})")
-# Errors of a file whose name is that of a folder.
-_MISNAMED = (FileExistsError, IsADirectoryError, NotADirectoryError)
 _WHEN = (1980, 1, 1, 0, 0, 0)  # of every entry, so that the same results give the same bytes
 
 
@@ -89,7 +86,7 @@ def write_bundle(results: Path, bundle: Path) -> list[Place]:
         about = {"format": FORMAT, "commit": commit()}
         archive.writestr(zipfile.ZipInfo(_ABOUT, _WHEN), as_json(about))
         for place in recorded:
-            for name, content in packed(results.joinpath(*place)).items():
+            for name, content in Files(results.joinpath(*place), results).pack().items():
                 entry = zipfile.ZipInfo("/".join([*place, name]), _WHEN)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, content)
@@ -117,7 +114,7 @@ def merge(results: Path, bundles: Sequence[Path], folder: Path) -> tuple[Results
     # The experiments that the report has already, with their records.
     sent = {place for contents in all_contents for place in contents}
     present = {
-        (place, packed(results.joinpath(*place))[RECORDS])
+        (place, Files(results.joinpath(*place), results).pack()[RECORDS])
         for place in {run.place for run in local.runs if run.rounds} & sent
     }
     loaded, merged = [], []
@@ -132,7 +129,7 @@ def merge(results: Path, bundles: Sequence[Path], folder: Path) -> tuple[Results
             new_places.append(place._replace(machine=name))
             _unpack(bundle, folder.joinpath(str(number), *new_places[-1]), files)
         if fresh:
-            loaded.append(_load(folder / str(number)))
+            loaded.append(_load(bundle, folder / str(number)))
         merged.append(Merged(bundle, new_places, known))
         machines |= {place.machine for place in new_places}
         present |= {(place, files[RECORDS]) for place, files in fresh.items()}
@@ -209,47 +206,45 @@ def _content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
 
 
 def _unpack(bundle: Path, folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of one experiment as `repro run` would have written them."""
+    """Write the two packed files of one experiment, and check them."""
     try:
         records = [_without_commands(line) for line in files[RECORDS].decode().splitlines()]
         write(folder / RECORDS, as_lines(records))
         write(folder / TIMELINES, files[TIMELINES])
-        write_files(folder)
-        (folder / RECORDS).unlink()  # else loading would unpack it once more
-    except (ValueError, LookupError, TypeError, *_MISNAMED) as error:
+        Files(folder).check()
+    except (ValueError, LookupError, TypeError) as error:
         raise ValueError(
             f"{bundle}: {'/'.join(folder.parts[-3:])} is not as it was packed "
-            f"({short(error, quote=False)}); ask for it again"
+            f"({short(str(error).replace(f'{folder}/', ''), quote=False)}); ask for it again"
         ) from None
 
 
-def _load(unpacked: Path) -> Results:
-    """The results of a bundle, without timelines that are not of their run's schedule.
+def _load(bundle: Path, unpacked: Path) -> Results:
+    """The results of a bundle, whose timelines have to be of their run's schedule.
 
     No digest covers timelines, and the report replays them with the schedule.
     """
-    results = load(unpacked)
-    for run in results.runs:
-        timeline = results.timeline(run)
-        if timeline is None:
-            continue
-        schedule = run.spec.make_schedule()
-        actions = {(a.kind, a.stage, a.micro_batch) for j in range(run.K) for a in schedule.work(j)}
-        spans = [(s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE]
-        if sorted(spans) != sorted(actions):
-            path = unpacked.joinpath(*run.place, run.id, "timeline.parquet")
-            warn(path, f"its spans are not those of K={run.K}, M={run.M}")
-            path.unlink()
-    return Results(results.runs, results.folders)
+    try:
+        results = load(unpacked)
+        for run in results.runs:
+            timeline = results.timeline(run)
+            if timeline is None:
+                continue
+            schedule = run.spec.make_schedule()
+            work = [action for j in range(run.K) for action in schedule.work(j)]
+            actions = {(a.kind, a.stage, a.micro_batch) for a in work}
+            spans = [(s.kind, s.stage, s.micro_batch) for s in timeline.spans if s.kind in COMPUTE]
+            if sorted(spans) != sorted(actions):
+                raise ValueError(f"the spans of {run.id} are not those of K={run.K}, M={run.M}")
+    except ValueError as error:
+        text = str(error).replace(f"{unpacked}/", "").removesuffix(f"; {REMEDY}")
+        raise ValueError(f"{bundle}: {text}; ask for it again") from None
+    return results
 
 
-def _without_commands(line: str) -> dict[str, object]:
+def _without_commands(line: str) -> dict[str, Any]:
     """A line of records.jsonl, without commands for a reader of the page to type."""
     record = from_json(line)
-    path = PurePosixPath(record["file"])
-    # An experiment's folder has files, and folders with files.
-    if len(path.parts) > 2 or any(len(part.encode()) > _LONGEST for part in path.parts):
-        raise ValueError(f"it names the file {short(str(path))}")
-    if path.name == "experiment.json":
+    if record["file"] == "experiment.json":
         record["lines"] = [{**record["lines"][0], "commands": []}]
     return record

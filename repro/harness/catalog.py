@@ -16,9 +16,9 @@ from typing import Annotated, Any, get_args, get_origin
 import tyro
 
 from repro.gpipe.errors import did_you_mean
-from repro.harness.outside import SMALL, consent, from_json, read
-from repro.harness.pack import RECORDS, unpack
-from repro.harness.spec import SIZES_AT, Experiment, Group, RunSpec, Scale, slug
+from repro.harness.outside import SMALL, consent, from_json
+from repro.harness.record import recorded_spec
+from repro.harness.spec import SIZES_AT, Experiment, Group, Scale, slug
 from repro.io.untrusted import message
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
@@ -145,17 +145,14 @@ def replay(path: Path, *, trusted: bool = False) -> Source:
     """An experiment of one recorded run and the baselines of its ratios.
 
     Args:
-        path: the run's spec.json, or the same as YAML.
+        path: the run's spec.json, which may be packed.
         trusted: whether the spec may name code.
 
     Raises:
         ValueError: one line, if the file is no spec, or names code and is not trusted.
     """
-    experiment_folder = path.parent.parent
-    if (experiment_folder / RECORDS).is_file():  # the run is one of the reference results
-        unpack(experiment_folder)
     try:
-        spec = read(path, RunSpec)
+        spec = recorded_spec(path)
     except ValueError as error:
         raise ValueError(f"--spec {error}") from None
     notice = consent(f"--spec {path}", spec.model, trusted=trusted)

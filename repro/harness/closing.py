@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 # What the paper divides by; the first recorded one is taken. Table 2: K=2 and M=1; Table 3: K=2.
 _BASES: tuple[dict[str, int], ...] = ({"K": 2, "M": 1}, {"K": 2}, {"K": 1})
 # Fields that always have a column, or that say nothing about a timed step.
-_NOT_VARIED = {"K", "M", "task", "memory", "stretch"}
+_NOT_VARIED = {"K", "M", "task", "memory", "stretch", "figures"}
 
 
 def closing(plan: Plan) -> list["RenderableType"]:
     """The parts of the answer for one experiment; none if nothing was measured."""
-    results = load(plan.folder.path)
+    results = load(plan.folder.path, plan.folder.files.root)
     runs = {run.id: run for run in results.runs}
     if plan.experiment.paper or plan.experiment.neurips:
         return exhibit(plan, results, runs)

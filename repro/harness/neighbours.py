@@ -12,6 +12,7 @@ from typing import Any
 
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.what_if import EARLY, EXCEPT_LAST, MORE, NEVER, ORDER, Costs, Why
+from repro.harness.pack import holds_experiment
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import TIMED, RunSpec
 
@@ -102,7 +103,7 @@ def neighbours(path: Path, why: Why) -> list[Neighbour]:
         why: the explained run.
     """
     folder = path.parent.parent
-    if not (folder / "experiment.json").is_file():
+    if not holds_experiment(folder):
         return []
     results = load(folder)
     own = next((run for run in results.runs if run.id == path.parent.name), None)

@@ -1,34 +1,27 @@
-"""Readers of files that others may have written: JSON, YAML and parquet tables.
+"""Readers of files that others may have written: JSON and parquet tables.
 
 Whatever the bytes, the result is a value or a `ValueError` of one line. Only dicts, lists, texts,
 numbers, true, false and null are constructed, so reading runs no code. A file that is larger or
 deeper than one of ours can be is refused before it costs memory or time.
 """
 
-import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from repro.io.untrusted import (
-    DEPTH,
     LARGE,
     SMALL,
-    check_plain,
     from_json,
     read_bytes,
     read_text,
     short,
-    unique,
     with_article,
 )
 
-_MOST_YAML = 2**16  # bytes; YAML is written by hand, and slow to read
 _MOST_ROWS = 2**20  # of a table
 _MOST_LETTERS = 64  # of a text in a table
 # Models that our own code and timm's registry build. Any other name may load or run something else.
@@ -38,10 +31,10 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
-    """Read a file as a pydantic model.
+    """Read a JSON file as a pydantic model.
 
     Args:
-        path: of the file; YAML if it ends in .yaml or .yml, else JSON.
+        path: of the file.
         kind: the model.
         limit: the most bytes.
 
@@ -49,20 +42,22 @@ def read(path: Path, kind: type[T], limit: int = SMALL) -> T:
         ValueError: one line that names the file, what is wrong and what to try.
     """
     try:
-        if path.suffix.lower() in (".yaml", ".yml"):
-            value = from_yaml(read_text(path, min(limit, _MOST_YAML)))
-        else:
-            value = from_json(read_text(path, limit))
-        if not isinstance(value, dict):
-            raise ValueError(
-                f"holds {with_article(value)}, allowed is an object with the fields of "
-                f"{kind.__name__}"
-            )
-        return kind(**value)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {first_mistake(error)}; correct it") from None
+        return parsed(read_text(path, limit), kind)
     except ValueError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def parsed(text: str, kind: type[T]) -> T:
+    """A JSON text as a pydantic model; raises a ValueError of one line."""
+    value = from_json(text)
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"holds {with_article(value)}, allowed is an object with the fields of {kind.__name__}"
+        )
+    try:
+        return kind(**value)
+    except ValidationError as error:
+        raise ValueError(f"{first_mistake(error)}; correct it") from None
 
 
 def consent(source: str, model: str, *, trusted: bool) -> str:
@@ -98,82 +93,15 @@ def consent(source: str, model: str, *, trusted: bool) -> str:
     return f"{text}, as --trust allows"
 
 
-def from_yaml(text: str) -> Any:
-    """The value of a YAML text, limited to what JSON can express.
-
-    A word without quotes means what it means in JSON (2, 1e-3, true, null); any other word is a
-    text, also `no`.
-
-    Raises:
-        ValueError: one line.
-    """
-    try:
-        loader = _PlainLoader(text)
-        value = loader.get_data() if loader.check_data() else None
-        if loader.check_data():
-            raise ValueError("holds more than one YAML document, allowed is one")
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(
-            f"not readable as YAML (line {line}: {short(error.problem, quote=False)}); correct it"
-        ) from None
-    # Also of a number or a character that does not exist.
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ValueError(f"not readable as YAML ({short(error, 160, quote=False)})") from None
-    check_plain(value)
-    return value
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases, anchors and tags, whose words without quotes are those of JSON."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # else `no` would be false
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next value, unless it is nested too deep or more than plain data."""
-        event = self.peek_event()
-        if event.anchor or getattr(event, "tag", None):  # an alias has an anchor, but no tag
-            raise ValueError(
-                f"line {event.start_mark.line + 1} has an alias (*), an anchor (&) or a tag (!): "
-                "write the value itself"
-            )
-        self._depth += 1
-        if self._depth > DEPTH + 1:
-            raise ValueError(
-                f"holds more than {DEPTH} lists and objects in each other; make it flatter"
-            )
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
-        """An object, whose keys must be different texts."""
-        return unique(
-            (self.construct_object(key, deep=True), self.construct_object(value, deep=True))
-            for key, value in node.value
-        )
-
-    def construct_word(self, node: yaml.ScalarNode) -> Any:
-        """A text in quotes as it is, a word without quotes as JSON reads it."""
-        if node.style is None:
-            with suppress(ValueError):
-                return json.loads(node.value or "null")
-        return node.value
-
-
-_PlainLoader.add_constructor("tag:yaml.org,2002:str", _PlainLoader.construct_word)
-
-
-def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
+def read_table(
+    path: Path, columns: Mapping[str, type], within: Path | None = None
+) -> list[dict[str, Any]]:
     """Read columns of a parquet file.
 
     Args:
         path: of the file.
         columns: name -> int, float or str; texts are short.
+        within: a folder that no link may lead out of.
 
     Returns:
         A dict per row.
@@ -183,7 +111,7 @@ def read_table(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
     """
     from pyarrow import BufferReader, parquet
 
-    raw = read_bytes(path, LARGE)
+    raw = read_bytes(path, LARGE, within=within)
     try:
         with parquet.ParquetFile(BufferReader(raw)) as file:
             if not file.metadata.num_rows:

@@ -4,7 +4,7 @@ A plan is made from the experiment and from what is recorded already. torch is n
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ from typing import Any
 
 from repro.gpipe.errors import did_you_mean
 from repro.harness.machine import Machine, torchrun_rank
+from repro.harness.own_code import code_of
 from repro.harness.pace import Kind, of_kinds
 from repro.harness.record import Folder
 from repro.harness.spec import (
@@ -189,11 +190,6 @@ def make(
     folder = Folder.of(results, machine, scale, experiment.name)
     chosen = select(experiment, only)
     markers = folder.markers()
-
-    @cache
-    def recorded(run: str) -> frozenset[str]:
-        return frozenset(record.round for record in folder.records(run, markers))
-
     runs: list[PlannedRun] = []
     # For the estimate, every run counts that this machine can measure, chosen or not.
     usual_rounds: dict[str, int] = {}
@@ -204,6 +200,8 @@ def make(
         added = {base for name in wanted for base in _bases(name, specs)} - wanted
         usual = group.rounds or experiment.rounds
         for name, spec in specs.items():
+            if not (force and name in wanted):  # only what is asked for is given up unread
+                folder.check(name, spec, markers)
             obstacle = _obstacle(spec, machine)
             fidelities[name] = spec.fidelity
             if not obstacle:
@@ -215,11 +213,16 @@ def make(
                 # A run that only accompanies others needs no bases of its own.
                 bases = () if run.added else _bases(name, specs)
                 bases = tuple(base for base in bases if not _obstacle(specs[base], machine))
-                run = _with_rounds(run, bases, recorded, folder, rounds or usual, force=force)
+                recorded = [folder.rounds(each, markers).keys() for each in (name, *bases)]
+                run = _with_rounds(run, bases, recorded, rounds or usual, force=force)
             runs.append(run)
     # The runs of this plan may differ from recorded ones alone, as after another --model-args.
-    before = folder.specs(folder.about()) if accumulate else {}
-    different = differences(before | {run.id: run.spec for run in runs})
+    specs = {run.id: run.spec for run in runs}
+    about = folder.about()
+    before = folder.specs(about, specs) if accumulate else {}
+    for name in before.keys() - specs.keys():
+        folder.records(name, markers)
+    different = differences(before | specs)
     runs = [replace(run, differs_in=different[run.id]) for run in runs]
     pace = of_kinds(experiment, scale, usual_rounds, fidelities, markers.values())
     notes = _notes(runs)
@@ -231,32 +234,39 @@ def make(
 def _with_rounds(
     run: PlannedRun,
     bases: tuple[str, ...],
-    recorded: Callable[[str], frozenset[str]],
-    folder: Folder,
+    recorded: Sequence[Set[str]],
     rounds: int,
     *,
     force: bool,
 ) -> PlannedRun:
     """The run with its bases, its status, and the rounds that it has and misses."""
     # Only rounds count in which the run and its bases were measured together.
-    have = len(frozenset.intersection(*(recorded(name) for name in (run.id, *bases))))
+    have = len(set.intersection(*map(set, recorded)))
     wanted = _wanted(run.spec, rounds)
     if force and not run.added:
         missing = wanted
     else:
-        missing = max(0, wanted - have, 0 if folder.pictured(run.id) else 1)
+        missing = max(0, wanted - have)
     status = "planned" if missing else "done"
     return replace(run, status=status, bases=bases, have=have, missing=missing, wanted=wanted)
 
 
 def _with_figures(experiment: Experiment) -> Experiment:
-    """The same runs; those with a profile that is a file get the digest of its figures."""
+    """The same runs; those made from files of the user's own get a digest of what these say."""
+    digest_of = {"profile": cache(_digest_of_figures), "model": cache(code_of)}
     groups = []
     for group in experiment.groups:
         runs = []
         for run in group.runs:
+            files = {}
             if run.profile is not None and run.profile.endswith(".json"):
-                run = run.model_copy(update={"figures": _digest_of_figures(run.profile)})
+                files["profile"] = run.profile
+            if run.model.startswith("import:"):
+                files["model"] = run.model
+            found = [figures for kind, name in files.items() if (figures := digest_of[kind](name))]
+            if files:
+                figures = digest(found)[:12] if len(found) > 1 else next(iter(found), None)
+                run = run.model_copy(update={"figures": figures})
             runs.append(run)
         groups.append(group.model_copy(update={"runs": tuple(runs)}))
     return experiment.model_copy(update={"groups": tuple(groups)})

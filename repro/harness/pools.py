@@ -1,7 +1,6 @@
 """Pools of worker processes: on this host, or one for each rank of torchrun on several hosts."""
 
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from repro.gpipe.runtime import health
 from repro.gpipe.runtime.processes import Processes
 from repro.gpipe.runtime.store import PipeClient, PipeStore
+from repro.io.temporary import own_folder
 
 # The body of a worker: takes its rank, the number of workers, the store that they share with the
 # coordinator, and the store of the process group.
@@ -68,7 +68,7 @@ class Local:
         """Start the workers; they listen on no network address."""
         assert self.logs is not None
         self.logs.mkdir(parents=True, exist_ok=True)
-        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="gpipe-"))
+        folder = self._open.enter_context(own_folder())
         store = self._open.enter_context(PipeStore(self.count))
         calls = [
             (work, rank, self.count, client, folder) for rank, client in enumerate(store.clients)
@@ -186,7 +186,7 @@ def torchrun() -> Torchrun:
     return Torchrun()
 
 
-def _enter_local(work: Work, rank: int, world: int, store: PipeClient, folder: str) -> None:
+def _enter_local(work: Work, rank: int, world: int, store: PipeClient, folder: Path) -> None:
     """What a worker process of `Local` does first."""
     with health.report_and_exit():
         work(rank, world, store, dist.FileStore(f"{folder}/rendezvous"))

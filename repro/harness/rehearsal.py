@@ -1,15 +1,9 @@
 """Checks runs against their models before workers start: names, arguments, layers and shapes.
 
 Each distinct model that is not our own passes one micro-batch through its layers and its loss on
-fake tensors. These have shapes but no memory, so a model of any size takes a second or two. It
-happens in a separate process, because a layer may hang or end its process.
+fake tensors. These have shapes but no memory, so a model of any size takes a second or two.
 """
 
-import json
-import subprocess
-import sys
-import tempfile
-import warnings
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -22,7 +16,6 @@ from repro.costs.counter import Counter
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
-from repro.gpipe.runtime.processes import how
 from repro.harness.outside import short
 from repro.harness.plan import Plan
 from repro.harness.spec import TIMED, RunSpec, canonical
@@ -30,10 +23,6 @@ from repro.harness.tasks import simulate
 from repro.io.untrusted import message
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
-
-_TIMEOUT = 120.0  # seconds; usually imports take most of the time
-# Around the answer, since the user's code may print before and after it.
-_MARK, _END = "\x1erefused:", "\x1e"
 
 
 def check_plans(plans: Sequence[Plan]) -> None:
@@ -79,9 +68,7 @@ def check(specs: Iterable[RunSpec], device: str) -> None:
         # The builders of our own models check the arguments; layers that wait would really wait.
         if spec.model not in BUILDERS and not simulate.waits(model):
             distinct.append(spec)
-    refusal = _rehearse_apart(distinct, device) if distinct else ""
-    if refusal:
-        raise ValueError(refusal)
+    rehearse(distinct, device)
 
 
 def check_model(spec: RunSpec, model: Model | None = None) -> None:
@@ -132,61 +119,10 @@ def check_model(spec: RunSpec, model: Model | None = None) -> None:
 
 
 def rehearse(specs: Iterable[RunSpec], device: str) -> None:
-    """Pass one micro-batch through the model of each run, in this process; errors as of `check`."""
+    """Pass one micro-batch through the model of each run; errors as of `check`."""
     last: Counter | None = None
     for spec in specs:
         last = _pass(spec, build(spec.model, **spec.arguments), device, last)
-
-
-def _rehearse_apart(specs: list[RunSpec], device: str) -> str:
-    """Rehearse in a separate process; returns its error, or an empty text.
-
-    If that process hangs or ends without an answer, there is a warning and no error: the run itself
-    will show what is wrong.
-    """
-    task = {"path": sys.path, "specs": [spec.plain() for spec in specs], "device": device}
-    command = [sys.executable, "-m", "repro.harness.rehearsal"]
-    # Files, not pipes: a process that the user's code starts may keep a pipe open.
-    with (
-        tempfile.TemporaryFile("w+") as question,
-        tempfile.TemporaryFile("w+", errors="replace") as output,
-    ):
-        json.dump(task, question)
-        question.seek(0)
-        try:
-            code = subprocess.run(
-                command,
-                stdin=question,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                timeout=_TIMEOUT,
-                check=False,
-            ).returncode
-            ended = f"the process in which it ran ended with {how(code)}"
-        except subprocess.TimeoutExpired:
-            ended = f"it took more than {_TIMEOUT:.0f} s"
-        output.seek(0)
-        answer, end, _ = output.read().rpartition(_MARK)[2].partition(_END)
-    if not end:
-        models = ", ".join(dict.fromkeys(short(spec.model) for spec in specs))
-        warnings.warn(
-            f"model = {models}: not checked before the start, since {ended}; the run will show",
-            stacklevel=1,
-        )
-        return ""
-    return json.loads(answer)
-
-
-def _main() -> None:
-    """The separate process: a task on standard input, the error as JSON on standard output."""
-    task = json.load(sys.stdin)
-    sys.path[:] = task["path"]
-    refusal = ""
-    try:
-        rehearse([RunSpec(**spec) for spec in task["specs"]], task["device"])
-    except ValueError as error:
-        refusal = message(error)
-    print(_MARK + json.dumps(refusal) + _END, flush=True)
 
 
 def _pass(spec: RunSpec, model: Model, device: str, like: Counter | None) -> Counter | None:
@@ -246,7 +182,3 @@ def _moved(tree: Any, device: str) -> Any:
 
 def _name(layer: Any) -> str:
     return getattr(getattr(layer, "func", layer), "__name__", type(layer).__name__)
-
-
-if __name__ == "__main__":
-    _main()

@@ -1,6 +1,7 @@
 """Everything recorded, as typed runs and rounds, and as data frames made from them.
 
-Nothing is measured here. A file that cannot be read is left out with one warning that names it.
+Nothing is measured here. A file that cannot be read is one line that names it, and nothing is
+shown: a number that is not whole never stands among others.
 """
 
 import math
@@ -14,11 +15,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from repro.gpipe.errors import did_you_mean
-from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
 from repro.gpipe.schedule.timeline import Timeline
-from repro.harness.outside import read_table
-from repro.harness.pack import unpack
-from repro.harness.record import Folder, warn
+from repro.harness.pack import SPANS, experiments
+from repro.harness.record import Folder
 from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
 from repro.harness.spec import TIMED, RunSpec, canonical, compared, differences, run_name
 from repro.harness.statistics import ratio
@@ -385,10 +384,10 @@ class Results:
     def timeline(self, run: Run) -> Timeline | None:
         """The spans of the median step in a run's newest round; None when none was recorded."""
         for folder in self.folders:
-            path = folder.path / run.id / "timeline.parquet"
-            if folder.path.parts[-3:] == run.place and path.exists():
+            path = folder.path / run.id / SPANS
+            if folder.path.parts[-3:] == run.place and f"{run.id}/{SPANS}" in folder.files:
                 if path not in self._timelines:
-                    self._timelines[path] = _timeline(path, run.spec)
+                    self._timelines[path] = _timeline(folder, run)
                 return self._timelines[path]
         return None
 
@@ -448,14 +447,13 @@ def _throughputs(run: Run) -> dict[Hashable, float]:
     return {(run.place, round_.name): round_.throughput for round_ in run.rounds}
 
 
-def _timeline(path: Path, spec: RunSpec) -> Timeline | None:
+def _timeline(folder: Folder, run: Run) -> Timeline | None:
+    spans = folder.files.spans(run.id)
     try:
-        spans = read_table(path, SPAN_COLUMNS)
-        stages = spec.total_stages, spec.stages_per_rank or 1
+        stages = run.spec.total_stages, run.spec.stages_per_rank or 1
         return Timeline.from_rows(spans, *stages) if spans else None
     except ValueError as error:
-        warn(path, f"{error} (--force measures the run again)")
-        return None
+        raise folder.files.error(f"{run.id}/{SPANS}", str(error)) from None
 
 
 def check_folder(results: Path) -> None:
@@ -487,12 +485,13 @@ def load_recorded(results: Path) -> Results:
     return recorded
 
 
-def load(results: Path) -> Results:
-    """Everything recorded under a folder, except under a `reference` folder inside it."""
-    unpack(results)
-    paths = sorted(path.parent for path in results.rglob("experiment.json"))
-    folders = [Folder(path) for path in paths if _is_place(path, results)]
-    folders = [folder for folder in folders if folder.about()]
+def load(results: Path, root: Path | None = None) -> Results:
+    """Everything recorded under a folder, except under a `reference` folder inside it.
+
+    No link out of the folder is followed, or out of `root` where the folder is a part of that.
+    """
+    paths = [path for path in experiments(results) if _is_place(path, results)]
+    folders = [Folder(path, root or results) for path in paths]
     return Results([run for folder in folders for run in _runs(folder)], folders)
 
 
@@ -500,8 +499,10 @@ def _is_place(path: Path, results: Path) -> bool:
     """Whether a folder is <machine>/<scale>/<experiment>, and not inside `reference`."""
     inside = path.relative_to(results).parts
     if 0 < len(inside) < 3 or len(path.parts) < 3:
-        warn(path / "experiment.json", "it lies in no folder <machine>/<scale>/<experiment>")
-        return False
+        raise ValueError(
+            f"{path / 'experiment.json'}: lies in no folder <machine>/<scale>/<experiment> of the "
+            f"results '{results}'; give the folder above, or move it away"
+        )
     return "reference" not in inside
 
 
@@ -516,9 +517,7 @@ def _runs(folder: Folder) -> Iterator[Run]:
         records = folder.records(id_, markers)
         status = folder.status(id_)
         text = str(status.status)
-        if text == "done" and not records:  # damaged: it has to be measured again
-            text = "planned"
-        elif status.reason:
+        if status.reason:
             text = f"{text}({status.reason})"
         device = ""
         if spec.fidelity == "simulated":

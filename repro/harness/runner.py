@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from repro.harness.job import Job, Measured, Measurer, Outcome
 from repro.harness.machine import torchrun_rank
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.progress import ProgressReporter
+from repro.harness.record import REMEDY, Folder
 from repro.harness.results import Place, load
 from repro.harness.schema import TrainRound
 from repro.harness.spec import TIMED, Scale, canonical, run_name
@@ -22,7 +24,7 @@ from repro.harness.tasks import fit_search
 from repro.harness.tasks.emulate import emulate
 from repro.harness.workers import Crews, Workers
 from repro.io import lock, signals
-from repro.io.files import remove_leftovers
+from repro.io.files import check_inside, remove_leftovers
 
 REPORT_PAUSE = 60.0  # seconds between two reports while experiments are measured
 # seconds for one run
@@ -50,7 +52,6 @@ class Session:
             failing it.
         failed: ids of the runs that failed.
         address: of the W&B project, when online.
-        rounds: how many were recorded since the start.
         rewrite_report: writes the report of what is recorded so far and returns its page; it is
             called after an experiment, at most once in `REPORT_PAUSE` seconds.
     """
@@ -63,10 +64,15 @@ class Session:
     allow_nonfinite: bool = False
     failed: list[str] = field(default_factory=list)
     address: str | None = None
-    rounds: int = 0
     rewrite_report: Callable[[], Path] | None = None
     _watch: Watch = field(default_factory=Watch)  # until the first round begins
     _reported: float = 0.0  # when the report was written last, on the monotonic clock
+    _before: list[tuple[Folder, set[str]]] = field(default_factory=list)  # rounds at the start
+
+    @property
+    def rounds(self) -> int:
+        """How many were recorded since the start; counted on disk, as a stop may come any time."""
+        return sum(len(folder.finished() - before) for folder, before in self._before)
 
     def execute(self, plan: Callable[[], Sequence[Plan]]) -> int:
         """Measure the runs that `plan` gives; 0 when all are done or skipped, else 1.
@@ -78,10 +84,11 @@ class Session:
             KeyboardInterrupt: after the interruption is recorded.
         """
         rehearsal.check_plans(plan())
-        with lock.held(self.results, self.command) as own:
-            return self._execute(plan(), own)
+        with lock.held(self.results, self.command):
+            return self._execute(plan())
 
-    def _execute(self, plans: Sequence[Plan], own: lock.Lock) -> int:
+    def _execute(self, plans: Sequence[Plan]) -> int:
+        self._before = [(plan.folder, plan.folder.finished()) for plan in plans]
         for plan in plans:
             self.reporter.plan(plan)
             prepare_folder(plan)
@@ -101,7 +108,7 @@ class Session:
                 for plan in todo:
                     recorded = self.rounds
                     for group in plan.experiment.groups:
-                        self._group(plan, group.name, crew, own)
+                        self._group(plan, group.name, crew)
                     if self.rounds > recorded:
                         self._mirror(plan)
                     # The whole report is written once all workers have ended.
@@ -127,13 +134,10 @@ class Session:
         for plan in plans:
             self.reporter.closing(closing(plan))
 
-    def _group(self, plan: Plan, group: str, crew: Measurer, own: lock.Lock) -> None:
+    def _group(self, plan: Plan, group: str, crew: Measurer) -> None:
         measuring = GroupRun(plan, group, crew, self.reporter, self.allow_nonfinite)
         try:
             for _ in measuring.rounds():
-                self.rounds += 1
-                own.take()  # who deletes the results deletes the file of the lock too
-                plan.folder.restore()
                 self._publish(plan, measuring.done)
                 measuring.done.clear()
         except (KeyboardInterrupt, OSError) as stop:
@@ -149,7 +153,7 @@ class Session:
         """Report, and mirror to W&B, the runs of a group that have all their rounds now."""
         if not runs:
             return
-        results = load(plan.folder.path)
+        results = load(plan.folder.path, plan.folder.files.root)
         recorded = {run.id: run for run in results.runs}
         # One picture stands for the group: of the widest run whose step is recorded.
         pictured = max(
@@ -158,9 +162,6 @@ class Session:
             default=None,
         )
         for run in sorted(runs, key=plan.runs.index):
-            # damaged since it was written, of which there was a warning
-            if run.id not in recorded:
-                continue
             result = recorded[run.id]
             timeline = results.timeline(result)
             self.reporter.result(
@@ -191,7 +192,7 @@ class Session:
         """Mirror to W&B what the whole experiment shows."""
         if self.wandb == "disabled":
             return
-        results = load(plan.folder.path)
+        results = load(plan.folder.path, plan.folder.files.root)
         place = Place(*plan.folder.path.parts[-3:])
         found = wandb_summary.log_experiment(self.wandb, results, place, self.results, _tags(plan))
         self.address = found or self.address
@@ -237,10 +238,9 @@ class GroupRun:
 
     def _recall(self, run: PlannedRun) -> None:
         """Read from earlier rounds of a run its cut, to use it again, and what --force replaces."""
-        records = self.plan.folder.records(run.id)
         if self.plan.force and not run.added:
-            self._old[run.id] = [record.round for record in records]
-        elif records and run.spec.balance == "time":
+            self._old[run.id] = list(self.plan.folder.rounds(run.id))
+        elif run.spec.balance == "time" and (records := self.plan.folder.records(run.id)):
             self._cuts[_cut_of(run)] = tuple(records[-1].balance)
         self._status(run, "running")
 
@@ -274,7 +274,6 @@ class GroupRun:
 
     def _measure(self, run: PlannedRun) -> Outcome:
         signals.check()
-        self.plan.folder.restore()  # before any file of it is read
         self.reporter.run(run)
         known = run.id not in self._old and any(
             record.peak_bytes for record in self.plan.folder.records(run.id)
@@ -309,19 +308,13 @@ class GroupRun:
             self._status(run, "running")
         elif run.id in self._open:
             self._open.pop(run.id)
-            if len(self.plan.folder.records(run.id)) < run.wanted:
-                self.failed.append(run.id)
-                self._status(
-                    run, "interrupted", "rounds of it were deleted while others were measured"
-                )
-                return
             self._status(run, "done")
             # A baseline that only accompanied other runs was reported when it was done.
             if run.missing:
                 self.done.append(run)
 
     def _status(self, run: PlannedRun, status: str, reason: str = "") -> None:
-        self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.records(run.id)))
+        self.plan.folder.set_status(run.id, status, reason, len(self.plan.folder.rounds(run.id)))
 
 
 def _tags(plan: Plan) -> tuple[str, ...]:
@@ -337,7 +330,7 @@ def _cut_of(run: PlannedRun) -> str:
 
 
 def prepare_folder(plan: Plan) -> None:
-    """Discard leftovers and damage in the plan's folder, and write its specs and statuses."""
+    """Discard leftovers of kills in the plan's folder, and write its specs and statuses."""
     experiment, identity = plan.experiment, plan.machine.identity
     runs = {
         run.run_id(experiment.version, identity): (group.name, run)
@@ -345,7 +338,14 @@ def prepare_folder(plan: Plan) -> None:
         for run in group.runs
     }
     remove_leftovers(plan.folder.path.parents[1])
-    plan.folder.discard_damaged_rounds(runs)
+    for run in plan.runs:
+        if plan.force and not run.added and run.status != "skipped":
+            try:
+                plan.folder.records(run.id)
+            except ValueError as error:
+                reason = str(error).removesuffix(f"; {REMEDY}")
+                warnings.warn(f"given up, as --force says: {reason}", stacklevel=1)
+                plan.folder.forget(run.id, plan.folder.rounds(run.id))
     plan.folder.write_specs(
         experiment, runs, identity, accumulate=plan.accumulate, command=plan.command
     )
@@ -353,7 +353,7 @@ def prepare_folder(plan: Plan) -> None:
         if run.status == "skipped":
             plan.folder.set_status(run.id, "skipped", run.reason)
         elif run.status == "done":  # a kill may have come between its last round and this
-            plan.folder.set_status(run.id, "done", rounds=len(plan.folder.records(run.id)))
+            plan.folder.set_status(run.id, "done", rounds=len(plan.folder.rounds(run.id)))
 
 
 def workers(plans: Sequence[Plan], results: Path) -> Crews | Workers:
@@ -364,6 +364,7 @@ def workers(plans: Sequence[Plan], results: Path) -> Crews | Workers:
     widest = max(run.spec.devices for plan in plans for run in plan.runs if run.missing)
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     logs = results / machine.slug / plans[0].scale / "logs"
+    check_inside(logs, results)
 
     def start(count: int) -> Workers:
         return Workers(pools.Local(count, logs / (name if count == widest else f"{name}-{count}")))

@@ -1,14 +1,10 @@
-"""The form of every recorded file. A file is checked when it is read.
-
-So a damaged file is left out with a warning, instead of ending a report later.
-"""
+"""The form of every recorded file. A file is checked when it is read, by its `Folder`."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -47,9 +43,6 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$")]
 # A text that the terminal shows.
 Printable = Annotated[str, Field(max_length=500), AfterValidator(_printable)]
 Word = Literal["planned", "running", "done", "skipped", "oom", "timeout", "failed", "interrupted"]
-
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Recorded(BaseModel):
@@ -483,30 +476,6 @@ class Status(_Recorded):
     status: Word
     reason: str
     rounds: Count
-
-
-def checked(kind: type[Model], value: Mapping[str, Any]) -> Model:
-    """A recorded object.
-
-    Raises:
-        ValueError: in a few words, if it is damaged.
-    """
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        raise ValueError(first_mistake(error)) from None
-
-
-def misfit(run: str, record: RoundRecord) -> str:
-    """Why a record cannot be of a run, whose id names its K; empty when it can.
-
-    A rank of an interleaved schedule holds several stages, so that there are a multiple of K.
-    """
-    K = re.search(r"-K(\d+)-M\d", run)  # the model's name before it is in lower case
-    modelled = record.modelled if isinstance(record, TrainRound) else None
-    if K is None or modelled is None or len(modelled.stages.forward) % int(K[1]) == 0:
-        return ""
-    return f"modelled.stages: of {len(modelled.stages.forward)} stages, the run has K = {K[1]}"
 
 
 def finite(value: Any) -> Any:

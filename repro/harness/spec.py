@@ -26,8 +26,9 @@ from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
 from repro.harness.mistakes import one_line
-from repro.harness.outside import check_plain, short
+from repro.harness.outside import short
 from repro.io.redact import expanded, portable
+from repro.io.untrusted import check_plain
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
 Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
@@ -91,6 +92,7 @@ _NAMED = (
     "stages_per_rank",
     "tensor_parallel",
     "zero",
+    "figures",
 )
 _MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
@@ -186,9 +188,9 @@ class RunSpec(Frozen):
             takes the largest N, up to the one given.
         profile: device of a simulated or emulated run: a name in `repro.costs.device`, or a file.
             Without one the model's layers must wait for known times.
-        figures: digest of a profile that is a file, so that an edited file makes other runs. The
-            built-in profiles change with the code, which then raises the `version` of the
-            experiments that use them.
+        figures: digest of a profile that is a file, or of the source of a model of the user's own,
+            so that an edited file makes other runs. Built-in profiles and models change with the
+            code, which then raises the `version` of the experiments that use them.
         link: slows messages down; it replaces the profile's link.
         stretch: emulated seconds for one second of the profile's device.
         training: of the task "learn", whose optimizer and learning rate are in its recipe.

@@ -1,32 +1,31 @@
 """A W&B workspace for the mirrored results: a section for each exhibit, with its panels.
 
-`sections` says what is shown, by the names that the mirror logs (`wandb_curves`, `wandb_summary`).
+`sections` says what is shown, by the names that the mirror logs (`wandb_summary`).
 `workspace` makes W&B's own object of it. wandb and wandb_workspaces are imported only there.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from repro.harness.results import Results
 from repro.harness.schema import LearnRound
-from repro.harness.wandb_curves import (
-    AXES,
-    QUANTITIES,
-    Curve,
-    curves,
-    largest_name,
-    places,
-)
 from repro.harness.wandb_mirror import name_part
-from repro.harness.wandb_summary import GENERAL, PAGE, Report, runs_table
+from repro.harness.wandb_summary import GENERAL, PAGE, Report, places, runs_table
 
 if TYPE_CHECKING:
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces.reports.v2.interface import PanelTypes
 
 NAME = "GPipe, reproduced"
-_MOST_LINES = 12  # of runs, in one plot
+# Columns of the table of all runs that are drawn against K and against M, and their names.
+_DRAWN = {
+    "speedup_vs_k1": "speedup over K=1",
+    "speedup_vs_k2m1": "throughput over K=2, M=1",
+    "bubble_idle_over_total": "bubble (idle share of K x step)",
+    "peak_gib_max": "peak memory of the fullest stage (GiB)",
+}
 _MOST_RUNS = 100  # that a panel looks at; W&B's own limit is 10
 
 
@@ -35,16 +34,19 @@ class Panel:
     """One panel.
 
     Attributes:
-        kind: of panel; "bars" has one bar for each experiment, "page" is the report.
+        kind: of panel; "bars" has one bar for each experiment, "chart" a point for each line of a
+            table, "page" is the report.
         title: above the panel.
         metrics: names under which the mirror logs what is shown.
         x: of a line plot, the metric of its horizontal axis.
+        columns: of a chart, the columns of its horizontal and vertical axis.
     """
 
-    kind: Literal["line plot", "bars", "number", "table", "pictures", "page"]
+    kind: Literal["line plot", "chart", "bars", "number", "table", "pictures", "page"]
     title: str
     metrics: tuple[str, ...]
     x: str = ""
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,7 @@ def outline(shown: Sequence[Section]) -> list[str]:
     lines = []
     for section in shown:
         lines += ["", section.title]
-        for panel in section.panels:
-            number = len(panel.metrics)
-            lines_of = f"{number} line{'s' * (number > 1)}"
-            count = f" ({lines_of})" if panel.kind == "line plot" else ""
-            lines.append(f"  {panel.kind:10} {panel.title}{count}")
+        lines += [f"  {panel.kind:10} {panel.title}" for panel in section.panels]
     return lines
 
 
@@ -133,17 +131,15 @@ def _overview(report: Report) -> Iterator[Panel]:
 
 
 def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel]:
-    """Plots against K and M, largest speedups, pictures, and the main table of an experiment."""
-    lines = [
-        line
-        for place in places(results)
-        if place.experiment == experiment
-        for line in curves(results, place)
-    ]
-    yield from _plots(lines)
-    speedups = {largest_name(line): line for line in lines if line.quantity == "speedup"}
-    for name, line in speedups.items():
-        yield Panel("number", f"largest speedup: {line.model}, {line.fidelity}", (name,))
+    """Charts against K and M, pictures, and the main table of an experiment."""
+    runs = [run for run in results.by_experiment[experiment] if run.done]
+    rows = [results.row(run) for run in runs if run.spec.task == "train"]
+    for column, title in _DRAWN.items():
+        known = [row for row in rows if not math.isnan(row[column])]
+        for axis in ("K", "M"):
+            if len({row[axis] for row in known}) > 1:
+                table = (runs_table(experiment),)
+                yield Panel("chart", f"{title} against {axis}", table, columns=(axis, column))
     if figures := report.figures(experiment):
         yield Panel("pictures", "figures", tuple(figures))
     tables = report.tables(experiment)
@@ -151,33 +147,6 @@ def _panels(results: Results, report: Report, experiment: str) -> Iterator[Panel
     for name, path in (main or tables).items():
         yield Panel("table", path.stem, (name,))
     yield Panel("table", "all runs", (runs_table(experiment),))
-
-
-def _plots(lines: Sequence[Curve]) -> Iterator[Panel]:
-    """A line plot for each quantity, axis and model."""
-    for quantity, (_, title) in QUANTITIES.items():
-        for axis in AXES:
-            alike = [line for line in lines if (line.quantity, line.axis) == (quantity, axis)]
-            for model in dict.fromkeys(line.model for line in alike if line.model):
-                drawn = _main([line for line in alike if line.model == model])
-                fixed = {line.fixed for line in drawn}
-                # The formula has no model.
-                drawn += [line for line in alike if not line.model and line.fixed in fixed]
-                metrics = dict.fromkeys(line.metric for line in drawn)
-                yield Panel("line plot", f"{title} against {axis}, {model}", tuple(metrics), axis)
-
-
-def _main(lines: Sequence[Curve]) -> list[Curve]:
-    """The lines of a plot. Where they are too many, those of the first group of each fidelity.
-
-    The first group is what an experiment is about; later ones vary it.
-    """
-    if len({line.metric for line in lines}) <= _MOST_LINES:
-        return list(lines)
-    first: dict[str, str] = {}
-    for line in lines:
-        first.setdefault(line.fidelity, line.group)
-    return [line for line in lines if line.group == first[line.fidelity]]
 
 
 def _trainings(results: Results) -> Iterator[Panel]:
@@ -206,6 +175,13 @@ def _panel_of(panel: Panel) -> "PanelTypes":
             title_x=panel.x,
             range_y=(0, None),
             max_runs_to_show=_MOST_RUNS,
+        )
+    if panel.kind == "chart":
+        return wr.CustomChart(
+            query={"summaryTable": {"tableKey": metrics[0]}},
+            chart_name="wandb/scatter/v0",
+            chart_fields=dict(zip("xy", panel.columns, strict=True)),
+            chart_strings={"title": panel.title},
         )
     if panel.kind == "bars":
         return wr.BarPlot(

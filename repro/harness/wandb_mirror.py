@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlparse
 
 from repro.gpipe.schedule.timeline import Timeline
+from repro.io.files import check_inside
 from repro.io.redact import redact, redacted
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class About:
 
     Attributes:
         group: the experiment.
-        kind: W&B's job type: the fidelity, or "curves" or "report".
+        kind: W&B's job type: the fidelity, or "all runs" or "report".
         name: of the run.
         config: settings.
         tags: the paper's table or figure, the scale and the machine; empty ones are left out.
@@ -263,6 +264,7 @@ def _usable(mode: Mode, directory: Path) -> Mode:
 
 def _start(mode: Mode, about: About, directory: Path) -> "wandb.Run":
     directory.mkdir(parents=True, exist_ok=True)
+    check_inside(directory / "wandb", directory)
     # Read when wandb starts, once per process: no reports home, no talk, no log files under the
     # user's home.
     os.environ.setdefault("WANDB_SILENT", "true")

@@ -1,8 +1,8 @@
 """Weights & Biases: what a whole experiment shows, and the report.
 
-After each experiment one W&B run has its lines against K and against M, a table of all its runs (so
-simulated and counted runs need no W&B run each), and its timelines. After the report, one W&B run
-has its tables, pictures and page. `repro dashboard` builds panels from the same names.
+After each experiment one W&B run has a table of all its runs (so simulated and counted runs need no
+W&B run each), which the workspace draws against K and M, and its timelines. After the report, one
+W&B run has its tables, pictures and page. `repro dashboard` builds panels from the same names.
 """
 
 import csv
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repro.harness import wandb_curves, wandb_mirror
+from repro.harness import wandb_mirror
 from repro.harness.results import COLUMNS, Place, Results, Run
 from repro.harness.wandb_mirror import About, Mode, name_part
 from repro.io.redact import redact
@@ -32,6 +32,11 @@ _CLAIMS = "claims"
 _POINTS = "_points"
 
 
+def places(results: Results) -> list[Place]:
+    """Each machine, scale and experiment that has a finished run."""
+    return list(dict.fromkeys(run.place for run in results.runs if run.done))
+
+
 def runs_table(experiment: str) -> str:
     """The name of the table of all runs of an experiment."""
     return f"runs/{experiment}"
@@ -40,7 +45,7 @@ def runs_table(experiment: str) -> str:
 def log_experiment(
     mode: Mode, results: Results, place: Place, directory: Path, tags: Sequence[str] = ()
 ) -> str | None:
-    """Mirror what an experiment shows to W&B: lines, the table of its runs, its timelines.
+    """Mirror what an experiment shows to W&B: the table of its runs, its timelines.
 
     Args:
         mode: "offline", "online" or "disabled".
@@ -54,16 +59,11 @@ def log_experiment(
     """
     experiment = place.experiment
     config = {"experiment": experiment, "machine": place.machine, "scale": place.scale}
-    about = About(experiment, "curves", f"{experiment}, all runs", config, tuple(tags))
+    about = About(experiment, "all runs", f"{experiment}, all runs", config, tuple(tags))
 
     def fill(run: "wandb.Run") -> None:
-        lines = wandb_curves.curves(results, place)
-        wandb_mirror.define_axes(run, {f"{line.prefix}/*": line.axis for line in lines})
-        for point in wandb_curves.history(lines):
-            run.log(point)
         runs = [each for each in results.runs if each.place == place]
         run.log({runs_table(experiment): _table(COLUMNS, [results.row(each) for each in runs])})
-        run.summary.update(wandb_curves.largest_speedups(lines))
         _log_timelines(run, results, runs)
 
     return wandb_mirror.mirror(mode, about, directory, fill)
@@ -95,7 +95,7 @@ def log_report(mode: Mode, plots: Path, experiments: Iterable[str], directory: P
         for name, path in report.figures().items():
             logged[name] = wandb.Image(str(path), caption=path.stem)
         if report.page.is_file():
-            text = redact(read_text(report.page, LARGE))
+            text = redact(read_text(report.page, LARGE, within=plots))
             logged[PAGE] = wandb.Html(text, inject=False, data_is_not_path=True)
         run.log(logged | report.claims())
 
@@ -143,7 +143,8 @@ class Report:
         return [
             path
             for path in sorted(self.plots.glob(f"*.{kind}"))
-            if any(path.stem == name or path.stem.startswith(f"{name}_") for name in names)
+            if not path.is_symlink()
+            and any(path.stem == name or path.stem.startswith(f"{name}_") for name in names)
             and _POINTS not in path.stem
         ]
 
@@ -192,7 +193,7 @@ def _same_type(cells: list[Any]) -> list[Any]:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     """The rows of a csv file as texts."""
-    return list(csv.DictReader(io.StringIO(read_text(path, LARGE), newline="")))
+    return list(csv.DictReader(io.StringIO(read_text(path, LARGE, within=path.parent), newline="")))
 
 
 def _number(text: str) -> float | str | None:

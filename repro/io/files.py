@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from repro.io.untrusted import open_regular
+from repro.io.untrusted import inside, open_regular
 
 _TEMPORARY = re.compile(r"\..+\.(json|jsonl|parquet)\.\d+")
 
@@ -34,6 +34,24 @@ def write(path: Path, data: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def check_inside(path: Path, folder: Path) -> None:
+    """Check a path to write to, in a folder that others may have filled.
+
+    Raises:
+        ValueError: one line that names the path, where a link leads out of the folder.
+    """
+    try:
+        inside(path, folder)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def fresh(path: Path) -> Path:
+    """The path of a file that is written anew; a link in its place is removed, not followed."""
+    path.unlink(missing_ok=True)
+    return path
+
+
 def as_json(value: object) -> bytes:
     """A value as indented JSON."""
     return (json.dumps(value, indent=1) + "\n").encode()
@@ -44,10 +62,12 @@ def remove_leftovers(machine: Path) -> None:
 
     Only for a process that holds the lock of the results: no other process may be writing there.
     """
+    check_inside(machine, machine.parent)
     for path in machine.rglob(".*"):
         if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
             path.unlink()
     for logs in machine.glob("*/logs/*"):
+        check_inside(logs, machine)
         if not any(path.is_file() and path.stat().st_size for path in logs.rglob("*")):
             shutil.rmtree(logs, ignore_errors=True)
 

@@ -21,8 +21,9 @@ _LARGEST = 2**12  # bytes of the description of the owner
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
-class Lock:
-    """The lock of a results folder, which is made if it is missing.
+@contextmanager
+def held(results: Path, command: str) -> Iterator[None]:
+    """Hold the lock of a results folder, which is made if it is missing.
 
     The kernel releases the lock when this process ends, however it ends; child processes do not
     inherit it. The lock file stays, empty. On a file system without locks there is a warning and no
@@ -31,74 +32,40 @@ class Lock:
     Args:
         results: the folder.
         command: the command that runs, shown to whoever finds the folder locked.
+
+    Raises:
+        ValueError: one line: the process that holds the lock, or what is wrong with its file.
     """
-
-    def __init__(self, results: Path, command: str) -> None:
-        self._results, self._command = results, command
-        self._path = results / NAME
-        # Locks that this process holds. Only the last one still lies in the folder: the others are
-        # of folders that were deleted or moved away while we used them.
-        self._held: list[tuple[FileLock, os.stat_result]] = []
-
-    def take(self) -> None:
-        """Take the lock; again, if the folder with the lock file was deleted or moved since.
-
-        Raises:
-            ValueError: one line: the process that holds the lock, or what is wrong with its file.
-        """
-        self._results.mkdir(parents=True, exist_ok=True)
-        if self._is_held():
-            return
-        # filelock refuses links too, but would take a pipe.
-        if self._path.is_symlink():
-            raise ValueError(f"{self._path}: it is a link, and the lock must be a file; remove it")
-        if self._path.exists() and not self._path.is_file():
-            raise ValueError(f"{self._path}: it is no regular file, as the lock must be; remove it")
-        lock = FileLock(self._path, fallback_to_soft=False)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise ValueError(
-                f"--results {self._results}: {_owner(self._path)} measures into it; wait until "
-                "that has ended, or record into another folder with --results"
-            ) from None
-        except OSError as error:
-            if error.errno not in _WITHOUT_LOCKS:
-                raise
-            warnings.warn(
-                f"{self._results} lies on a file system without locks ({error.strerror}): "
-                "make sure that no other `repro run` measures into it",
-                stacklevel=1,
-            )
-        self._held.append((lock, self._path.stat()))
-        with suppress(OSError):  # a full disk is reported by what has to be recorded
-            self._path.write_text(json.dumps(_description(self._command)), encoding="utf-8")
-
-    def release(self) -> None:
-        """Release the lock and empty its file."""
-        if self._is_held():
-            with suppress(OSError):
-                self._path.write_bytes(b"")
-        for lock, _ in self._held:
-            lock.release()
-
-    def _is_held(self) -> bool:
-        """Whether the file that now lies in the folder is one that this process has locked."""
-        try:
-            present = self._path.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return any(os.path.samestat(present, held) for _, held in self._held)
-
-
-@contextmanager
-def held(results: Path, command: str) -> Iterator[Lock]:
-    """Hold the lock of a results folder; see `Lock`."""
-    lock = Lock(results, command)
+    results.mkdir(parents=True, exist_ok=True)
+    path = results / NAME
+    # filelock refuses links too, but would take a pipe.
+    if path.is_symlink():
+        raise ValueError(f"{path}: it is a link, and the lock must be a file; remove it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: it is no regular file, as the lock must be; remove it")
+    lock = FileLock(path, fallback_to_soft=False)
     try:
-        lock.take()
-        yield lock
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise ValueError(
+            f"--results {results}: {_owner(path)} measures into it; wait until that has ended, or "
+            "record into another folder with --results"
+        ) from None
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+        warnings.warn(
+            f"{results} lies on a file system without locks ({error.strerror}): make sure that no "
+            "other `repro run` measures into it",
+            stacklevel=1,
+        )
+    with suppress(OSError):  # a full disk is reported by what has to be recorded
+        path.write_text(json.dumps(_description(command)), encoding="utf-8")
+    try:
+        yield
     finally:
+        with suppress(OSError):
+            path.write_bytes(b"")
         lock.release()
 
 

@@ -22,12 +22,27 @@ DEPTH = 32  # greatest depth of nested lists and objects
 VALUES = 2**20  # greatest number of values in a value
 
 
-def open_regular(path: Path, *, links: bool = True) -> BufferedReader:
+def inside(path: Path, folder: Path) -> Path:
+    """The same path without links, of something in a folder that others may have filled.
+
+    The folder may itself be a link, and so may what is in it where the link stays in it.
+
+    Raises:
+        ValueError: one line, without the path, where a link leads out of the folder.
+    """
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"a link leads out of {folder}; put the file itself in its place")
+    return real
+
+
+def open_regular(path: Path, *, links: bool = True, within: Path | None = None) -> BufferedReader:
     """Open a regular file for reading, without waiting for the other end of a pipe.
 
     Args:
         path: of the file.
         links: whether the path itself may be a symbolic link.
+        within: a folder that no link may lead out of, see `inside`.
 
     Raises:
         OSError: the file cannot be opened.
@@ -35,6 +50,8 @@ def open_regular(path: Path, *, links: bool = True) -> BufferedReader:
     """
     if not links and path.is_symlink():
         raise ValueError("is a symbolic link; put the file itself in its place")
+    if within is not None:
+        path, links = inside(path, within), False
     extra_flags = os.O_NONBLOCK | os.O_NOCTTY
     if not links:
         extra_flags |= os.O_NOFOLLOW
@@ -49,19 +66,19 @@ def open_regular(path: Path, *, links: bool = True) -> BufferedReader:
     return file
 
 
-def read_bytes(path: Path, limit: int, *, links: bool = True) -> bytes:
+def read_bytes(path: Path, limit: int, *, links: bool = True, within: Path | None = None) -> bytes:
     """The content of a regular file.
 
     Args:
         path: of the file.
         limit: greatest number of bytes.
-        links: whether the path itself may be a symbolic link.
+        links, within: as of `open_regular`.
 
     Raises:
         ValueError: one line, without the path of the file.
     """
     try:
-        with open_regular(path, links=links) as file:
+        with open_regular(path, links=links, within=within) as file:
             raw = file.read(limit + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -73,9 +90,9 @@ def read_bytes(path: Path, limit: int, *, links: bool = True) -> bytes:
     return raw
 
 
-def read_text(path: Path, limit: int, *, links: bool = True) -> str:
+def read_text(path: Path, limit: int, *, links: bool = True, within: Path | None = None) -> str:
     """The content of a regular file as text; arguments and errors as in `read_bytes`."""
-    raw = read_bytes(path, limit, links=links)
+    raw = read_bytes(path, limit, links=links, within=within)
     if raw.startswith(b"\xef\xbb\xbf"):
         raise ValueError("begins with a byte order mark; save it as UTF-8 without one")
     try:

@@ -1,15 +1,16 @@
 """A small sweep that a crew measured, and all that a report shows of it, to hold damaged records
 against."""
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from crew import MACHINE, Crew, experiment, measure, spec
 
 from repro.harness.results import load
+from repro.io import lock
 from repro.report import page
 from repro.report.sections import sections_of
 from repro.report.tables import all_tables
@@ -25,7 +26,6 @@ class Seen:
 
     rows: list[dict[str, Any]]
     timelines: list[Any]
-    warned: list[str]
     lines: list[dict[str, Any]]
     specs: dict[str, Any]
 
@@ -39,16 +39,13 @@ class Seen:
 
 def seen(results: Path) -> Seen:
     """Also makes what a page shows of all files, so that none of it may fail."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = load(results)
-        tables = all_tables(found)
-        page._environments(found)
-        sections_of(found, tables, [], {}, [])
-        timelines = [found.timeline(run) for run in found.runs]
-    told = list(dict.fromkeys(str(warning.message) for warning in caught))
+    found = load(results)
+    tables = all_tables(found)
+    page._environments(found)
+    sections_of(found, tables, [], {}, [])
+    timelines = [found.timeline(run) for run in found.runs]
     rows, lines = found.rows.drop(columns=["rounds", "commit"]), found.rounds.drop(columns="commit")
-    return Seen(records(rows), timelines, told, records(lines), found.specs)
+    return Seen(records(rows), timelines, records(lines), found.specs)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -64,20 +61,21 @@ def folder_in(results: Path) -> Path:
     return results / MACHINE.slug / "smoke" / "tiny"
 
 
-def assert_told(after: Seen, path: Path, whole: Seen) -> None:
-    assert after.behind(whole)
-    assert len(after.warned) == 1, after.warned
-    assert after.warned[0].startswith(f"{path} is left out: ")
+def again(results: Path, **options: Any) -> None:
+    assert measure(results, Crew(), SWEEP, **options) == 0
 
 
-def again(results: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert measure(results, Crew(), SWEEP) == 0
+def held(results: Path) -> dict[Path, bytes]:
+    """Every recorded file with its content."""
+    files = (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME)
+    return {path: path.read_bytes() for path in files}
 
 
-def assert_whole_again(results: Path, whole: Seen) -> None:
-    again(results)
-    after = seen(results)
-    assert (after.rows, after.timelines, after.warned) == (whole.rows, whole.timelines, [])
-    assert len(after.lines) >= len(whole.lines)
+def assert_stops(results: Path, words: str) -> None:
+    """Neither a report nor a run takes it: both end in one line, and nothing is changed."""
+    before = held(results)
+    for command in (seen, again):
+        with pytest.raises(ValueError, match=words) as caught:
+            command(results)
+        assert "\n" not in str(caught.value)
+    assert held(results) == before

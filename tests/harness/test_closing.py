@@ -15,6 +15,7 @@ from rich.console import Console
 from repro.harness import catalog, contention, plan, terminal
 from repro.harness.closing import best, closing
 from repro.harness.machine import Machine
+from repro.harness.pack import Files
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import Place, Results, Round, Run, load
 from repro.harness.spec import Experiment
@@ -190,14 +191,12 @@ def test_an_experiment_of_the_paper_ends_with_one_line(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "breakdown", "bubble"])
 def test_the_exhibits_of_the_reference_results(name: str):
-    load(Path("results/reference"))  # committed packed, unpacked where they are read
+    reference = Path("results/reference")
     # Several machines may have measured it; the first one has all of its groups.
-    recorded = min(Path("results/reference").glob(f"*/laptop/{name}/experiment.json"))
-    identity = json.loads(recorded.read_text())["identity"]
+    recorded = min(reference.glob(f"*/laptop/{name}"))
+    identity = json.loads(Files(recorded).text("experiment.json"))["identity"]
     here = Machine("cpu", identity["device"], 2, identity["transport"], identity["torch"])
-    (line,) = closing(
-        plan.make(catalog.find(name).build("laptop"), "laptop", here, Path("results/reference"))
-    )
+    (line,) = closing(plan.make(catalog.find(name).build("laptop"), "laptop", here, reference))
     wanted = {
         "table1": r"transformer, counted: K=128 fits L=\d+, [\d,]+ million parameters",
         "table2": r"transformer, measured: K=2, M=32 is [\d.]+x \[[\d., ]+\].* over K=2, M=1",

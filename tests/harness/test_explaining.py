@@ -13,6 +13,8 @@ from repro.cli.why import find
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.replay import replay
 from repro.harness.job import Measured
+from repro.harness.record import Folder
+from repro.harness.results import load
 from repro.harness.spec import Group, RunSpec
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
@@ -140,6 +142,7 @@ def test_what_begins_alike_is_told_with_its_fidelity(tmp_path, capsys):
     for run, fidelity in (("timed-K2-M1-aaaaaa", "simulated"), ("timed-K2-M1-bbbbbb", "emulated")):
         (table / run).mkdir(parents=True)
         (table / run / "spec.json").write_text(json.dumps(of_spec | {"fidelity": fidelity}))
+    (table / "experiment.json").touch()
     for run in ("timed-K2", "table2", str(table.parent)):
         assert main(["why", run, "--results", str(tmp_path)]) == 2
         assert (
@@ -150,9 +153,10 @@ def test_what_begins_alike_is_told_with_its_fidelity(tmp_path, capsys):
 
 def test_one_round_is_its_one_round(tmp_path, capsys):
     fill(tmp_path, experiment())
-    for marker in sorted(tmp_path.glob("*/laptop/table2/rounds/*.json"))[1:]:
-        marker.unlink()
-    assert main(["why", str(run_of(tmp_path, 2, 4))]) == 0
+    run = run_of(tmp_path, 2, 4)
+    folder = Folder(run.parent)
+    folder.forget(run.name, list(folder.rounds(run.name))[1:])
+    assert main(["why", str(run)]) == 0
     assert "the step recorded in its one round; idle" in capsys.readouterr().out
 
 
@@ -267,14 +271,10 @@ def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, caps
 
 def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tmp_path, capsys):
     spec = recorded(tmp_path, {4: [1.0] * 5, 16: [0.5] * 5})
-    rounds = spec.parent.parent / "rounds"
-    for path in sorted(rounds.glob("*.json")):
-        marker = json.loads(path.read_text())
-        mine = "K2-M4" if path.stem.endswith(("1", "2")) else "K2-M16"
-        marker["runs"] = {
-            run: digest if mine in run else None for run, digest in marker["runs"].items()
-        }
-        path.write_text(json.dumps(marker))
+    folder = Folder(spec.parent.parent)
+    for run in load(tmp_path).specs:
+        names = list(folder.rounds(run))
+        folder.forget(run, names[2:] if "K2-M4-" in run else names[:2])
     found, output = explained(spec, capsys)
     assert found["neighbours"][0]["rounds"] == 0
     assert "M=16 instead of 4 gave 2.00x (other rounds)" in " ".join(output.split())

@@ -8,8 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from repro.harness import outside
-from repro.harness.outside import check_plain, from_json, from_yaml, read, read_table, short
+from repro.harness.outside import from_json, read, read_table, short
 from repro.harness.spec import RunSpec
+from repro.io.untrusted import check_plain
 
 GOOD = {
     "model": "timed",
@@ -19,16 +20,6 @@ GOOD = {
     "N": 8,
     "lr": 0.5,
 }
-YAML = """
-model: timed  # by hand
-model_args:
-  L: 4
-  forward_s: [0.001, 2e-3]
-K: 2
-M: 4
-N: 8
-lr: 5e-1
-"""
 COLUMNS = {"word": str, "count": int, "time": float}
 
 
@@ -37,33 +28,9 @@ class Profile(BaseModel):
     peak: float
 
 
-def test_json_and_yaml_say_the_same(tmp_path: Path):
+def test_a_file_is_a_spec(tmp_path: Path):
     (tmp_path / "spec.json").write_text(json.dumps(GOOD))
-    (tmp_path / "spec.yaml").write_text(YAML)
-    assert (
-        read(tmp_path / "spec.json", RunSpec)
-        == read(tmp_path / "spec.yaml", RunSpec)
-        == RunSpec(**GOOD)
-    )
-
-
-def test_a_word_of_yaml_is_what_json_takes_it_for():
-    text = (
-        "{a: no, b: 0x10, c: 1_000, d: 2001-01-01, e: '1', f: 1e-3, g: , h: true, i: -2, j: on, "
-        "k: <<}"
-    )
-    found = {
-        "a": "no",
-        "b": "0x10",
-        "c": "1_000",
-        "d": "2001-01-01",
-        "e": "1",
-        "f": 1e-3,
-        "g": None,
-        "h": True,
-    }
-    assert from_yaml(text) == found | {"i": -2, "j": "on", "k": "<<"}
-    assert from_yaml("") is None
+    assert read(tmp_path / "spec.json", RunSpec) == RunSpec(**GOOD)
 
 
 @pytest.mark.parametrize(
@@ -87,36 +54,6 @@ def test_a_word_of_yaml_is_what_json_takes_it_for():
 def test_what_json_refuses(text: str, words: str):
     with pytest.raises(ValueError, match=words) as caught:
         from_json(text)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "a: !!python/object/apply:os.system [ls]",
-            r"line 1 has an alias \(\*\), an anchor \(&\) or a tag \(!\)",
-        ),
-        ("a: &x [1]\nb: *x", "line 1 has an alias"),
-        ("a: 1\nb: ! x", "line 2 has"),
-        ("{a: 1, a: 2}", "the key 'a' is there twice"),
-        ("1: 2", "the key 1 is no text"),
-        ("? [a]\n: b", r"the key \['a'\] is no text"),
-        ("a\n---\nb", "more than one YAML document"),
-        ("[" * 9999, "more than 32"),
-        ("- " * 9999, "more than 32"),
-        ("a: [1", "line 1: expected"),
-        ("\t- a", "line 1"),
-        ("a: \0", "not readable as YAML"),
-        ('"\\UFFFFFFFF"', "not readable as YAML"),
-        ("%YAML 1." + "9" * 9999 + "\n--- a", "not readable as YAML"),
-        ("a: 1e999", "holds inf"),
-        (f"a: {10**30}", "more than 64 bits"),
-    ],
-)
-def test_what_yaml_refuses(text: str, words: str):
-    with pytest.raises(ValueError, match=words) as caught:
-        from_yaml(text)
     assert "\n" not in str(caught.value)
 
 

@@ -11,9 +11,8 @@ from repro.gpipe import Span, Timeline
 from repro.harness.job import Measured
 from repro.harness.record import Folder
 from repro.harness.results import COLUMNS, Results, Run, load
-from repro.harness.schema import CheckRound, Finding, TrainRound
+from repro.harness.schema import CheckRound, Finding
 from repro.harness.spec import RunSpec
-from repro.simulate import StageCosts
 
 TIMELINE = Timeline((Span("F", 0, 0, 0.5, 1.5, 3),), 2)
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
@@ -152,12 +151,12 @@ def test_several_commits_are_named(folder: Folder, tmp_path: Path):
 
 
 @pytest.mark.parametrize("place", ["machine", "machine/smoke"])
-def test_a_listing_in_no_place_of_ours_is_left_out(folder: Folder, tmp_path: Path, place: str):
+def test_a_listing_in_no_place_of_ours_is_one_line(folder: Folder, tmp_path: Path, place: str):
     stray = tmp_path / place / "experiment.json"
     stray.parent.mkdir(parents=True, exist_ok=True)
     stray.write_text('{"runs": {}}')
-    with pytest.warns(UserWarning, match=f"^{stray} is left out: it lies in no folder"):
-        assert len(load(tmp_path).folders) == 1
+    with pytest.raises(ValueError, match=f"^{stray}: lies in no folder"):
+        load(tmp_path)
 
 
 def test_a_round_of_an_odd_name_does_not_stop_the_next(folder: Folder):
@@ -191,19 +190,3 @@ def test_env_says_what_and_where_but_names_no_one(folder: Folder):
     for secret in (str(Path.home()), socket.gethostname(), f'"{getpass.getuser()}"'):
         assert secret not in text
     assert not list(folder.path.rglob(".*"))  # nothing half-written stays
-
-
-def test_costs_of_other_stages_than_the_run_has_are_damage(folder: Folder, tmp_path: Path):
-    """Though the line is otherwise sound, and its digest its own."""
-    (run,) = declare(folder, spec(2, 4, fidelity="simulated", profile="v100"))
-    # A rank may hold two stages, so that four of them are sound too.
-    for K in (4, 3):
-        modelled = {"batch": 8, "stages": StageCosts.uniform(K).plain(), "rungs": {}}
-        measured = Measured(metrics(1.0, 2, modelled=modelled), TIMELINE)
-        folder.commit_round("timed", {run: measured}, MACHINE, WHEN)
-    with pytest.warns(UserWarning, match="modelled.stages: of 3 stages, the run has K = 2") as told:
-        (record,) = folder.records(run)
-    assert isinstance(record, TrainRound)
-    assert record.modelled is not None
-    assert len(record.modelled.stages.forward) == 4
-    assert "metrics.jsonl is left out" in str(told[0].message)

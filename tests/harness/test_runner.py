@@ -11,6 +11,7 @@ import pytest
 from crew import MACHINE, Crew, experiment, measure, metrics, spec
 from rich.console import Console
 
+from repro.cli.main import main
 from repro.harness import plan, runner, wandb_mirror
 from repro.harness.job import Measured
 from repro.harness.progress import ProgressReporter
@@ -90,16 +91,23 @@ def test_an_unfinished_round_is_thrown_away(run, tmp_path: Path):
     assert len(load(tmp_path).rounds) == 8
 
 
-def test_a_kill_between_the_lines_and_the_marker_loses_that_round_alone(run, tmp_path: Path):
-    run(Crew())
-    (marker,) = tmp_path.glob("*/smoke/tiny/rounds/timed-0002.json")
-    marker.unlink()
-    assert len(load(tmp_path).rounds) == 4
-    again = Crew()
-    run(again)
-    assert again.asked == ALL
-    assert set(load(tmp_path).rounds["round"]) == {"timed-0001", "timed-0002"}
-    assert load(tmp_path).rows["rounds"].tolist() == [2, 2, 2, 2, 0, 0]
+@pytest.mark.parametrize(("where", "kept"), [("_after", "1 "), ("_close", "2 ")])
+def test_an_interrupt_says_how_many_rounds_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, where: str, kept: str
+):
+    """Also when it comes before the first round is counted, or after the last."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
+    of = runner.GroupRun if where == "_after" else runner.Session
+    monkeypatch.setattr(of, where, stop)
+    options = ["--model", "timed", "--K", "1", "--M", "1", "--rounds", "2", "--scale", "smoke"]
+    options += ["--wandb", "disabled", "--results", str(tmp_path)]
+    assert main(["run", "sweep", *options]) == 130
+    assert f"interrupted: {kept}finished round" in capfd.readouterr().err
+    assert len(load(tmp_path).rounds) == int(kept)
 
 
 def test_a_point_added_later_brings_its_baseline(run, tmp_path: Path):

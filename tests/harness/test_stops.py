@@ -64,7 +64,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str
 
 
 def kept(results: Path) -> dict[str, object]:
-    """Every file under a results folder, hidden ones too; of a marker the times are left out."""
+    """Every file under a results folder, hidden ones too; a marker without its times and load."""
     found: dict[str, object] = {}
     for path in (path for path in results.rglob("*") if path.is_file() and path.name != lock.NAME):
         data = path.read_bytes()
@@ -72,7 +72,7 @@ def kept(results: Path) -> dict[str, object]:
             data = {
                 key: value
                 for key, value in json.loads(data).items()
-                if key not in ("started", "ended")
+                if key not in ("started", "ended", "load")
             }
         found[str(path.relative_to(results))] = data
     return found

@@ -105,9 +105,8 @@ def quietly(arguments: list[str]) -> int:
         return main(arguments)
 
 
-@pytest.mark.parametrize("suffix", [".json", ".yaml"])  # a JSON text is YAML too
-def test_a_spec(place: Path, suffix: str, capfd: pytest.CaptureFixture[str]):
-    path = place / f"theirs{suffix}"
+def test_a_spec(place: Path, capfd: pytest.CaptureFixture[str]):
+    path = place / "theirs.json"
     for number, changed in enumerate(with_code(SPEC)):
         path.write_text(json.dumps(changed))
         for words in (["plan", "--scale", "smoke"], ["run", *QUICK]):
@@ -204,9 +203,9 @@ def test_a_record(recorded: tuple[Path, Seen], place: Path, name: str):
             marker.write_text(
                 json.dumps({**about, "runs": {**about["runs"], RUN: digest(changed)}})
             )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with suppress(ValueError):
             load(results)
+        with suppress(ValueError):
             plan.make(SWEEP, "smoke", MACHINE, results)
         quietly(["why", str(folder / RUN)])
     assert_nothing_ran(place)
@@ -238,8 +237,7 @@ def test_a_timeline(recorded: tuple[Path, Seen], place: Path):
     frame = pd.read_parquet(path)
     for column in frame.columns:
         frame.assign(**{column: CODE}).to_parquet(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with suppress(ValueError):
             seen(results)
         quietly(["why", str(folder_in(results) / RUN)])
     assert_nothing_ran(place)

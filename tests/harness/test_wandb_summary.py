@@ -17,7 +17,7 @@ from PIL import Image
 
 from repro.cli.main import main
 from repro.gpipe.schedule.timeline import Span, Timeline
-from repro.harness import wandb_curves, wandb_mirror, wandb_summary
+from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.job import Job, Measured, Outcome
 from repro.harness.results import Results, load
 from repro.harness.schema import round_record
@@ -120,7 +120,7 @@ def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
 
 
 def log_all(recorded: Results, directory: Path) -> None:
-    (place,) = wandb_curves.places(recorded)
+    (place,) = wandb_summary.places(recorded)
     for run in recorded.runs:
         if run.fidelity == "measured" and run.done:
             rounds = [each.record for each in run.rounds]
@@ -140,53 +140,22 @@ def logged(project: Path) -> dict[str, Mirrored]:
     return mirrored(project / "results")
 
 
-def test_lines_are_drawn_against_K_and_M(logged: dict[str, Mirrored]):
-    curves = logged["curves: tiny, all runs"]
-    assert curves.run["run_group"] == "tiny"
-    assert curves.run["config"]["update"] == {
-        "_wandb": {},
-        "experiment": "tiny",
-        "machine": "test-cpu-2c",
-        "scale": "smoke",
-    }
-    assert curves.axes()["speedup_by_K/*"] == "K"
-    assert curves.axes()["bubble_by_M/*"] == "M"
-    assert curves.axes()["memory_by_K/*"] == "K"
-    line = "speedup_by_K/tiny/transformer_measured_M4"
-    drawn = [(point["K"], point[line]) for point in curves.history if line in point]
-    # A step takes 1/K + 1/M seconds.
-    assert drawn == [(1, 1), (2, pytest.approx(1.25 / 0.75))]
-    formula = "bubble_by_M/tiny/formula_quoted_K4"
-    drawn = [(point["M"], point[formula]) for point in curves.history if formula in point]
-    assert drawn == [(1, 3 / 4), (4, 3 / 7)]
-    largest = curves.summary["largest_speedup/tiny/transformer_measured"]
-    assert largest == pytest.approx(1.25 / 0.75)
-
-
-def test_simulated_runs_are_lines_of_a_table_and_of_plots(
-    recorded: Results, logged: dict[str, Mirrored]
-):
+def test_simulated_runs_are_lines_of_a_table(recorded: Results, logged: dict[str, Mirrored]):
     kinds = [name.partition(":")[0] for name in logged]
-    assert sorted(set(kinds)) == ["curves", "measured", "report"]
-    curves = logged["curves: tiny, all runs"]
-    table = json.loads(curves.file("runs/tiny").read_text())
+    assert sorted(set(kinds)) == ["all runs", "measured", "report"]
+    table = json.loads(logged["all runs: tiny, all runs"].file("runs/tiny").read_text())
     assert len(table["data"]) == len(recorded.runs)
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     simulated = [row for row in rows if row["fidelity"] == "simulated"]
     assert len(simulated) == 8
     assert {row["bubble_idle_over_total"] for row in simulated} == {0.5}
     assert simulated[0]["speedup_vs_k1"] is None
-    # What two lines of timed layers differ in is in their names: layers of a stage.
-    names = {name for name in curves.names if name.startswith("bubble_by_M/tiny/timed")}
-    assert {name.rpartition("/")[2] for name in names} == {
-        f"timed_simulated_K{K}_L_{width}_0" for K in (2, 4) for width in (1, 2)
-    }
 
 
 def test_timelines_are_an_artifact_that_names_no_folder(
     recorded: Results, logged: dict[str, Mirrored]
 ):
-    artifacts = logged["curves: tiny, all runs"].artifacts
+    artifacts = logged["all runs: tiny, all runs"].artifacts
     (timelines,) = [each for each in artifacts if each["type"] == "timelines"]
     assert timelines["name"] == "tiny-timelines"
     (entry,) = timelines["manifest"]["contents"]
@@ -231,7 +200,9 @@ def test_the_dashboard_shows_what_is_mirrored(recorded: Results, logged: dict[st
     names = {name for run in logged.values() for name in run.names}
     assert wanted <= names
     of_experiments = {
-        name for kind in ("curves: tiny, all runs", "report: report") for name in logged[kind].names
+        name
+        for kind in ("all runs: tiny, all runs", "report: report")
+        for name in logged[kind].names
     }
     assert {name for name in of_experiments if not name.startswith("_")} <= wanted
 
@@ -262,17 +233,17 @@ def test_where_a_file_s_name_would_hold_the_home_there_are_no_artifacts(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ):
-    (place,) = wandb_curves.places(recorded)
+    (place,) = wandb_summary.places(recorded)
     elsewhere = own_home / "results"
     monkeypatch.setattr(wandb_mirror, "redact", lambda text: text.replace("home", "~"))
     wandb_summary.log_experiment("offline", recorded, place, elsewhere)
     (run,) = mirrored(elsewhere).values()
     assert run.artifacts == []
-    assert "speedup_by_K/tiny/transformer_measured_M4" in run.names
+    assert "runs/tiny" in run.names
     assert capfd.readouterr().err.count("start the command in that folder") == 1
 
 
-def test_only_timed_runs_are_w_and_b_runs_and_an_experiment_ends_with_its_lines(
+def test_only_timed_runs_are_w_and_b_runs_and_an_experiment_ends_with_its_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     calls: list[str] = []
@@ -294,7 +265,7 @@ def test_the_dry_dashboard(recorded: Results, capfd: pytest.CaptureFixture[str])
     text = capfd.readouterr().out
     assert "What holds" in text
     assert "tiny: A tiny sweep" in text
-    assert "line plot  speedup over K=1 against K, transformer (2 lines)" in text
+    assert "chart      speedup over K=1 against K" in text
     assert "nothing was sent" in text
     assert main(["dashboard", "--json"]) == 0
     spec = json.loads(capfd.readouterr().out)
@@ -304,13 +275,14 @@ def test_the_dry_dashboard(recorded: Results, capfd: pytest.CaptureFixture[str])
     for section, ours in zip(made, shown, strict=True):
         text = json.dumps(section)
         for panel in ours.panels:
-            assert all(f'"{metric}"' in text for metric in panel.metrics), panel
+            wanted = (*panel.metrics, *panel.columns)
+            assert all(f'"{name}"' in text for name in wanted), panel
 
 
 def test_recorded_results_are_mirrored_without_measuring(tmp_path: Path):
     results = shutil.copytree("results", tmp_path / "results", ignore=lambda *_: ["wandb"])
     assert main(["dashboard", "--results", str(results), "--log"]) == 0
-    assert set(mirrored(results)) == {"curves: tiny, all runs", "report: report"}
+    assert set(mirrored(results)) == {"all runs: tiny, all runs", "report: report"}
 
 
 def test_json_stays_json_beside_log_and_push(

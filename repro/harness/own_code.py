@@ -1,0 +1,63 @@
+"""The source of a model of the user's own, as a digest: an edited model is another run."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from repro.harness.spec import digest
+
+
+def code_of(model: str) -> str | None:
+    """Digest of the module of `import:package.module:function` and of what it imports beside it.
+
+    Beside it are the modules below the folder that its package lies in; of an installed package,
+    only its own. They are found by reading the source, and nothing is run: a module that is
+    imported under a computed name is not seen. None where there is no such module, and for our own.
+    """
+    module = model.removeprefix("import:").partition(":")[0]
+    top = module.partition(".")[0]
+    folders = [Path.cwd(), *(Path(folder).absolute() for folder in sys.path)]
+    root = next((folder for folder in folders if _source(folder, module)), None)
+    if root is None or top == "repro":
+        return None
+    installed = root.name in ("site-packages", "dist-packages")
+    sources: dict[str, str] = {}
+    waiting = {module}
+    while waiting:
+        name = waiting.pop()
+        first = name.partition(".")[0]
+        beside = first == top if installed else first != "repro"
+        path = _source(root, name) if beside else None
+        if path is not None and (place := path.relative_to(root).as_posix()) not in sources:
+            source = path.read_bytes()
+            sources[place] = source.decode("latin-1")
+            waiting |= set(_imported(source, name, is_package=path.stem == "__init__"))
+    return digest(sources)[:12]
+
+
+def _source(folder: Path, module: str) -> Path | None:
+    """The file of a module below a folder; None where there is none."""
+    stem = folder.joinpath(*module.split("."))
+    paths = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Every module that a source may import, and the packages that these and it are in."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    names = [module]
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):  # whoever builds the model says what is wrong
+        nodes = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = [*above, *filter(None, [node.module])]
+            names += [".".join([*base, alias.name]) for alias in node.names]
+    for name in names:
+        parts = name.split(".")
+        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))

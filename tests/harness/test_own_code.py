@@ -1,0 +1,67 @@
+"""The source of a user's own model, and of what it imports beside it, belongs to the run's id."""
+
+from pathlib import Path
+
+import pytest
+from crew import MACHINE, Crew, experiment, measure, spec
+
+from repro.harness import plan
+from repro.harness.own_code import code_of
+from repro.harness.results import load
+
+MODEL = "import:mine.models:layers"
+FILES = {
+    "mine/__init__.py": "raise SystemExit('nothing is run')\n",
+    "mine/models.py": "from . import parts\nfrom .deep.blocks import block\nimport os, torch\n",
+    "mine/parts.py": "import helpers\n",
+    "mine/deep/blocks.py": "from ...mine.deep import more\n",
+    "mine/deep/more.py": "",
+    "helpers.py": "import repro.models\n",
+    "mine/other.py": "",
+    "unrelated.py": "",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_edit_of_what_it_imports_is_another_model(folder: Path, name: str):
+    before = code_of(MODEL)
+    (folder / name).write_text(FILES[name] + "# edited\n")
+    assert (code_of(MODEL) == before) == (name in ("mine/other.py", "unrelated.py"))
+
+
+def test_what_is_no_source_of_the_user_s_has_no_digest(folder: Path):
+    (folder / "broken.py").write_text("def (")
+    assert code_of("import:broken:layers")
+    assert code_of("import:not_there:layers") is None
+    assert code_of("import:repro.methods.probe:probe") is None
+
+
+def test_an_edited_model_is_measured_again_beside_the_old_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("repro.harness.runner.rehearsal.check_plans", lambda _: None)
+    own = experiment(spec(1, 1), spec(1, 1, model=MODEL, model_args={}))
+    built_in, mine = (run.id for run in plan.make(own, "smoke", MACHINE, folder / "r").runs)
+    assert built_in == spec(1, 1).run_id(1, MACHINE.identity)
+
+    def jobs() -> int:
+        crew = Crew()
+        assert measure(folder / "r", crew, own, accumulate=True) == 0
+        return len(crew.jobs)
+
+    assert (jobs(), jobs()) == (4, 0)
+    (folder / "helpers.py").write_text("width = 2\n")
+    assert (jobs(), jobs()) == (2, 0)
+    rows = load(folder / "r").rows.set_index("run")
+    assert list(rows["rounds"]) == [2, 2, 2]
+    assert "figures=" in rows.loc[mine, "differs_in"]
