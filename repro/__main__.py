@@ -1,14 +1,24 @@
 """The `repro` command, also as `python -m repro`, which torchrun needs."""
 
+import atexit
+import os
 import sys
+import tempfile
+from contextlib import ExitStack
 
 from repro.io import signals
+from repro.io.temporary import own_folder
 
 
 def main() -> int:
     """Entry point; imports the rest only when Ctrl-C is already heeded."""
     signals.install_handlers()
     try:
+        # Libraries put files of their own into the temporary folder. They go with ours, at exit and
+        # after those libraries have ended, since they are not imported yet.
+        opened = ExitStack()
+        atexit.register(opened.close)
+        tempfile.tempdir = os.environ["TMPDIR"] = str(opened.enter_context(own_folder()))
         from repro.cli import main
 
         signals.check()

@@ -108,19 +108,21 @@ def test_a_recorded_run_is_replayed_with_its_baselines(
     assert set(found["status"]) == {"done"}
 
 
-def test_a_spec_from_elsewhere_may_be_yaml_and_runs_no_code_by_itself(
+def test_a_spec_from_elsewhere_runs_no_code_by_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    path = tmp_path / "theirs.yaml"
+    path = tmp_path / "theirs.json"
     options = ["--spec", str(path), "--results", str(tmp_path / "results"), *QUICK[-4:]]
-    path.write_text("model: timed\nmodel_args: {L: 2}\nfidelity: emulated\nK: 2\nM: 4\nN: 8\n")
+    spec = {"model": "timed", "model_args": {"L": 2}, "fidelity": "emulated", "K": 2, "M": 4}
+    path.write_text(json.dumps({**spec, "N": 8}))
     assert main(["run", *options]) == 0
     (about,) = (tmp_path / "results").glob("*/smoke/replay/experiment.json")
-    assert json.loads(about.read_text())["commands"] == ["--spec theirs.yaml"]
+    assert json.loads(about.read_text())["commands"] == ["--spec theirs.json"]
 
     ran = tmp_path / "ran"
-    path.write_text(f"model: import:os:mkdir\nmodel_args: {{path: {ran}}}\nK: 1\nM: 1\nN: 1\n")
+    code = {"model": "import:os:mkdir", "model_args": {"path": str(ran)}, "K": 1, "M": 1, "N": 1}
+    path.write_text(json.dumps(code))
     capfd.readouterr()
     for words in (["plan", *options[:4], "--scale", "smoke"], ["run", *options]):
         assert main(words) == 2

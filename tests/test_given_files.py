@@ -31,7 +31,6 @@ KINDS: dict[str, Callable[[Path], object]] = {
 }
 COMMANDS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "run --spec": ("x.json", lambda path: ["run", "--spec", path, "--wandb", "disabled"]),
-    "run --spec, YAML": ("x.yaml", lambda path: ["run", "--spec", path, "--wandb", "disabled"]),
     "plan --spec": ("x", lambda path: ["plan", "--spec", path]),
     "run --plan": ("x.json", lambda path: ["run", "--plan", path, "--wandb", "disabled"]),
     "advise --calibration": (

@@ -12,10 +12,12 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A number of ours is followed by a comment that names its cell: <!-- table key=value key=value:
 # column -->
-NUMBER = re.compile(r"<!-- (\w+) ([^:>]+): (.+?) -->")
+NUMBER = re.compile(r"<!-- (\w+) ([^>]+?): (.+?) -->")
 # A number of a record is followed by its file below results/reference and its field:
 # <!-- machine/campaign.json: kills -->. Dots lead into lists and objects; ratios have two digits.
 RECORDED = re.compile(r"<!-- ([\w/-]+\.json): ([\w.]+) -->")
+# A number that follows from others of its page is followed by how: <!-- = (937.9 + 796.1) / 128 -->
+COMPUTED = re.compile(r"<!-- = ([\d.+*/() -]+) -->")
 
 
 def cells(line: str) -> list[str]:
@@ -72,6 +74,24 @@ def test_a_number_is_that_of_its_record(page):
         value = f"{record:.2f}" if isinstance(record, float) and "." in field else str(record)
         assert before.endswith(value), f"{file} says {field} {value}"
         assert not re.search(r"[\d.]$", before.removesuffix(value)), "the end of a longer number"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_computed_number_follows_from_others_of_its_page(page):
+    text = page.read_text(encoding="utf-8")
+    for computed in COMPUTED.finditer(text):
+        formula = computed[1]
+        assert text[: computed.start()].split()[-1] == f"{eval(formula):.1f}", formula
+        for number in re.findall(r"\d+\.\d+", formula):
+            assert f"{number}<!-- " in text, "is not checked itself"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_mark_is_of_a_kind_that_is_checked(page):
+    text = page.read_text(encoding="utf-8")
+    for kind in (NUMBER, RECORDED, COMPUTED):
+        text = kind.sub("", text)
+    assert re.findall(r"<!--.*", text) == []
 
 
 def test_faults_quotes_what_a_campaign_of_kills_recorded():

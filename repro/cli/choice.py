@@ -13,7 +13,6 @@ import tyro
 from repro.cli import doctor
 from repro.cli.options import parse_with
 from repro.harness import catalog, machine, plan_file
-from repro.harness.pack import unpack
 from repro.harness.plan import Plan, make
 from repro.harness.spec import SCALES, Experiment, Scale
 
@@ -45,7 +44,7 @@ class PlanOptions:
     force: tyro.conf.FlagCreatePairsOff[bool] = False
     """measure again what is done"""
     spec: Path | None = None
-    """measure a recorded run again, with its baselines: its spec.json, or the same as .yaml"""
+    """measure a recorded run again, with its baselines: its spec.json"""
     plan: Path | None = None
     """measure a plan for this machine: the .json file that `repro advise --save` wrote"""
     trust: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -54,10 +53,7 @@ class PlanOptions:
     @property
     def folder(self) -> Path:
         """Where measurements are recorded."""
-        if self.reference:
-            unpack(REFERENCE_RESULTS)
-            return REFERENCE_RESULTS
-        return self.results
+        return REFERENCE_RESULTS if self.reference else self.results
 
 
 class Chosen(NamedTuple):

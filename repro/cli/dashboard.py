@@ -11,8 +11,8 @@ import tyro
 from repro.cli.options import parse
 from repro.harness import wandb_mirror, wandb_summary
 from repro.harness.results import Results, load_recorded
-from repro.harness.wandb_curves import places
 from repro.harness.wandb_dashboard import NAME, Section, outline, sections, workspace
+from repro.harness.wandb_summary import places
 from repro.io.untrusted import message
 
 if TYPE_CHECKING:

@@ -6,12 +6,10 @@ reaches its deadline, and the next check gets fresh processes.
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -26,6 +24,7 @@ from repro.harness.pools import Local
 from repro.harness.schema import CheckRound, TrainRound
 from repro.harness.spec import RunSpec
 from repro.harness.workers import Workers
+from repro.io.temporary import own_folder
 
 DEADLINE = 20.0  # seconds of one run
 _FIRST_DEADLINE = 60.0  # seconds of the first run; a cold disk takes long to read torch
@@ -245,8 +244,8 @@ def run_all(where: Place, deadline: float | None = None) -> Iterator[Result]:
     if not (dist.is_available() and dist.is_gloo_available()):
         skipped = "this torch has no gloo to carry messages"
     with (
-        tempfile.TemporaryDirectory() as folder,
-        Workers(Local(where.K, Path(folder) / "logs")) as crew,
+        own_folder() as folder,
+        Workers(Local(where.K, folder / "logs")) as crew,
     ):
         bench = Bench(crew, where, deadline)
         for name, check in CHECKS.items():

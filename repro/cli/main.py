@@ -7,12 +7,10 @@ the user (one line on stderr), 130 after Ctrl-C, 143 after SIGTERM.
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from repro.harness.warned import Warned
-from repro.io import signals
+from repro.io import signals, warned
 
 # Each verb with its help line, which also begins its options' docstring in `repro.cli.<verb>`.
 VERBS = {
@@ -40,13 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals.install_handlers()
     # A notebook's kernel names a backend that this environment may lack; we draw into files alone.
     os.environ["MPLBACKEND"] = "agg"
-    warned = Warned()
-    warnings.showwarning = warned.show
+    warned.once()
     try:
-        try:
-            return _dispatch(given)
-        finally:
-            warned.finish()
+        return _dispatch(given)
     except KeyboardInterrupt as stop:
         kept = str(stop)
     except BrokenPipeError:  # the reader has seen enough, such as `head`

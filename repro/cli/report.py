@@ -1,7 +1,6 @@
 """`repro report`: tables, figures and the page."""
 
 import dataclasses
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +10,9 @@ from rich.console import Console
 from repro.cli.choice import REFERENCE_PLOTS, REFERENCE_RESULTS
 from repro.cli.options import parse
 from repro.harness import bundle, terminal
-from repro.harness.pack import pack, unpack
+from repro.harness.pack import experiments, pack
 from repro.harness.results import check_folder
+from repro.io.temporary import own_folder
 from repro.report import page, stamp, verdicts
 
 WIDTH = 100  # characters of the table of verdicts
@@ -42,9 +42,8 @@ def main(arguments: list[str]) -> int:
     if options.bundles:
         return _with_bundles(options)
     if options.reference:
-        unpack(REFERENCE_RESULTS)
-        for about in REFERENCE_RESULTS.rglob("experiment.json"):
-            pack(about.parent)
+        for folder in experiments(REFERENCE_RESULTS):
+            pack(folder)
         print(f"wrote {page.animate(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         print(f"wrote {page.write(REFERENCE_RESULTS, REFERENCE_PLOTS)}")
         return 0
@@ -79,8 +78,8 @@ def _with_bundles(options: ReportOptions) -> int:
             f"--results {REFERENCE_RESULTS}"
         )
     files = [file for path in options.bundles for file in _files(path)]
-    with tempfile.TemporaryDirectory(prefix="gpipe-") as folder:
-        results, merged = bundle.merge(options.results, files, Path(folder))
+    with own_folder() as folder:
+        results, merged = bundle.merge(options.results, files, folder)
         if results.rows.empty:
             raise ValueError(
                 f"--with {files[0]}: it holds no run that can be read; ask for it again"

@@ -11,6 +11,7 @@ import tyro
 from repro.cli.options import parse
 from repro.gpipe.errors import one_of
 from repro.harness.results import load_recorded
+from repro.report.table import guarded
 
 # The columns of most use on a terminal; --csv has all of them.
 _SHOWN = [
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
         one_of("experiment", options.experiment, sorted(set(rows["experiment"])))
         rows = rows[rows["experiment"] == options.experiment]
     if options.csv:
-        rows.to_csv(sys.stdout, index=False)
+        rows.map(guarded).to_csv(sys.stdout, index=False)
     else:
         shown: pd.DataFrame = rows.loc[:, _SHOWN]
         print(shown.to_string(index=False, na_rep="", float_format="%.4g"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,10 +21,11 @@ from repro.cli.choice import (
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import pools, wandb_summary, workers
 from repro.harness.machine import torchrun_rank
-from repro.harness.plan import price
+from repro.harness.plan import Plan, price
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.runner import Session
+from repro.io import signals
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -80,12 +82,21 @@ def _measure(arguments: list[str]) -> int:
         rewrite_report=rewrite_report,
     )
     try:
-        code = session.execute(partial(plans_of, options, chosen))
-    except KeyboardInterrupt:
+        return _record(session, partial(plans_of, options, chosen), options)
+    except BaseException as stop:
+        # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
+        if not isinstance(stop, KeyboardInterrupt) and not signals.was_signalled():
+            raise
         kept = "no round was finished"
         if session.rounds:
             kept = f"{session.rounds} finished round{'s are' if session.rounds > 1 else ' is'} kept"
         raise KeyboardInterrupt(kept) from None
+
+
+def _record(session: Session, plans: Callable[[], list[Plan]], options: RunOptions) -> int:
+    """Measure, then say where everything is."""
+    reporter = session.reporter
+    code = session.execute(plans)
     address = session.address
     if options.plots:
         page = _up_to_date_report(options.folder, options.plots)

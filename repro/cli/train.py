@@ -3,7 +3,6 @@
 import dataclasses
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,8 +14,8 @@ from repro.data.registry import find
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, slug
-from repro.harness.warned import Warned
-from repro.io import signals
+from repro.io import signals, warned
+from repro.io.untrusted import message
 
 if TYPE_CHECKING:
     from repro.data.batches import Batches
@@ -203,7 +202,14 @@ class Trained:
 
 
 def _work(options: TrainOptions) -> Trained:
-    """The work of each process."""
+    """The work of each process; a mistake of the user's, of whatever class, is a ValueError."""
+    try:
+        return _train(options)
+    except ValueError as error:
+        raise ValueError(message(error)) from None
+
+
+def _train(options: TrainOptions) -> Trained:
     import torch.distributed as dist
 
     from repro.cli.train_progress import TrainingProgress
@@ -213,7 +219,7 @@ def _work(options: TrainOptions) -> Trained:
     from repro.train.losses import accuracy, classification
     from repro.train.trainer import Trainer
 
-    warnings.showwarning = Warned().show
+    warned.once()
     whole = options.data.partition(":")[0]  # of digits:0-4, digits
     size = options.image or (32 if whole in _SMALL else 224)
     replica = dist.get_rank() // options.K

@@ -12,9 +12,9 @@ import tyro
 from repro.cli.options import parse_named
 from repro.gpipe.errors import did_you_mean
 from repro.harness import catalog
-from repro.harness.outside import read, read_table, short
-from repro.harness.pack import unpack
-from repro.harness.record import Folder
+from repro.harness.outside import short
+from repro.harness.pack import SPANS, Files, experiments, holds_experiment
+from repro.harness.record import Folder, recorded_spec
 from repro.harness.schema import finite
 from repro.harness.spec import RunSpec
 from repro.harness.terminal import show, table_of
@@ -74,13 +74,15 @@ def find(run: str, results: Path) -> Path:
         ValueError: if it names no run, or several.
     """
     given = Path(expanded(run))
-    if given.is_file():
-        return given
-    if (given / "spec.json").is_file():
-        return given / "spec.json"
-    unpack(results)
-    own = sorted(results.glob("*/*/*/*/spec.json"))
-    committed = sorted(results.glob("reference/*/*/*/*/spec.json"))
+    for path in (given, given / "spec.json"):
+        folder, name = path.parent.parent, f"{path.parent.name}/{path.name}"
+        if path.is_file() or (holds_experiment(folder) and name in Files(folder)):
+            return path
+    known: list[Path] = []
+    for folder in experiments(results):
+        known += [folder / name for name in Files(folder, results).names("*/spec.json")]
+    own = [path for path in known if "reference" not in path.relative_to(results).parts]
+    committed = [path for path in known if path not in own]
     path = _with_id(run, own) or _with_id(run, committed)
     if path is None:
         raise ValueError(f"run = {short(run)}: {_unknown(run, results, [*own, *committed])}")
@@ -135,7 +137,7 @@ def _labels(paths: list[Path]) -> list[str]:
     for path in sorted(paths, key=lambda path: path.parent.name):
         run = path.parent.name
         with suppress(ValueError):
-            fidelity = read(path, RunSpec).fidelity
+            fidelity = recorded_spec(path).fidelity
             labels[run] = run if fidelity == "measured" else f"{run} ({fidelity})"
     return list(labels.values())
 
@@ -150,9 +152,9 @@ def _listed(texts: list[str]) -> str:
 def _spec(path: Path) -> RunSpec:
     """The spec in a file; a one-line ValueError that says what to give instead if it is none."""
     try:
-        return read(path, RunSpec)
+        return recorded_spec(path)
     except ValueError:
-        if path.suffix.lower() in (".json", ".yaml", ".yml"):
+        if path.suffix.lower() == ".json":
             raise
         raise ValueError(
             f"run = {short(str(path))}: is no spec.json; give that of a run, its folder or its id"
@@ -179,35 +181,34 @@ def explain(path: Path, spec: RunSpec) -> "Why":
 
 
 def _timeline(path: Path, spec: RunSpec) -> "Timeline":
-    from repro.gpipe.schedule.timeline import COLUMNS, Timeline
+    from repro.gpipe.schedule.timeline import Timeline
 
-    table = path.parent / "timeline.parquet"
+    run, folder = path.parent.name, Folder(path.parent.parent)
+    table = path.parent / SPANS
     try:
-        spans = read_table(table, COLUMNS) if table.exists() else []
+        spans = folder.files.spans(run) if f"{run}/{SPANS}" in folder.files else []
         if spans:
             return Timeline.from_rows(spans, spec.total_stages, spec.stages_per_rank or 1)
     except ValueError as error:
         raise ValueError(f"{table}: {error}; measure it again with --force") from None
-    status = Folder(path.parent.parent).status(path.parent.name)
+    status = folder.status(run)
     if spec.task != "train":
         reason = f"its task is '{spec.task}', which times no step"
     elif not spec.trace or spec.library != "repro":
         reason = "it was timed without spans (trace=false, or another library)"
     else:
         reason = f"its status is {status.status}" + (f" ({status.reason})" if status.reason else "")
-    others = sorted(path.parent.parent.glob("*/timeline.parquet"))
-    other = next((other.parent.name for other in others if _holds_spans(other)), None)
+    others = sorted(Path(name).parent.name for name in folder.files.names("*/spec.json"))
+    other = next((other for other in others if _holds_spans(folder, other)), None)
     hint = "`repro run sweep` records runs that have one"
     if other:
         hint = f"choose one that has, such as {other}"
-    raise ValueError(f"run = {path.parent.name} has no timeline: {reason}; {hint}")
+    raise ValueError(f"run = {run} has no timeline: {reason}; {hint}")
 
 
-def _holds_spans(path: Path) -> bool:
-    from repro.gpipe.schedule.timeline import COLUMNS
-
+def _holds_spans(folder: Folder, run: str) -> bool:
     try:
-        return bool(read_table(path, COLUMNS))
+        return bool(folder.files.spans(run))
     except ValueError:
         return False
 
@@ -220,7 +221,7 @@ def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
         held = f" with v={spec.stages_per_rank} stages a rank"
         theory, work = "(K-1)/(v M+K-1)", spec.M * spec.stages_per_rank
     replicas = f", {spec.D} replicas" if spec.D > 1 else ""
-    rounds = len(Folder(path.parent.parent).records(path.parent.name))
+    rounds = len(Folder(path.parent.parent).rounds(path.parent.name))
     which = "its one round" if rounds == 1 else f"the newest of {rounds} rounds"
     kept = f", the step recorded in {which}" if rounds else ""
     return (

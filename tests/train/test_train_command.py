@@ -128,6 +128,8 @@ def test_the_evaluated_loss_is_not_smoothed(tmp_path):
             ["--model", "import:small_model:five_outputs"],
             r"have the shape \[32, 5\]; .* 10 or more",
         ),
+        (["--model", "import:no_such_module:layers"], "no module no_such_module in"),
+        (["--model", "import:small_model:layer"], "small_model has no layer; did you mean"),
     ],
 )
 def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
