@@ -57,27 +57,6 @@ class Branches(nn.Module):
         return self.second(x)
 
 
-class Tables(nn.Module):
-    """Embeddings with sparse gradients, of rows that differ between replicas.
-
-    `often` is used by all, row 0 with a gradient of zeros; `once` by the replica with positive
-    first inputs; `never` by none; of `both` the other replica's gradient is dense.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.often, self.once, self.never, self.both = (
-            nn.Embedding(ROWS, WIDTH, sparse=True) for _ in range(4)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = (x[:, 1].abs() * 7).long() % ROWS
-        found = x + self.often(rows) * (rows > 0)[:, None]
-        if x[0, 0] > 0:
-            return found + self.once(rows) + self.both(rows)
-        return found + self.both.weight.mean(0)
-
-
 def model(name: str) -> list[Layer]:
     """Three layers or four."""
     # in float64, since the norm of two examples magnifies what rounding does
@@ -92,7 +71,6 @@ def model(name: str) -> list[Layer]:
         "norm": exact,
         "noisy": [linear, lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(WIDTH), linear],
         "branches": [Branches, nn.Tanh, linear],
-        "tables": [Tables, nn.Tanh, linear],
     }[name]
 
 
@@ -102,7 +80,7 @@ def batch(name: str, replica: int) -> tuple[Tensor, Tensor]:
     n = 8 if name == "noisy" else EXAMPLES[replica]
     dtype = torch.float64 if name == "norm" else torch.float32
     x, y = (torch.randn(n, WIDTH, generator=generator, dtype=dtype) for _ in range(2))
-    if name in ("branches", "tables"):
+    if name == "branches":
         x[:, 0] = x[:, 0].abs() * (1 - 2 * replica)
     return x, y
 
@@ -113,14 +91,11 @@ CASES: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "norm": ("norm", PLAIN),
     "noisy": ("noisy", PLAIN),
     "branches": ("branches", PLAIN),
-    "tables": ("tables", PLAIN),
 }
 
 
-def optimizer_of(parameters: list[nn.Parameter], case: str = "plain") -> torch.optim.Optimizer:
-    """One that tells no gradient from a gradient of zeros, or that takes sparse gradients."""
-    if case == "tables":
-        return torch.optim.Adagrad(parameters, lr=0.2)
+def optimizer_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """One that tells no gradient from a gradient of zeros."""
     return torch.optim.SGD(parameters, lr=0.2, momentum=0.9, weight_decay=0.1)
 
 
@@ -137,7 +112,7 @@ def train(case: str, stages: int, checkpoint: str = "always") -> dict[str, Any]:
         device="cpu",
         seed=4,
     )
-    optimizer = optimizer_of(list(pipe.parameters()), case)
+    optimizer = optimizer_of(list(pipe.parameters()))
     own = batch(name, pipe.replica)
     losses = [pipe.train_step(*own, loss_fn, optimizer).loss for _ in range(STEPS)]
     evaluation = pipe.evaluate(*own, loss_fn)
@@ -237,6 +212,23 @@ def refused() -> None:
     loss = Weighted(PLAIN, lambda _targets: -1.0 if dist.get_rank() else 1.0)
     pipe = Pipeline([linear], 1, M, replicas=D, device="cpu")
     pipe.train_step(*batch("plain", pipe.replica), loss)
+
+
+class Rows(nn.Module):
+    """A learnt row of a table for each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, WIDTH, sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.table((x[:, 0] > 0).long())
+
+
+def sparse() -> None:
+    """The gradient of a table is sparse."""
+    pipe = Pipeline([Rows], 1, M, replicas=D, device="cpu")
+    pipe.train_step(*batch("plain", pipe.replica), PLAIN)
 
 
 def everything() -> dict[Any, Any]:

@@ -542,7 +542,7 @@ class Pipeline:
         The difference of two calls counts the messages between stages exactly. The first call also
         has what the Pipeline sent when it was built, to set up and, with balance="time", to time
         its links. An all-reduce of gradients over D replicas counts as a ring sends it, 2 (D-1)/D
-        times the gradients. Sparse gradients and announcements of a few bytes are left out.
+        times the gradients. Announcements of a few bytes are left out.
         """
         sent = self.engine.links.sent_bytes()
         if self.engine.replicas is not None:

@@ -70,8 +70,9 @@ class PipeStore(dist.HashStore):
             left = end - time.monotonic()
             if left < 0 or self._closed:
                 raise dist.DistStoreError(f"no {', '.join(keys)} within {timeout}")
+            # Not below a millisecond: 0 of them would be torch's sign for no end.
             with suppress(dist.DistStoreError):
-                super().wait(keys, timedelta(seconds=min(left, 1.0)))
+                super().wait(keys, timedelta(seconds=min(max(left, 0.01), 1.0)))
 
     def clone(self) -> "PipeStore":
         """The store itself: several threads may use it at once."""
