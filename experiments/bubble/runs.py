@@ -113,7 +113,6 @@ def _slow(scale: Scale, fidelity: Fidelity) -> list[RunSpec]:
 
 
 def _measured(scale: Scale) -> list[RunSpec]:
-    """Real compute."""
     N = MEASURED_N[scale]
     Ks = (2,) if scale in ("smoke", "laptop") else (2, 4, 8)
     return [

@@ -124,7 +124,6 @@ def _stages(scale: Scale, model: str, seed: int) -> list[RunSpec]:
 def _run(
     scale: Scale, model: str, seed: int, dropout: float | None = None, **changed: Any
 ) -> RunSpec:
-    """One training; without `dropout` the model has its own."""
     model_args, training = MODELS[model]
     if dropout is not None:
         model_args = {**model_args, "dropout": dropout}

@@ -129,7 +129,6 @@ def trained(results: Results) -> list[Trained]:
 
 
 def _pairs(run: Run) -> int:
-    """Training pairs of a run's languages."""
     return int(run.labels.get("pairs", 0))
 
 

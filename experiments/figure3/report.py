@@ -133,7 +133,6 @@ def claims_of(place: Trained) -> list[Claim]:
 
 
 def _verdict(claim: Claim) -> Cell:
-    """A verdict where a rule was fixed."""
     return plain(verdict_on(claim.id, claim.evidence)) if claim.id else Cell(text="no rule")
 
 

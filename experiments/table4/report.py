@@ -180,7 +180,6 @@ def lines_of(results: Results, runs: list[Run]) -> list[Line]:
 
 
 def _is_of(run: Run, task: Task) -> bool:
-    """Whether a run trains on a task."""
     training = run.spec.training
     assert training is not None
     return (training.data, training.data_args) == ((task.data,), task.data_args)

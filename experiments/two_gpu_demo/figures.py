@@ -141,7 +141,6 @@ def _ideal(axes: Axes, curve: Curve, bases: list[Run]) -> None:
 
 
 def _single(curves: list[Curve], model: str) -> list[Run]:
-    """The runs of a model on one device."""
     of_model = [
         curve.runs for curve in curves if (curve.model, curve.strategy) == (model, "single")
     ]
@@ -162,5 +161,4 @@ def one_clock(results: Results, by_point: Grid, drawn: list[Point]) -> Figure | 
 
 
 def _step(results: Results, run: Run | None) -> Timeline | None:
-    """The recorded step of a run."""
     return None if run is None else results.timeline(run)

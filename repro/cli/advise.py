@@ -231,7 +231,6 @@ def _save(path: Path, asked: Asked, plan: "Plan") -> None:
 
 
 def _plain(asked: Asked, advice: "Advice", bar: "ErrorBar | None") -> dict[str, Any]:
-    """The answer for programs."""
     question, best = asked.question, advice.plans[0]
 
     def plain(plan: "Plan", why: str) -> dict[str, Any]:
@@ -276,7 +275,6 @@ def _plain(asked: Asked, advice: "Advice", bar: "ErrorBar | None") -> dict[str, 
 def _answer(
     asked: Asked, advice: "Advice", bar: "ErrorBar | None", saved: Path | None
 ) -> list["RenderableType"]:
-    """The answer for the terminal."""
     from repro.costs.units import readable
 
     question = asked.question
@@ -382,7 +380,6 @@ def _method(plan: "Plan") -> str:
 
 
 def _legend(bar: "ErrorBar | None") -> str:
-    """What the columns mean."""
     lines = [
         "bubble: share of the step that equal stages with free messages would wait as well. "
         "fullest: tensors of the fullest device, counted; allocators take more"
@@ -399,7 +396,6 @@ def _legend(bar: "ErrorBar | None") -> str:
 
 
 def _command(plan: "Plan") -> str:
-    """The command that measures a plan."""
     spec = plan.spec
     values = {
         "model": spec.model,

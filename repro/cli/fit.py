@@ -252,7 +252,6 @@ def _table(cut: "Cut", unit: str) -> list[str]:
 
 
 def _plain(options: FitOptions, step: "Step", memory: int, found: "Fit") -> dict[str, Any]:
-    """The answer as JSON."""
     return {
         "model": options.model,
         "memory": memory,

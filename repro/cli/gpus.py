@@ -63,7 +63,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_arguments(options: GpusOptions) -> list[str]:
-    """The arguments of `repro run`."""
     rounds = [] if options.rounds is None else ["--rounds", str(options.rounds)]
     places = ["--results", str(options.results), "--wandb", "disabled"]
     return [*EXPERIMENTS, "--scale", "node", "--only", ONLY, *rounds, *places]

@@ -165,6 +165,5 @@ def mistake(error: ValueError | OSError) -> str:
 
 
 def _fields(kind: type) -> list[str]:
-    """Names of a dataclass's fields."""
     assert dataclasses.is_dataclass(kind)
     return [field.name for field in dataclasses.fields(kind)]

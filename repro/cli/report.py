@@ -92,7 +92,6 @@ def _with_bundles(options: ReportOptions) -> int:
 
 
 def _files(path: Path) -> list[Path]:
-    """A bundle, or all of a folder."""
     if not path.is_dir():
         return [path]
     files = sorted(path.glob("*.zip"))

@@ -353,7 +353,6 @@ def _point(
 
 
 def _plain(options: SimulateOptions, source: Source, points: list[Point]) -> dict[str, Any]:
-    """The answer for programs."""
     return {
         "fidelity": "simulated",
         "model": source.model,

@@ -236,7 +236,6 @@ def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
 def _answer(
     path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]
 ) -> list["RenderableType"]:
-    """The answer for people."""
     from rich.text import Text
 
     from repro.gpipe.schedule.breakdown import breakdown
@@ -310,7 +309,6 @@ def _ms(seconds: float) -> str:
 
 
 def _plain(path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]) -> dict[str, Any]:
-    """The answer for programs."""
     from repro.gpipe.schedule.breakdown import breakdown
     from repro.gpipe.schedule.critical import by_stage
     from repro.harness.neighbours import verdict

@@ -140,7 +140,6 @@ class Counter:
         return self._passes[key]
 
     def _has_statistics(self, kind: int) -> bool:
-        """Whether a kind of layer has running statistics."""
         modules = self._fakes.modules[kind].modules()
         return any(isinstance(module, BATCH_NORMS + INSTANCE_NORMS) for module in modules)
 

@@ -218,7 +218,6 @@ class _Encoder:
 
 
 def _collate(rows: list[np.ndarray], S: int, T: int) -> tuple[Inputs, Tensor]:
-    """Inputs and targets of a batch."""
     source, target_in, target = torch.from_numpy(np.stack(rows)).split([S, T, T], dim=1)
     return (source.contiguous(), target_in.contiguous()), target.contiguous()
 

@@ -183,7 +183,6 @@ class Files:
 
     @cached_property
     def _packed_spans(self) -> dict[str, list[dict[str, Any]]]:
-        """The spans of the packed runs."""
         table = self.folder / TIMELINES
         spans: dict[str, list[dict[str, Any]]] = {run: [] for run in self._measured}
         try:

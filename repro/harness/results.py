@@ -507,7 +507,6 @@ def _is_place(path: Path, results: Path) -> bool:
 
 
 def _runs(folder: Folder) -> Iterator[Run]:
-    """The runs of one experiment's folder."""
     about, markers = folder.about(), folder.markers()
     if about is None:
         return

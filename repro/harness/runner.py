@@ -130,7 +130,6 @@ class Session:
         self._reported = time.monotonic()
 
     def _close(self, plans: Sequence[Plan]) -> None:
-        """Report the results of all plans."""
         for plan in plans:
             self.reporter.closing(closing(plan))
 

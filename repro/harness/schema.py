@@ -393,7 +393,6 @@ RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRoun
 
 @cache
 def _round_adapter() -> TypeAdapter[RoundRecord]:
-    """Validates a record by its task."""
     return TypeAdapter(
         Annotated[
             Annotated[TrainRound, Tag("train")]

@@ -94,7 +94,6 @@ _NAMED = (
     "zero",
     "figures",
 )
-_MOST_ARGUMENTS = 2**14  # values in model_args
 _MOST_TEXT = 2**16  # characters of model_args as JSON
 _NOT_COMPARED = {"balance", "partitioner", "stretch"}  # a run and its baseline may differ in these
 
@@ -247,7 +246,7 @@ class RunSpec(Frozen):
     @classmethod
     def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            check_plain(arguments, _MOST_ARGUMENTS)
+            check_plain(arguments)
         except ValueError as error:
             raise ValueError(f"model_args {error}") from None
         if (size := len(canonical(arguments))) > _MOST_TEXT:

@@ -163,7 +163,6 @@ def _trainings(results: Results) -> Iterator[Panel]:
 
 
 def _panel_of(panel: Panel) -> "PanelTypes":
-    """W&B's object for a panel."""
     import wandb_workspaces.reports.v2 as wr
 
     metrics: list[Any] = list(panel.metrics)

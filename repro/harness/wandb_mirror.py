@@ -245,7 +245,6 @@ def _timed(spec: Mapping[str, Any], record: "RoundRecord") -> dict[str, float]:
 
 
 def _peaks(record: "RoundRecord") -> dict[str, float]:
-    """Peak memory of a round in GiB."""
     if not record.peak_bytes:
         return {}
     gib = [peak / GIB for peak in record.peak_bytes]

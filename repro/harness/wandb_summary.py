@@ -192,7 +192,6 @@ def _same_type(cells: list[Any]) -> list[Any]:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a csv file as texts."""
     return list(csv.DictReader(io.StringIO(read_text(path, LARGE, within=path.parent), newline="")))
 
 

@@ -1,7 +1,7 @@
 """Reading of files from outside as plain data: any bytes give a value or a one-line ValueError.
 
 Only dicts, lists, texts, numbers, true, false and null are constructed, so no file can run code. A
-file that is larger or deeper than one of ours can be is refused before it costs memory or time.
+file that is larger than one of ours can be is refused before it costs memory or time.
 """
 
 import json
@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from typing import Any
 # with every round, with K x M or with the layers.
 SMALL = 2**20
 LARGE = 2**26
-DEPTH = 32  # greatest depth of nested lists and objects
-VALUES = 2**20  # greatest number of values in a value
+_TOO_DEEP = "holds too many lists and objects in each other; make it flatter"
 
 
 def inside(path: Path, folder: Path) -> Path:
@@ -117,35 +115,26 @@ def from_json(text: str, *, any_number: bool = False) -> Any:
     try:
         integer = int if any_number else _integer
         value = json.loads(text, object_pairs_hook=unique, parse_int=integer)
+        check_plain(value, any_number=any_number)
     except json.JSONDecodeError as error:
         raise ValueError(f"not readable as JSON ({error}); correct it") from None
     except RecursionError:
-        raise ValueError(
-            f"not readable as JSON (more than {DEPTH} lists and objects in each other)"
-        ) from None
-    check_plain(value, any_number=any_number)
+        raise ValueError(_TOO_DEEP) from None
     return value
 
 
-def check_plain(value: Any, most: int = VALUES, *, any_number: bool = False) -> None:
+def check_plain(value: Any, *, any_number: bool = False) -> None:
     """Raise a ValueError unless the value is one that JSON can hold.
 
     Args:
         value: anything.
-        most: greatest number of values in it.
         any_number: also accept NaN, infinities and integers of more than 64 bits.
     """
-    # Level by level, so that neither depth nor size costs more than allowed.
-    level, count = [value], 0
-    for _ in range(DEPTH + 1):
-        count += len(level)
-        if count > most:
-            raise ValueError(f"holds more than {most} values; give less")
-        parts = (part for parent in level for part in _parts(parent, any_number))
-        level = list(islice(parts, most + 1))
-        if not level:
-            return
-    raise ValueError(f"holds more than {DEPTH} lists and objects in each other; make it flatter")
+    try:
+        for part in _parts(value, any_number):
+            check_plain(part, any_number=any_number)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[str, Any]:

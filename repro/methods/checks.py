@@ -218,7 +218,6 @@ def _without_dropout(layer: Layer) -> Layer:
 
 
 def _gradients_of(module: nn.Module) -> State:
-    """Gradients of a module on the CPU."""
     return {n: p.grad.cpu() for n, p in module.named_parameters() if p.grad is not None}
 
 

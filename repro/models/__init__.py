@@ -66,7 +66,6 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _builder(name: str) -> Callable[..., Model]:
-    """The builder of a model."""
     prefix, colon, rest = name.partition(":")
     if colon and prefix in PREFIXES:
         return partial(PREFIXES[prefix], rest)

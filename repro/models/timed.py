@@ -133,7 +133,6 @@ def _loss(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _per_layer(name: str, given: Any, L: int) -> Sequence[Any]:
-    """One number for each layer."""
     numbers = [given] * L if isinstance(given, int | float) else given
     require(
         len(numbers) == L,
@@ -146,7 +145,6 @@ def _per_layer(name: str, given: Any, L: int) -> Sequence[Any]:
 
 
 def _seconds(name: str, given: float | Sequence[float], L: int) -> Sequence[float]:
-    """One duration for each layer."""
     durations: Sequence[float] = _per_layer(name, given, L)
     require(all(s >= 0 for s in durations), name, given, "seconds, 0 or more", f"{name}=0.002")
     return durations

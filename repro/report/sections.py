@@ -265,7 +265,6 @@ def _image(drawn: Drawn) -> Markup:
 
 
 def _metrics(tables: Sequence[Table]) -> dict[str, str]:
-    """What the metrics in these tables mean."""
     heads = " ".join(str(heading.shown) for table in tables for heading in table.headings)
     return {
         name: text

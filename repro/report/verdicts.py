@@ -353,7 +353,6 @@ def _runs(line: Judged) -> Cell:
 
 
 def _joined(texts: list[str]) -> str:
-    """The texts, or one of them if all are equal."""
     return ", ".join(texts if len(set(texts)) > 1 else texts[:1])
 
 
@@ -367,12 +366,10 @@ def _printed(claim: Claim) -> str:
 
 
 def _our_amount(judged: Judged) -> str:
-    """Our number without its interval."""
     return _amount(judged.claim, judged.evidence.value) if judged.evidence else EMPTY
 
 
 def _ours(judged: Judged) -> str:
-    """Our number, with its interval if it has one."""
     ours = judged.evidence
     if ours is None:
         return EMPTY

@@ -183,7 +183,6 @@ class Trainer:
         self.history.steps.append(Step(self.step, loss, lr, seconds, count * self.pipe.replicas))
 
     def _update(self, inputs: Any, targets: Any) -> float:
-        """One synchronous update; returns the loss."""
         pipe, optimizer, scaler = self.pipe, self.optimizer, self.scaler
         if self.recipe.clip is None:
             with self._precision():

@@ -220,7 +220,6 @@ def _blank(tensor: Tensor) -> Tensor:
 
 
 def _submodules_first(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """A module's submodules, and theirs, before itself."""
     for name, child in module.named_children():
         yield from _submodules_first(child, f"{prefix}{name}.")
     yield prefix.removesuffix("."), module

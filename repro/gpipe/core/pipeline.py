@@ -440,7 +440,6 @@ class Pipeline:
 
     @report_errors_to_all()
     def _result(self, *, trace: bool) -> StepResult:
-        """The result of the last step, on every rank."""
         recorder = self.engine.recorder
         spans = recorder.finish()
         loss = self.engine.loss()

@@ -83,11 +83,6 @@ class Processes:
     ) -> None:
         self.kill()
 
-    @property
-    def pids(self) -> list[int]:
-        """Their process ids, in order."""
-        return [process.pid for process in self._all if process.pid is not None]
-
     def wait(self, seconds: float) -> dict[int, int]:
         """Wait until another process ends, for `seconds` at most.
 

@@ -199,10 +199,8 @@ def _bytes(value: Tree) -> tuple[int, int]:
 
 
 def _medians(passes: Iterable[list[float]]) -> list[float]:
-    """The median of each layer over the passes."""
     return [statistics.median(seconds) for seconds in zip(*passes, strict=True)]
 
 
 def _mean(wire: Wire, seconds: list[float]) -> list[float]:
-    """The mean of each layer over all processes."""
     return [statistics.fmean(layer) for layer in zip(*wire.all_gather(seconds), strict=True)]

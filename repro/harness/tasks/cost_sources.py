@@ -272,7 +272,6 @@ class Roofline(_Counted):
         return self._profile(self._times(n, self._device))
 
     def _times(self, n: int, device: Device, *, folded: bool = False) -> Times:
-        """Times of the layers and of the loss."""
         inputs, targets = (micro_batch(few, n) for few in self._few)
         layers = roofline.layers(self._counter, inputs, device, folded=folded)
         return layers, roofline.head(self._counter, inputs, targets, device)

@@ -142,7 +142,6 @@ def _trainer(job: Job, model: Model, training: Training, rank: int) -> Trainer:
 
 
 def _open(spec: RunSpec, model: Model, training: Training, recipe: Recipe, rank: int) -> Data:
-    """The data of a training, of images or of languages."""
     shard: dict[str, Any] = {"replica": rank // spec.K, "replicas": spec.D}
     arguments = dict(training.data_args)
     if model.unit == "images/s":
@@ -202,7 +201,6 @@ _ONLY_TRAINING = ("per_class", "augment", "stream")
 
 
 def _vocabulary(training: Training) -> Subwords:
-    """Sub-words of all the training text."""
     arguments = training.data_args
     names = arguments.get("vocabulary_of", training.data)
     return learn_vocabulary(tuple(names), arguments["vocabulary"])
