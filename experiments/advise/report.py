@@ -254,6 +254,5 @@ def _method(run: Run) -> str:
 
 
 def _name(run: Run) -> str:
-    """The method, and what it is set to."""
     spec = run.spec
     return f"{_method(run)}, K={spec.K}, D={spec.D}, M={spec.M}, recomputed {spec.checkpoint}"

@@ -127,7 +127,6 @@ def by_part(results: Results) -> Table:
 
 
 def _verdict_column(results: Results) -> Callable[[str], Cell]:
-    """The verdict on each slice of the pie."""
     ours = evidence(results)
 
     def verdict(part: str) -> Cell:

@@ -253,7 +253,6 @@ def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | N
 
 
 def _distances(axes: Axes, lines: list[Comparison]) -> None:
-    """One line for each change that is not identical."""
     for line in lines:
         distances = np.median([pair.loss_distances for pair in line.pairs], axis=0)
         style = "--" if line.pairs[0].other.D > 1 else "-"

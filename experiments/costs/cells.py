@@ -164,7 +164,6 @@ def _published(runs: list[Run], rows: list[tuple[RunSpec, float]], source: Sourc
 
 
 def _measured(group: list[Run]) -> list[Cell]:
-    """The measured runs of a group; K=1, M=1 is the base."""
     rates = {
         (run.K, round_.name): round_.record
         for run in group

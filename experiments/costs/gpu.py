@@ -69,7 +69,6 @@ def _columns_of(kind: str, letter: str) -> list[Column[StageTime]]:
 
 
 def _measured_stages(timed: Run, run: Run) -> StageCosts:
-    """Costs of a simulated run's stages by the layers that were timed."""
     record = timed.rounds[-1].record
     assert isinstance(record, CalibrateRound)
     calibration = Calibration.from_plain(record.calibration.model_dump())

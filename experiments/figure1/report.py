@@ -306,7 +306,6 @@ def quality(results: Results) -> Figure | None:
 def _points(
     axes: Axes, fidelity: str, points: list[tuple[float, float]], law: PowerLaw, grows: int
 ) -> None:
-    """Points and, if there is one, the law through them."""
     colour = FIDELITIES[fidelity]
     Ps = sorted(P for P, _ in points)
     axes.plot(

@@ -128,7 +128,6 @@ def _measured(model: str, args: dict[str, Any], N: int, steps: int) -> Group:
 
 
 def _spec(model: str, args: dict[str, Any], K: int, M: int, **changed: Any) -> RunSpec:
-    """One modelled run of the controlled protocol."""
     profile, _, N, _ = TPUS[model]
     given = {"N": N, "profile": profile, "fidelity": "simulated"} | changed
     return RunSpec(model=model, model_args=args, K=K, M=M, optimizer="rmsprop", **given)

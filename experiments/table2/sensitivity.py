@@ -138,7 +138,6 @@ def _recorded(runs: Protocol, place: Place) -> dict[str, Dependence]:
 
 
 def _lines(runs: Protocol, by_figure: dict[str, dict[Place, Pair]]) -> list[Line]:
-    """The prediction as it is, a line for each figure, and the widest range."""
     model, base = runs.model, _recorded(runs, BASE)
     single = {place: (runs.ratio(*place), nan) for place in CELLS}
     lines = [Line(model, "as it is", EMPTY, "as it is", single, {})]

@@ -69,7 +69,6 @@ def _sizes() -> Iterator[Claim]:
 
 
 def _throughput() -> Iterator[Claim]:
-    """What section 3 says of Table 2."""
     printed = {(cell.model, cell.K, cell.M): cell.value for cell in table2()}
     for model, name in NAMES.items():
         value = printed[model, 8, 32] / printed[model, 2, 32]

@@ -349,7 +349,6 @@ def _row(
 
 
 def _why(plan: "Plan", best: "Plan", asked: Asked) -> str:
-    """Why a plan is not the best; empty for the best one."""
     from repro.costs.units import in_unit
     from repro.harness.advise import why_slower
 

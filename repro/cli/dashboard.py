@@ -98,7 +98,6 @@ def _workspace(shown: list[Section], options: DashboardOptions) -> "ws.Workspace
 
 
 def _spec(made: "ws.Workspace") -> dict[str, Any]:
-    """What `save` sends to W&B."""
     return json.loads(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
 
 

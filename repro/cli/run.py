@@ -157,7 +157,6 @@ def _where_wandb(options: RunOptions, address: str | None) -> str:
 
 
 def _picture(timeline: Timeline, title: str, fidelity: str) -> "Image":
-    """A timeline drawn for W&B."""
     from repro.report.gantt import picture
 
     return picture(timeline, title, fidelity)

@@ -508,7 +508,6 @@ def _exceeds(peaks: Sequence[float] | None, limit: int | None) -> bool:
 
 
 def _peak(peaks: Sequence[float] | None, limit: int | None) -> str:
-    """The peak of the fullest stage, with ! if it exceeds the limit."""
     if not peaks:
         return "-"
     mark = "!" if _exceeds(peaks, limit) else ""

@@ -214,7 +214,6 @@ def _holds_spans(folder: Folder, run: str) -> bool:
 
 
 def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
-    """Which run it is, and the time of its step."""
     held, theory, work = "", "(K-1)/(M+K-1)", spec.M
     if spec.stages_per_rank is not None:
         # v stages a rank divide the bubble by v (arXiv:2104.04473, section 2.2).

@@ -268,7 +268,6 @@ class Stream:
         self._used = 0
 
     def _iterate(self) -> Iterator[Any]:
-        """An iterator over the source from `_begin` on."""
         self._source.load_state_dict(deepcopy(self._begin))
         return iter(self._source)
 

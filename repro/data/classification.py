@@ -244,7 +244,6 @@ class _Decoded:
 
 
 def _wanted(name: str, classes: int, chosen: range | None) -> range:
-    """The chosen classes, or all of them."""
     if chosen is None:
         return range(classes)
     if not chosen or min(chosen) < 0 or max(chosen) >= classes:
@@ -287,7 +286,6 @@ def _targets(labels: np.ndarray, wanted: range, kind: Labels) -> Tensor:
 
 
 def _chosen_rows(images: Images, wanted: range, per_class: int | None) -> Any:
-    """The rows of a stream whose classes are wanted."""
     if per_class is not None:
         raise ValueError(
             f"per_class={per_class}: {images.entry.name} is read as a stream, which cannot be "

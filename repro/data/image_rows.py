@@ -110,7 +110,6 @@ def decode(value: Any, size: int, name: str) -> Tensor:
 
 
 def _columns(entry: DataSet, rows: Any) -> tuple[str, str]:
-    """The names of the columns of images and labels."""
     from datasets import ClassLabel, Image
 
     if rows.features is None:

@@ -441,7 +441,6 @@ class _Search:
         )
 
     def _measured(self, spec: RunSpec, D: int, counts: tuple[int, ...]) -> RunSpec:
-        """The run that measures a simulated plan."""
         changes = {
             "D": D,
             "N": self._question.batch,

@@ -212,7 +212,6 @@ def _varied(specs: Sequence[RunSpec]) -> tuple[str, ...]:
 
 
 def _field(spec: RunSpec, name: str) -> str:
-    """A field of a spec, or an argument of its model, as a cell."""
     value = getattr(spec, name) if name in RunSpec.model_fields else spec.model_args.get(name)
     if value is None:
         return "-"

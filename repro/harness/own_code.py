@@ -44,7 +44,6 @@ def _source(folder: Path, module: str) -> Path | None:
 
 
 def _imported(source: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    """Every module that a source may import, and the packages that these and it are in."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     names = [module]
     try:

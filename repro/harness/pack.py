@@ -262,7 +262,6 @@ def _hash(raw: bytes) -> str:
 
 
 def _unpacked(line: str) -> tuple[str, str]:
-    """The name and the text of a packed file."""
     record = from_json(line)
     if not isinstance(record, dict) or not {"file", "lines"} <= record.keys():
         raise ValueError("a field is missing")

@@ -239,7 +239,6 @@ def _with_rounds(
     *,
     force: bool,
 ) -> PlannedRun:
-    """The run with its bases, its status, and the rounds that it has and misses."""
     # Only rounds count in which the run and its bases were measured together.
     have = len(set.intersection(*map(set, recorded)))
     wanted = _wanted(run.spec, rounds)

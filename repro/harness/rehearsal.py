@@ -176,7 +176,6 @@ def _pass_real_tensors(spec: RunSpec, model: Model, device: str) -> None:
 
 
 def _moved(tree: Any, device: str) -> Any:
-    """The same tree with its tensors on the device."""
     return map_leaves(torch.Tensor, lambda tensor: tensor.to(device), tree)
 
 

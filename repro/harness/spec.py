@@ -615,7 +615,6 @@ def _check_pipelining(spec: RunSpec) -> None:
 
 
 def _check_schedule(spec: RunSpec) -> None:
-    """Raise a ValueError for a schedule that the run cannot have."""
     kind = SCHEDULES[spec.schedule]
     if kind.split and spec.checkpoint != "never":
         raise ValueError(

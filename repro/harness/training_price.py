@@ -163,7 +163,6 @@ class _StepPrices:
 
 
 def _simulated(training: RunSpec, recipe: Recipe, profile: str) -> RunSpec:
-    """The same step as a simulated run, of one replica."""
     examples = max(1, training.N // training.D // training.M)
     return RunSpec(
         model=training.model,
@@ -193,7 +192,6 @@ def _optimizer(recipe: Recipe) -> Optimizer:
 
 
 def _step_price(spec: RunSpec, device: str, *, averages: bool) -> StepPrice:
-    """Simulate a step, and count its memory."""
     assert spec.profile is not None
     source = Roofline(spec, build(spec.model, **spec.arguments), device)
     examples = source.examples()

@@ -113,7 +113,6 @@ def _ordered(results: Results) -> list[str]:
 
 
 def _title(results: Results, experiment: str) -> str:
-    """`Table 2: Throughput of a pipeline`."""
     about = results.listings[experiment]
     return f"{about.paper or experiment}: {about.title or experiment}"
 

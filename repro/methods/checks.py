@@ -106,7 +106,6 @@ def examine(
 
 
 def _gradients(method: Method, setup: Setup, inputs: Tree, targets: Tree) -> Check:
-    """Compare loss and gradients of one step."""
     step, refusal = _try(method, lambda: method.train_step(inputs, targets))
     if refusal:
         return Check("refused", None, refusal)
@@ -205,8 +204,6 @@ def _unsplit(setup: Setup) -> nn.Sequential:
 
 
 def _without_dropout(layer: Layer) -> Layer:
-    """The same layer with dropout probabilities of 0."""
-
     def factory() -> nn.Module:
         module = deepcopy(layer) if isinstance(layer, nn.Module) else layer()
         for part in module.modules():

@@ -302,7 +302,6 @@ class PipeDream:
             micro_batch.outputs, _ = self._run(micro_batch)
 
     def _update(self, micro_batch: _InFlight) -> None:
-        """Update this stage with the gradients of one micro-batch."""
         used = micro_batch.version
         gradients = [weight.grad for weight in used.weights]
         for weight in used.weights:

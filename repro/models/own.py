@@ -69,7 +69,6 @@ def parameters(path: str) -> dict[str, inspect.Parameter]:
 
 
 def _function(path: str) -> Callable[..., Any]:
-    """The function at `package.module:function`."""
     wrong = f"model='import:{path}'"
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name) or module_name.startswith("."):

@@ -198,7 +198,6 @@ def _short(title: str, rows: Sequence[FrontRow]) -> str:
 
 
 def _main_table(shown: Shown, others: Sequence[Table], of_points: Sequence[Table]) -> Table | None:
-    """The table that the section shows, with the columns that are shown."""
     by_name = {table.name: table for table in (*others, *of_points)}
     table = by_name.get(shown.table) or next(iter(by_name.values()), None)
     if table is None:
@@ -286,7 +285,6 @@ def _commands(results: Results, name: str) -> list[str]:
 
 
 def _sizes(runs: list[Run]) -> list[str]:
-    """The sizes of the models that were run, and the devices."""
     sentences = []
     for model in dict.fromkeys(run.model for run in runs):
         specs = [run.spec for run in runs if run.model == model]

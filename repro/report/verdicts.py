@@ -390,7 +390,6 @@ def _amount(claim: Claim, value: float, digits: int = 3) -> str:
 
 
 def _number(value: float, digits: int = 3) -> str:
-    """Three or four digits: `83.9B`, `318M`, `6.3`, `1663`."""
     for size, letter in ((1e9, "B"), (1e6, "M")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
@@ -398,7 +397,6 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _matching(claims: Sequence[Judged], patterns: tuple[str, ...]) -> list[Judged]:
-    """The claims whose id has one of these patterns."""
     return [
         judged
         for judged in claims

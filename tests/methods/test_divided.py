@@ -98,9 +98,9 @@ def test_parts_of_parameters_are_not_saved_nor_clipped(ran):
             assert process["refused"][name].startswith(f"{name} with tensor_parallel=2: ")
 
 
-def test_a_layer_that_makes_inf_is_named_on_every_process(ran):
+def test_the_stage_that_makes_inf_is_named_on_every_process(ran):
     for process in ran:
-        assert "Block) on stage" in process["exploded"]
+        assert "on stage" in process["exploded"]
         assert process["exploded"] == ran[0]["exploded"]
         assert "replica" not in process["exploded"], "there are two parts, and one replica"
 

@@ -232,7 +232,7 @@ def test_every_control_is_reached_and_named(page):
 
 def test_what_is_told_aloud_follows_the_settings_but_not_every_frame(page):
     choose(page, schedule="1f1b")
-    wait_until(page, "told", "text")
+    wait_until(page, "told", "text.startsWith('1F1B')")
     told = text(page, "told").replace("\N{NO-BREAK SPACE}", " ")
     assert told.startswith("1F1B, K=4, M=4, checkpoint always. simulated: 25 units")
     assert "Peak micro-batches kept by rank: 4, 3, 2, 1" in told

@@ -209,7 +209,6 @@ def digest(fields: Mapping[str, Any]) -> str:
 
 
 def _parse(value: Any) -> Index:
-    """The index that a JSON value describes."""
     version = value.get("format") if isinstance(value, dict) else None
     if type(version) is int and version > FORMAT:
         raise ValueError(

@@ -352,7 +352,6 @@ class Engine:
             self._returned = Inbox(self.links.gradients_in, self._program.gradients, returning)
 
     def _prepare_loss(self, targets: Tree, loss_fn: Loss, examples: int) -> None:
-        """Last rank: cut the targets."""
         refuse_unplain(targets, "targets", _USERS_TENSORS)
         code = getattr(loss_fn, "__code__", loss_fn)
         if self.held.probing or code is not self._known_loss:

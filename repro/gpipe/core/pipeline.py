@@ -252,7 +252,6 @@ class Pipeline:
         seed: int,
         divide: Callable[[nn.Module], nn.Module] | None,
     ) -> HeldStages:
-        """Build the layers of this rank's stages, and no others."""
         bounds = [0, *accumulate(self.balance)]
         of_stages: dict[int, dict[int, nn.Module]] = {}
         for stage in range(self.rank, self.config.total_stages, self.stages):

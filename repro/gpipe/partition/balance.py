@@ -85,7 +85,6 @@ def choose(
 def _named_cost(
     layers: Sequence[Layer], balance: str, profile: Callable[[], tuple[Profile, LinkSpeed]]
 ) -> tuple[Cost, str, str]:
-    """The cost, what it counts, and its unit."""
     one_of("balance", balance, BALANCES)
     if balance == "uniform":
         return additive([1] * len(layers)), "count", "layers"

@@ -117,6 +117,7 @@ def post_heartbeat(board: dist.Store, rank: int, number: int, status: Status) ->
         "place": f" in {place}" if place and (status.calls or group) else "",
         "waiting": [waiting.rank, waiting.number] if waiting is not None else None,
         "collective": group,
+        "cpu": time.process_time(),
         "control": waiting.control if waiting is not None else "",
         "in_transit": max(sizes, default=0),
     }
@@ -313,8 +314,10 @@ class Watch:
 
     def _warn(self, last: int, texts: list[str], beats: list[dict[str, Any]]) -> None:
         """Warn once, where a wait is long for a process that is in no call, or in user's code."""
-        unchanged_for = self._unchanged_for(texts)
         *waits, end = beats
+        # User's code that computes is not waited for in vain.
+        computed = int(10 * end["cpu"]) if end.get("place") else 0
+        unchanged_for = self._unchanged_for((texts, computed))
         # Of a longer chain, the process next to the last one warns.
         is_told = len(waits) == 1 and (end.get("place") or not end.get("in_call"))
         is_told = is_told or (bool(waits) and bool(waits[0]["collective"]))

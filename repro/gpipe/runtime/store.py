@@ -6,7 +6,6 @@ heartbeats, failures and jobs, but no data.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -19,7 +18,7 @@ import torch.distributed as dist
 _LONG = timedelta(days=30)
 
 
-class PipeStore(dist.HashStore):
+class PipeStore(dist.Store):
     """The store itself, in the launcher; leaving the context closes it.
 
     Args:
@@ -31,7 +30,8 @@ class PipeStore(dist.HashStore):
 
     def __init__(self, clients: int) -> None:
         super().__init__()
-        self.set_timeout(_LONG)
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
         self._closed = False
         pairs = [(Pipe(), Pipe()) for _ in range(clients)]
         self.clients = [PipeClient(quick[1], patient[1]) for quick, patient in pairs]
@@ -57,29 +57,63 @@ class PipeStore(dist.HashStore):
     def close(self) -> None:
         """Close the store, once its clients have ended."""
         self.started()
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
-    def wait(self, keys: list[str], timeout: timedelta = _LONG) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        with self._changed:
+            self._values[key] = _raw(value)
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        """The value of a key, as soon as it has one."""
+        self.wait([key])
+        return self._values[key]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values of several keys, as soon as all have one."""
+        self.wait(keys)
+        return [self._values[key] for key in keys]
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys have a value."""
+        return all(key in self._values for key in keys)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Set a value if the present one ("" if none) is as expected; returns the new value."""
+        with self._changed:
+            if self._values.get(key, b"") == _raw(expected):
+                self.set(key, desired)
+            return self._values.get(key, _raw(expected))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that begins at 0; returns the sum."""
+        with self._changed:
+            total = int(self._values.get(key, b"0")) + amount
+            self.set(key, str(total))
+        return total
+
+    def wait(self, keys: Sequence[str], timeout: timedelta = _LONG) -> None:
         """Wait until all keys have values.
 
         Raises:
-            dist.DistStoreError: if a key has no value after `timeout`, or the store is closed.
+            dist.DistStoreError: if a key has no value after `timeout`.
         """
-        end = time.monotonic() + timeout.total_seconds()
-        while not self.check(keys):
-            left = end - time.monotonic()
-            if left < 0 or self._closed:
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._closed or self.check(keys), timeout.total_seconds()
+            ):
                 raise dist.DistStoreError(f"no {', '.join(keys)} within {timeout}")
-            # Not below a millisecond: 0 of them would be torch's sign for no end.
-            with suppress(dist.DistStoreError):
-                super().wait(keys, timedelta(seconds=min(max(left, 0.01), 1.0)))
+            if not self.check(keys):
+                raise dist.DistStoreError("the store is closed")
 
     def clone(self) -> "PipeStore":
         """The store itself: several threads may use it at once."""
         return self
 
     def _serve(self, end: Connection) -> None:
-        """Answer one end until it is closed."""
         with end, suppress(EOFError, OSError):
             while True:
                 name, arguments = end.recv()
@@ -117,13 +151,11 @@ class PipeClient(dist.Store):
 
     def get(self, key: str) -> bytes:
         """The value of a key, as soon as it has one."""
-        return self.multi_get([key])[0]
+        return self._ask("get", key, patient=not self.check([key]))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of several keys, as soon as all have one."""
-        if not self.check(keys):
-            self.wait(keys)
-        return self._ask("multi_get", keys)
+        return self._ask("multi_get", keys, patient=not self.check(keys))
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys have a value."""
@@ -159,3 +191,7 @@ class PipeClient(dist.Store):
         if not succeeded:
             raise dist.DistStoreError(answer)
         return answer
+
+
+def _raw(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -324,7 +324,6 @@ class Roofline(_Counted):
         return dependence
 
     def _step(self, times: Times, device: Device, counted: Counted) -> float:
-        """Seconds of the step with what counts, cut anew for it."""
         layers = self._profile(times, counted)
         link = link_speed(self._spec.link) or device.link
         if not counted.link:

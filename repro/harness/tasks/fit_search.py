@@ -122,7 +122,6 @@ class _Climb:
         return any(tried.args == size.args for tried in self.tried)
 
     def _trains(self, size: CutModel) -> bool:
-        """Whether this size trains within the memory."""
         spec = self.job.spec.model_copy(update={"model_args": size.args})
         job = replace(self.job, spec=spec, balance=tuple(size.balance))
         outcome = self.crew.measure(job, self.deadline)
