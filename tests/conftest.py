@@ -23,7 +23,9 @@ def own_temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
         with own_folder():
             pass
-    assert list(folder.glob("gpipe-*")) == []
+    # The server that processes are forked from keeps one until this program ends.
+    left = [path.name.split("-")[2] for path in folder.glob("gpipe-*")]
+    assert left in ([], [str(os.getpid())])
 
 
 @pytest.fixture

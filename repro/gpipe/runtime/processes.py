@@ -5,20 +5,30 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from multiprocessing import current_process, parent_process, resource_tracker
 from multiprocessing.connection import wait
+from multiprocessing.forkserver import ensure_running, set_forkserver_preload
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch.multiprocessing as mp
 
 from repro.gpipe.runtime.spawnable import unpicklable
+from repro.io.temporary import own_folder
 
 NAME = "stage-"  # begins the names of our processes; their number follows
 _PR_SET_PDEATHSIG = 1
+_SERVER = "repro.gpipe.runtime.server"
+# Variables that libraries read when they are imported begin so.
+_AT_IMPORT = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "TORCH_", "PYTORCH_", "PYTHON", "LD_")
+_FILES = 10  # more than are opened to start a process
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -46,21 +56,22 @@ class Processes:
         logs: Path | None = None,
         local: bool = True,
     ) -> None:
-        context = mp.get_context("spawn")
         self._all = []
-        for number, args in enumerate(calls):
-            output = str(logs / f"{number}.log") if logs is not None else None
-            self._all.append(
-                context.Process(
-                    target=_run,
-                    args=(fn, args, os.getpid(), output),
-                    name=f"{NAME}{number}",
-                    daemon=False,
-                )
-            )
         try:
             with _environment(threads, local=local), _no_interrupt():
+                context: Any = mp.get_context(_start_method())
+                for number, args in enumerate(calls):
+                    log = logs / f"{number}.log" if logs is not None else None
+                    self._all.append(
+                        context.Process(
+                            target=_run,
+                            args=(fn, args, dict(os.environ), log or _Output()),
+                            name=f"{NAME}{number}",
+                            daemon=False,
+                        )
+                    )
                 for process in self._all:
+                    _find_files()
                     process.start()  # pickles the arguments before it starts anything
         except BaseException as error:  # also Ctrl-C between two starts
             self.kill()
@@ -148,17 +159,91 @@ def _no_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _run(fn: Callable[..., object], args: tuple[Any, ...], parent: int, output: str | None) -> None:
-    """The main function of each process."""
+def end_with_parent() -> None:
+    """End this process when the thread that has started it ends."""
     if sys.platform == "linux":  # on other systems the process notices that the store is gone
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+
+
+class _Output:
+    """Where this program writes; pickled, it brings its open files to another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, tuple(DupFd(number) for number in (1, 2))
+
+
+def _received(*files: Any) -> list[int]:
+    return [file.detach() for file in files]
+
+
+@cache
+def _server_environment() -> dict[str, str]:
+    """Start the server that processes are forked from; the variables that it was started with.
+
+    The kernel ends the server with the thread that starts it, so that thread never ends.
+    """
+    set_forkserver_preload([_SERVER])
+    started = threading.Event()
+
+    def start() -> None:
+        with own_folder() as folder:
+            # Where multiprocessing puts the server's socket; a folder of its own would stay behind
+            # when this program is killed.
+            vars(current_process())["_config"].setdefault("tempdir", str(folder))
+            ensure_running()
+            started.set()
+            threading.Event().wait()
+
+    threading.Thread(target=start, name="gpipe-server", daemon=True).start()
+    started.wait()
+    return _read_at_import()
+
+
+def _read_at_import() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_AT_IMPORT)}
+
+
+def _find_files() -> None:
+    """Raise an OSError now if too few files can be opened to start a process.
+
+    A server of which half a process is asked for ends.
+    """
+    with ExitStack() as files:
+        for _ in range(_FILES):
+            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+
+
+def _start_method() -> str:
+    """How processes start: from the server, or as programs of their own.
+
+    Not from the server where forking is not safe or not wanted, or where variables have changed
+    since the server has imported what reads them.
+    """
+    wanted = mp.get_start_method(allow_none=True)
+    if sys.platform != "linux" or wanted == "spawn" or _server_environment() != _read_at_import():
+        return "spawn"
+    return "forkserver"
+
+
+def _run(
+    fn: Callable[..., object],
+    args: tuple[Any, ...],
+    environment: dict[str, str],
+    output: Path | list[int],
+) -> None:
+    """The main function of each process."""
+    end_with_parent()
+    launcher = parent_process()
+    if launcher is None or not launcher.is_alive():
         os._exit(1)
+    os.environ.clear()
+    os.environ.update(environment)
+    np.random.seed()  # else processes of the server would all draw alike
     # Ctrl-C reaches every process of a terminal; the launcher ends the stages.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if output is not None:
-        log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+    if isinstance(output, Path):
+        output = [os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)] * 2
+    for number, file in enumerate(output, 1):
+        os.dup2(file, number)
     fn(*args)

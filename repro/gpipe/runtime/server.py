@@ -1,0 +1,11 @@
+"""What the server imports that processes are forked from, before it forks any; nobody else does.
+
+It has imported torch, so that a stage starts in tenths of a second, and nothing that has begun to
+use CUDA, which no forked process could. It ends with the program that has started it.
+"""
+
+import repro.gpipe.core.pipeline
+import repro.gpipe.runtime.launch  # noqa: F401
+from repro.gpipe.runtime.processes import end_with_parent
+
+end_with_parent()
