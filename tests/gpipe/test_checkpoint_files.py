@@ -311,11 +311,7 @@ def test_extra_comes_back_as_json_keeps_it_or_is_refused_when_it_is_saved(tmp_pa
     state = {"best": float("inf"), "generator": 2**127, "none": None, "text": "ä"}
     put(tmp_path, model(4, 4), extra=state)
     assert get(tmp_path, model(4, 4)).extra == state
-    deep = []
-    for _ in range(40):
-        deep = [deep]
     for extra, words in (
-        ({"deep": deep}, "extra .*more than 32 lists"),
         ({1: "a", "1": "b"}, "extra .*the key '1' is there twice"),
         ({"set": {1}}, "extra: .*use numbers, strings"),
     ):
@@ -335,7 +331,7 @@ def test_damaged_files(tmp_path, monkeypatch):
     refused("no index.json there", get, folder, model(4, 4))
     folder.mkdir(exist_ok=True)
     (folder / "index.json").write_text("[" * 100_000)
-    refused("not readable", get, folder, model(4, 4))
+    refused("too many lists", get, folder, model(4, 4))
     put(folder, model(4, 4))
     (path,) = folder.glob("*.pt")
     whole = path.read_bytes()
