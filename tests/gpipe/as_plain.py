@@ -58,11 +58,11 @@ def counting() -> list[nn.Module]:
 
 
 def gradient(module: nn.Module, x: Tensor) -> Tensor:
-    """A layer that differentiates a function of its input."""
+    """A layer that differentiates a function of what it makes of its input."""
     with torch.enable_grad():
-        inner = x if x.requires_grad else x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(inner.square().sum(), inner)
-    return module(x + slope.detach())
+        inner = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(module(inner).square().sum(), inner, create_graph=True)
+    return module(x + slope)
 
 
 def hooked(module: nn.Module, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ A stage trains its own parameters. What else its graph ends in would get a gradi
 uses, or would be another stage's weight, of which this process has a copy that is not trained.
 """
 
+import gc
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -46,6 +47,8 @@ def refuse_foreign_leaves(
         for tensor in own:
             found.pop(id(tensor), None)
     for tensor in found.values():
+        if len(gc.get_referrers(tensor)) == 1:  # `found`: a layer has made it, and dropped it
+            continue
         raise ValueError(
             f"a layer or the loss uses a tensor of shape {tuple(tensor.shape)} that requires a "
             "gradient and is no parameter of this stage's layers, so it would not be trained as it "
