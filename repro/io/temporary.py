@@ -29,6 +29,8 @@ def own_folder() -> Iterator[Path]:
                 shutil.rmtree(path, ignore_errors=True)
     process = os.getpid()
     prefix = f"gpipe-{host}-{process}-{_started(process)}-"
+    if Path(tempfile.gettempdir()).name.startswith(prefix):
+        prefix = "gpipe-"  # it goes with the folder around it; a socket's path has 107 characters
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         yield Path(folder)
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import queue
 import signal
 import socket
 import sys
@@ -177,26 +178,32 @@ def _received(*files: Any) -> list[int]:
 
 
 @cache
-def _server_environment() -> dict[str, str]:
+def _server_environment() -> dict[str, str] | None:
     """Start the server that processes are forked from; the variables that it was started with.
 
     The kernel ends the server with the thread that starts it, so that thread never ends.
+
+    Returns:
+        None where the server cannot start, as where the path of its socket would be too long.
     """
     set_forkserver_preload([_SERVER])
-    started = threading.Event()
+    started: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def start() -> None:
         with own_folder() as folder:
             # Where multiprocessing puts the server's socket; a folder of its own would stay behind
             # when this program is killed.
             vars(current_process())["_config"].setdefault("tempdir", str(folder))
-            ensure_running()
-            started.set()
+            try:
+                ensure_running()
+            except OSError:
+                started.put(False)
+                return
+            started.put(True)
             threading.Event().wait()
 
     threading.Thread(target=start, name="gpipe-server", daemon=True).start()
-    started.wait()
-    return _read_at_import()
+    return _read_at_import() if started.get() else None
 
 
 def _read_at_import() -> dict[str, str]:
