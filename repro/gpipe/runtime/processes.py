@@ -27,8 +27,8 @@ from repro.io.temporary import own_folder
 NAME = "stage-"  # begins the names of our processes; their number follows
 _PR_SET_PDEATHSIG = 1
 _SERVER = "repro.gpipe.runtime.server"
-# Variables that libraries read when they are imported begin so.
-_AT_IMPORT = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "TORCH_", "PYTORCH_", "PYTHON", "LD_")
+# Variables that libraries read when they are imported begin so; torch sets none of these itself.
+_AT_IMPORT = ("OMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_")
 _FILES = 10  # more than are opened to start a process
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
