@@ -12,13 +12,10 @@ from repro.io.files import fresh
 from repro.report import bars, curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
-from repro.report.drawn import Number, numbers
 from repro.report.ratio import NO_INTERVAL
 from repro.report.style import MARKERS, model_name, save_all, styled
-from repro.report.table import csv_text
 
 Make = Callable[[Results, list[Run]], Figure | None]
-NUMBERS = "figures.csv"  # the numbers of all figures
 Picture = tuple[str, Figure | None, str]  # name, figure, caption
 _IDEAL = "the ideal with equal stages, F:R:B = 1:1:2 and free messages"
 MOST = 4  # settings in a generic figure: those with the most runs
@@ -59,15 +56,11 @@ class Drawn:
 
 
 def draw_all(results: Results, directory: Path) -> list[Drawn]:
-    """Draw every figure that these results allow into a directory; none without finished runs.
-
-    Their numbers are written into one csv file.
-    """
+    """Draw every figure that these results allow into a directory; none without finished runs."""
     results = without_tiny(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
     made: list[tuple[Figure, Path]] = []
-    rows: list[Number] = []
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
@@ -75,15 +68,9 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
             for name, figure, caption in make(results, runs):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
-                    rows += numbers(figure, stem.name)
                     made.append((figure, stem))
                     drawn.append(Drawn(stem, experiment, caption))
         save_all(made)
-    # Also without figures, since the page links it and an earlier report may have left one.
-    columns = zip(*rows, strict=True) if rows else [()] * len(Number._fields)
-    text = csv_text(dict(zip(Number._fields, map(list, columns), strict=True)))
-    directory.mkdir(parents=True, exist_ok=True)
-    fresh(directory / NUMBERS).write_text(text, encoding="utf-8")
     return drawn
 
 

@@ -242,12 +242,10 @@ def test_a_results_folder_of_any_name_makes_a_page_without_markup_of_its_own(fol
 
 def test_nothing_of_an_earlier_report_is_told_of_other_results(tmp_path):
     left = ("verdicts.csv", "claims.csv", "claims.md", "audit.csv")
-    for name in (*left, "figures.csv"):
+    for name in left:
         (tmp_path / name).write_text("left\n")
     planned = Group(name="all", runs=(RunSpec(model="transformer", K=1, M=1, N=4),))
     mine = Experiment(name="mine", title="Mine", question="?", groups=(planned,))
     fill_with(tmp_path / "results", mine, lambda _run, _number: None)
     html = page.write(tmp_path / "results", tmp_path).read_text(encoding="utf-8")
     assert [name for name in left if (tmp_path / name).exists()] == []
-    assert 'href="figures.csv"' in html
-    assert (tmp_path / "figures.csv").read_text().startswith("figure,panel,series")

@@ -223,7 +223,6 @@ def test_the_report_has_both_tables_and_one_figure(results, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {
         "runtime_overhead.png",
         "runtime_overhead.svg",
-        "figures.csv",
     }
 
 
