@@ -13,7 +13,7 @@ from repro.report import bars, curves, gantt
 from repro.report.compare import matching, rows_of, settings, without_tiny
 from repro.report.declared import report_of
 from repro.report.ratio import NO_INTERVAL
-from repro.report.style import MARKERS, model_name, save_all, styled
+from repro.report.style import MARKERS, model_name, save, styled
 
 Make = Callable[[Results, list[Run]], Figure | None]
 Picture = tuple[str, Figure | None, str]  # name, figure, caption
@@ -60,7 +60,6 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
     results = without_tiny(results)
     done = rows_of(results, status="done")
     drawn: list[Drawn] = []
-    made: list[tuple[Figure, Path]] = []
     with styled():
         for experiment in dict.fromkeys(run.experiment for run in done):
             runs = matching(done, experiment=experiment)
@@ -68,9 +67,8 @@ def draw_all(results: Results, directory: Path) -> list[Drawn]:
             for name, figure, caption in make(results, runs):
                 if figure is not None:
                     stem = directory / f"{experiment}_{name}"
-                    made.append((figure, stem))
+                    save(figure, stem)
                     drawn.append(Drawn(stem, experiment, caption))
-        save_all(made)
     return drawn
 
 

@@ -5,10 +5,8 @@ experiment follows, then what the words mean, every claim, and the machines. The
 the same bytes.
 """
 
-import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +37,7 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
     Raises:
         ValueError: if nothing is recorded in `results_dir`.
     """
-    with _uncollected():
-        return write_loaded(load_recorded(results_dir), plots_dir)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's garbage collector.
-
-    Nearly all that a report makes stays until its end. Looking through it again and again took a
-    seventh of the time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    return write_loaded(load_recorded(results_dir), plots_dir)
 
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:

@@ -55,7 +55,6 @@ POINTS = (
     "peak MiB",
 )
 FOLDED_COLUMNS, FOLDED_LINES = 14, 100  # at most, of a folded table; larger ones are links
-LARGEST_SVG = 60_000  # bytes; a larger picture is embedded as png
 MOST_SIZES = 6  # of one model that a section lists
 
 
@@ -250,17 +249,9 @@ def picture(drawn: Drawn) -> dict[str, Any]:
 
 
 def _image(drawn: Drawn) -> Markup:
-    name = drawn.stem.name
-    text = drawn.stem.with_name(f"{name}.svg").read_text(encoding="utf-8")
-    if len(text) > LARGEST_SVG:
-        png = drawn.stem.with_name(f"{name}.png").read_bytes()
-        data = base64.b64encode(png).decode("ascii")
-        image = '<img src="data:image/png;base64,{}" alt="{}">'
-        return Markup(image).format(data, drawn.caption)
-    svg = text[text.index("<svg") :]
-    # Ids are made unique on the page. A results folder may have any name.
-    prefix = re.sub(r"[^\w.-]", "_", name)
-    return Markup(re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg))
+    svg = drawn.stem.with_name(f"{drawn.stem.name}.svg").read_bytes()
+    data = base64.b64encode(svg).decode("ascii")
+    return Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">').format(data, drawn.caption)
 
 
 def _metrics(tables: Sequence[Table]) -> dict[str, str]:

@@ -1,21 +1,14 @@
 """How figures look and how they are saved: a style file, fixed colours, stable bytes."""
 
-import os
-import re
-import threading
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from math import log2
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -160,56 +153,10 @@ def styled() -> Iterator[None]:
     with plt.rc_context():
         plt.rcdefaults()
         plt.style.use(Path(__file__).with_name("gpipe.mplstyle"))
-        plt.rcParams["figure.max_open_warning"] = 0  # a report's figures are saved together
         try:
             yield
         finally:
             plt.close("all")
-
-
-def save_all(figures: Sequence[tuple[Figure, Path]]) -> None:
-    """Save each figure, with a second process where that is safe."""
-    # A copy of a process with several threads may wait for a lock that no thread of it holds.
-    if len(figures) < 2 or not hasattr(os, "fork") or threading.active_count() > 1:
-        for figure, stem in figures:
-            save(figure, stem)
-        return
-    # Each process takes the next number from a pipe, since some figures take longer than others.
-    taken, given = os.pipe()
-    os.write(given, bytes(range(len(figures))))
-    os.close(given)
-    with warnings.catch_warnings():
-        # Python counts the threads of numpy's BLAS too, which is prepared for copies.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        _save_and_exit(figures, taken)
-    ours = _save_those(figures, taken)
-    os.close(taken)
-    # What the copy could not save is saved here, where an error is seen.
-    if os.waitpid(child, 0)[1] != 0:
-        for index, (figure, stem) in enumerate(figures):
-            if index not in ours:
-                save(figure, stem)
-
-
-def _save_those(figures: Sequence[tuple[Figure, Path]], taken: int) -> set[int]:
-    """Save the figures whose numbers this process gets from the pipe; returns these numbers."""
-    ours = set()
-    while number := os.read(taken, 1):
-        save(*figures[number[0]])
-        ours.add(number[0])
-    return ours
-
-
-def _save_and_exit(figures: Sequence[tuple[Figure, Path]], taken: int) -> NoReturn:
-    status = 1
-    try:
-        _save_those(figures, taken)
-        status = 0
-    finally:
-        # No handlers of the process that this one is a copy of.
-        os._exit(status)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -225,47 +172,8 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 4) for edge in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-    # Not by savefig, which draws a figure twice for each format.
-    figure.set_dpi(plt.rcParams["savefig.dpi"])
-    FigureCanvasAgg(figure).print_png(fresh(paths[0]), metadata={"Software": None})
-    drawn = StringIO()
-    FigureCanvasSVG(figure).print_svg(drawn, metadata={"Date": None, "Creator": None})
-    fresh(paths[1]).write_text(_compact(drawn.getvalue()), encoding="utf-8")
+    for path in paths:
+        hidden = ("Software",) if path.suffix == ".png" else ("Date", "Creator")
+        figure.savefig(fresh(path), metadata=dict.fromkeys(hidden))
     plt.close(figure)
     return paths
-
-
-def _compact(svg: str) -> str:
-    """The same picture in fewer bytes, and with nothing that reaches beyond it on a page."""
-    svg = re.sub(r" *<metadata>.*?</metadata>\n", "", svg, flags=re.DOTALL)
-    # What the whole picture has stands at its root once. A style element would hold for the page.
-    svg = re.sub(r" *<defs>\n *<style.*?</style>\n *</defs>\n", "", svg, flags=re.DOTALL)
-    family = re.search(r" font-family: ([^;]*);", svg)
-    inherited = 'stroke-linejoin="round" stroke-linecap="butt"'
-    if family:
-        svg = svg.replace(family[0], "")
-        inherited += f' font-family="{family[1]}"'
-    svg = svg.replace("<svg ", f"<svg {inherited} ", 1)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # nothing refers to them
-    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
-    svg = re.sub(r"\n +", "\n", svg)
-    return re.sub(r"<[^>]*>", _compact_tag, svg)
-
-
-def _compact_tag(tag: re.Match[str]) -> str:
-    """One tag in fewer bytes: a tenth of a point is finer than a screen shows."""
-    text = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{round(float(number[0]), 1):g}", tag[0])
-    if text.startswith("<path"):
-        text = re.sub(r" ?\n(?=[LMCQz\"])", "", text)
-        text = _BOX.sub(_as_steps, text)
-    return re.sub(r"(?<=[a-z]): |; (?=[a-z])", lambda sign: sign[0].strip(), text)
-
-
-# A rectangle as matplotlib writes it: corner by corner.
-_BOX = re.compile(r"M (\S+) (\S+)L (\S+) \2L \3 (\S+)L \1 \4(?:L \1 \2)?z ?")
-
-
-def _as_steps(box: re.Match[str]) -> str:
-    """A rectangle as its first corner, its width and its height."""
-    left, low, right, high = (float(number) for number in box.groups())
-    return f"M{left:g} {low:g}h{right - left:.4g}v{high - low:.4g}h{left - right:.4g}z"

@@ -101,7 +101,7 @@ def test_the_first_screen_says_what_holds(browser, tiny):
         assert [row["text"].split("\t")[0] for row in rows] == [each.name for each in EXHIBITS]
         assert all(any(word in row["verdict"] for word in WORDS) for row in rows)
         assert all(row["end"] <= HEIGHT for row in rows), "the table is on the first screen"
-        picture = "document.querySelector('#table2_bars svg').getBoundingClientRect()"
+        picture = "document.querySelector('#table2_bars img').getBoundingClientRect()"
         assert opened.value(f"{picture}.bottom") <= HEIGHT, "and so is the picture below it"
         assert opened.value("document.querySelector('.lead').getBoundingClientRect().bottom") < 200
 

@@ -1,6 +1,5 @@
 """Figures: stable bytes, the data that goes into them, and a small animation."""
 
-import re
 from dataclasses import replace
 from math import nan
 from typing import Any
@@ -236,18 +235,3 @@ def test_a_negative_share_is_taken_off_the_bubble():
 def test_what_medians_lack_to_a_whole_is_no_bubble():
     parts = {"computation": 0.5, "bubble": 0.4, "imbalance": 0.05}
     assert bars.drawable(parts) == parts
-
-
-def test_an_svg_file_is_small_and_reaches_nothing_else_on_a_page(tmp_path):
-    step = ratio.ideal(8, 32, "1f1b", "never")
-    assert step is not None
-    with styled():
-        _, path = save(gantt.draw("a: b; 1.2345", [("", step)], "simulated"), tmp_path / "a")
-    svg = path.read_text()
-    assert len(svg) < 40_000, "512 boxes"
-    assert "a: b; 1.2345" in svg, "texts stay as they are"
-    assert "<style" not in svg
-    assert "<image" not in svg, "nothing is a bitmap"
-    ids = re.findall(r'\bid="([^"]+)"', svg)
-    referred = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
-    assert set(ids) == {first or second for first, second in referred}

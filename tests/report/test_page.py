@@ -41,7 +41,7 @@ def test_the_page_follows_its_order(written):
     ]
     places = [html.index(word) for word in words]
     assert places == sorted(places)
-    assert html.count("<svg") >= 2
+    assert html.count("data:image/svg+xml") >= 2
     assert "Throughput &lt;of&gt; a pipeline" in html
     assert "skipped(needs 4 devices): K=4 M=1, K=4 M=4" in html
     assert "Test CPU" in html
@@ -236,7 +236,7 @@ def test_a_results_folder_of_any_name_makes_a_page_without_markup_of_its_own(fol
     (place,) = results.glob("*/laptop/table2")
     place.rename(place.with_name(name))
     html = page.write(results, tmp_path).read_text(encoding="utf-8")
-    assert "<svg" in html
+    assert "data:image/svg+xml" in html
     assert "<b onclick" not in html
 
 
@@ -247,5 +247,5 @@ def test_nothing_of_an_earlier_report_is_told_of_other_results(tmp_path):
     planned = Group(name="all", runs=(RunSpec(model="transformer", K=1, M=1, N=4),))
     mine = Experiment(name="mine", title="Mine", question="?", groups=(planned,))
     fill_with(tmp_path / "results", mine, lambda _run, _number: None)
-    html = page.write(tmp_path / "results", tmp_path).read_text(encoding="utf-8")
+    page.write(tmp_path / "results", tmp_path)
     assert [name for name in left if (tmp_path / name).exists()] == []

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
-from repro.report import style
 from repro.report.style import FIDELITIES, IDLE, INK, KINDS, is_dark, series_colour
 
 ROOT = Path(__file__).parents[2]
@@ -91,17 +89,3 @@ def test_colours_stand_in_the_style_alone():
             assert not re.findall(r"[\"']#(?!000000|ffffff)[0-9A-Fa-f]{3,8}[\"']", text), path
             named = re.findall(r"color=[\"'](\w+)", text)
             assert set(named) <= {"none", "white"}, path
-
-
-def test_what_the_copy_could_not_save_is_saved_by_the_original(tmp_path, monkeypatch):
-    saved = []
-
-    def save(figure: Figure, stem: Path) -> None:
-        # The copy cannot tell us, so it fails at its first figure.
-        if len(saved) == 0 and stem.name == "b":
-            raise OSError("no room")
-        saved.append(stem.name)
-
-    monkeypatch.setattr(style, "save", save)
-    style.save_all([(Figure(), tmp_path / name) for name in "abcd"])
-    assert sorted(saved) == ["a", "b", "c", "d"]

@@ -307,17 +307,13 @@ def test_at_laptop_the_paper_s_numbers_are_there(reference):
 def test_at_smoke_no_figure_shows_the_paper_s_numbers(reference, tmp_path, monkeypatch):
     labels: dict[str, list[str]] = {}
 
-    def save_all(made):
-        for figure, stem in made:
-            legends = [
-                *figure.legends,
-                *(axes.get_legend() for axes in figure.axes if axes.get_legend()),
-            ]
-            texts = [text for legend in legends for text in legend.get_texts()]
-            texts += [text for axes in figure.axes for text in axes.get_yticklabels()]
-            labels[stem.name] = [text.get_text() for text in texts]
+    def save(figure, stem):
+        in_axes = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+        texts = [text for legend in (*figure.legends, *in_axes) for text in legend.get_texts()]
+        texts += [text for axes in figure.axes for text in axes.get_yticklabels()]
+        labels[stem.name] = [text.get_text() for text in texts]
 
-    monkeypatch.setattr(figures, "save_all", save_all)
+    monkeypatch.setattr(figures, "save", save)
     drawn = {one.stem.name: one for one in figures.draw_all(at_smoke(reference), tmp_path)}
     assert {"breakdown_parts", "bubble_curves"} <= set(drawn)
     for name, one in drawn.items():
