@@ -2,9 +2,8 @@
 
 from experiments.bubble.points import points, runs_by_point
 from experiments.bubble.runs import NAME
-from repro.claims.cells import cell_id
+from repro.claims.cells import KS, cell_id
 from repro.claims.claim import Evidence
-from repro.claims.sentences import KS
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.results import Results
 from repro.paper import theory

@@ -14,9 +14,8 @@ from experiments.bubble.points import (
 )
 from experiments.bubble.runs import NAME
 from repro.claims.all_claims import verdict_on
-from repro.claims.cells import cell_id
-from repro.claims.sentences import NEGLIGIBLE as NEGLIGIBLE_PERCENT
-from repro.claims.sentences import ROUNDING
+from repro.claims.cells import NEGLIGIBLE as NEGLIGIBLE_PERCENT
+from repro.claims.cells import ROUNDING, cell_id
 from repro.harness.results import Results, Run
 from repro.paper import Utilisation, theory, utilisation
 from repro.report.compare import beside_paper, rows_of, where

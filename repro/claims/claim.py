@@ -15,7 +15,7 @@ before ours is held against it. `Evidence` says how our value came to be. `judge
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, isnan, nan
+from math import isnan, nan
 from typing import Literal, get_args
 
 Word = Literal[
@@ -201,13 +201,3 @@ def within(value: float, share: float) -> tuple[float, float]:
 def near(value: float, distance: float) -> tuple[float, float]:
     """The ends of a tolerance that is a distance from a printed value."""
     return value - distance, value + distance
-
-
-def above(limit: float) -> tuple[float, float]:
-    """The ends of a direction: any greater value is in."""
-    return limit, inf
-
-
-def at_most(limit: float) -> tuple[float, float]:
-    """The ends of a tolerance that any smaller value is in; of a direction without the limit."""
-    return -inf, limit

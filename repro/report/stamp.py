@@ -52,5 +52,5 @@ def _files(results_dir: Path) -> Iterator[Path]:
             yield path
     for code in _CODE:
         for path in sorted(code.rglob("*")):
-            if path.suffix in (".py", ".j2", ".css", ".js", ".json", ".mplstyle"):
+            if path.suffix in (".py", ".j2", ".css", ".js", ".json", ".toml", ".mplstyle"):
                 yield path
