@@ -20,7 +20,6 @@ _TAKEN = ("exhibit", "experiment", "any_size", "direction", "no_effect")  # as t
 
 @cache
 def all_claims() -> tuple[Claim, ...]:
-    """The cells and points, then the sentences."""
     claims = tuple(claim for group in DATA["groups"] for claim in _expanded(group))
     assert len({claim.id for claim in claims}) == len(claims)
     return claims
@@ -32,7 +31,6 @@ def _by_id() -> dict[str, Claim]:
 
 
 def verdict_on(identity: str, evidence: Evidence | None) -> str:
-    """The verdict on the claim with this id, with its reason."""
     return str(judge(_by_id()[identity], evidence))
 
 
@@ -69,14 +67,11 @@ def _fields(row: Quoted) -> dict[str, Any]:
 
 
 def _version(row: Quoted) -> str:
-    """The versions of the paper that have a row."""
     versions = [("arXiv v5", row.source.v5), ("NeurIPS 2019", row.source.neurips)]
     return " and ".join(name for name, place in versions if place) or row.source.work
 
 
 def _claim(claim: Mapping[str, Any], row: Mapping[str, Any]) -> Claim:
-    """A claim of a group about a row."""
-
     def number(name: str, default: float) -> float:
         value = claim.get(name, default)
         return row[value] if isinstance(value, str) else value

@@ -13,17 +13,7 @@ PARTS = {"paper": "the paper against itself", "sources": "texts about it against
 
 @dataclass(frozen=True)
 class AuditLine:
-    """One comparison of printed numbers.
-
-    Attributes:
-        part: one of `PARTS`.
-        place: where it is printed.
-        printed: what is printed.
-        follows: what follows from other printed numbers.
-        arithmetic: how.
-        agrees: whether both are the same to the printed digits.
-        formulas: number in `follows` or `arithmetic` -> how it is computed from printed ones.
-    """
+    """One comparison of printed numbers."""
 
     part: str
     place: str
@@ -31,11 +21,10 @@ class AuditLine:
     follows: str
     arithmetic: str
     agrees: bool
-    formulas: dict[str, str]
+    formulas: dict[str, str]  # number in `follows` or `arithmetic` -> how it is computed
 
 
 def audit() -> list[AuditLine]:
-    """All lines, the paper's first."""
     text = Path(__file__).with_name("audit.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     return [AuditLine(PARTS[part], **line) for part in PARTS for line in data[part]]

@@ -37,14 +37,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Quoted:
-    """Fields of every published row."""
-
     source: Source
     note: str = ""
 
     @property
     def fidelity(self) -> str:
-        """The fidelity of every published number: `quoted`."""
         return "quoted"
 
 
@@ -223,7 +220,6 @@ def utilisation() -> list[Utilisation]:
 
 
 def figures() -> list[str]:
-    """Names of the figures that `figure` accepts."""
     return [key for key in _numbers() if key.startswith("figure")]
 
 

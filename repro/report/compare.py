@@ -31,11 +31,11 @@ _UPDATES = {
     "adamw": "AdamW",
 }
 _EMULATION = ("stretch", "steps", "warmup", "trace", "transport")  # how an emulation is run
+_CUTS = {"time": "", "given": "balance given"}  # by time is usual
 _REAL_LAYERS = ("data", "compute", "device")  # labels of runs with real layers
 
 
 def rows_of(results: Results, **wanted: Any) -> list[Run]:
-    """The recorded runs whose attributes have these values."""
     runs = results.runs
     if "experiment" in wanted:
         runs = results.by_experiment.get(wanted.pop("experiment"), [])
@@ -43,7 +43,6 @@ def rows_of(results: Results, **wanted: Any) -> list[Run]:
 
 
 def matching(runs: Iterable[Run], **wanted: Any) -> list[Run]:
-    """The runs whose attributes have these values."""
     return [
         run for run in runs if all(getattr(run, name) == value for name, value in wanted.items())
     ]
@@ -68,12 +67,10 @@ def without_tiny(results: Results) -> Results:
 
 
 def of_paper(results: Results) -> set[str]:
-    """The recorded experiments that have a number in the paper."""
     return {name for name, about in results.listings.items() if about.paper or about.neurips}
 
 
 def fidelities(rows: Iterable[Run]) -> list[str]:
-    """The fidelities that these rows have, in the order in which they are shown."""
     present = {row.fidelity for row in rows}
     return [fidelity for fidelity in MARKERS if fidelity in present]
 
@@ -135,7 +132,6 @@ def settings(results: Results, rows: list[Run]) -> list[Setting]:
 
 
 def settled(results: Results, rows: list[Run]) -> list[tuple[Setting, Run]]:
-    """Each run with the setting that it belongs to."""
     return [(setting, run) for setting in settings(results, rows) for run in setting.rows]
 
 
@@ -150,7 +146,6 @@ def _settings_key(run: Run) -> str:
 
 
 def _differing_fields(results: Results, rows: list[Run]) -> set[str]:
-    """The fields of `_WHERE_SEVERAL` in which these runs differ, `link` and `where`."""
     differing = {
         field for field in _WHERE_SEVERAL if len({getattr(run.spec, field) for run in rows}) > 1
     }
@@ -170,33 +165,28 @@ def _details(results: Results, runs: list[Run], differing: set[str]) -> str:
     run = runs[0]
     spec = run.spec
     modelled = spec.profile is not None
-    details = []
-    if not modelled or "where" in differing:
-        details.append(where(results, run))
-    details += [f"{name}={value}" for name, value in spec.model_args.items()]
-    details.append(batch_name(run))
     if modelled:
-        details.append(f"device profile {spec.profile}")
-    details.append(f"remat {run.remat}")
-    if run.schedule != "gpipe":
-        details.append(run.schedule)
-    if run.D > 1:
-        details.append(f"{run.D} replicas")
-    if run.cut_by == "given":
-        details.append("balance given")
-    elif run.cut_by != "time":
-        details.append(f"balance by {run.cut_by}")
-    if not modelled and "link" in differing:
-        details.append(f"link {link_name(spec)}")
-    for field in _WHERE_SEVERAL:
-        if field in differing and not (modelled and field in _EMULATION):
-            details.append(f"{field} {getattr(spec, field)}")
+        differing = differing - {"link", *_EMULATION}
     labels = next((run.labels for run in runs if run.labels), {})
-    for name, value in labels.items():
-        known = spec.model_args.get(name) == value
-        if not known and not (modelled and name in _REAL_LAYERS):
-            details.append(f"{name.replace('_', ' ')} {value}")
-    return ", ".join(details)
+    hidden = _REAL_LAYERS if modelled else ()
+    details = [
+        where(results, run) if not modelled or "where" in differing else "",
+        *(f"{name}={value}" for name, value in spec.model_args.items()),
+        batch_name(run),
+        f"device profile {spec.profile}" if modelled else "",
+        f"remat {run.remat}",
+        run.schedule if run.schedule != "gpipe" else "",
+        f"{run.D} replicas" if run.D > 1 else "",
+        _CUTS.get(run.cut_by, f"balance by {run.cut_by}"),
+        f"link {link_name(spec)}" if "link" in differing else "",
+        *(f"{name} {getattr(spec, name)}" for name in _WHERE_SEVERAL if name in differing),
+        *(
+            f"{name.replace('_', ' ')} {value}"
+            for name, value in labels.items()
+            if spec.model_args.get(name) != value and name not in hidden
+        ),
+    ]
+    return ", ".join(filter(None, details))
 
 
 def link_name(spec: RunSpec) -> str:
@@ -205,7 +195,6 @@ def link_name(spec: RunSpec) -> str:
 
 
 def speed_name(speed: float) -> str:
-    """The same of bytes per second."""
     if speed == inf:
         return "not throttled"
     return f"{speed / 1e9:g} GB/s" if speed >= 1e9 else f"{speed / 1e6:g} MB/s"

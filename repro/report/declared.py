@@ -45,12 +45,10 @@ def report_of(experiment: str) -> ModuleType | None:
 
 
 def claims_of(experiment: str) -> ModuleType | None:
-    """What an experiment holds against the paper's claims, if it does."""
     return _module_of(experiment, "claims")
 
 
 def shown_of(experiment: str) -> Shown | None:
-    """What the page shows of an experiment, if its report says so."""
     return getattr(report_of(experiment), "SHOWN", None)
 
 

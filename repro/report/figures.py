@@ -42,13 +42,7 @@ PICTURES: dict[str, tuple[Make, str]] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure on disk.
-
-    Attributes:
-        stem: path without ending, of a png and an svg file.
-        experiment: that it belongs to.
-        caption: what it shows.
-    """
+    """A figure on disk: `stem` is the path without ending, of a png and an svg file."""
 
     stem: Path
     experiment: str

@@ -7,35 +7,24 @@ from dataclasses import dataclass
 from repro.claims.claim import WORDS
 from repro.report.style import FIDELITIES
 from repro.report.table import EMPTY
-from repro.report.verdicts import EXHIBITS, Judged, counted_claims, rows_of_exhibits, short_verdict
+from repro.report.verdicts import (
+    EXHIBITS,
+    Judged,
+    VerdictRow,
+    counted_claims,
+    rows_of_exhibits,
+    short_verdict,
+)
 
 Counts = list[tuple[str, int]]  # verdict -> claims that have it, the best verdict first
 ABSENT = "absent"  # id of the section that lists experiments without results
 
 
 @dataclass(frozen=True)
-class FrontRow:
-    """An exhibit on the page; texts as in `VerdictRow`.
+class FrontRow(VerdictRow):
+    """An exhibit on the page; `target` is the id of the section that a reader is led to."""
 
-    Attributes:
-        exhibit: of the paper.
-        claim: what is held against it.
-        paper: what the paper has.
-        ours: the same of ours.
-        fidelities: how ours is known.
-        verdict: of the claims of this row.
-        short: the same, in as many words as the first screen has room for.
-        counts: the same as numbers.
-        experiment: whose runs are held against it; empty for none.
-        target: id of the section that a reader is led to.
-    """
-
-    exhibit: str
-    claim: str
-    paper: str
-    ours: str
     fidelities: list[str]
-    verdict: str
     short: str
     counts: Counts
     experiment: str
@@ -43,41 +32,30 @@ class FrontRow:
 
 
 def front_rows(claims: Sequence[Judged], sections: Collection[str]) -> list[FrontRow]:
-    """A row for each exhibit.
-
-    Args:
-        claims: judged.
-        sections: names of the experiments that have a section on the page.
-    """
+    """A row for each exhibit; `sections` are the experiments that have a section on the page."""
     made = []
     for exhibit, row in zip(EXHIBITS, rows_of_exhibits(claims), strict=True):
         counted = counted_claims(claims, exhibit)
         experiment = next((j.claim.experiment for j in counted if j.claim.experiment), "")
         made.append(
             FrontRow(
-                row.exhibit,
-                row.claim,
-                row.paper,
-                row.ours,
-                [] if row.fidelity == EMPTY else row.fidelity.split(", "),
-                row.verdict,
-                short_verdict(counted),
-                counts_of(counted),
-                experiment,
-                experiment if experiment in sections else ABSENT,
+                **vars(row),
+                fidelities=[] if row.fidelity == EMPTY else row.fidelity.split(", "),
+                short=short_verdict(counted),
+                counts=counts_of(counted),
+                experiment=experiment,
+                target=experiment if experiment in sections else ABSENT,
             )
         )
     return made
 
 
 def counts_of(claims: Sequence[Judged]) -> Counts:
-    """How many claims have each verdict."""
     counter = Counter(judged.verdict.word for judged in claims)
     return [(word, counter[word]) for word in WORDS if word in counter]
 
 
 def summed(rows: Sequence[FrontRow]) -> Counts:
-    """The counts of several exhibits together."""
     counter: Counter[str] = Counter()
     for row in rows:
         counter.update(dict(row.counts))

@@ -23,13 +23,7 @@ _PALER = 0.55  # opacity of the boxes of a rank's second stage, of the third its
 
 
 def draw(headline: str, steps: list[tuple[str, Timeline]], fidelity: str) -> Figure:
-    """Steps under each other on one clock, in ms, each with a title of its own.
-
-    Args:
-        headline: of the figure.
-        steps: title and timeline of each.
-        fidelity: of all of them; empty where titles tell it.
-    """
+    """Steps under each other on one clock, in ms; `fidelity` is empty if titles tell it."""
     figure, axes = grid(len(steps), 1, [0.55 + 0.36 * step.ranks for _, step in steps])
     figure.suptitle(headline, x=0.01, ha="left")
     longest = max(step.step_time for _, step in steps)
@@ -88,7 +82,6 @@ def boxes(
 
 
 def _corners(left: float, width: float, row: int) -> list[tuple[float, float]]:
-    """The corners of a box, with the first one once more at the end."""
     low, high = row - _HEIGHT / 2, row + _HEIGHT / 2
     return [(left, low), (left + width, low), (left + width, high), (left, high), (left, low)]
 
@@ -108,7 +101,6 @@ def _fill(
 
 
 def _write(axes: Axes, timeline: Timeline, scale: float, length: float) -> None:
-    """Label the boxes, where there is room."""
     # With several stages on a rank, the row does not tell the stage, and most boxes are narrow.
     labels = _labels(axes, timeline, length) if timeline.stages_per_rank == 1 else {}
     for span in timeline.spans:
@@ -143,7 +135,6 @@ def _labels(axes: Axes, timeline: Timeline, length: float) -> dict[str, tuple[st
 
 
 def legend(figure: Figure, timelines: list[Timeline]) -> None:
-    """One legend under the figure: the kinds of the timelines' spans, and idle."""
     present = {span.kind for timeline in timelines for span in timeline.spans}
     kinds = [kind for kind in KINDS if kind in present]
     handles = [Patch(facecolor=KINDS[kind], label=KIND_WORDS[kind]) for kind in kinds]
@@ -156,12 +147,7 @@ def gantt_gif(
 ) -> Path:
     """An animated gif of one step: boxes appear as time sweeps over them, then the picture rests.
 
-    Args:
-        timeline: of the step.
-        path: of the gif.
-        title: of the picture, and the file's comment.
-        frames: of the sweep.
-        limit: bytes of the file; frames are left out until it is no larger.
+    Frames are left out until the file has at most `limit` bytes.
     """
     with styled():
         images = _sweep(timeline, title, frames)
@@ -189,7 +175,6 @@ def gantt_gif(
 
 
 def _sweep(timeline: Timeline, title: str, frames: int) -> list[Image.Image]:
-    """RGB images of the timeline at `frames` moments from start to end."""
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.5 * timeline.ranks), dpi=95)
     axes.set_title(title)
     axes.set_xlabel("time (ms)")

@@ -43,7 +43,6 @@ class Column(Generic[Line]):
 
     @property
     def heading(self) -> Heading:
-        """Its names."""
         return Heading(self.key, self.key if self.csv is None else self.csv, self.ends)
 
 
@@ -90,12 +89,10 @@ class Grid:
 
     @property
     def fidelities(self) -> list[str]:
-        """The fidelities of its runs, in the order in which they are shown."""
         return fidelities(self.runs.values())
 
 
 def status_of(run: Run) -> str:
-    """Why a run has no numbers."""
     return NOT_RUN if run.status == "planned" else run.status
 
 
@@ -105,12 +102,10 @@ def plain(value: Any) -> Cell:
 
 
 def amount(value: float, digits: int = 2) -> Cell:
-    """A number with fixed digits."""
     return Cell(value, number(value, digits))
 
 
 def share(value: float) -> Cell:
-    """A share in percent."""
     return Cell(value, percent(value))
 
 

@@ -41,7 +41,6 @@ def write(results_dir: Path, plots_dir: Path) -> Path:
 
 
 def write_loaded(results: Results, plots_dir: Path) -> Path:
-    """Write tables, figures and page of results that are loaded; return the page's path."""
     claims = verdicts.judged_claims(results)
     tables = write_tables(results, plots_dir, claims)
     drawn = {figure.stem.name: figure for figure in figures.draw_all(results, plots_dir)}
@@ -92,13 +91,7 @@ def write_loaded(results: Results, plots_dir: Path) -> Path:
 def write_tables(
     results: Results, plots_dir: Path, claims: Sequence[verdicts.Judged] | None = None
 ) -> list[Table]:
-    """Write every table of these results, and rounds.csv; returns the tables.
-
-    Args:
-        results: recorded runs.
-        plots_dir: folder of the files.
-        claims: of these results, if they are judged already.
-    """
+    """Write every table of these results, and rounds.csv; `claims` if they are judged already."""
     tables = all_tables(results, claims)
     # The command prints the verdicts, and W&B's mirror counts the claims: those of an earlier
     # report must not stay.
@@ -174,7 +167,6 @@ def pictured_step(results: Results) -> tuple[Timeline, str]:
 
 
 def _environments(results: Results) -> list[dict[str, Any]]:
-    """The distinct environments of the runs, with how many runs each has."""
     distinct: dict[str, dict[str, Any]] = {}
     for folder in results.folders:
         for name in folder.files.names("*/env.json"):
@@ -188,5 +180,4 @@ def _environments(results: Results) -> list[dict[str, Any]]:
 
 
 def _counts(runs: list[Run]) -> list[tuple[str, int]]:
-    """How many runs there are of each status, reasons left out."""
     return sorted(Counter(run.status.partition("(")[0] for run in runs).items())

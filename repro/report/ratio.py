@@ -67,12 +67,10 @@ class Ratio:
 
 
 def over_k1(results: Results, run: Run) -> Ratio:
-    """Speedup over one stage at the same M, N and re-materialization."""
     return over(results, run, K=1)
 
 
 def over_k2m1(results: Results, run: Run) -> Ratio:
-    """Speedup over K=2, M=1 at the same N and re-materialization, as Table 2 normalises."""
     return over(results, run, K=2, M=1)
 
 

@@ -60,53 +60,29 @@ MOST_SIZES = 6  # of one model that a section lists
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment on the page.
-
-    Attributes:
-        name: of the experiment.
-        short: its name in the contents.
-        title: of the experiment.
-        question: that it answers.
-        answer: in one sentence; empty where the runs do not give one.
-        verdicts: of its exhibits.
-        counts: the same together.
-        table: the one that is shown; None without one.
-        figure: the one that is shown; None without one.
-        more_tables: folded.
-        more_figures: folded.
-        points: folded tables with a line for each run.
-        linked: names of the tables that are too large for the page.
-        metrics: what the names in its tables mean.
-        numbering: `arXiv v5 Table 2, NeurIPS 2019 Table 2`.
-        of_paper: whether the paper has a number for it, so that there is something to deviate from.
-        deviations: from the paper.
-        missing: runs without a result, and why.
-        commands: what a user types to measure it.
-        origins: commits and machines that recorded it.
-        trace: file name of its timelines; empty without any.
-    """
+    """One experiment on the page."""
 
     name: str
-    short: str
+    short: str  # its name in the contents
     title: str
     question: str
-    answer: str
+    answer: str  # in one sentence; empty where the runs do not give one
     verdicts: list[FrontRow]
-    counts: Counts
+    counts: Counts  # of all its verdicts together
     table: dict[str, Any] | None
     figure: dict[str, Any] | None
     more_tables: list[dict[str, Any]]
     more_figures: list[dict[str, Any]]
-    points: list[dict[str, Any]]
-    linked: list[str]
+    points: list[dict[str, Any]]  # folded tables with a line for each run
+    linked: list[str]  # names of the tables that are too large for the page
     metrics: dict[str, str]
-    numbering: str
-    of_paper: bool
+    numbering: str  # `arXiv v5 Table 2, NeurIPS 2019 Table 2`
+    of_paper: bool  # whether the paper has a number for it
     deviations: list[Markup]
-    missing: list[str]
+    missing: list[str]  # runs without a result, and why
     commands: list[str]
-    origins: list[str]
-    trace: str
+    origins: list[str]  # commits and machines that recorded it
+    trace: str  # file name of its timelines; empty without any
 
 
 def sections_of(
@@ -116,7 +92,6 @@ def sections_of(
     traces: Mapping[str, Path],
     rows: Sequence[FrontRow],
 ) -> list[Section]:
-    """A section for each experiment with results, in `ORDER`."""
     names = list(dict.fromkeys(run.experiment for run in rows_of(results)))
     names.sort(key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
     return [
@@ -222,7 +197,6 @@ def with_code(text: str) -> Markup:
 
 
 def shown_table(table: Table) -> dict[str, Any]:
-    """What the template needs of a table."""
     return {
         "name": table.name,
         "title": table.title,
@@ -238,7 +212,6 @@ def _points(table: Table) -> dict[str, Any]:
 
 
 def picture(drawn: Drawn) -> dict[str, Any]:
-    """What the template needs of a figure."""
     title, _, _ = drawn.caption.partition(":" if ":" in drawn.caption else ".")
     return {
         "name": drawn.stem.name,
@@ -307,7 +280,6 @@ def _missing(runs: list[Run]) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """A mapping as `L 4, D 16`, a list as `a, b`."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {part}" for key, part in value.items())
     if isinstance(value, list):

@@ -26,12 +26,10 @@ def is_current(results_dir: Path, plots_dir: Path) -> bool:
 
 
 def put(results_dir: Path, plots_dir: Path) -> None:
-    """Record what the report was made from."""
     fresh(plots_dir / _NAME).write_text(_digest(results_dir), encoding="utf-8")
 
 
 def remove(plots_dir: Path) -> None:
-    """Forget what the report was made from, so that the next one is written anew."""
     (plots_dir / _NAME).unlink(missing_ok=True)
 
 

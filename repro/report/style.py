@@ -85,7 +85,6 @@ def series_colour(value: float) -> str:
 
 
 def is_dark(colour: str) -> bool:
-    """Whether words on this colour have to be white."""
     red, green, blue = to_rgb(colour)
     return 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
 
@@ -97,7 +96,6 @@ def part_look(part: str) -> dict[str, Any]:
 
 
 def model_name(model: str) -> str:
-    """The paper's spelling of a model's name, or the name itself."""
     return MODELS.get(model, model)
 
 

@@ -40,33 +40,18 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table.
-
-    Attributes:
-        value: a number or text for the csv file.
-        text: what a reader sees.
-        low: lower end of the interval, for the csv file.
-        high: upper end of it.
-    """
-
-    value: Any = nan
-    text: str = EMPTY
+    value: Any = nan  # a number or text for the csv file
+    text: str = EMPTY  # what a reader sees
     low: float = nan
     high: float = nan
 
 
 @dataclass(frozen=True)
 class Heading:
-    """The names of one column.
+    """The names of one column; `ends` are those of its interval in the csv file, if it has one."""
 
-    Attributes:
-        shown: name that a reader sees; empty for a column of the csv file alone.
-        csv: name in the csv file; empty for a column that readers alone see.
-        ends: names in the csv file of the ends of the interval, if it has one.
-    """
-
-    shown: Name = ""
-    csv: Name = ""
+    shown: Name = ""  # empty for a column of the csv file alone
+    csv: Name = ""  # empty for a column that readers alone see
     ends: tuple[Name, Name] | None = None
 
 
@@ -99,12 +84,10 @@ class Table:
 
     @property
     def caption(self) -> str:
-        """The note, and where the rows come from."""
         return f"{self.note} {self.origin}" if self.origin else self.note
 
     @property
     def shown(self) -> DataFrame:
-        """The texts that a reader sees."""
         return _frame(*self._texts())
 
     def _texts(self) -> tuple[list[Name], list[list[str]]]:
@@ -120,7 +103,6 @@ class Table:
         return _frame([*columns], [list(line) for line in zip(*columns.values(), strict=True)])
 
     def _values(self) -> dict[Name, list[Any]]:
-        """The values of each column of the csv file."""
         columns: dict[Name, list[Any]] = {}
         for i, heading in enumerate(self.headings):
             cells = [row[i] for row in self.rows]
@@ -133,31 +115,21 @@ class Table:
         return columns
 
     def only(self, columns: Sequence[str]) -> "Table":
-        """The table with these columns alone, for readers; names it does not have are left out.
-
-        Args:
-            columns: as Markdown heads them: `M`, `K=2 quoted`.
-        """
+        """The table with these columns alone, as Markdown heads them; others are left out."""
         kept = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) in columns]
         headings = [self.headings[i] for i in kept]
         return replace(self, headings=headings, rows=[[row[i] for i in kept] for row in self.rows])
 
     def where(self, column: str, texts: Sequence[str]) -> "Table":
-        """The lines that have one of these texts in a column."""
         (at,) = [i for i, heading in enumerate(self.headings) if _flat(heading.shown) == column]
         return replace(self, rows=[row for row in self.rows if row[at].text in texts])
 
     @property
     def columns(self) -> int:
-        """How many columns a reader sees."""
         return sum(1 for heading in self.headings if heading.shown)
 
     def text(self, column: str, /, **wanted: str) -> str:
-        """The text of one cell, as a sentence quotes it.
-
-        Args:
-            column: as Markdown heads it.
-            wanted: column -> the text that the line has there.
+        """The text in `column` of the line that has the `wanted` texts; both as Markdown heads.
 
         Raises:
             LookupError: if there is no such cell, or it has no number.
@@ -172,11 +144,6 @@ class Table:
         raise LookupError(f"{self.name} has no {column} for {wanted}")
 
     def number(self, column: str, /, **wanted: str) -> str:
-        """The number alone of such a cell, without its interval.
-
-        Raises:
-            LookupError: if there is none.
-        """
         return self.text(column, **wanted).split()[0]
 
     def numbers(self, column: str) -> list[str]:
@@ -193,7 +160,6 @@ class Table:
         return sorted(texts, key=float)
 
     def csv(self) -> str:
-        """The values, for other programs."""
         return csv_text({_flat(name): cells for name, cells in self._values().items()})
 
     def markdown(self) -> str:
@@ -207,7 +173,6 @@ class Table:
         return "\n".join([f"**{title}**", "", *body, "", note, ""])
 
     def latex(self) -> str:
-        """The texts as a booktabs table."""
         names, body = self._texts()
         head = [_flat(name) for name in names]
         lines = [
@@ -237,7 +202,6 @@ class Table:
         return "\n".join([*lines, "</tbody>", "</table>"])
 
     def write(self, directory: Path) -> list[Path]:
-        """Write `name`.csv, .md and .tex into a directory."""
         directory.mkdir(parents=True, exist_ok=True)
         texts = {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}
         paths = []
@@ -289,7 +253,6 @@ def guarded(value: Any) -> Any:
 
 
 def unguarded(text: str) -> str:
-    """The text before `guarded`."""
     return text[1:] if guarded(text[1:]) == text else text
 
 
@@ -347,7 +310,6 @@ def _latex_row(texts: Sequence[str]) -> str:
 
 
 def _latex(text: str) -> str:
-    """Text with LaTeX's own characters escaped."""
     return text.translate(_LATEX)
 
 

@@ -31,12 +31,7 @@ _USUAL = "Settings leave out what is usual: schedule gpipe, one replica, cut by 
 
 
 def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None) -> list[Table]:
-    """Every table that these results allow, those of their experiments first.
-
-    Args:
-        results: recorded runs.
-        claims: of these results, if they are judged already.
-    """
+    """Every table that these results allow, those of their experiments first."""
     every_run = rows_of(results)
     names = dict.fromkeys(run.experiment for run in every_run)
     compared = without_tiny(results)
@@ -59,14 +54,11 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
 
 
 def is_of_points(table: Table) -> bool:
-    """Whether it is one of `points`."""
     return table.name.startswith(f"{table.experiment}_points")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: a run, its setting, and its values for the csv file."""
-
     run: Run
     setting: Setting
     values: Mapping[str, Any]
@@ -121,7 +113,6 @@ def points(results: Results, experiment: str, fidelity: str = "measured") -> Tab
 
 
 def _csv_column(name: str) -> Column[Line]:
-    """A column of the csv file alone."""
     return Column("", lambda line: Cell(line.values[name], str(line.values[name])), csv=name)
 
 

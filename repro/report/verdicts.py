@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from csv import DictReader
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatch
 from io import StringIO
 from math import isinf, isnan
@@ -11,11 +11,10 @@ from pathlib import Path
 
 from repro.claims.all_claims import all_claims
 from repro.claims.audit import AuditLine, audit
-from repro.claims.cells import BASE_CELL
+from repro.claims.cells import BASE_CELL, DATA
 from repro.claims.claim import WORDS, Claim, Evidence, Verdict, Word, judge
 from repro.harness.results import Results
 from repro.io.untrusted import LARGE, read_text
-from repro.paper import breakdown
 from repro.report.compare import beside_paper, without_tiny
 from repro.report.declared import claims_of
 from repro.report.grid import Cell, Column, declared, plain
@@ -28,8 +27,6 @@ WRITTEN = "verdicts.csv"  # the table of verdicts in a folder of plots
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, our number for it if there is one, and the verdict."""
-
     claim: Claim
     evidence: Evidence | None
     verdict: Verdict
@@ -37,126 +34,27 @@ class Judged:
 
 @dataclass(frozen=True)
 class VerdictRow:
-    """One line of the first screen; all cells are texts.
-
-    Attributes:
-        exhibit: of the paper.
-        claim: what is held against it.
-        paper: what the paper has.
-        ours: the same of ours.
-        fidelity: how ours is known; `-` where nothing was run.
-        verdict: of the claims of this row, counted where they differ.
-    """
+    """One line of the first screen; all cells are texts."""
 
     exhibit: str
     claim: str
     paper: str
     ours: str
-    fidelity: str
-    verdict: str
+    fidelity: str  # how ours is known; `-` where nothing was run
+    verdict: str  # of its claims, counted where they differ
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """Which claims make a row.
-
-    Attributes:
-        name: of the exhibit.
-        claim: what is claimed.
-        shown: patterns of the ids whose numbers are shown.
-        counted: patterns of the ids whose verdicts are counted; empty for those that are shown.
-    """
+    """Which claims make a row: patterns of their ids."""
 
     name: str
     claim: str
-    shown: tuple[str, ...]
-    counted: tuple[str, ...] = ()
+    shown: Sequence[str]  # whose numbers are shown
+    counted: Sequence[str] = ()  # whose verdicts are counted; empty for those that are shown
 
 
-EXHIBITS = (
-    Exhibit(
-        "Table 1, sizes",
-        "parameters at K=8 and K=128",
-        ("table1/amoebanet-d/Pipeline-8/parameters", "table1/transformer/Pipeline-128/parameters"),
-        ("table1/*/parameters",),
-    ),
-    Exhibit(
-        "Table 1, largest",
-        "largest that fits, K=8 and K=128",
-        ("table1/amoebanet-d/Pipeline-8/largest", "table1/transformer/Pipeline-128/largest"),
-        ("table1/*/largest",),
-    ),
-    Exhibit(
-        "Table 1, memory",
-        "peak activations of the printed sizes",
-        ("table1/amoebanet-d/Pipeline-8/activ*", "table1/transformer/Pipeline-128/activ*"),
-        ("table1/*/activations",),
-    ),
-    Exhibit(
-        "Table 1, growth",
-        "parameters over those of Naive-1",
-        ("table1/*/times",),
-    ),
-    Exhibit(
-        "Table 2, AmoebaNet-D",
-        "speed, K=8, M=32 over K=2, M=1",
-        ("table2/amoebanet-d/K=8/M=32",),
-        ("table2/amoebanet-d/K=*/M=*",),
-    ),
-    Exhibit(
-        "Table 2, Transformer",
-        "speed, K=8, M=32 over K=2, M=1",
-        ("table2/transformer/K=8/M=32",),
-        ("table2/transformer/K=*/M=*",),
-    ),
-    Exhibit(
-        "Table 3, slow links",
-        "throughput, K=8 over K=2",
-        ("table3/*/K=8/*",),
-        ("table3/*/K=*",),
-    ),
-    Exhibit(
-        "Step breakdown",
-        "computation, recompute of a step",
-        ("breakdown/computation", "breakdown/recompute"),
-        tuple(f"breakdown/{part.part}" for part in breakdown()),
-    ),
-    Exhibit(
-        "Section 2.3, bubble",
-        "idle share at M = 4K, for K = 2, 4, 8",
-        ("bubble/K=*/negligible",),
-    ),
-    Exhibit(
-        "Table 4, images",
-        "ImageNet accuracy; transfer gain",
-        ("table4/ImageNet*", "table4/transfer"),
-        ("table4/*",),
-    ),
-    Exhibit(
-        "Table 5, batch size",
-        "BLEU of the largest batch; its gain",
-        ("table5/4000000/BLEU", "table5/BLEU"),
-        ("table5/*",),
-    ),
-    Exhibit(
-        "Figure 1, size",
-        "exponents of quality in the size",
-        ("figure1?/exponent",),
-        ("figure1*",),
-    ),
-    Exhibit("Figure 2, schedule", "stages in another order than drawn", ("figure2/order",)),
-    Exhibit(
-        "Figure 3, languages",
-        "BLEU gained by size, transfer, depth",
-        ("figure3/size", "figure3/transfer", "figure3/depth"),
-        ("figure3/*",),
-    ),
-    Exhibit(
-        "Section 7, every K",
-        "trainings that differ in any bit",
-        ("consistency/*",),
-    ),
-)
+EXHIBITS = tuple(Exhibit(**exhibit) for exhibit in DATA["exhibits"])
 
 
 def evidence_of(results: Results) -> dict[str, Evidence]:
@@ -188,7 +86,6 @@ def written_rows(plots_dir: Path) -> list[VerdictRow]:
 
 
 def rows_of_exhibits(claims: Sequence[Judged]) -> list[VerdictRow]:
-    """One row for each exhibit, of claims that are already judged."""
     rows = []
     for exhibit in EXHIBITS:
         shown = _matching(claims, exhibit.shown)
@@ -240,8 +137,7 @@ def what_holds(claims: Sequence[Judged]) -> str:
             small.append(exhibit.name)
         else:
             nothing.append(exhibit.name)
-    parts = [f"{len(names)} {text}" for text, names in groups.items() if names]
-    *before, last = parts
+    *before, last = [f"{len(names)} {text}" for text, names in groups.items() if names]
     told = f"{', '.join(before)}, and {last}" if before else last
     holding = sum(verdict.word in HOLDING for verdict in known)
     return (
@@ -279,15 +175,10 @@ def tables(claims: Sequence[Judged]) -> list[Table]:
 
 
 def verdicts(claims: Sequence[Judged]) -> Table:
-    """One line for each exhibit."""
-    columns: list[Column[VerdictRow]] = [
-        Column("exhibit", lambda row: plain(row.exhibit)),
-        Column("claim", lambda row: plain(row.claim)),
-        Column("paper", lambda row: plain(row.paper)),
-        Column("ours", lambda row: plain(row.ours)),
-        Column("fidelity", lambda row: plain(row.fidelity)),
-        Column("verdict", lambda row: plain(row.verdict)),
-    ]
+    def column(name: str) -> Column[VerdictRow]:
+        return Column(name, lambda row: plain(getattr(row, name)))
+
+    columns = [column(field.name) for field in fields(VerdictRow)]
     note = (
         "Each verdict is computed from the recorded runs by the rule in `repro/claims/claim.py`, "
         "with tolerances that were fixed before ours were compared. The table `claims` has every "
@@ -298,22 +189,24 @@ def verdicts(claims: Sequence[Judged]) -> Table:
 
 
 def claim_table(claims: Sequence[Judged]) -> Table:
-    """Every claim."""
+    def of_claim(name: str, shown: str = "") -> Column[Judged]:
+        return Column(shown, lambda line: plain(getattr(line.claim, name)), csv=shown or name)
+
     columns: list[Column[Judged]] = [
-        Column("", lambda line: plain(line.claim.id), csv="id"),
-        Column("exhibit", lambda line: plain(line.claim.exhibit)),
-        Column("", lambda line: plain(line.claim.version), csv="version"),
-        Column("claim", lambda line: plain(line.claim.text)),
+        of_claim("id"),
+        of_claim("exhibit", "exhibit"),
+        of_claim("version"),
+        of_claim("text", "claim"),
         Column("paper", lambda line: Cell(line.claim.value, _printed(line.claim))),
-        Column("", lambda line: plain(line.claim.unit), csv="unit"),
+        of_claim("unit"),
         Column("", lambda line: Cell(line.claim.low), csv="allowed: low"),
         Column("", lambda line: Cell(line.claim.high), csv="allowed: high"),
-        Column("", lambda line: plain(line.claim.tolerance), csv="tolerance"),
+        of_claim("tolerance"),
         Column("ours", _our_cell, ends=("ours: low", "ours: high")),
         Column("fidelity", lambda line: plain(line.evidence.fidelity if line.evidence else "")),
         Column("verdict", lambda line: plain(line.verdict.label)),
         Column("why", lambda line: plain(line.verdict.why)),
-        Column("", _runs, csv="runs"),
+        Column("", lambda line: Cell([*line.evidence.runs] if line.evidence else []), csv="runs"),
     ]
     note = (
         "Every cell of the paper's tables, every point of its figures, and each sentence with a "
@@ -325,13 +218,12 @@ def claim_table(claims: Sequence[Judged]) -> Table:
 
 
 def audit_table() -> Table:
-    """The paper against itself, and texts about it against the paper."""
+    def column(name: str) -> Column[AuditLine]:
+        return Column(name, lambda line: plain(getattr(line, name)))
+
     columns: list[Column[AuditLine]] = [
         Column("what is held against what", lambda line: plain(line.part)),
-        Column("place", lambda line: plain(line.place)),
-        Column("printed", lambda line: plain(line.printed)),
-        Column("follows", lambda line: plain(line.follows)),
-        Column("arithmetic", lambda line: plain(line.arithmetic)),
+        *map(column, ("place", "printed", "follows", "arithmetic")),
         Column("agrees", lambda line: plain("yes" if line.agrees else "no")),
     ]
     note = (
@@ -343,13 +235,13 @@ def audit_table() -> Table:
 
 
 def _our_cell(line: Judged) -> Cell:
-    if line.evidence is None:
+    ours = line.evidence
+    if ours is None:
         return Cell()
-    return Cell(line.evidence.value, _ours(line), line.evidence.low, line.evidence.high)
-
-
-def _runs(line: Judged) -> Cell:
-    return Cell(list(line.evidence.runs) if line.evidence else [])
+    text = _amount(line.claim, ours.value)
+    if text != EMPTY and not isnan(ours.low):
+        text += f" [{_number(ours.low)}, {_number(ours.high)}]"
+    return Cell(ours.value, text, ours.low, ours.high)
 
 
 def _joined(texts: list[str]) -> str:
@@ -369,16 +261,6 @@ def _our_amount(judged: Judged) -> str:
     return _amount(judged.claim, judged.evidence.value) if judged.evidence else EMPTY
 
 
-def _ours(judged: Judged) -> str:
-    ours = judged.evidence
-    if ours is None:
-        return EMPTY
-    text = _amount(judged.claim, ours.value)
-    if isnan(ours.low) or text == EMPTY:
-        return text
-    return f"{text} [{_number(ours.low)}, {_number(ours.high)}]"
-
-
 def _amount(claim: Claim, value: float, digits: int = 3) -> str:
     """A number in the claim's unit: `83.9B`, `22.6x`, `65.6 %`."""
     if isnan(value):
@@ -396,7 +278,7 @@ def _number(value: float, digits: int = 3) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
-def _matching(claims: Sequence[Judged], patterns: tuple[str, ...]) -> list[Judged]:
+def _matching(claims: Sequence[Judged], patterns: Sequence[str]) -> list[Judged]:
     return [
         judged
         for judged in claims

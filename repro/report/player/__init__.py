@@ -82,7 +82,6 @@ def player(results: Results | None = None) -> Markup:
 
 
 def script(names: tuple[str, ...]) -> str:
-    """The text of several of the scripts, which see each other's functions."""
     return "\n".join((HOME / name).read_text(encoding="utf-8") for name in names)
 
 
