@@ -5,16 +5,8 @@ with its place. `theory` holds the formulas of sections 2.3 and 3. Nothing here 
 """
 
 from repro.paper.numbers import (
-    Accuracy,
     BatchSize,
-    Cell,
-    Peer,
-    Point,
-    ScaleUp,
-    Share,
     Size,
-    Source,
-    TranslationModel,
     Utilisation,
     breakdown,
     figure,
@@ -32,16 +24,8 @@ from repro.paper.numbers import (
 )
 
 __all__ = [
-    "Accuracy",
     "BatchSize",
-    "Cell",
-    "Peer",
-    "Point",
-    "ScaleUp",
-    "Share",
     "Size",
-    "Source",
-    "TranslationModel",
     "Utilisation",
     "breakdown",
     "figure",

@@ -1,7 +1,10 @@
-"""Fixtures: a results folder with known numbers, and an empty one."""
+"""Fixtures: a results folder with known numbers, an empty one, and a browser."""
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from modelled import fill_modelled
@@ -46,3 +49,16 @@ def modelled(tmp_path_factory: pytest.TempPathFactory) -> Results:
     fill(path, experiment())
     fill_modelled(path)
     return load(path)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    found = map(shutil.which, ("chromium", "chromium-browser", "chrome"))
+    chromium = next(filter(None, found), None)
+    if chromium is None:
+        pytest.skip("needs chromium on the PATH")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -1,7 +1,5 @@
 """The page in a real browser: nothing is wider than the screen, nothing is loaded, links lead."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +10,11 @@ from repro.report import page
 from repro.report.front import fidelity_colours
 from repro.report.verdicts import EXHIBITS
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 COMMITTED = Path(__file__).parents[2] / "plots/reference/report.html"
 WIDTHS = (390, 1280)
 HEIGHT = 800
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

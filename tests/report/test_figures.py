@@ -70,15 +70,6 @@ def test_bubble_plots_idle_over_total_in_percent(results, done):
         assert any(style == "--" and ys[0] == pytest.approx(50) for style, _, ys in lines(axes))
 
 
-def test_memory_has_a_bar_for_each_stage(results, done):
-    with styled():
-        axes = panels(bars.memory(results, done))[0]
-        assert [bar.get_height() for bar in axes.patches] == pytest.approx(
-            [100, 100, 100, 200, 100, 200]
-        )
-        assert "MiB" in axes.get_ylabel()
-
-
 def test_no_series_mixes_fidelities(mixed):
     rows = rows_of(mixed, status="done")
     with styled():
@@ -193,11 +184,6 @@ def test_split_backwards_are_drawn_in_two_colours():
         assert texts == ["F forward", "I gradient of inputs", "W gradient of weights", "idle"]
 
 
-def test_the_picture_for_wandb_is_the_report_s():
-    picture = gantt.picture(timeline(2, 4), "a run", "measured")
-    assert picture.width > picture.height > 100
-
-
 def test_the_same_figure_has_the_same_bytes(tmp_path):
     written = []
     for attempt in ("a", "b"):
@@ -230,8 +216,3 @@ def test_a_negative_share_is_taken_off_the_bubble():
         "imbalance": 0,
         "transfer": 0.2,
     }
-
-
-def test_what_medians_lack_to_a_whole_is_no_bubble():
-    parts = {"computation": 0.5, "bubble": 0.4, "imbalance": 0.05}
-    assert bars.drawable(parts) == parts

@@ -1,6 +1,5 @@
 """A declared table: one cell gives both the text that is shown and the csv numbers."""
 
-import io
 from math import nan
 
 import pandas as pd
@@ -15,11 +14,9 @@ from repro.report.grid import (
     milliseconds,
     plain,
     quotient,
-    share,
     spread,
 )
 from repro.report.ratio import Ratio
-from repro.report.table import csv_text
 
 COLUMNS: list[Column[int]] = [
     Column("K", plain),
@@ -55,17 +52,6 @@ def test_a_goal_says_by_how_much_it_is_missed():
     assert met_or_missed(3.4, at_most=4).text == "at most 4: met"
     assert met_or_missed(5.5, at_most=4).text == "at most 4: missed by 1.5"
     assert met_or_missed(nan, at_most=4).text == "at most 4: not run"
-
-
-def test_names_without_a_group_stay_plain():
-    table = declared(
-        "toy", "Toy", "", [3], [Column("K", plain), Column("share", lambda K: share(K / 4))], "toy"
-    )
-    assert table.shown.to_dict("records") == [{"K": "3", "share": "75.0%"}]
-    assert table.data is not None
-    assert pd.read_csv(io.StringIO(csv_text(table.data.to_dict("list")))).to_dict("records") == [
-        {"K": 3, "share": 0.75}
-    ]
 
 
 def test_what_is_not_known_is_a_dash_and_no_number():

@@ -58,15 +58,6 @@ def test_experiments_without_results_are_named_with_the_command_that_runs_them(m
     assert ".venv/bin/repro run table2\n" not in absent
 
 
-def test_tables_and_figures_lie_beside_the_page(written):
-    names = {path.name for path in written.parent.iterdir()}
-    for stem in ("table2", "table2_speedup", "table2_long", "table2_points", "memory", "runs"):
-        assert {f"{stem}.csv", f"{stem}.md", f"{stem}.tex"} <= names
-    assert "rounds.csv" in names
-    for stem in ("bars", "figure2"):
-        assert {f"table2_{stem}.png", f"table2_{stem}.svg"} <= names
-
-
 def test_the_page_is_self_contained_and_its_ids_are_unique(written):
     html = written.read_text(encoding="utf-8")
     assert not re.search(r'src="https?:', html)
@@ -92,14 +83,6 @@ def test_the_trace_has_every_timeline_as_a_process(written):
 
 def test_the_page_is_the_same_again(written, folder, tmp_path):
     assert page.write(folder, tmp_path).read_bytes() == written.read_bytes()
-
-
-def test_one_line_a_point_is_folded_and_has_the_run_s_id(written, results):
-    html = written.read_text(encoding="utf-8")
-    before, _, points = html.partition("<summary>table2, measured: one line a point</summary>")
-    assert before.count("<details>") > before.count("</details>") > 0
-    assert results.runs[0].id in points
-    assert results.runs[0].id not in before
 
 
 def copied(folder: Path, to: Path, scale: str) -> Path:
@@ -180,29 +163,6 @@ def test_a_smoke_report_says_what_smoke_is_for_and_shows_nothing_of_the_paper(fo
         ).lower()
     )
     assert "Table 4" not in html
-
-
-def test_a_report_of_two_scales_says_what_is_left_out(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(page.figures, "draw_all", lambda results, directory: [])
-    results = copied(folder, copied(folder, tmp_path / "results", "smoke"), "laptop")
-    path = page.write(results, tmp_path / "plots")
-    assert "Scale smoke" in banner(path)
-    assert "Scale laptop" in banner(path)
-    assert "Smoke runs of table2 are in the list of all runs, but not" in banner(path)
-    assert "quoted" in path.read_text(encoding="utf-8")
-
-
-def test_rows_from_several_commits_are_announced(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(page.figures, "draw_all", lambda results, directory: [])
-    copy = tmp_path / "results"
-    shutil.copytree(folder, copy)
-    markers = sorted(copy.glob("*/*/*/rounds/*.json"))
-    for number, marker in enumerate(markers):
-        marker.write_text(
-            json.dumps(json.loads(marker.read_text()) | {"commit": f"commit{number % 2}"})
-        )
-    html = page.write(copy, tmp_path / "plots").read_text(encoding="utf-8")
-    assert "Recorded with commit commit0 on test-cpu-2c (measured); commit commit1 on" in html
 
 
 def test_the_picture_is_of_a_measured_step_though_simulated_ones_have_more_stages(tmp_path):

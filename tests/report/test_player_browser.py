@@ -1,6 +1,5 @@
 """The pipeline player in a browser: its controls, its keys, and the numbers that it shows."""
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,12 +11,7 @@ from repro.harness.results import load
 from repro.report.compare import rows_of
 from repro.report.player import measured_steps, player
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH"),
-]
+pytestmark = pytest.mark.slow
 
 STYLE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>player</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -25,15 +19,6 @@ STYLE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>player</t
 :root { --accent: #0b6bb0; } body { margin: 1rem; font-family: sans-serif }</style>"""
 MOVING = "0 < parseFloat(text) && parseFloat(text) < 25"  # of the clock: neither start nor end
 OPENED = {"K": 4, "M": 4, "schedule": "gpipe", "checkpoint": "always", "v": 1}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

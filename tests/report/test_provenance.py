@@ -10,9 +10,9 @@ from recorded import changed_runs
 from repro.harness.results import Results, Round, Run, load
 from repro.harness.schema import TrainRound
 from repro.report.compare import rows_of
-from repro.report.provenance import provenance, runs_in, with_provenance
+from repro.report.provenance import provenance, with_provenance
 from repro.report.table import Heading, Table
-from repro.report.tables import all_tables, points
+from repro.report.tables import all_tables
 
 ROOT = Path(__file__).parents[2]
 # Experiments whose tables name the place of each line. Tables 1 and 2 show counts and modelled runs
@@ -66,23 +66,6 @@ def test_both_machines_and_commits_stand_below_a_table(results):
         assert tables[name].caption.endswith(sentence)
         assert sentence in tables[name].markdown()
         assert rows_that_name("here-2c", tables[name]) == rows_that_name("other-2c", tables[name])
-
-
-def test_commits_of_one_machine_are_told_apart_by_round(results):
-    run = next(run for run in results.runs if run.rounds)
-    first, *rest = run.rounds
-    mixed = replace(run, rounds=(replace(first, commit="aaaaaaaaaa"), *rest))
-    machine = run.machine
-    assert f"commit aaaaaaaaaa on {machine} (measured)" in provenance([mixed])
-    assert f"commit {rest[0].commit} on {machine} (measured)" in provenance([mixed])
-
-
-def test_runs_are_found_in_lines_of_every_kind(results):
-    first, second, *_ = results.runs
-    assert runs_in(first) == [first]
-    assert runs_in(("text", 3, [second], {"K": first})) == [second, first]
-    lines = points(results, "table2").runs
-    assert {id(run) for run in lines} == {id(run) for run in results.runs}
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ import pytest
 
 from repro.claims.claim import Verdict
 from repro.report.declared import HOME, MOST_COLUMNS, answer_of, report_of, shown_of
-from repro.report.front import counts_of, fidelity_colours, front_rows, summed
+from repro.report.front import counts_of, front_rows, summed
 from repro.report.sections import ORDER, sections_of
-from repro.report.style import MARKERS
 from repro.report.table import Cell, Heading, Table
 from repro.report.tables import all_tables
 from repro.report.verdicts import EXHIBITS, counted_claims, judged_claims, what_holds
@@ -62,26 +61,11 @@ def test_the_numbers_of_a_column_are_in_their_order_and_texts_are_none():
         table(off=("-", "not run")).numbers("off")
 
 
-def test_columns_and_lines_can_be_chosen():
-    toy = table(K=("2", "4"), M=("1", "8"))
-    assert toy.only(["M", "other"]).shown.to_dict("list") == {"M": ["1", "8"]}
-    assert toy.where("K", ["4"]).shown.to_dict("list") == {"K": ["4"], "M": ["8"]}
-
-
 def test_without_its_cells_there_is_no_answer():
     for name in WITH_REPORT:
         assert answer_of(name, {}) == ""
     empty = table("costs", source=("all", "all"), model=("median error", "worst error"))
     assert answer_of("costs", {"costs": empty}) == ""
-
-
-def test_an_answer_has_the_numbers_of_its_table():
-    cells = {"source": ("all", "all"), "model": ("median error", "worst error")}
-    told = answer_of(
-        "costs", {"costs": table("costs", **cells, **{"error (%) ratio": ("8", "99")})}
-    )
-    assert "8 %" in told
-    assert "99 %" in told
 
 
 def test_sections_have_an_order_and_one_shown_table_of_few_columns(modelled):
@@ -126,9 +110,3 @@ def test_a_row_leads_to_its_section_or_to_what_was_not_run(modelled):
     rows = {row.exhibit: row.target for row in front_rows(judged_claims(modelled), {"table2"})}
     assert rows["Table 2, Transformer"] == "table2"
     assert rows["Table 1, sizes"] == "absent"
-
-
-def test_fidelities_are_written_in_black_or_white_that_contrasts():
-    colours = fidelity_colours()
-    assert set(colours) == set(MARKERS)
-    assert (colours["measured"]["text"], colours["simulated"]["text"]) == ("#ffffff", "#000000")
