@@ -1,13 +1,10 @@
 """Table 2 divided by other cells than K=2, M=1, its least certain one.
 
 M=32 over M=4 shows what more micro-batches gain at each K. A row over its own K=2 shows what more
-stages gain. The effective M' of a cell is the number of micro-batches with which the ideal would
-have the printed ratio.
+stages gain.
 """
 
 from dataclasses import dataclass
-from functools import partial
-from math import inf, isfinite, nan
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -75,25 +72,14 @@ def divisions(model: str) -> list[Division]:
     return [*by_m, *by_k]
 
 
-def effective_micro_batches(K: int, ratio: float) -> float:
-    """The M' at which the early ideal at K has this throughput over K=2, M=1; inf if none does.
-
-    The ideal is (7/2) K M / (4 M + 3 (K-1)), which stays below (7/8) K.
-    """
-    left = 3.5 * K - 4 * ratio
-    return 3 * (K - 1) * ratio / left if left > 0 else inf
-
-
 def tables(cells: list[Prediction], bar: ErrorBar | None) -> list[Table]:
-    """The quotients, and the effective M' of every cell; none before a simulation.
+    """The quotients; none before a simulation.
 
     Args:
         cells: of the paper.
         bar: error of the cost model; None where it is not known.
     """
-    if not cells:
-        return []
-    return [quotients(cells, bar), effective(cells)]
+    return [quotients(cells, bar)] if cells else []
 
 
 def quotients(cells: list[Prediction], bar: ErrorBar | None) -> Table:
@@ -122,40 +108,6 @@ def quotients(cells: list[Prediction], bar: ErrorBar | None) -> Table:
     shown = [found for cell in cells for found in cell.protocols.values()]
     title = titled("Table 2 divided by other cells: what M and K gain", shown)
     return declared("table2_divisions", title, note, lines, columns, NAME)
-
-
-def effective(cells: list[Prediction]) -> Table:
-    """For each cell the number of micro-batches with which the ideal has the printed ratio."""
-    models = dict.fromkeys(cell.model for cell in cells)
-    lines = [(model, M) for model in models for M in MS]
-
-    def effective_at(K: int, line: tuple[str, int]) -> Cell:
-        model, M = line
-        if (K, M) == (2, 1):
-            return Cell(1.0, "1 (base)")
-        value = effective_micro_batches(K, quoted(model, K, M))
-        return Cell(
-            value if isfinite(value) else nan, f"{value:.1f}" if isfinite(value) else "none"
-        )
-
-    columns: list[Column[tuple[str, int]]] = [
-        Column("model", lambda line: Cell(line[0], model_name(line[0]))),
-        Column("M printed", lambda line: plain(line[1])),
-        *(Column(f"M' at K={K}", partial(effective_at, K)) for K in _KS),
-    ]
-    note = (
-        "The M' at which the ideal, over its own K=2, M=1, gives the printed ratio; none: no M "
-        "does, since the ratio is 7/8 of K or more. M' above M needs a base that is slower than "
-        "the ideal's."
-    )
-    return declared(
-        "table2_effective_m",
-        "Table 2's cells as effective numbers of micro-batches",
-        note,
-        lines,
-        columns,
-        NAME,
-    )
 
 
 CAPTION = (

@@ -12,7 +12,6 @@ from recorded import MACHINE
 
 from experiments.table2.recorded import CAUSES, SIZES
 from experiments.table2.runs import CUTS
-from experiments.table2.sensitivity import FIGURES
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.job import Measured
@@ -25,7 +24,6 @@ from repro.simulate import StageCosts, simulate
 KS, MS = (1, 2, 4, 8), (1, 4, 32)
 ENDS = 1.25  # times the step at K=8
 FIXED = 0.01  # seconds of each step by memory
-LATE = 0.001  # seconds of all latencies of one micro-batch
 OVERHEAD = 1.05  # emulated over simulated
 STRETCH = 2.0
 MEMORY = 2**30  # bytes of a device
@@ -77,18 +75,6 @@ def costs(K: int, M: int, N: int = 32, slower: float = 1.0) -> StageCosts:
     return StageCosts.uniform(K, F, F, 2 * F)
 
 
-def dependence(M: int, step: float) -> dict[str, dict[str, Any]]:
-    """A step depends on the rate of multiplication, and on one latency a micro-batch."""
-    figures = {name: {"basis": "sourced", "halved": step, "doubled": step} for name in FIGURES}
-    figures["matmul_flops"] |= {"halved": 2 * step, "doubled": step / 2}
-    figures["link_latency_s"] |= {
-        "basis": "assumption",
-        "halved": step - M * LATE / 2,
-        "doubled": step + M * LATE,
-    }
-    return figures
-
-
 def batch(group: str, K: int, M: int) -> int:
     """N by memory; of the Transformer nothing fits at K=2, M=4."""
     return 0 if (group, K, M) == ("transformer-by-memory", 2, 4) else K * M // 2
@@ -123,7 +109,6 @@ def line(group: str, spec: RunSpec) -> tuple[dict[str, Any], Timeline | None]:
             "rungs": rungs if N else {},
             "bounds": dict.fromkeys(("fused", "fused and folded"), plain) if N else {},
             "memory": MEMORY,
-            "sensitivity": dependence(M, step) if N else {},
         },
     }
     return metrics, spans if N and (K, M) in ((2, 1), (8, 4)) else None

@@ -1,7 +1,7 @@
 """Table 2's evidence: null models, divisions, what fits, causes, and the inverse problem."""
 
 from dataclasses import replace
-from math import inf, isnan, log
+from math import isnan, log
 from typing import Any
 
 import numpy as np
@@ -134,17 +134,6 @@ def test_divisions_have_the_known_quotients():
     assert [round(gain.ideal, 3) for gain in gains] == [1.160, 1.460, 1.987]
     assert all(abs(gain.quoted / gain.ideal - 1) < 0.026 for gain in gains)
     assert len(found) == 9
-
-
-@pytest.mark.parametrize(("K", "M"), [(2, 4), (4, 1), (4, 32), (8, 4)])
-def test_the_effective_number_is_that_of_the_ideal_itself(K: int, M: int):
-    ratio = theory.speedup_over_k2m1(K, M, "early")
-    assert divisions.effective_micro_batches(K, ratio) == pytest.approx(M)
-
-
-def test_no_number_of_micro_batches_gives_seven_eighths_of_k():
-    assert divisions.effective_micro_batches(8, 7.0) == inf
-    assert divisions.effective_micro_batches(8, 6.99) > 1000
 
 
 def test_divisions_are_drawn_for_both_models(cells):
