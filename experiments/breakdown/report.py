@@ -55,10 +55,10 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """Both; none if the experiment was never planned."""
+    """The one that there is; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    return [by_part(results), by_m(results)]
+    return [by_part(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -73,9 +73,9 @@ def answer(tables: Mapping[str, Table]) -> str:
     )
 
 
-def named_runs(results: Results, micro_batches: int = M) -> dict[tuple[str, str], Run]:
-    """Model and fidelity -> the run with that M; the place is named where a model has several."""
-    rows = rows_of(results, experiment=NAME, K=K, M=micro_batches)
+def named_runs(results: Results) -> dict[tuple[str, str], Run]:
+    """Model and fidelity -> the run with that K and M; with its place where a model has several."""
+    rows = rows_of(results, experiment=NAME, K=K, M=M)
     order = fidelities(rows)
     rows.sort(key=lambda run: (order.index(run.fidelity), model_name(run.model)))
     pairs = [(run.model, run.fidelity) for run in rows]
@@ -136,24 +136,6 @@ def _verdict_column(results: Results) -> Callable[[str], Cell]:
         return plain(verdict_on(identity, ours.get(identity)))
 
     return verdict
-
-
-def by_m(results: Results) -> Table:
-    """The simulated shares for every M beside the pie."""
-    rows = rows_of(results, experiment=NAME, fidelity="simulated", K=K)
-    by_name: dict[str, list[Run]] = {}
-    for micro_batches in sorted({run.M for run in rows}):
-        for (name, fidelity), run in named_runs(results, micro_batches).items():
-            if fidelity == "simulated":
-                by_name.setdefault(name, []).append(run)
-    columns = [PART, QUOTED] if beside_paper(results, NAME) else [PART]
-    for name, runs in by_name.items():
-        for run in runs:
-            group = f"{name}, simulated"
-            columns.append(Column((group, f"M={run.M}"), partial(share_of, results, run)))
-    note = f"Simulated shares of K x step at K={K}. The paper's M is not printed."
-    title = "Where the time of a step goes, simulated, by M"
-    return declared("breakdown_by_m", title, note, _ORDER, columns, NAME)
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:

@@ -15,9 +15,9 @@ from experiments.bubble.points import (
 from experiments.bubble.runs import NAME
 from repro.claims.all_claims import verdict_on
 from repro.claims.cells import NEGLIGIBLE as NEGLIGIBLE_PERCENT
-from repro.claims.cells import ROUNDING, cell_id
+from repro.claims.cells import cell_id
 from repro.harness.results import Results, Run
-from repro.paper import Utilisation, theory, utilisation
+from repro.paper import theory
 from repro.report.compare import beside_paper, rows_of, where
 from repro.report.declared import Shown
 from repro.report.grid import (
@@ -54,13 +54,10 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """Idle time, utilisation and one slow stage; none if the experiment was never planned."""
+    """Idle time and one slow stage; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    made = [at_4k(results), idle(results)]
-    if beside_paper(results, NAME):
-        made.append(utilised(results))
-    return [*made, slow(results)]
+    return [at_4k(results), idle(results), slow(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -181,50 +178,6 @@ def at_4k(results: Results) -> Table:
 def least_negligible_m(K: int, limit: float = NEGLIGIBLE) -> int:
     """The least M at which the early form 3(K-1)/(4M+3(K-1)) is at most `limit`."""
     return ceil(3 * (K - 1) * (1 - limit) / (4 * limit) - 1e-9)
-
-
-def utilised(results: Results) -> Table:
-    """A book chapter's points for K=4 and 8 beside the formula that it names, and ours."""
-    grid = runs_by_point(results)
-    places = list(dict.fromkeys(point.where for point in points(results)))
-    printed = {(point.K, point.M): point for point in utilisation()}
-    lines = [Point(place, *at) for place in places for at in printed]
-
-    def quoted(point: Point) -> Cell:
-        percent = printed[point.K, point.M].percent
-        return Cell(percent / 100, f"{percent:g}%")
-
-    def off_formula(point: Point) -> Cell:
-        points_off = off_own_formula(printed[point.K, point.M])
-        if abs(points_off) <= ROUNDING:
-            return Cell(points_off, "its formula")
-        return Cell(points_off, f"not its formula, {points_off:.1f} points")
-
-    def busy(run: Run) -> Cell:
-        return share(1 - run.bubble_idle_over_total)
-
-    columns: list[Column[Point]] = [
-        *coordinates(lines),
-        Column(("quoted", "chapter"), quoted),
-        Column(("theory", "plain"), lambda at: share(1 - theory.bubble_over_total(at.K, at.M))),
-        Column(("theory", "early"), lambda at: share(1 - theory.bubble(at.K, at.M, "early"))),
-        _recorded(grid, "simulated", "1 - idle/total", busy),
-        _recorded(grid, "emulated", "1 - idle/total", busy),
-        Column(("quoted", "is"), off_formula, csv=("quoted", "off its formula")),
-    ]
-    note = (
-        "Utilisation is 1 minus idle/total. The quoted points are not the paper's: a book chapter "
-        "prints them as M/(M+K-1), the plain form."
-    )
-    title = (
-        "Utilisation against M: points that a book chapter prints, the formula they name, and ours"
-    )
-    return declared("bubble_utilisation", title, note, lines, columns, NAME)
-
-
-def off_own_formula(point: Utilisation) -> float:
-    """How many points a printed utilisation is above M/(M+K-1), which is printed beside it."""
-    return point.percent - 100 * (1 - theory.bubble_over_total(point.K, point.M))
 
 
 def slow(results: Results) -> Table:

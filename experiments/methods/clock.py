@@ -1,11 +1,9 @@
-"""The pipeline schedules on one clock: idle time, memory, and the M that a goal takes."""
+"""The pipeline schedules on one clock: idle time and memory."""
 
 from collections.abc import Callable
-from functools import partial
 
 from experiments.methods.recorded import kept_micro_batches, method_of
 from experiments.methods.runs import (
-    GOAL,
     NAME,
     PAPER_SIZE,
     PIPELINES,
@@ -13,11 +11,9 @@ from experiments.methods.runs import (
     SCHEDULES,
     SIMULATED_M,
     K,
-    least_m,
 )
 from repro.gpipe.schedule.kinds import make_schedule
 from repro.harness.results import Results, Run
-from repro.harness.spec import Checkpoint
 from repro.paper import theory
 from repro.report.compare import rows_of
 from repro.report.grid import Cell, Column, Grid, amount, declared, plain, share
@@ -84,46 +80,3 @@ def schedules(results: Results) -> Table:
     title = "Which schedule idles least, and what memory does it take?"
     names = PIPELINES if rows else ()
     return declared("methods_schedules", title, note, names, columns, NAME)
-
-
-def utilisation(results: Results) -> Table:
-    """How much of the time devices compute, and the M for the goal."""
-    rows = rows_of(results, experiment=NAME, group=SCHEDULES, schedule="gpipe")
-    grid = Grid.of(rows, lambda run: (run.M, run.remat))
-
-    def busy(run: Run) -> Cell:
-        value = 1 - run.bubble_idle_over_total
-        # Two digits, because one micro-batch less changes the second.
-        return Cell(value, f"{value:.2%}")
-
-    def simulated(remat: Checkpoint, count: int) -> Cell:
-        return grid.cell(busy, "simulated", count, remat)
-
-    def computed(remat: Checkpoint) -> Cell:
-        idle = (
-            theory.bubble_over_total(K, SIMULATED_M)
-            if remat == "never"
-            else theory.bubble(K, SIMULATED_M, "early")
-        )
-        return Cell(1 - idle, f"{1 - idle:.2%}")
-
-    at, goal = f"M={SIMULATED_M}", f"least M for {GOAL:.0%}"
-    columns: list[Column[Checkpoint]] = [
-        Column("recomputes", plain),
-        Column((at, "computed"), computed),
-        Column((at, "simulated"), partial(simulated, count=SIMULATED_M)),
-        Column((goal, "computed"), lambda remat: plain(least_m(remat))),
-        Column((goal, "simulated there"), lambda remat: simulated(remat, least_m(remat))),
-        Column(
-            (goal, "simulated with one less"), lambda remat: simulated(remat, least_m(remat) - 1)
-        ),
-    ]
-    note = (
-        f"Utilisation is 1 minus idle/total of GPipe with K={K} equal stages: M/(M+K-1) without "
-        "recomputation, 4M/(4M+3(K-1)) where a stage recomputes while it waits for the gradient."
-    )
-    title = (
-        f"How much of the time do {K} devices compute, and how many micro-batches take {GOAL:.0%}?"
-    )
-    lines: list[Checkpoint] = ["never", "always"] if rows else []
-    return declared("methods_utilisation", title, note, lines, columns, NAME)

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from functools import partial
 from math import isnan, nan
-from typing import Any, NamedTuple
+from typing import Any
 
-from experiments.methods.clock import schedules, utilisation
+from experiments.methods.clock import schedules
 from experiments.methods.figures import figures as figures
-from experiments.methods.recompute import recomputation, recompute_claims
+from experiments.methods.recompute import recomputation
 from experiments.methods.recorded import (
     Compared,
     compared,
-    extra_time,
     label_of,
     losses,
     method_of,
@@ -27,10 +26,6 @@ from experiments.methods.runs import (
     DEEP,
     NAME,
     SHAPES,
-    SKIP,
-    SKIP_FORWARD_S,
-    SKIP_K,
-    SKIP_M,
     WORK,
     shallow,
 )
@@ -40,16 +35,13 @@ from experiments.methods.volume import (
     sent_by_tensor_parallel,
 )
 from repro.harness.results import Results, Run
-from repro.report.compare import beside_paper, link_name, rows_of, where
+from repro.report.compare import rows_of, where
 from repro.report.declared import Shown
 from repro.report.grid import (
     Cell,
     Column,
-    Grid,
     amount,
     declared,
-    estimate,
-    milliseconds,
     place_column,
     plain,
     quotient,
@@ -82,10 +74,7 @@ def tables(results: Results) -> list[Table]:
     """All of them; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
-    made = [side_by_side(results), shapes(results), recomputation(results)]
-    if beside_paper(results, NAME):
-        made.append(recompute_claims(results))
-    return [*made, schedules(results), utilisation(results), skips(results)]
+    return [side_by_side(results), shapes(results), recomputation(results), schedules(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -201,60 +190,3 @@ def _volume(method: str, args: dict[str, Any], N: int, T: int, V: int, devices: 
     if method == "tensor":
         return sent_by_tensor_parallel(args, N, T, devices)
     return sent_by_replicas(args, V, devices) if method == "data" else nan
-
-
-class Boundary(NamedTuple):
-    """A pipeline with or without a skip connection, over one link.
-
-    Attributes:
-        link: between two stages.
-        elements: float32 numbers of a micro-batch that cross a boundary.
-    """
-
-    link: str
-    elements: int
-
-
-def skips(results: Results) -> Table:
-    """A skip connection over all stages as larger messages."""
-    rows = rows_of(results, experiment=NAME, group=SKIP)
-    grid = Grid.of(rows, lambda run: (link_name(run.spec), run.spec.model_args["elements"]))
-    lines = list(
-        dict.fromkeys(Boundary(link_name(r.spec), r.spec.model_args["elements"]) for r in rows)
-    )
-    without_skip = min((line.elements for line in lines), default=0)
-
-    def step(line: Boundary, fidelity: str) -> Cell:
-        return grid.cell(lambda run: milliseconds(run.step_s), fidelity, *line)
-
-    def extra(line: Boundary, fidelity: str) -> Cell:
-        run = grid.run(fidelity, *line)
-        base = grid.run(fidelity, line.link, without_skip)
-        if run is None or base is None or base is run or not (run.done and base.done):
-            return Cell()
-        value, low, high = extra_time(results, run, base)
-        return estimate((100 * value, 100 * low, 100 * high), ".1f")
-
-    def has_skip(line: Boundary) -> Cell:
-        return plain("no" if line.elements == without_skip else "yes")
-
-    columns: list[Column[Boundary]] = [
-        Column("link", lambda line: plain(line.link)),
-        Column("skip connection", has_skip),
-        Column("MiB at a boundary", lambda line: amount(4 * line.elements / MIB, 1)),
-    ]
-    columns += [
-        Column(("step (ms)", fidelity), partial(step, fidelity=fidelity))
-        for fidelity in ("simulated", "emulated")
-    ]
-    columns += [
-        spread(("extra time (%)", fidelity), partial(extra, fidelity=fidelity))
-        for fidelity in ("simulated", "emulated")
-    ]
-    note = (
-        f"K={SKIP_K}, M={SKIP_M}, F takes {1e3 * SKIP_FORWARD_S:g} ms. Each stage passes the "
-        "skipped tensor on beside its own activations, and its gradient comes back, so messages "
-        "are twice as large."
-    )
-    title = "What does a skip connection over all stages cost?"
-    return declared("methods_skip", title, note, lines, columns, NAME)

@@ -93,15 +93,6 @@ def test_a_measured_share_is_not_judged(results):
     assert not any(breakdown.at_papers_size(row) for row in small)
 
 
-def test_by_m_has_every_m(results):
-    table = breakdown.by_m(results)
-    assert [name for group, name in table.shown.columns if "simulated" in group] == [
-        "M=8",
-        "M=16",
-        "M=32",
-    ]
-
-
 def test_bars_stand_under_the_pie(results):
     with styled():
         ((name, figure, caption),) = breakdown.figures(results, rows_of(results, status="done"))

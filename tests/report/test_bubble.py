@@ -105,17 +105,6 @@ def test_the_least_m_with_a_negligible_bubble(K):
     assert theory.bubble(K, M, "early") <= bubble.NEGLIGIBLE < theory.bubble(K, M - 1, "early")
 
 
-def test_the_chapter_s_points_are_held_against_their_own_formula(results):
-    table = bubble.utilised(results)
-    words = {
-        (one["", "K"], one["", "M"]): one["quoted", "is"] for one in table.shown.to_dict("records")
-    }
-    assert {at for at, word in words.items() if word != "its formula"} == {("4", "4"), ("8", "4")}
-    assert words["4", "4"] == "not its formula, -7.1 points"
-    at = next(one for one in lines(table) if (one["", "K"], one["", "M"]) == (4, 16))
-    assert at["simulated", "1 - idle/total"] == pytest.approx(64 / 73)
-
-
 def test_a_slow_stage_lies_between_the_mean_and_the_slowest(results):
     table = bubble.slow(results)
     assert table.shown["", "slow stage"].tolist() == [

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from recorded import fill_with
 
-from experiments.methods import recompute, volume
 from experiments.methods import report as methods
+from experiments.methods import volume
 from experiments.methods.recorded import kept_micro_batches, label_of, method_of
 from experiments.methods.runs import DEEP, PIPELINES, shallow
 from repro.gpipe.schedule.kinds import make_schedule
@@ -139,35 +139,6 @@ def test_recomputation_is_held_against_the_same_k_without(tables):
     assert rows[1]["extra time (%) ideal"] == f"{100 * (11 / 9 - 1):.1f}"
 
 
-def test_claims_are_judged_by_the_interval(tables):
-    third, quarter, pie = rows_of(tables["methods_recompute_claims"])
-    assert third["measured (%) K=1"] == "30.0 [30.0, 30.0]"
-    assert third["on one device"] == "3.3 points less here"
-    # 0.3 more time than 1 is 0.3 / 1.3 of the step.
-    assert quarter["measured (%) K=1"] == "23.1 [23.1, 23.1]"
-    assert quarter["on one device"] == "1.9 points less here"
-    assert pie["on one device"] == "0.6 points more here"
-
-
-def test_a_claim_holds_where_its_interval_says_so(results, monkeypatch):
-    claims = (recompute.Claim("c", 30.0, of_step=False, arithmetic=100 / 3),)
-    monkeypatch.setattr(recompute, "CLAIMS", claims)
-    monkeypatch.setattr(recompute, "_extra", lambda _results, _line: (31.0, 29.0, 33.0))
-    (row,) = rows_of(recompute.recompute_claims(results))
-    assert row["on one device"] == "inside the interval"
-
-
-def test_an_interval_with_two_claims_decides_for_none(results, monkeypatch):
-    claims = [recompute.Claim("c", value, of_step=True, arithmetic=25.0) for value in (25.0, 22.5)]
-    monkeypatch.setattr(recompute, "CLAIMS", tuple(claims))
-    monkeypatch.setattr(recompute, "_extra", lambda _results, _line: (31.0, 25.0, 40.0))
-    rows = rows_of(recompute.recompute_claims(results))
-    assert [row["on one device"] for row in rows] == [
-        "inside the interval, and so is 22.5 %",
-        "inside the interval, and so is 25 %",
-    ]
-
-
 def test_simulated_idle_time_is_that_of_the_formulas(tables):
     rows = {row["schedule"]: row for row in rows_of(tables["methods_schedules"])}
     assert list(rows) == list(PIPELINES)
@@ -185,24 +156,6 @@ def test_micro_batches_kept(name: str, kept: int):
 def test_micro_batches_kept_of_two_stages_count_half_each():
     """With K=2 and M=4 rank 0 is 5 forwards of half its layers ahead of its first backward."""
     assert kept_micro_batches(make_schedule("interleaved-1f1b", 4, 4, "never", 2)) == 2.5
-
-
-def test_the_printed_utilisation_and_the_printed_m(tables):
-    never, always = rows_of(tables["methods_utilisation"])
-    assert never["M=16 computed"] == never["M=16 simulated"] == "69.57%"
-    assert never["least M for 90% computed"] == "63"
-    assert never["least M for 90% simulated there"] == "90.00%"
-    assert never["least M for 90% simulated with one less"] == "89.86%"
-    assert always["least M for 90% computed"] == "48"
-    assert always["least M for 90% simulated with one less"] < "90"
-
-
-def test_a_skip_connection_is_held_against_the_same_link(tables):
-    fast, fast_skip, slow, slow_skip = rows_of(tables["methods_skip"])
-    assert [row["MiB at a boundary"] for row in (fast, fast_skip)] == ["1.0", "2.0"]
-    assert fast["extra time (%) emulated"] == "-"
-    assert fast_skip["extra time (%) emulated"] == "25.0 [25.0, 25.0]"
-    assert float(slow_skip["step (ms) simulated"]) > float(slow["step (ms) simulated"])
 
 
 def test_volume_of_both_shapes(tables):
