@@ -36,12 +36,12 @@ def all_tables(results: Results, claims: Sequence[verdicts.Judged] | None = None
     names = dict.fromkeys(run.experiment for run in every_run)
     compared = without_tiny(results)
     tables: list[Table] = []
+    timed = [run for run in every_run if run.spec.task == "train"]
     for name in names:
         report = report_of(name)
         if report is not None:
             tables += report.tables(compared)
-    timed = [run for run in every_run if run.spec.task == "train"]
-    for name in names:
+            continue
         for fidelity in fidelities(matching(timed, experiment=name)):
             tables.append(points(results, name, fidelity))
     with_memory = [run for run in timed if run.peak_gib_per_stage]

@@ -62,7 +62,7 @@ def test_both_machines_and_commits_stand_below_a_table(results):
     )
     assert provenance(two.runs) == sentence
     tables = {table.name: table for table in all_tables(two)}
-    for name in ("table2", "table2_points", "memory"):
+    for name in ("table2", "memory"):
         assert tables[name].caption.endswith(sentence)
         assert sentence in tables[name].markdown()
         assert rows_that_name("here-2c", tables[name]) == rows_that_name("other-2c", tables[name])

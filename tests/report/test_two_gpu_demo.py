@@ -173,7 +173,7 @@ def test_the_figures_a_teacher_shows(results):
 
 def test_the_report_has_the_table(results):
     names = {table.name for table in all_tables(results)}
-    assert {"two_gpu_demo", "two_gpu_demo_points", "memory"} <= names
+    assert {"two_gpu_demo", "memory"} <= names
 
 
 def test_the_sentence_does_not_take_a_slow_single_device_for_the_only_one(results):
