@@ -56,12 +56,10 @@ TRANSFORMER_BIG = Size(6, 4096, 16)  # of the Transformer's authors; the paper n
 
 
 def sizes(scale: Scale) -> tuple[Size, ...]:
-    """The five sizes, from small to large."""
     return SIZES if scale in ON_CPU else PAPER_SIZES
 
 
 def size_of(spec: RunSpec) -> Size:
-    """The size of a run's model."""
     return Size(*(spec.model_args[name] for name in Size._fields))
 
 
@@ -82,14 +80,9 @@ def training_run(
 
     Args:
         scale: whether the model and its text are small.
-        size: of the model.
-        languages: names of data sets.
         N: sentence pairs of a mini-batch.
-        steps: updates.
         seed: of weights, order and dropout.
         decode: test sentences of each language that are translated.
-        K: stages.
-        M: micro-batches.
         warm_up: steps in which the learning rate rises; on a CPU alone.
     """
     arguments = {name: getattr(size, name) for name in Size._fields}

@@ -43,7 +43,6 @@ class Judged:
     """A measured plan with its predictions.
 
     Attributes:
-        run: the measured run.
         predicted: round -> seconds of the step that is predicted from the calibration of the round.
     """
 
@@ -72,7 +71,6 @@ class Verdict:
     """The plans of one place: the advised one, and the fastest of the measured ones.
 
     Attributes:
-        plans: all that were measured and predicted.
         advised: has the shortest predicted step.
         best: has the shortest measured step.
     """
@@ -83,7 +81,6 @@ class Verdict:
 
     @property
     def run(self) -> Run:
-        """The advised plan's run."""
         return self.advised.run
 
     @property
@@ -103,13 +100,11 @@ SHOWN = Shown(f"{NAME}_verdict")
 
 
 def tables(results: Results) -> list[Table]:
-    """Both tables; none if the experiment was never planned."""
     plans = judged_plans(results)
     return [plans_table(results, plans), verdict_table(results, plans)] if plans else []
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The advised plan beside the fastest one."""
     table = tables[f"{NAME}_verdict"]
     if table.text("advised") == table.text("fastest measured"):
         return (
@@ -163,8 +158,6 @@ def predicted_step(calibration: Calibration, run: Run) -> float:
 
 
 def plans_table(results: Results, plans: list[Judged]) -> Table:
-    """Each plan: predicted and measured step, and its rank by either."""
-
     def rank(plan: Judged, measured: bool) -> Cell:
         own = plan.run.step_s if measured else plan.predicted_s
         if not plan.predicted:

@@ -55,14 +55,12 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """The one that there is; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [by_part(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The three largest parts."""
     table, parts = tables[NAME], ("computation", "recompute", "bubble")
     ours = [table.text("simulated AmoebaNet-D", part=part) for part in parts]
     printed = [table.text("quoted pie", part=part) for part in parts]
@@ -139,7 +137,6 @@ def _verdict_column(results: Results) -> Callable[[str], Cell]:
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Name, figure and caption of each."""
     caption = (
         f"Where a step at K={K}, M={M} goes; grey is idle time, by its reason. Where an unequal "
         "cut shortens the wait, the imbalance is negative and is taken off the bubble; medians "
@@ -149,7 +146,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 
 def figure(results: Results) -> Figure | None:
-    """One bar a run, under the pie's."""
     runs = {key: run for key, run in named_runs(results).items() if run.done and parts(run)}
     if not runs:
         return None

@@ -16,7 +16,6 @@ _SIZES = {"simulated": 8, "emulated": 5, "measured": 4.5}  # the larger ones lie
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Name, figure and caption of each; of several places the one with the most runs is drawn."""
     places = [where(results, run) for run in rows]
     if not places:
         return

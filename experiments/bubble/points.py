@@ -14,8 +14,6 @@ class Point(NamedTuple):
 
     Attributes:
         where: scale and machine.
-        K: stages.
-        M: micro-batches.
         slow_stage: the stage that takes longer than the others; None where all are equal.
         slowdown: how many times as long it takes.
     """
@@ -38,13 +36,11 @@ def point_of(results: Results, run: Run) -> Point:
 
 
 def runs_by_point(results: Results, schedule: str = "gpipe") -> Grid:
-    """The runs of one schedule by their points."""
     rows = rows_of(results, experiment=NAME, schedule=schedule)
     return Grid.of(rows, lambda run: point_of(results, run))
 
 
 def points(results: Results, *, slow: bool = False) -> list[Point]:
-    """The points with equal stages, or those with a slow one, in order."""
     rows = rows_of(results, experiment=NAME, schedule="gpipe")
     every = {point_of(results, run) for run in rows}
     return sorted(point for point in every if (point.slow_stage is not None) == slow)

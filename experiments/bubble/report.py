@@ -54,14 +54,12 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """Idle time and one slow stage; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [at_4k(results), idle(results), slow(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """Idle time at M = 4K, of the fewest and the most stages of the paper."""
     table = tables["bubble_at_4k"]
     return (
         "At M = 4K the stages of a simulated step are idle for "
@@ -93,7 +91,6 @@ EARLY: Column[Point] = Column(
 
 
 def idle(results: Results) -> Table:
-    """Idle time for every K and M."""
     grid = runs_by_point(results)
     lines = points(results)
 

@@ -64,7 +64,6 @@ class Comparison:
 
     Attributes:
         where: the scale, and the machine where there are several.
-        model: name of the model.
         change: what differs from the usual training.
         pairs: one for each seed.
     """
@@ -101,7 +100,6 @@ SHOWN = Shown(NAME)
 
 
 def tables(results: Results) -> list[Table]:
-    """One line for each change of each model; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     lines = comparisons(results)
@@ -149,7 +147,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """How many trainings with another K are the same as with K=1."""
     table = tables[NAME].shown
     of_stages = table[table["change"].str.startswith("K=")]
     pairs = [tuple(map(int, text.split(" of "))) for text in of_stages["identical"]]
@@ -162,7 +159,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Every change that was recorded with its usual training, by place and model."""
     done = rows_of(results, experiment=NAME, status="done")
     lines = []
     for place in dict.fromkeys(run.place for run in done):
@@ -181,7 +177,6 @@ def comparisons(results: Results) -> list[Comparison]:
 
 
 def _is_base_of(base: Run, run: Run) -> bool:
-    """Whether a run is the usual training of the group and seed of another one."""
     usual = (base.K, base.D, base.M) == (1, 1, BASE_M) and not _is_repeated(base)
     return usual and (base.group, base.spec.seed) == (run.group, run.spec.seed)
 
@@ -192,7 +187,6 @@ def _is_repeated(run: Run) -> bool:
 
 
 def _change(run: Run) -> str:
-    """What differs from the usual training."""
     if _is_repeated(run):
         return "the same once more"
     if run.D > 1:
@@ -223,14 +217,12 @@ def verdict(line: Comparison, lines: list[Comparison]) -> str:
 
 
 def differing(lines: list[Comparison]) -> Evidence:
-    """How many trainings of these comparisons differ in any bit of losses, weights, buffers."""
     count = sum(len(line.pairs) - line.identical for line in lines)
     runs = [run.id for line in lines for pair in line.pairs for run in (pair.base, pair.other)]
     return Evidence(count, "measured", tuple(dict.fromkeys(runs)))
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Distance of losses by step; of several places the one with the most runs is drawn."""
     names = [where(results, run) for run in rows]
     place = max(dict.fromkeys(names), key=names.count)
     lines = [

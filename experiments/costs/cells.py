@@ -65,7 +65,6 @@ class Cell:
 
     @property
     def is_base(self) -> bool:
-        """Whether it is the cell that others are divided by."""
         return self.pairs is self.base
 
     @property

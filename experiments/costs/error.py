@@ -28,7 +28,6 @@ class ErrorBar:
     Attributes:
         median: half of the cells are nearer.
         worst: no cell is farther off.
-        cells: how many there are.
     """
 
     median: float
@@ -38,7 +37,6 @@ class ErrorBar:
     def ends(
         self, value: float, which: Literal["median", "worst"] = "median"
     ) -> tuple[float, float]:
-        """Lower and upper end of the bar around a simulated value of the same quantity."""
         factor = exp(getattr(self, which))
         return value / factor, value * factor
 

@@ -31,7 +31,6 @@ class StageTime:
 
 
 def stages(results: Results) -> Table:
-    """F, R and B of single stages: measured, and what the profile predicts."""
     lines = []
     for measured, simulated in on_gpus(results):
         timed = next((run for run in measured if run.spec.task == "calibrate"), None)

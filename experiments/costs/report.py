@@ -28,7 +28,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """Steps and memory, and what one GPU says; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     made = [speed(results), memory(results)]
@@ -38,7 +37,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The median and the worst error of ratios, of all sources."""
     median, worst = (
         tables[NAME].text("error (%) ratio", source="all", model=f"{which} error")
         for which in ("median", "worst")
@@ -74,7 +72,6 @@ class Line:
 
 
 def speed(results: Results) -> Table:
-    """Every cell, the errors of each source, and those of all cells."""
     every_cell = cells(results)
     lines = []
     for letter, source in SOURCES.items():

@@ -91,7 +91,6 @@ def _elsewhere(scale: Scale) -> list[Group]:
 
 
 def on_one_gpu(scale: Scale) -> list[Group]:
-    """Steps and layers measured on one GPU, and the same simulated by each profile."""
     groups = []
     for model, (args, N) in (DRY_MODELS if scale == "gpu-dry" else GPU_MODELS).items():
         measured = [
@@ -113,7 +112,6 @@ def on_one_gpu(scale: Scale) -> list[Group]:
 
 
 def simulated_group(model: str, profile: str) -> str:
-    """Name of the group that simulates what is measured on one GPU."""
     return f"{model}-on-{profile}"
 
 

@@ -31,11 +31,8 @@ class Panel:
     """A half of the figure.
 
     Attributes:
-        title: for readers.
         claim: that it shows something about.
         quality: what is fitted, and its unit.
-        value: of a run.
-        name: of a run's size.
         grows: whether larger models have more of it; -1 where they have less.
         printed: the paper's points: (parameters, quality).
     """
@@ -91,9 +88,7 @@ class PowerLaw:
     Attributes:
         b: the exponent.
         low: lower end of its 95 % interval by Student's t.
-        high: upper end.
         a: quality of a model of one parameter.
-        n: points.
     """
 
     b: float
@@ -139,7 +134,6 @@ class Fit:
 
     @property
     def theirs(self) -> PowerLaw:
-        """Fitted to the paper's points."""
         return power_law(self.panel.printed, self.panel.grows)
 
     @property
@@ -156,15 +150,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class Size:
-    """The trainings of one size at one place."""
-
     where: str
     panel: Panel
     runs: list[Run]
 
     @property
     def values(self) -> list[float]:
-        """Quality of every seed."""
         return [self.panel.value(run) for run in self.runs]
 
 
@@ -172,14 +163,12 @@ SHOWN = Shown(f"{NAME}_laws")
 
 
 def tables(results: Results) -> list[Table]:
-    """Every size, and the power laws; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [sizes(results), laws(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The exponents of both halves, ours and of the paper's points."""
     table = tables[f"{NAME}_laws"]
     images, text = ({"quality": _formula(PANELS[group])} for group in (IMAGES, TRANSLATION))
     return (
@@ -191,7 +180,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def fits(results: Results) -> list[Fit]:
-    """The halves of the figure at every place."""
     done = rows_of(results, experiment=NAME, status="done")
     made = []
     for place in dict.fromkeys(run.place for run in done):
@@ -204,7 +192,6 @@ def fits(results: Results) -> list[Fit]:
 
 
 def sizes(results: Results) -> Table:
-    """Quality of every size."""
     lines = []
     for fit in fits(results):
         for counted in sorted({parameters(run) for run in fit.runs}):
@@ -270,7 +257,6 @@ def _exponent(law: PowerLaw) -> Cell:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """The one that there is, with its caption."""
     caption = (
         "Error on images and BLEU against parameters, with a power law through ours and one "
         "through the paper's points. Data and models of the two differ, so the two lines are not "

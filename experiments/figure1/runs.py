@@ -77,7 +77,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _images(scale: Scale) -> list[RunSpec]:
-    """AmoebaNet-B of every width."""
     if scale in ON_CPU:
         model: dict[str, Any] = {"L": 3, "image": 16, "num_classes": 10, "bn_momentum": 0.1}
         K, M, N, steps = 2, 2, SMALL_N, STEPS[scale][0]

@@ -50,12 +50,10 @@ class Trained:
         ]
 
     def bleu(self, size: Size, language: str) -> dict[int, float]:
-        """BLEU of a multilingual model in one language, by seed."""
         runs = self.multilingual[size]
         return {seed: metric(run, f"bleu {language}") for seed, run in runs.items()}
 
     def baseline(self, language: str) -> dict[int, float]:
-        """BLEU of the language's own model, by seed."""
         return {seed: metric(run, "bleu") for seed, run in self.bilingual[language].items()}
 
     def gains(self, size: Size, languages: Sequence[str]) -> list[float]:
@@ -102,13 +100,11 @@ class Trained:
 
 
 def paired(these: dict[int, float], those: dict[int, float]) -> list[float]:
-    """Differences of the seeds that have both values."""
     differences = [value - those[seed] for seed, value in these.items() if seed in those]
     return [difference for difference in differences if not isnan(difference)]
 
 
 def trained(results: Results) -> list[Trained]:
-    """The trainings of each place that has multilingual models and baselines."""
     done = rows_of(results, experiment=NAME, status="done")
     places = []
     for place in dict.fromkeys(run.place for run in done):

@@ -30,14 +30,12 @@ DEPTH = "depth: deep minus wide, {} tier"
 
 
 def tables(results: Results) -> list[Table]:
-    """Claims, gains by tier, and every language; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [claims(results), tiers(results), languages(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The differences of the three claims that are judged."""
     table = tables[f"{NAME}_claims"]
     size, transfer, depth = (
         table.number("measured mean", **{"difference in BLEU": sentence})
@@ -55,10 +53,8 @@ class Claim:
 
     Attributes:
         where: scale and machine.
-        sentence: what is compared.
         differences: in BLEU, one for each language and seed.
         printed: the paper's difference; a mean over its points.
-        runs: that the differences are of.
         id: of the claim that it is held against; empty where no rule was fixed.
     """
 
@@ -71,13 +67,11 @@ class Claim:
 
     @property
     def evidence(self) -> Evidence:
-        """Our mean difference."""
         mean, low, high = mean_interval(self.differences)
         return Evidence(mean, "measured", tuple(run.id for run in self.runs), low, high)
 
 
 def claims(results: Results) -> Table:
-    """Size, transfer and depth, each with its verdict."""
     lines = [claim for place in trained(results) for claim in claims_of(place)]
     columns: list[Column[Claim]] = [
         *place_column(lines, lambda claim: claim.where),
@@ -100,7 +94,6 @@ def claims(results: Results) -> Table:
 
 
 def claims_of(place: Trained) -> list[Claim]:
-    """The claims with the differences of one place."""
     by_seed = [*place.multilingual.values(), *place.bilingual.values()]
     runs = [run for of_seed in by_seed for run in of_seed.values()]
     small, large = PAPER_SIZES[0], PAPER_SIZES[-1]
@@ -141,9 +134,6 @@ class Gain:
     """A size in a tier.
 
     Attributes:
-        place: that its trainings are of.
-        tier: of the languages.
-        size: of the multilingual model.
         printed: the paper's size at the same place among the five; None at other numbers of sizes.
     """
 
@@ -154,7 +144,6 @@ class Gain:
 
     @property
     def runs(self) -> list[Run]:
-        """The multilingual models, one for each seed."""
         return list(self.place.multilingual[self.size].values())
 
     @property
@@ -203,14 +192,11 @@ def _printed(gain: Gain) -> Cell:
 
 @dataclass(frozen=True)
 class OneLanguage:
-    """A language at one place."""
-
     place: Trained
     language: str
 
     @property
     def baselines(self) -> list[Run]:
-        """Its own models, one for each seed."""
         return list(self.place.bilingual[self.language].values())
 
 
@@ -250,7 +236,6 @@ def _mean(by_seed: dict[int, float]) -> Cell:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """The one that there is, with its caption."""
     caption = (
         "Gain over the bilingual baselines against languages by decreasing data, a line for each "
         "size: measured with toy languages (mean over seeds), and read off the paper's picture."

@@ -33,7 +33,6 @@ def _idle_by_formula(name: str) -> float:
 
 
 def schedules(results: Results) -> Table:
-    """Idle time and memory of each pipeline schedule on one clock."""
     rows = rows_of(results, experiment=NAME, group=SCHEDULES, M=SIMULATED_M)
     equal = Grid.of(rows, lambda run: (method_of(run), run.remat))
     full = Grid.of(

@@ -20,7 +20,6 @@ _CUT = 1.1  # the clock is drawn for so many steps of GPipe
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Name, figure and caption of each."""
     yield (
         "glance",
         at_a_glance(results),
@@ -123,7 +122,6 @@ def on_one_clock(results: Results) -> Figure | None:
 
 
 def loss_curves(results: Results) -> Figure | None:
-    """GPipe's loss, and PipeDream's with several numbers of stages."""
     runs = [run for run in rows_of(results, experiment=NAME, group=CURVES) if run.done]
     runs = [run for run in runs if run.place == runs[0].place]
     if not any(method_of(run) == "gpipe" for run in runs) or len(runs) < 2:

@@ -39,7 +39,6 @@ class Compared:
     """A run beside the run of one device that it is divided by.
 
     Attributes:
-        run: that is compared.
         base: of the same model on one device, without recomputation; None where none is planned.
     """
 
@@ -57,12 +56,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Recomputing:
-    """A run beside the one that recomputes nothing and is else the same.
-
-    Attributes:
-        run: with or without recomputation.
-        never: the run without.
-    """
+    """A run beside the one that recomputes nothing and is else the same."""
 
     run: Run
     never: Run | None

@@ -71,14 +71,12 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """All of them; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [side_by_side(results), shapes(results), recomputation(results), schedules(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """GPipe, naive model parallelism and data parallelism on the Transformer."""
     gpipe, naive, data = (
         tables[NAME].text(
             "throughput over one device, measured", model="Transformer", method=method
@@ -105,7 +103,6 @@ def sent(run: Run) -> Cell:
 
 
 def side_by_side(results: Results) -> Table:
-    """A line for each method on each model."""
     lines = [line for group in WORK for line in compared(results, group)]
 
     def oldest(line: Compared) -> Cell:

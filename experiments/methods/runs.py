@@ -186,7 +186,6 @@ def _transformer(name: str, devices: int, scale: Scale, **changed: Any) -> RunSp
 
 
 def _transformers(scale: Scale) -> tuple[RunSpec, ...]:
-    """One device, each method on two and on four, and what recomputation changes."""
     runs = [_transformer("single", 1, scale)]
     runs += [_transformer(name, 2, scale) for name in ON_TWO]
     runs += [_transformer(name, 4, scale, **_on_four(scale)) for name in ON_FOUR]
@@ -203,14 +202,12 @@ def _on_four(scale: Scale) -> dict[str, Any]:
 
 
 def _images(model: str, args: dict[str, Any], scale: Scale) -> tuple[RunSpec, ...]:
-    """One device and each method that applies, on two."""
     given: dict[str, Any] = {"model": model, "model_args": args, "N": IMAGES_N[scale]}
     names = [("single", 1), *((name, 2) for name in ON_TWO_FOR_IMAGES)]
     return tuple(_run(name, devices, scale, IMAGES_M[scale], **given) for name, devices in names)
 
 
 def _shapes(scale: Scale) -> tuple[RunSpec, ...]:
-    """Deep and narrow against shallow and wide."""
     return tuple(
         _transformer(name, 1 if name == "single" else 2, scale, model_args=args)
         for args in (DEEP[scale], shallow(DEEP[scale]))

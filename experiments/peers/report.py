@@ -52,7 +52,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """What was checked, and what was timed."""
     runs = rows_of(results, experiment=NAME)
     checked = [run for run in runs if run.spec.task == "check"]
     timed = [run for run in runs if run.spec.task == "train"]
@@ -62,7 +61,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """How often ours is faster, slower, or neither."""
     verdicts = tables["peers_speed"].shown["verdict"].tolist()
     return (
         f"Of {len(verdicts)} points measured beside other libraries, ours is faster at "
@@ -120,7 +118,6 @@ class Pair:
     """A peer's run and ours at the same point.
 
     Attributes:
-        peer: the peer's run.
         ours: our run; None where there is none.
         ratio: throughput of ours over the peer's.
         noise: the A/A ratio of ours that they are held against.
@@ -150,7 +147,6 @@ class Pair:
 
 
 def pair_of(results: Results, peer: Run) -> Pair:
-    """A peer's run and ours at the same point."""
     ours = results.baseline(peer, library="repro")
     ratio = over(results, ours, library=peer.library) if ours else NOTHING
     return Pair(peer, ours, ratio, noise_of(results, peer))
@@ -169,8 +165,6 @@ def noise_of(results: Results, peer: Run) -> Ratio:
 
 
 def speed(results: Results, fidelity: str, runs: list[Run]) -> Table:
-    """Step time of ours and of each peer, their ratio, and what noise alone does to one."""
-
     def ratio(pair: Pair) -> Cell:
         return quotient(pair.ratio) if pair.ratio.rounds else Cell(text=pair.peer.status)
 

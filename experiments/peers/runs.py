@@ -90,7 +90,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _checks() -> tuple[RunSpec, ...]:
-    """Every library on a model with batch norm, dropout and a tuple across the boundary."""
     common: dict[str, Any] = {
         "model": "import:repro.methods.probe:probe",
         "K": 2,
@@ -170,7 +169,6 @@ def _pairs(points: list[tuple[int, int]], **common: Any) -> tuple[RunSpec, ...]:
 
 
 def _beside(schedule: ScheduleName, **common: Any) -> tuple[RunSpec, ...]:
-    """Ours and every peer's at one point."""
     common = {"trace": False, "schedule": schedule, **SETTINGS.get(schedule, {}), **common}
     libraries: tuple[Library, ...] = ("repro", *SCHEDULES[schedule])
     return tuple(RunSpec(library=library, **common) for library in libraries)

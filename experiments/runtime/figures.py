@@ -27,7 +27,6 @@ _STYLES = {"gloo": "--", "shm": "-", "auto": ":"}
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """The one that there is, with its caption."""
     caption = (
         "Overhead over the optimum step against message size, with shared memory (shm) and gloo. "
         "Right: the parts of the step it is in."

@@ -52,14 +52,12 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """Both tables; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [known_durations(results), engine_overhead(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The range of the overheads."""
     table = tables["runtime_known_durations"]
     overheads = table.numbers("overhead (%) emulated")
     goals = [text for text in table.shown["overhead (%)", "goal"] if text not in ("", EMPTY)]
@@ -114,8 +112,6 @@ def known_durations(results: Results) -> Table:
 
 
 class Point(NamedTuple):
-    """A line of the table of engine overhead."""
-
     where: str
     K: int
     M: int

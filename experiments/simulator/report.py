@@ -38,7 +38,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """The table; none if the experiment was never planned."""
     lines = judged_runs(results)
     if not lines:
         return []
@@ -81,7 +80,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The range of the errors."""
     errors = tables[NAME].numbers("error over measured (%) mixed")
     missed = sum(abs(float(error)) > GOAL for error in errors)
     return (
@@ -91,7 +89,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """The one that there is, with its caption."""
     caption = (
         "Error of the simulated step over the measured one of the same round: dots are rounds, a "
         f"triangle is their median with its 95 % interval ({NO_INTERVAL}). A cross: the median "

@@ -60,7 +60,6 @@ def _group(model: str, args: dict[str, Any], scale: Scale) -> Group:
 
 
 def _known(K: int, M: int, forward_s: float) -> tuple[RunSpec, ...]:
-    """The same stages emulated and simulated."""
     args = {"L": K, "forward_s": forward_s, "backward_s": 2 * forward_s, "elements": 16384}
     common: dict[str, Any] = {
         "model": "timed",

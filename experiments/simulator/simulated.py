@@ -26,7 +26,6 @@ class Judged:
     """A measured or emulated run beside its simulated steps.
 
     Attributes:
-        run: the run.
         steps: way -> seconds of the simulated and of the real step of each round that has both.
             The way is "known" for emulated stages, whose durations are known.
     """
@@ -55,7 +54,6 @@ class Judged:
 
 
 def judged_runs(results: Results) -> list[Judged]:
-    """The measured and emulated runs of the experiment, done or not."""
     runs = [run for run in rows_of(results, experiment=NAME) if run.spec.task == "train"]
     runs = [run for run in runs if run.fidelity != "simulated"]
     runs.sort(key=lambda run: (run.fidelity != "measured", run.model, run.M))

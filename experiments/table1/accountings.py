@@ -35,8 +35,6 @@ MEDIAN_WITH_DROPOUT = f"median, attention dropout {DROPOUT['attention_dropout']:
 
 
 class Reading(NamedTuple):
-    """An accounting with an M."""
-
     optimizer: Optimizer
     M: int
 
@@ -54,8 +52,6 @@ class Line:
     """One column of Table 1 but Naive-1, or the summary of a model's columns.
 
     Attributes:
-        model: name of the model.
-        column: of Table 1.
         printed: activations, in the paper's unit.
         counted: the same by each reading that was counted.
         largest: where each reading's search ended.
@@ -77,8 +73,6 @@ class Summary:
     """What the lines of one model come to.
 
     Attributes:
-        model: name of the model.
-        name: of the summary.
         medians: of the differences without their signs, for each reading counted in all lines.
         worst: the greatest of them.
     """
@@ -123,7 +117,6 @@ def accounting_lines(
 
 
 def summary(lines: Iterable[Line], model: str, name: str = MEDIAN) -> Summary:
-    """The summary of one model's lines."""
     lines = [line for line in lines if line.model == model]
     medians, worst = {}, {}
     for reading in READINGS:

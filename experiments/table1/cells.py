@@ -37,8 +37,6 @@ class Peer:
     """One of the paper's sizes that torchgpipe measured too.
 
     Attributes:
-        size: as the paper has it.
-        values: torchgpipe's.
         fit: our count with torchgpipe's M and optimizer.
     """
 
@@ -141,7 +139,6 @@ def setting_name(fit: Fit) -> str:
 
 
 def measured_small(results: Results) -> Table:
-    """What really trained within a limit, and what did not."""
     recorded = recorded_fits(results, fidelity="measured")
     fits = [fit for fit in recorded if not (fit.fixed_size or fit.run.group.endswith(CAPPED))]
     naives = {(fit.model, fit.run.scale): fit for fit in fits if fit.naive}
@@ -211,7 +208,6 @@ class Checked:
 
 
 def allocator_check(results: Results) -> Table:
-    """Counted memory of each stage against what the allocator's own events say."""
     lines = []
     for fit in recorded_fits(results, fidelity="measured", memory=UNLIMITED_MEMORY):
         for tried in fit.tried:

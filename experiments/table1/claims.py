@@ -32,7 +32,6 @@ FAVOURED = Reading(OPTIMIZER, M)  # what everything else of Table 1 is counted w
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    """Claim id -> ours, for the cells, the multiples and the memory law."""
     fits = recorded_fits(results, fidelity="counted")
     ours: dict[str, Evidence] = {}
     for size in table1():

@@ -51,7 +51,6 @@ def kinds(results: Results, _rows: list[Run]) -> Figure | None:
 
 
 def _one_fit_a_column(results: Results, model: str) -> list[Fit]:
-    """The paper's size of each column."""
     fits = recorded_fits(results, fidelity="counted")
     sizes = [printed_fit(fits, size) for size in table1() if size.model == model]
     return [fit for fit in sizes if fit is not None]
@@ -65,7 +64,6 @@ def _shown_stages(cut: CutModel) -> list[tuple[str, Stage]]:
 
 
 def _stacked(axes: Axes, model: str, fits: list[Fit]) -> None:
-    """A group of bars for each column, a bar for each stage."""
     name, factor = unit(model)
     memory = MEMORY[model] / factor
     x = 0.0

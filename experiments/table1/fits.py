@@ -28,7 +28,6 @@ class Fit:
     """One recorded search, or the memory of one fixed size.
 
     Attributes:
-        run: that recorded it.
         largest: the largest model that fits; None if nothing does.
         next: the next size up; None if there is none.
         tried: the sizes that were trained, if it was measured.
@@ -43,12 +42,10 @@ class Fit:
 
     @property
     def spec(self) -> RunSpec:
-        """What was asked for."""
         return self.run.spec
 
     @property
     def model(self) -> str:
-        """Name of the model."""
         return self.spec.model
 
     @property

@@ -34,7 +34,6 @@ class Measured:
     """One column of Table 1 on one machine.
 
     Attributes:
-        size: the paper's cells.
         printed: the attempt to train the printed size.
         search: for the largest size that trains; None if it was not made.
     """
@@ -141,13 +140,7 @@ def _largest(line: Measured) -> str:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of one stage while it trained.
-
-    Attributes:
-        column: of Table 1.
-        tried: the size that trained.
-        stage: its number.
-    """
+    """Bytes of one stage while it trained."""
 
     column: Measured
     tried: Tried
@@ -155,7 +148,6 @@ class Peak:
 
     @property
     def counted(self) -> int:
-        """Tensors, counted."""
         return self.tried.counted_bytes[self.stage]
 
     @property

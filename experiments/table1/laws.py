@@ -83,20 +83,16 @@ def errors(law: MemoryLaw, points: list[Point]) -> dict[Point, float]:
 
 @dataclass(frozen=True)
 class Judged:
-    """A law and the counted points of one model."""
-
     model: str
     law: MemoryLaw
     points: list[Point]
 
     @property
     def name(self) -> str:
-        """The law as it is written."""
         return self.law.name
 
     @property
     def source(self) -> str:
-        """Who states it."""
         return self.law.source
 
     @cached_property

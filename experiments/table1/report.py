@@ -56,7 +56,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """The tables of the experiment; at scale smoke only those without the paper's numbers."""
     if not rows_of(results, experiment=NAME):
         return []
     made = [measured_small(results), allocator_check(results)]
@@ -77,7 +76,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The largest models on the most accelerators."""
     table = tables[NAME]
     largest = {"model": "Transformer", "column": "Pipeline-128"}
     images = {"model": "AmoebaNet-D", "column": "Pipeline-8"}
@@ -91,7 +89,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """What fills memory, the laws, and the largest models; none at scale smoke."""
     if beside_paper(results, NAME):
         for name, (make, caption) in FIGURES.items():
             yield name, make(results, rows), caption
@@ -102,7 +99,6 @@ class Line:
     """One column of Table 1, which is a line of ours.
 
     Attributes:
-        model: name of the model.
         name: of the column, `Pipeline-8`.
         size: the paper's cells; None where only the small models have this column.
         printed: the paper's size, counted.
@@ -189,7 +185,6 @@ def _largest_measured(line: Line) -> str:
 
 
 def _why(line: Line) -> str:
-    """Why the counted size is another than the printed one."""
     if line.counted is None or line.printed is None:
         return EMPTY
     if line.counted.largest and line.counted.largest.args == line.printed.cut.args:

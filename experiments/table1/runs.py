@@ -125,7 +125,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _counted(model: str, scale: Scale) -> list[RunSpec]:
-    """The searches of all columns, variations of them, and the paper's own sizes."""
     if scale == "smoke":
         return [_small(model, K, "counted") for K in (1, 2) if model == "transformer"]
     memory, N = MEMORY[model], N_OF[model]
@@ -171,7 +170,6 @@ def _laws(model: str, scale: Scale) -> list[RunSpec]:
 
 
 def _measured(model: str, scale: Scale) -> list[RunSpec]:
-    """Searches by training that two CPU cores can do."""
     if scale == "smoke":
         return [_small(model, 2, "measured")] if model == "transformer" else []
     if scale == "laptop":

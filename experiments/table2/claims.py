@@ -37,7 +37,6 @@ NOT_FITTING = "counted not to fit the device"
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    """Claim id -> ours, for the cells and for the sentences about them."""
     bar = error_bar(results)
     cells = {(cell.model, cell.K, cell.M): cell for cell in predictions(results)}
     ours: dict[str, Evidence] = {}
@@ -76,9 +75,7 @@ def _simulated(
     """The headline's number, and those of other settings that the paper does not print.
 
     Args:
-        cells: that the number is made of.
         value: protocol -> the number.
-        bar: error of the cost model.
     """
     model = cells[0].model
     headline = HEADLINES[model]

@@ -37,9 +37,7 @@ class Division:
     """One quotient of two cells of a model.
 
     Attributes:
-        model: name of the model.
         K: stages of the cell above.
-        M: its micro-batches.
         under: K and M of the cell below.
     """
 
@@ -50,7 +48,6 @@ class Division:
 
     @property
     def quoted(self) -> float:
-        """The quotient of the printed cells."""
         return quoted(self.model, self.K, self.M) / quoted(self.model, *self.under)
 
     @property
@@ -60,7 +57,6 @@ class Division:
         return above / theory.speedup_over_k1(*self.under, "early")
 
     def simulated(self, cells: dict[tuple[str, int, int], Prediction], name: str) -> float:
-        """The quotient of a protocol's cells."""
         above, below = cells[self.model, self.K, self.M], cells[self.model, *self.under]
         return above.ratio(name) / below.ratio(name)
 
@@ -76,14 +72,12 @@ def tables(cells: list[Prediction], bar: ErrorBar | None) -> list[Table]:
     """The quotients; none before a simulation.
 
     Args:
-        cells: of the paper.
         bar: error of the cost model; None where it is not known.
     """
     return [quotients(cells, bar)] if cells else []
 
 
 def quotients(cells: list[Prediction], bar: ErrorBar | None) -> Table:
-    """One line a quotient: quoted, ideal, simulated by the headline."""
     by_place = {(cell.model, cell.K, cell.M): cell for cell in cells}
     models = dict.fromkeys(cell.model for cell in cells)
     columns: list[Column[Division]] = [
@@ -119,7 +113,6 @@ CAPTION = (
 
 
 def figure(cells: list[Prediction], bar: ErrorBar | None) -> Figure | None:
-    """Both divisions of both models: quoted, ideal and the headline with its error."""
     models = [model for model in MODELS if any(cell.model == model for cell in cells)]
     if not models:
         return None
@@ -149,7 +142,6 @@ def _panel(
     cells: dict[tuple[str, int, int], Prediction],
     bar: ErrorBar | None,
 ) -> None:
-    """A place for each quotient."""
     for x, line in enumerate(lines):
         axes.hlines(line.ideal, x - 0.35, x + 0.35, color=THEORY, lw=1.2)
         axes.plot(x - 0.12, line.quoted, MARKERS["quoted"], color=QUOTED, label="quoted")

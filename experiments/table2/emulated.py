@@ -51,7 +51,6 @@ class Pair:
 
 
 def tables(results: Results) -> list[Table]:
-    """One line a cell; none before anything was emulated."""
     emulated = {model: protocol(results, model, "emulated") for model in MODELS}
     lines = []
     for model, runs in emulated.items():

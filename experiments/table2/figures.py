@@ -54,10 +54,8 @@ class Evidence:
     Attributes:
         fidelity: measured, at the paper's size, or simulated.
         ratio: over K=2, M=1.
-        size: of the model.
         fits: whether the cell and its base are counted to fit the device.
         low: lower end of the error bar; NaN without one.
-        high: upper end of it.
     """
 
     fidelity: str = ""
@@ -134,7 +132,6 @@ def _measured(results: Results, model: str, K: int, M: int) -> list[Run]:
 
 
 def bars_caption(results: Results) -> str:
-    """Two sentences below the bars."""
     shown = [protocol(results, model, HEADLINES[model]) for model in MODELS]
     size = another_size(shown)
     at = f"at {size}, which shows nothing about the paper," if size else "at the paper's size"
@@ -151,7 +148,6 @@ def bars_caption(results: Results) -> str:
 
 
 def _wrapped(title: str) -> str:
-    """The title on as many lines as a panel's width takes."""
     return textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False)
 
 

@@ -60,8 +60,6 @@ class Inverse:
     """The answer for one model under one limit of its mini-batches.
 
     Attributes:
-        model: name of the model.
-        limit: which mini-batches are allowed.
         best: the unknowns with the smallest worst cell; None where a cell has no mini-batch at all.
         solved: the (c, s) that reproduce all cells.
         tried: how many (c, s) there are.
@@ -75,7 +73,6 @@ class Inverse:
 
     @property
     def verdict(self) -> str:
-        """Whether some set of unknowns reproduces every cell."""
         if self.best is None:
             return "a cell fits no device"
         return "not identified" if self.solved else "not reproduced by any"
@@ -86,10 +83,6 @@ def step(shares: Sequence[float], M: int, n: np.ndarray, c: float, s: float) -> 
 
     Args:
         shares: of each of K stages in the work of the model; they sum to 1.
-        M: micro-batches.
-        n: numbers of examples.
-        c: cost of each action.
-        s: cost of each step.
     """
     K, largest = len(shares), max(shares)
     first = n + K * c + 2 * n + K * c
@@ -217,7 +210,6 @@ def _examples(M: int, most: int) -> np.ndarray:
 
 
 def tables(cells: list[Prediction]) -> list[Table]:
-    """One line a model and limit; none before a simulation."""
     lines = answers(cells)
     if not lines:
         return []

@@ -34,8 +34,6 @@ class Score:
     """How well one predictor does on the cells of a model, without the cell that is 1.
 
     Attributes:
-        model: name of the model.
-        predictor: its name.
         gaps: predicted over quoted, minus 1, of each cell that it predicts.
         not_fitting: predicted cells that do not fit the device; 0 where that is not known.
     """
@@ -52,7 +50,6 @@ class Score:
 
     @property
     def near(self) -> int:
-        """Cells within the tolerance."""
         return sum(abs(gap) <= TOLERANCE for gap in self.gaps)
 
     def beats(self, other: "Score") -> bool:
@@ -95,7 +92,6 @@ def _bound(protocol: str, bound: str, cell: Prediction) -> float:
 
 
 def scores(cells: list[Prediction]) -> list[Score]:
-    """Of each model and predictor that has predicted a cell."""
     made = []
     for model in dict.fromkeys(cell.model for cell in cells):
         judged = [cell for cell in cells if cell.model == model and not cell.baseline]
@@ -109,7 +105,6 @@ def scores(cells: list[Prediction]) -> list[Score]:
 
 
 def tables(cells: list[Prediction]) -> list[Table]:
-    """One line a model and predictor; none before a simulation."""
     lines = scores(cells)
 
     def beats(score: Score) -> Cell:

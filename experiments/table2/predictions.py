@@ -61,9 +61,6 @@ class Prediction:
     """One cell of the paper; every number is a ratio over K=2, M=1.
 
     Attributes:
-        model: name of the model.
-        K: stages.
-        M: micro-batches.
         protocols: those of the model that were run, by name.
     """
 
@@ -74,12 +71,10 @@ class Prediction:
 
     @property
     def baseline(self) -> bool:
-        """Whether it is the cell that all others are divided by."""
         return (self.K, self.M) == (2, 1)
 
     @property
     def quoted(self) -> float:
-        """The paper's ratio."""
         return quoted(self.model, self.K, self.M)
 
     def ideal(self, form: theory.Form) -> float:
@@ -111,7 +106,6 @@ class Prediction:
 
     @property
     def predicted(self) -> float:
-        """The headline's ratio."""
         return self.ratio(HEADLINES[self.model])
 
     @property
@@ -122,7 +116,6 @@ class Prediction:
 
 @lru_cache(maxsize=1)
 def predictions(results: Results) -> list[Prediction]:
-    """Of every cell of the models that were simulated."""
     cells = []
     for model in MODELS:
         names = (
@@ -144,9 +137,7 @@ def tables(
     """The predictions, the other protocols, and the causes; none before a simulation.
 
     Args:
-        cells: of the paper.
         bar: error of the cost model; None where it is not known.
-        ours: claim id -> what is held against it.
     """
     return [main(cells, bar, ours), others(cells, bar), causes(cells)] if cells else []
 
@@ -161,8 +152,6 @@ IDEAL: Column[Prediction] = Column("ideal", lambda cell: amount(cell.ideal("earl
 
 
 def main(cells: list[Prediction], bar: ErrorBar | None, ours: Mapping[str, Evidence]) -> Table:
-    """One line a cell: quoted, the two formulas, the headline with its error, gap and verdict."""
-
     def verdict(cell: Prediction) -> Cell:
         identity = throughput_id(NAME, cell.model, cell.K, cell.M)
         return plain("baseline" if cell.baseline else verdict_on(identity, ours.get(identity)))
@@ -247,7 +236,6 @@ def _bound(name: str, bound: str, cell: Prediction) -> Cell:
 
 
 def causes(cells: list[Prediction]) -> Table:
-    """From the ideal to the controlled protocol, cause by cause, and what is left to quoted."""
     simulated = [cell for cell in cells if not isnan(cell.ratio(CONTROLLED))]
     columns: list[Column[Prediction]] = [
         *HEAD,

@@ -63,8 +63,6 @@ class Protocol:
     """The runs of one model under one protocol, all of one place; it may have none.
 
     Attributes:
-        model: name of the model.
-        fidelity: of its runs.
         grid: its runs by K, M and re-materialization.
     """
 
@@ -77,7 +75,6 @@ class Protocol:
 
     @property
     def runs(self) -> list[Run]:
-        """All its runs, in the order of the plan."""
         return list(self.grid.runs.values())
 
     def run(self, K: int, M: int, remat: str = "always") -> Run | None:

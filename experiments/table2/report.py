@@ -46,7 +46,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """Table 2 and what the modelled runs say of it; none if it was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     made = [table2(results)]
@@ -61,7 +60,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """Both models at K=8, M=32."""
     table = tables["table2_predictions"]
     images, text = ({"model": name, "K": "8", "M": "32"} for name in ("AmoebaNet-D", "Transformer"))
     return (
@@ -74,7 +72,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Table 2 as bars and divided by other cells, and Figure 2."""
     if beside_paper(results, NAME):
         yield "bars", bars(results, rows), bars_caption(results)
         cells = predictions.predictions(results)
@@ -89,8 +86,6 @@ class Line:
     Attributes:
         title: the model, with its setting where there are several.
         setting: the measured runs; empty where none was measured.
-        M: micro-batches.
-        simulated: the simulated runs.
     """
 
     title: str
@@ -100,7 +95,6 @@ class Line:
 
     @property
     def model(self) -> str:
-        """Name of the model."""
         return self.setting.model
 
 
@@ -131,7 +125,6 @@ def table2(results: Results) -> Table:
 
 
 def _Ks(results: Results) -> list[int]:
-    """The K of the paper and of measured pipelines."""
     measured = rows_of(results, experiment=NAME, fidelity="measured")
     printed = {cell.K for cell in paper_table2()}
     return sorted(printed | {run.K for run in measured if run.K > 1})

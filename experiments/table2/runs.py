@@ -122,7 +122,6 @@ def experiment(scale: Scale = "laptop") -> Experiment:
 
 
 def _measured(model: str, args: dict[str, Any], N: int, steps: int) -> Group:
-    """Every K with every M of one model at one mini-batch."""
     common: dict[str, Any] = {"model": model, "model_args": args, "N": N, "steps": steps}
     return Group(name=model, runs=tuple(RunSpec(K=K, M=M, **common) for K in KS for M in MS))
 

@@ -16,7 +16,6 @@ NOT_FITTING = "counted not to fit the device"
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    """Claim id -> ours, for models of the paper's size."""
     grid = runs_by_line(results)
     bar = error_bar(results)
     ours: dict[str, Evidence] = {}

@@ -16,7 +16,6 @@ from repro.report.style import FIDELITIES, MARKERS, SOFT, grid, model_name, tick
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Name, figure and caption of each."""
     yield (
         "throttled",
         slow_links(results),

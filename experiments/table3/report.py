@@ -55,7 +55,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """All of them; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     made = [throughput(results), links(results)]
@@ -65,7 +64,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """Both models at K=8."""
     table = tables["table3"]
     images, text = ({"model": name, "K": "8"} for name in ("AmoebaNet-D", "Transformer"))
     return (
@@ -78,7 +76,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def model_column(grid: Grid) -> Column[Line]:
-    """The model of a line."""
     return Column("model", lambda line: plain(title_of(line.series, grid)))
 
 
@@ -264,8 +261,6 @@ def tpu_over_k2(results: Results, model: str, K: int) -> float:
 
 
 def throttled_links(results: Results) -> Table:
-    """Step, message and transfer for each speed of the link."""
-
     def message_ms(run: Run) -> Cell:
         size = message_bytes(run.spec)
         if isnan(size) or link_speed(run) == inf:

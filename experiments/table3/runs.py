@@ -94,7 +94,6 @@ def _modelled(
 
 
 def _throttled(scale: Scale) -> list[Group]:
-    """Small models on the CPU, with links of several speeds."""
     models = {"amoebanet-d": AMOEBANET[scale], "transformer": TRANSFORMER[scale]}
     links = [Link(bytes_per_second=speed) if speed else None for speed in SPEEDS]
     return [
@@ -112,7 +111,6 @@ def _throttled(scale: Scale) -> list[Group]:
 
 
 def _staged(models: dict[str, dict[str, Any]]) -> list[Group]:
-    """The paper's models on GPUs, through host memory."""
     return [
         Group(
             name=name,

@@ -23,7 +23,6 @@ class Series(NamedTuple):
 
     Attributes:
         scaled_down: whether the model is smaller than the paper's.
-        model: its name.
         where: scale and machine.
     """
 
@@ -33,8 +32,6 @@ class Series(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a table."""
-
     series: Series
     K: int
 

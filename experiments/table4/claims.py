@@ -11,7 +11,6 @@ from repro.report.compare import matching, rows_of
 
 
 def evidence(results: Results) -> dict[str, Evidence]:
-    """Claim id -> ours: accuracies where the paper's data were trained on, and the direction."""
     ours: dict[str, Evidence] = {}
     at_size = rows_of(results, experiment=NAME, status="done", scale="paper")
     for row in table4():

@@ -33,8 +33,6 @@ class Line:
 
     Attributes:
         where: the scale, and the machine where there are several.
-        task: its title.
-        runs: that the numbers are of.
         chance: of always giving the most frequent answer.
         fine_tuned: accuracy of models that began with pretrained weights.
         from_scratch: accuracy of models that did not.
@@ -74,7 +72,6 @@ SHOWN = Shown(NAME)
 
 
 def tables(results: Results) -> list[Table]:
-    """Ours, then the paper's; none if the experiment was never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     made = [on_digits(results)]
@@ -84,7 +81,6 @@ def tables(results: Results) -> list[Table]:
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """The range of the differences, and the verdict on all tasks."""
     table = tables[NAME]
     differences = table.numbers("difference (points)")
     return (
@@ -94,7 +90,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def on_digits(results: Results) -> Table:
-    """One line for each of our tasks, and before them the pretraining."""
     done = rows_of(results, experiment=NAME, status="done", group="digits")
     lines: list[Line] = []
     for place in dict.fromkeys(run.place for run in done):
@@ -146,7 +141,6 @@ def on_digits(results: Results) -> Table:
 
 
 def lines_of(results: Results, runs: list[Run]) -> list[Line]:
-    """The pretraining, every task, and all tasks together, at one place."""
     at = where(results, runs[0])
     pretrained: dict[int, float] = {}  # seed -> accuracy; every task begins with the same weights
     lines = []
@@ -186,7 +180,6 @@ def _is_of(run: Run, task: Task) -> bool:
 
 
 def _is_fine_tuned(run: Run) -> bool:
-    """Whether a run begins with pretrained weights."""
     training = run.spec.training
     return training is not None and training.pretraining is not None
 
@@ -242,7 +235,6 @@ def of_paper(results: Results) -> Table:
 
 
 def on_paper_data(done: list[Run], dataset: str) -> list[float]:
-    """Accuracy on a data set of the paper, of each seed, from finished runs of scale paper."""
     if dataset == PRETRAINING:
         # One pretraining serves all data sets and seeds.
         return [accuracy(run, "pretraining accuracy") for run in done[:1]]

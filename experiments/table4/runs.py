@@ -16,8 +16,6 @@ class Task:
     """What is fine-tuned on.
 
     Attributes:
-        title: for the report.
-        data: name of the data set.
         outputs: classes.
         chance: share of the most frequent class.
         data_args: which of its images, see `repro.data.classification.open_images`.
@@ -145,7 +143,6 @@ def _digits(scale: Scale) -> list[Group]:
 
 
 def _paper(scale: Scale) -> list[Group]:
-    """Every data set of the paper's table, fine-tuned from one training on ImageNet."""
     imagenet_images, _ = DATA["imagenet"].examples
     pretraining = Training(
         data=("imagenet",),

@@ -41,7 +41,6 @@ class Line:
     printed: BatchSize | None
 
     def values(self, name: str) -> list[float]:
-        """A metric of every seed."""
         return [metric(run, name) for run in self.runs]
 
     def differences(self, name: str) -> list[float]:
@@ -58,14 +57,12 @@ SHOWN = Shown(f"{NAME}_gains")
 
 
 def tables(results: Results) -> list[Table]:
-    """BLEU and NLL of every batch size, and the gain of the largest; none if never planned."""
     if not rows_of(results, experiment=NAME):
         return []
     return [qualities(results), gains(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
-    """What the largest batch adds."""
     table = tables[f"{NAME}_gains"]
     return (
         "At as many sentence pairs the largest batch changes BLEU by "
@@ -75,7 +72,6 @@ def answer(tables: Mapping[str, Table]) -> str:
 
 
 def lines_of(results: Results) -> list[Line]:
-    """A line for each place and batch size, from small to large."""
     done = rows_of(results, experiment=NAME, status="done")
     printed = sorted(table5(), key=lambda size: size.batch_tokens)
     lines = []
@@ -90,7 +86,6 @@ def lines_of(results: Results) -> list[Line]:
 
 
 def qualities(results: Results) -> Table:
-    """BLEU and NLL of every batch size."""
     lines = lines_of(results)
     columns: list[Column[Line]] = [
         *place_column(lines, lambda line: line.where),
@@ -118,7 +113,6 @@ def qualities(results: Results) -> Table:
 
 
 def _quoted(line: Line) -> Cell:
-    """The paper's column at the same place."""
     if line.printed is None:
         return Cell()
     tokens = line.printed.batch_tokens
@@ -132,7 +126,6 @@ class Gain:
 
     Attributes:
         line: of the largest N.
-        name: of the metric.
     """
 
     line: Line
@@ -147,7 +140,6 @@ class Gain:
 
     @property
     def claim(self) -> str:
-        """Id of the claim that a larger batch is better in this metric."""
         return cell_id(NAME, METRICS[self.name][0])
 
     @property

@@ -48,7 +48,6 @@ class Curve(NamedTuple):
 
 
 def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
-    """Name, figure and caption of each; of several settings the one with the most runs is drawn."""
     by_point = runs_by_point(results)
     every = [point for point in points(results) if _is_finished(by_point, point)]
     if not every:
@@ -73,7 +72,6 @@ def figures(results: Results, _rows: list[Run]) -> Iterator[tuple[str, Figure | 
 
 
 def _is_finished(by_point: Grid, point: Point) -> bool:
-    """Whether a strategy was measured at a point."""
     runs = [by_point.run(*key_of(strategy, point)) for strategy in STRATEGIES]
     return any(run is not None and run.done for run in runs)
 
@@ -92,7 +90,6 @@ def _curves(by_point: Grid, drawn: list[Point]) -> list[Curve]:
 
 
 def against_m(curves: list[Curve]) -> Figure:
-    """A row for each model: examples per second with the ideal of GPipe, and memory."""
     models = list(dict.fromkeys(curve.model for curve in curves))
     figure, panels = grid(len(models), 2, 2.6)
     for (left, right), model in zip(panels, models, strict=True):

@@ -19,9 +19,7 @@ class Point(NamedTuple):
     Attributes:
         where: scale and machine.
         remat: which micro-batches are recomputed.
-        model: name of the model.
         K: devices of naive model parallelism and of GPipe.
-        M: micro-batches.
     """
 
     where: str
@@ -37,7 +35,6 @@ def point_of(results: Results, run: Run) -> Point:
 
 
 def runs_by_point(results: Results) -> Grid:
-    """The runs by strategy and point."""
     runs = rows_of(results, experiment=NAME)
     return Grid.of(runs, lambda run: (method_of(run), point_of(results, run)))
 
@@ -48,7 +45,6 @@ def key_of(strategy: str, point: Point) -> tuple[str, str, Point]:
 
 
 def points(results: Results) -> list[Point]:
-    """The points of several devices, in the order of the plan."""
     runs = rows_of(results, experiment=NAME)
     return list(dict.fromkeys(point_of(results, run) for run in runs if run.K > 1))
 

@@ -36,7 +36,6 @@ SHOWN = Shown(
 
 
 def tables(results: Results) -> list[Table]:
-    """The table of the strategies; none if the experiment was never planned."""
     lines = points(results)
     return [strategies(results, lines)] if lines else []
 
@@ -87,7 +86,6 @@ def strategies(results: Results, lines: list[Point]) -> Table:
     def group(
         name: str, describe: Callable[[Run], Cell], *chosen: str, csv: str = ""
     ) -> list[Column[Point]]:
-        """A column for each of these strategies."""
         return [
             Column(
                 (name, STRATEGY_NAMES[strategy]),
