@@ -224,7 +224,7 @@ def differing(lines: list[Comparison]) -> Evidence:
 
 def figures(results: Results, rows: list[Run]) -> Iterator[tuple[str, Figure | None, str]]:
     names = [where(results, run) for run in rows]
-    place = max(dict.fromkeys(names), key=names.count)
+    place = max(dict.fromkeys(names), key=names.count, default="")
     lines = [
         line
         for line in comparisons(results)

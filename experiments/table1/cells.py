@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import nan
 
 from experiments.table1.fits import (
     Fit,
-    activations,
     largest_size,
-    printed_fit,
     recorded_fits,
     short,
     times,
@@ -18,8 +15,7 @@ from experiments.table1.runs import ACCOUNTINGS, CAPPED, DECIMAL_16G, NAME, OPTI
 from repro.harness.results import Results
 from repro.harness.schema import Tried
 from repro.harness.spec import UNLIMITED_MEMORY
-from repro.paper import Size, table1, torchgpipe
-from repro.report.grid import Cell, Column, amount, declared, plain
+from repro.report.grid import Cell, Column, declared, plain
 from repro.report.style import model_name
 from repro.report.table import EMPTY, Table, number
 
@@ -30,56 +26,6 @@ HEAD: list[Column[Fit]] = [
     Column("model", lambda fit: plain(model_name(fit.model))),
     Column("column", lambda fit: plain(fit.column)),
 ]
-
-
-@dataclass(frozen=True)
-class Peer:
-    """One of the paper's sizes that torchgpipe measured too.
-
-    Attributes:
-        fit: our count with torchgpipe's M and optimizer.
-    """
-
-    size: Size
-    values: Mapping[str, float | None]
-    fit: Fit
-
-
-def torchgpipe_sizes(results: Results) -> Table:
-    """The paper's sizes of AmoebaNet-D in torchgpipe's setting: our counts, its measurement."""
-    fits = recorded_fits(results, model="amoebanet-d", fidelity="counted")
-    sizes = {size.name.lower(): size for size in table1() if size.model == "amoebanet-d"}
-    lines = []
-    for peer in torchgpipe("amoebanetd_memory"):
-        size = sizes.get(peer.name.split()[0])
-        if size is not None and peer.M is not None:
-            fit = printed_fit(fits, size, "rmsprop", peer.M)
-            if fit is not None:
-                lines.append(Peer(size, peer.values, fit))
-    columns: list[Column[Peer]] = [
-        Column(("", "column"), lambda line: plain(line.size.name)),
-        Column(("", "size"), lambda line: plain(line.fit.size(line.fit.cut))),
-        Column(("parameters", "quoted"), lambda line: plain(short(_value(line, "parameters")))),
-        Column(("parameters", "counted"), lambda line: plain(short(line.fit.cut.parameters))),
-        Column(("activations, GiB", "quoted"), _peak_activations),
-        Column(("activations, GiB", "counted"), lambda line: amount(activations(line.fit) / GIB)),
-    ]
-    note = (
-        "AmoebaNet-D at N=128 in 128 micro-batches, RMSProp without momentum; quoted from "
-        "torchgpipe's benchmarks on Tesla P40s. Its activations are read from its allocator's "
-        "cache, which keeps more than tensors take."
-    )
-    title = "The paper's sizes in torchgpipe's setting"
-    return declared("table1_torchgpipe", title, note, lines, columns, NAME)
-
-
-def _peak_activations(line: Peer) -> Cell:
-    return amount(_value(line, "peak_activation_gib"))
-
-
-def _value(line: Peer, name: str) -> float:
-    value = line.values[name]
-    return nan if value is None else value
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.table1 import gpu
 from experiments.table1.accountings import accountings
-from experiments.table1.cells import allocator_check, measured_small, torchgpipe_sizes, varied
+from experiments.table1.cells import allocator_check, measured_small, varied
 from experiments.table1.figures import FIGURES
 from experiments.table1.fits import (
     BYTES_PER_PARAMETER,
@@ -66,7 +66,6 @@ def tables(results: Results) -> list[Table]:
             accountings(results),
             memory(lines),
             varied(results),
-            torchgpipe_sizes(results),
             *made,
             laws(results),
         ]

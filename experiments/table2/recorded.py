@@ -32,16 +32,15 @@ CAUSES = {
     "set-up": "set-up",
 }
 CUMULATIVE_SHARE, MINIMUM_VARIANCE = "cumulative share", "minimum variance"  # cuts by FLOPs
-# Protocol -> its group and fidelity.
+# Protocol -> the group of its runs.
 _PROTOCOLS = {
-    "controlled": ("{}-simulated", "simulated"),
-    "emulated": ("{}-emulated", "emulated"),
-    "by memory": ("{}-by-memory", "simulated"),
-    "half widths, by memory": ("{}-narrow-by-memory", "simulated"),
-    CUMULATIVE_SHARE: ("{}-share", "simulated"),
-    MINIMUM_VARIANCE: ("{}-variance", "simulated"),
-    f"{CUMULATIVE_SHARE}, by memory": ("{}-share-by-memory", "simulated"),
-    f"{MINIMUM_VARIANCE}, by memory": ("{}-variance-by-memory", "simulated"),
+    "controlled": "{}-simulated",
+    "by memory": "{}-by-memory",
+    "half widths, by memory": "{}-narrow-by-memory",
+    CUMULATIVE_SHARE: "{}-share",
+    MINIMUM_VARIANCE: "{}-variance",
+    f"{CUMULATIVE_SHARE}, by memory": "{}-share-by-memory",
+    f"{MINIMUM_VARIANCE}, by memory": "{}-variance-by-memory",
 }
 # The protocol of each model that is counted to fit the paper's devices in every cell it has.
 HEADLINES = {"amoebanet-d": "by memory", "transformer": "half widths, by memory"}
@@ -67,7 +66,6 @@ class Protocol:
     """
 
     model: str
-    fidelity: str
     grid: Grid
 
     def __bool__(self) -> bool:
@@ -79,7 +77,7 @@ class Protocol:
 
     def run(self, K: int, M: int, remat: str = "always") -> Run | None:
         """The run of a cell; None where none was planned."""
-        return self.grid.run(self.fidelity, K, M, remat)
+        return self.grid.run("simulated", K, M, remat)
 
     def throughput(self, K: int, M: int) -> float:
         """Examples per second; NaN where it was not run or nothing fits."""
@@ -147,10 +145,8 @@ class Protocol:
 
 def protocol(results: Results, model: str, name: str) -> Protocol:
     """The runs of a protocol, from the one place that has most of them."""
-    group, fidelity = _PROTOCOLS[name]
-    runs = rows_of(results, experiment=NAME, model=model, fidelity=fidelity)
-    if fidelity == "simulated":
-        runs = [run for run in runs if run.group == group.format(model)]
+    group = _PROTOCOLS[name].format(model)
+    runs = rows_of(results, experiment=NAME, model=model, fidelity="simulated", group=group)
     places: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         places.setdefault((run.machine, run.scale), []).append(run)
@@ -160,7 +156,7 @@ def protocol(results: Results, model: str, name: str) -> Protocol:
         return tried == 0, _SCALES.index(place[1]), -tried, place
 
     chosen = places[min(places, key=preference)] if places else []
-    return Protocol(model, fidelity, Grid.of(chosen, lambda run: (run.K, run.M, run.remat)))
+    return Protocol(model, Grid.of(chosen, lambda run: (run.K, run.M, run.remat)))
 
 
 def sizes(protocols: Iterable[Protocol]) -> str:

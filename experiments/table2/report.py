@@ -11,7 +11,7 @@ from math import isnan
 from matplotlib.figure import Figure
 
 from experiments.costs.error import error_bar
-from experiments.table2 import divisions, emulated, inverse, nulls, predictions
+from experiments.table2 import divisions, inverse, nulls, predictions
 from experiments.table2.claims import evidence
 from experiments.table2.figures import bars, bars_caption
 from experiments.table2.predictions import CONTROLLED, NOT_FITTING
@@ -56,7 +56,7 @@ def tables(results: Results) -> list[Table]:
         made += nulls.tables(cells)
         made += divisions.tables(cells, bar)
         made += inverse.tables(cells)
-    return [*made, *emulated.tables(results)]
+    return made
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -158,7 +158,7 @@ def _lines(results: Results) -> list[Line]:
 def _ratios(results: Results, lines: list[Line], K: int) -> list[Column[Line]]:
     """A column for each of measured and simulated that has runs.
 
-    What is emulated shows our runtime and not the paper's devices: it is in `table2_emulated`.
+    What is emulated shows our runtime and not the paper's devices.
     """
 
     def measured(line: Line) -> Cell:

@@ -5,7 +5,6 @@ from functools import partial
 from math import inf, isnan, nan
 
 from experiments.costs.error import error_bar, meaning, with_error
-from experiments.table2.recorded import at_papers_size
 from experiments.table3.claims import evidence
 from experiments.table3.figures import figures as figures
 from experiments.table3.runs import DEVICE, NAME, M
@@ -29,7 +28,6 @@ from repro.claims.claim import Evidence
 from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.harness.results import Results, Run
 from repro.harness.spec import RunSpec
-from repro.paper import table2
 from repro.report.compare import beside_paper, rows_of, speed_name, where
 from repro.report.declared import Shown
 from repro.report.grid import Cell, Column, Grid, amount, declared, plain, quotient, settings, share
@@ -57,10 +55,7 @@ SHOWN = Shown(
 def tables(results: Results) -> list[Table]:
     if not rows_of(results, experiment=NAME):
         return []
-    made = [throughput(results), links(results)]
-    if beside_paper(results, NAME):
-        made.append(against_tpus(results))
-    return [*made, throttled_links(results)]
+    return [throughput(results), links(results), throttled_links(results)]
 
 
 def answer(tables: Mapping[str, Table]) -> str:
@@ -207,57 +202,6 @@ def links(results: Results) -> Table:
     )
     title = "Table 3, simulated: how much of the step the slow link is"
     return declared("table3_links", title, note, lines, columns, NAME)
-
-
-def against_tpus(results: Results) -> Table:
-    """Do GPUs without fast links scale as TPUs do: Table 3 beside the row M=32 of Table 2."""
-    grid = runs_by_line(results)
-    full = [series for series in all_series(grid) if not series.scaled_down]
-    lines = [Line(series, K) for series in full for K in KS[1:]]
-    table_2 = {(cell.model, cell.K): cell.value for cell in table2() if cell.M == M}
-
-    def gpu(line: Line) -> float:
-        return quoted(line.series.model, line.K)
-
-    def tpu(line: Line) -> float:
-        model = line.series.model
-        return table_2[model, line.K] / table_2[model, 2]
-
-    def simulated_gpu(line: Line) -> float:
-        return grid.cell(partial(over_k2, results), "simulated", *line).value
-
-    def simulated_tpu(line: Line) -> float:
-        return tpu_over_k2(results, line.series.model, line.K)
-
-    columns: list[Column[Line]] = [
-        model_column(grid),
-        STAGES,
-        Column(("quoted", "P100"), lambda line: amount(gpu(line))),
-        Column(("quoted", "TPU"), lambda line: amount(tpu(line))),
-        Column(("quoted", "P100 over TPU"), lambda line: amount(gpu(line) / tpu(line))),
-        Column(("simulated", "P100"), lambda line: amount(simulated_gpu(line))),
-        Column(("simulated", "TPU"), lambda line: amount(simulated_tpu(line))),
-        Column(
-            ("simulated", "P100 over TPU"),
-            lambda line: amount(simulated_gpu(line) / simulated_tpu(line)),
-        ),
-    ]
-    note = (
-        f"Throughput over that of K=2 at M={M}. TPU is Table 2's row M={M}, divided here by its "
-        "own K=2; its models are twice as large."
-    )
-    title = "Table 3 beside Table 2: do GPUs without NVLink scale as TPUs do?"
-    return declared("table3_tpu", title, note, lines, columns, NAME)
-
-
-def tpu_over_k2(results: Results, model: str, K: int) -> float:
-    """Table 2's simulated throughput over K=2: one N for every K, cut by time; NaN without."""
-    group = f"{model}-simulated"
-    rows = rows_of(results, experiment="table2", group=group, K=K, M=M, remat="always")
-    for run in rows:
-        if run.spec.memory is None and at_papers_size(run):
-            return over(results, run, K=2).value
-    return nan
 
 
 def throttled_links(results: Results) -> Table:

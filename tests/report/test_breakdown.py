@@ -110,8 +110,3 @@ def test_bars_stand_under_the_pie(results):
         assert widths[0] == pytest.approx(65.6)
         assert widths[2] == pytest.approx(66)
         assert "M=16" in caption
-
-
-def test_nothing_planned_no_tables(nothing):
-    assert breakdown.tables(nothing) == []
-    assert breakdown.figure(nothing) is None

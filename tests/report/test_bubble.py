@@ -133,8 +133,3 @@ def test_pictures_are_its_own_and_few(results):
         assert any(text.get_text() == "M=4K=16" for text in panel.texts)
         titles = [axes.get_title("left").split(":")[0] for axes in found["slow"].axes]
         assert titles == ["emulated", "simulated"]
-
-
-def test_nothing_planned_no_tables(nothing):
-    assert bubble.tables(nothing) == []
-    assert list(bubble.figures(nothing, [])) == []

@@ -132,7 +132,3 @@ def test_the_figure_shows_what_is_not_identical(usual):
         labels = [[line.get_label() for line in axes.lines] for axes in figure.axes]
     assert name == "distances"
     assert labels == [["D=2 with M=2", "M=1, no dropout"]] * 2
-
-
-def test_nothing_planned_has_no_table(nothing: Results):
-    assert report.tables(nothing) == []

@@ -8,6 +8,8 @@ from recorded import experiment, fill
 import experiments
 from repro.harness.results import load
 from repro.report import declared
+from repro.report.declared import HOME
+from repro.report.style import styled
 from repro.report.tables import all_tables
 
 REPORT = """
@@ -40,6 +42,16 @@ def test_a_folder_is_enough_for_a_table(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["", "mine", "sweep", "..", "table2.why", "table2/../table1"])
 def test_a_recorded_name_without_a_report_of_its_own_imports_nothing(name):
     assert declared.report_of(name) is None
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in HOME.glob("*/report.py")))
+def test_without_runs_an_experiment_has_neither_tables_nor_figures(nothing, name):
+    report = declared.report_of(name)
+    assert report is not None
+    assert report.tables(nothing) == []
+    figures = getattr(report, "figures", lambda _results, _rows: ())
+    with styled():
+        assert [figure for _, figure, _ in figures(nothing, []) if figure] == []
 
 
 def test_reports_are_found_by_name():

@@ -4,7 +4,7 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from recorded import at_scale, changed_runs, fill_with
+from recorded import fill_with
 from trainings import trained
 
 from experiments.figure1 import report, runs
@@ -73,13 +73,6 @@ def test_every_size_has_a_line_with_the_range_of_its_seeds(results: Results):
     assert table.shown["", "model"].tolist()[0] == "AmoebaNet-B (3, 8)"
     first = table.data.iloc[0]
     assert first["measured", "lowest"] < first["measured", "mean"] < first["measured", "highest"]
-
-
-def test_no_number_of_the_paper_beside_smoke(results: Results):
-    tiny = changed_runs(results, lambda run: at_scale(run, "smoke"))
-    for table in report.tables(tiny):
-        assert "quoted" not in table.csv()
-        assert "verdict" not in table.csv()
 
 
 def test_one_figure_with_two_halves(results: Results):

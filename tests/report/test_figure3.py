@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from recorded import at_scale, changed_runs, fill_with
+from recorded import fill_with
 from trainings import trained
 
 from experiments.figure3 import report, runs
@@ -96,13 +96,6 @@ def test_every_language_has_a_line(results: Results):
     assert list(table.data["training pairs"]) == [*PAIRS.values()]
     assert list(table.data["own model"]) == [21.0] * 9
     assert table.data["largest"].tolist()[0] == pytest.approx(18 + 1 + 4)
-
-
-def test_no_number_of_the_paper_beside_smoke(results: Results):
-    tiny = changed_runs(results, lambda run: at_scale(run, "smoke"))
-    for table in report.tables(tiny):
-        assert "quoted" not in table.csv()
-        assert "verdict" not in table.csv()
 
 
 def test_one_figure_ours_beside_the_paper_s(results: Results):

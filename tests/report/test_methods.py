@@ -199,9 +199,3 @@ def test_figures_are_drawn_of_what_there_is(results):
     assert set(axes) == set(drawn) == {"glance", "schedules", "loss"}
     assert len(axes["schedules"]) == len(PIPELINES)
     assert len(axes["loss"][0].lines) == 4
-
-
-def test_results_without_the_experiment_have_none_of_it(nothing: Results):
-    assert methods.tables(nothing) == []
-    with styled():
-        assert {figure for _, figure, _ in methods.figures(nothing, [])} == {None}

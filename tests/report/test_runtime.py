@@ -245,7 +245,3 @@ def test_the_experiment_has_the_groups_and_messages_that_the_report_reads(scale)
         (2, True),
         (2, False),
     ]
-
-
-def test_without_the_experiment_there_is_nothing(tmp_path):
-    assert runtime.tables(load(tmp_path)) == []

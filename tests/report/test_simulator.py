@@ -195,8 +195,3 @@ def test_the_figure_has_a_dot_for_each_cell_and_nothing_generic(results, tmp_pat
         assert np.size(crosses[0].get_xdata()) == 2
     stems = [one.stem.name for one in figures.draw_all(results, tmp_path)]
     assert stems == ["simulator_error"]
-
-
-def test_without_results_there_is_nothing(nothing):
-    assert simulator.tables(nothing) == []
-    assert simulator.figure(nothing, []) is None

@@ -266,7 +266,3 @@ def test_figures_are_drawn_from_what_there_is(results: Results, tmp_path: Path):
     drawn = figures.draw_all(results, tmp_path)
     assert {one.stem.name for one in drawn} == {"table1_kinds", "table1_laws"}
     assert all(one.stem.with_suffix(".png").stat().st_size > 20_000 for one in drawn)
-
-
-def test_nothing_is_said_of_what_was_not_run(nothing: Results):
-    assert table1.tables(nothing) == []

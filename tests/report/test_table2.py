@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
-from modelled import ENDS, FIXED, OVERHEAD, batch, costs
+from modelled import ENDS, FIXED, batch, costs
 from recorded import at_scale, cell, changed_runs
 
-from experiments.table2 import emulated as table2_emulated
 from experiments.table2 import report as table2
 from experiments.table2.figures import (
     Evidence,
@@ -63,14 +62,6 @@ def test_two_measured_settings_of_a_model_keep_their_lines(modelled):
     }
 
 
-def test_what_was_only_planned_makes_no_column(modelled):
-    def emulated_is_planned(run):
-        return replace(run, status="planned") if run.fidelity == "emulated" else run
-
-    found = changed_runs(modelled, emulated_is_planned)
-    assert table2_emulated.tables(found) == []
-
-
 def test_by_memory_is_a_ratio_of_throughput_with_its_n(modelled, made):
     some = protocol(modelled, "amoebanet-d", "by memory")
     base, many = batch("", 2, 1), batch("", 4, 32)
@@ -114,7 +105,7 @@ def test_another_size_is_in_the_title_and_nothing_is_argued_from_it(small):
         "not tested here: our models are smaller",
     }
     names = ("predictions", "causes", "null", "divisions", "inverse", "protocols")
-    for name in (*names, "emulated"):
+    for name in names:
         title = tables[f"table2_{name}"].title
         assert title.endswith("(smoke size, which shows nothing about the paper)"), name
     assert "Simulated: AmoebaNet-D (L=3 on tpu-v2); " in tables["table2"].caption
@@ -158,16 +149,6 @@ def test_long_titles_are_wrapped(small):
         for axes in figure.axes:
             assert "\n" in axes.get_title(loc="left")
             assert axes._left_title.get_window_extent().x1 <= figure.bbox.x1
-
-
-def test_emulated_is_held_against_its_own_stages(made):
-    data = made["table2_emulated"].data
-    assert data is not None
-    assert len(data) == 18
-    assert data["more"].tolist() == pytest.approx([OVERHEAD - 1] * 18)
-    line = data[(data["model"] == "transformer") & (data["K"] == 8) & (data["M"] == 4)].iloc[0]
-    assert line["simulated"] == pytest.approx(step(8, 4))
-    assert line["emulated"] == pytest.approx(OVERHEAD * step(8, 4))
 
 
 def test_bars_are_of_the_papers_size_and_smaller_measured_cells_dots(modelled):

@@ -147,12 +147,6 @@ def test_a_free_link_takes_the_messages_out(results):
         assert one["message", "time over F"] == pytest.approx(1e-3 / slowest)
 
 
-def test_tpus_stand_beside(results):
-    table = table3.against_tpus(results)
-    four = lines(table)["AmoebaNet-D", 4]
-    assert (four["quoted", "P100"], four["quoted", "TPU"]) == (1.7, pytest.approx(1.84 / 1.21))
-
-
 def test_throttled_links_are_over_the_one_left_alone(results):
     table = table3.throttled_links(results)
     assert table.data is not None
@@ -191,9 +185,3 @@ def test_pictures(results):
         )
         names = [label.get_text() for label in throttled.axes[-1].get_xticklabels()]
         assert names[-1] == "not\nthrottled"
-
-
-def test_nothing_planned_no_tables(nothing):
-    assert table3.tables(nothing) == []
-    with styled():
-        assert all(figure is None for _, figure, _ in table3.figures(nothing, []))

@@ -138,7 +138,3 @@ def test_tiny_runs_have_neither_verdict_nor_paper(usual):
     tiny = changed_runs(changed(usual), lambda run: at_scale(run, "smoke"))
     (table,) = report.tables(tiny)
     assert "verdict" not in table.shown.columns
-
-
-def test_nothing_planned_has_no_table(nothing: Results):
-    assert report.tables(nothing) == []

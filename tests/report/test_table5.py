@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from recorded import at_scale, changed_runs, fill_with
+from recorded import fill_with
 from trainings import trained
 
 from experiments.table5 import report, runs
@@ -66,10 +66,3 @@ def test_one_metric_may_fall_short(tmp_path: Path):
         "BLEU": "trend (smaller models)",
         "NLL": "not reproduced (smaller models): reversed",
     }
-
-
-def test_no_number_of_the_paper_beside_smoke(results: Results):
-    tiny = changed_runs(results, lambda run: at_scale(run, "smoke"))
-    for table in report.tables(tiny):
-        assert "quoted" not in table.csv()
-        assert "verdict" not in table.csv()

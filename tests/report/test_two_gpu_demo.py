@@ -196,8 +196,3 @@ def test_where_one_device_was_not_run_there_is_no_gain_over_it(tmp_path):
     )
     (table,) = demo.tables(load(tmp_path))
     assert demo.best_against_best(table) == ""
-
-
-def test_nothing_planned_no_table(nothing):
-    assert demo.tables(nothing) == []
-    assert list(demo.figures(nothing, [])) == []
