@@ -1,4 +1,4 @@
-"""The pie beside made-up steps: verdicts part by part, the table by M, the bars."""
+"""The pie beside made-up steps: verdicts part by part, the bars."""
 
 from typing import Any
 
@@ -85,12 +85,6 @@ def test_each_part_is_held_against_the_pie(results):
     assert table.data is not None
     shares = table.data["measured", "Transformer"]
     assert sum(shares) == pytest.approx(1)
-
-
-def test_a_measured_share_is_not_judged(results):
-    assert ("simulated against quoted", "Transformer") in breakdown.by_part(results).shown.columns
-    small = rows_of(results, fidelity="measured")
-    assert not any(breakdown.at_papers_size(row) for row in small)
 
 
 def test_bars_stand_under_the_pie(results):

@@ -14,7 +14,6 @@ from repro.harness.tasks.simulate import simulated
 from repro.paper import theory
 from repro.report.compare import rows_of
 from repro.report.style import styled
-from repro.report.table import Table
 from repro.simulate import StageCosts, simulate
 
 F = 0.01
@@ -68,57 +67,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return load(path)
 
 
-def lines(table: Table) -> list[Any]:
-    assert table.data is not None
-    return table.data.to_dict("records")
-
-
-def test_theory_and_both_clocks_stand_side_by_side(results):
-    table = bubble.idle(results)
-    found = {(one["", "K"], one["", "M"]): one for one in lines(table)}
-    for (K, M), one in found.items():
-        assert one["theory", "plain"] == pytest.approx((K - 1) / (M + K - 1))
-        assert one["theory", "early"] == pytest.approx(3 * (K - 1) / (4 * M + 3 * (K - 1)))
-        assert one["simulated", "idle/total"] == pytest.approx(one["theory", "early"])
-    assert found[4, 16]["emulated", "idle/total"] == pytest.approx(9 / 73)
-    assert found[4, 16]["emulated", "step over early"] == pytest.approx(1.11)
-    assert found[4, 16]["emulated", "above early"] == pytest.approx(0, abs=1e-6)
-    assert dict(zip(found, table.shown["", "M"], strict=True))[2, 1] == "1 (naive)"
-    assert dict(zip(found, table.shown["", "M"], strict=True))[4, 16] == "16 (M=4K)"
-    assert dict(zip(found, table.shown["emulated", "idle/total"], strict=True))[8, 4] == "not run"
-
-
-def test_at_4k_the_bubble_is_not_negligible(results):
-    table = bubble.at_4k(results)
-    two, four = lines(table)
-    assert [round(100 * one["theory", "plain"], 1) for one in (two, four)] == [11.1, 15.8]
-    assert [round(100 * one["theory", "early"], 1) for one in (two, four)] == [8.6, 12.3]
-    for one in (two, four):
-        assert one["simulated", "late"] == pytest.approx(one["theory", "plain"])
-        assert one["", "negligible?"] == "not reproduced"
-    assert table.shown["", "M for 5%"].tolist()[0] == "15, 7.5 K"
-
-
 @pytest.mark.parametrize("K", [2, 4, 8, 16])
 def test_the_least_m_with_a_negligible_bubble(K):
     M = bubble.least_negligible_m(K)
     assert theory.bubble(K, M, "early") <= bubble.NEGLIGIBLE < theory.bubble(K, M - 1, "early")
-
-
-def test_a_slow_stage_lies_between_the_mean_and_the_slowest(results):
-    table = bubble.slow(results)
-    assert table.shown["", "slow stage"].tolist() == [
-        "first (stage 0)",
-        "middle (stage 2)",
-        "last (stage 3)",
-    ]
-    for one in lines(table):
-        assert one["bounds", "mean"] == pytest.approx(1.125)
-        assert 1.125 < one["simulated", "step over step"] < 1.5
-        assert one["emulated", "step over step"] == pytest.approx(
-            one["simulated", "step over step"]
-        )
-        assert one["emulated", "rounds"] == 5
 
 
 def test_pictures_are_its_own_and_few(results):

@@ -148,19 +148,6 @@ def test_half_as_fast_and_twice_as_fast_are_equally_wrong():
     assert (low, high) == (pytest.approx(0.5), pytest.approx(2.0))
 
 
-def test_quoted_and_measured_steps_stand_in_columns_of_their_own(results):
-    rows = table(results, "costs").data.to_dict("records")
-    for row in rows:
-        source = str(row["", "source"])
-        known = [name for name in ("quoted", "measured") if row["examples/s", name] > 0]
-        if row["", "K"] == "" or source.startswith("Lingvo"):
-            assert known == []
-        else:
-            assert known == ["quoted" if source.startswith("torchgpipe") else "measured"]
-    last = table(results, "costs").shown.iloc[-1]
-    assert (last["", "source"], last["error (%)", "ratio"]) == ("all", "100")
-
-
 def test_memory_is_compared_without_weights_and_says_what_fits(results):
     rows = table(results, "costs_memory").data.to_dict("records")
     assert len(rows) == 4 + 8

@@ -60,24 +60,6 @@ def test_tiers_are_thirds_by_recorded_pairs(results: Results):
     assert place.sizes == [*SIZES]
 
 
-def test_gains_by_tier(results: Results):
-    table = report.tiers(results)
-    assert len(table.rows) == 15
-    assert column(table, "", "n") == [9] * 15
-    # Of languages 0, 1 and 2: 18 - 20 + 0.5 on average, and 1 more for each size.
-    assert column(table, "measured", "gain")[:2] == pytest.approx([-1.5, -0.5])
-    assert column(table, "quoted", "size")[:2] == [*PAPER_SIZES[:2]]
-    assert len(table.shown.columns) <= 7
-
-
-def test_the_three_claims_and_their_verdicts(results: Results):
-    table = report.claims(results)
-    assert column(table, "measured", "mean") == pytest.approx([4.0, 3.0, 3.0, 3.0])
-    assert column(table, "", "n") == [27, 9, 9, 9]
-    assert column(table, "", "verdict")[:3] == ["trend (smaller models)"] * 3
-    assert list(table.shown["", "verdict"])[3] == "no rule"  # deep and wide are to be equal there
-
-
 def test_claims_that_do_not_hold_are_not_shown(tmp_path: Path):
     opposite = made_up(tmp_path, for_size=-1.0, for_depth=-2.0, for_transfer=-0.5)
     verdicts = column(report.claims(opposite), "", "verdict")
@@ -88,14 +70,6 @@ def test_the_paper_s_points_in_thirds():
     smallest, largest = PAPER_SIZES[0], PAPER_SIZES[-1]
     assert printed_gain(smallest, "high") == pytest.approx(-4.3)
     assert printed_gain(largest, "low") == pytest.approx((10.1 + 12.1) / 2)
-
-
-def test_every_language_has_a_line(results: Results):
-    table = report.languages(results)
-    assert list(table.data["language"]) == [*TOY]
-    assert list(table.data["training pairs"]) == [*PAIRS.values()]
-    assert list(table.data["own model"]) == [21.0] * 9
-    assert table.data["largest"].tolist()[0] == pytest.approx(18 + 1 + 4)
 
 
 def test_one_figure_ours_beside_the_paper_s(results: Results):

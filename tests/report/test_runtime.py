@@ -124,31 +124,6 @@ def lines(table: Table) -> list[Any]:
     return table.data.to_dict("records")
 
 
-def test_known_durations_stand_beside_arithmetic(results):
-    table = runtime.known_durations(results)
-    for line, (K, M) in zip(lines(table), [(2, 4), (4, 32)], strict=True):
-        best = OPTIMUM[K, M]
-        assert (line["", "K"], line["", "M"]) == (K, M)
-        assert line["step (ms)", "arithmetic"] == pytest.approx(1e3 * best)
-        assert line["step (ms)", "emulated"] == pytest.approx(1.02e3 * best)
-        assert line["overhead (%)", "emulated"] == pytest.approx(2)
-        low, high = (line["overhead (%)", f"emulated: {end}"] for end in ("low", "high"))
-        assert 0.99 < low < 2 < high < 3.01
-        assert line["computation", "arithmetic"] == pytest.approx(3 * M * FORWARD / best)
-        assert line["computation", "emulated"] == pytest.approx(3 * M * FORWARD / best / 1.02)
-        for column in (
-            ("idle/total", "arithmetic"),
-            ("bubble", "arithmetic"),
-            ("bubble", "emulated"),
-        ):
-            assert line[column] == pytest.approx(1 - 4 * M * FORWARD / best)
-        assert line["transfer", "emulated"] == pytest.approx(
-            4 * M * FORWARD / best * (1 - 1 / 1.02)
-        )
-    assert table.shown["overhead (%)", "emulated"].tolist()[0].startswith("2.00 [")
-    assert ("transfer", "arithmetic") not in table.shown.columns
-
-
 def test_a_span_costs_the_difference_within_rounds(results):
     table = runtime.engine_overhead(results)
     assert [line["", "K"] for line in lines(table)] == [1, 2]

@@ -133,31 +133,6 @@ def test_another_size_is_named_and_not_judged(tmp_path):
     assert (words["simulated", "against quoted"], words["", "verdict"]) == ("-", "-")
 
 
-def test_a_free_link_takes_the_messages_out(results):
-    found = lines(table3.links(results))
-    for K in (2, 4, 8):
-        one = found["Transformer", K]
-        free = simulate(make_schedule("gpipe", K, 32, "always"), of_transformer(K, FREE)).step_time
-        assert one["free link", "step over step"] == pytest.approx(
-            1e3 * free / one["step (ms)", "simulated"]
-        )
-        assert one["free link", "step over step"] < 1
-        assert one["transfer", "simulated"] > 0
-        slowest = max(of_transformer(K).forward)
-        assert one["message", "time over F"] == pytest.approx(1e-3 / slowest)
-
-
-def test_throttled_links_are_over_the_one_left_alone(results):
-    table = table3.throttled_links(results)
-    assert table.data is not None
-    found = {one["", "link"]: one for one in table.data.to_dict("records")}
-    assert list(found) == ["not throttled", "1 GB/s", "100 MB/s", "20 MB/s"]
-    assert found["20 MB/s"]["measured", "step over step"] == pytest.approx(2)
-    assert found["100 MB/s"]["measured", "step over step: low"] == pytest.approx(1.3, abs=0.02)
-    assert found["1 GB/s"]["message", "KiB"] == pytest.approx(4 * 4 * 4 * 8 / 1024)
-    assert found["20 MB/s"]["message", "ms on this link"] == pytest.approx(1e3 * 512 / 2e7)
-
-
 def test_all_runs_names_the_link_by_which_alone_some_differ(results):
     data = tables.runs(results).data
     assert data is not None

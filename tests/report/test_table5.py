@@ -33,19 +33,6 @@ def verdicts(table: Table) -> dict[str, str]:
     return dict(zip(table.data["", "metric"], table.data["", "verdict"], strict=True))
 
 
-def test_every_batch_size_stands_beside_the_paper_s(results: Results):
-    table = report.qualities(results)
-    assert list(table.data["", "N"]) == [16, 64, 256]
-    assert list(table.data["", "updates"]) == [384, 96, 24]
-    assert list(table.data["measured", "BLEU"]) == pytest.approx([20.2, 21.2, 22.2])
-    assert list(table.shown["quoted", "tokens, BLEU, NLL"]) == [
-        "260K: 30.92, 2.58",
-        "1M: 31.86, 2.51",
-        "4M: 32.71, 2.46",
-    ]
-    assert len(table.shown.columns) <= 7
-
-
 def test_the_gain_is_paired_by_seed_and_beside_the_paper_s(results: Results):
     table = report.gains(results)
     assert list(table.data["measured", "difference"]) == pytest.approx([2.0, -0.04])
