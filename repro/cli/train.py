@@ -18,7 +18,6 @@ from repro.io import signals, warned
 from repro.io.untrusted import message
 
 if TYPE_CHECKING:
-    from repro.data.batches import Batches
     from repro.train.history import History
     from repro.train.recipe import Recipe
 
@@ -38,7 +37,7 @@ class TrainOptions:
     model_args: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")] = ()
     """arguments of the model, such as L=3 D=16; the number of classes is that of the data"""
     data: str = "digits"
-    """digits, cifar10, ..., or folder:PATH with a folder of images for each class"""
+    """digits, cifar10, ..., or folder:PATH with a folder of images for each class, or parquet"""
     image: int | None = None
     """height and width of the images; by default 32 for small images, else 224"""
     augment: Literal["none", "flip", "cutout", "autoaugment"] = "none"
@@ -151,13 +150,7 @@ def _check(options: TrainOptions) -> None:
         )
     if not options.epochs > 0:
         raise ValueError(f"--epochs {options.epochs}: allowed is a number above 0")
-    data = find(options.data)
-    if data.stream and data.chosen is not None:
-        whole = options.data.partition(":")[0]
-        raise ValueError(
-            f"--data {options.data}: {whole} is read as a stream, of which only all classes can be "
-            f"counted and evaluated; try --data {whole}, or folder:PATH with these classes"
-        )
+    find(options.data)
 
 
 def _end_live_line() -> None:
@@ -220,8 +213,7 @@ def _train(options: TrainOptions) -> Trained:
     from repro.train.trainer import Trainer
 
     warned.once()
-    whole = options.data.partition(":")[0]  # of digits:0-4, digits
-    size = options.image or (32 if whole in _SMALL else 224)
+    size = options.image or (32 if options.data in _SMALL else 224)
     replica = dist.get_rank() // options.K
     batches = open_images(
         options.data,
@@ -239,7 +231,7 @@ def _train(options: TrainOptions) -> Trained:
             f"model={options.model!r}: no image model, and this command trains on images; "
             "repro.train in Python trains any model"
         )
-    examples = _count_examples(options, batches)
+    examples = batches.state()["examples"]
     recipe = _recipe(options, examples)
     pipe = Pipeline(
         model.layers,
@@ -289,14 +281,6 @@ def _train(options: TrainOptions) -> Trained:
             f"{error}; try a lower --lr, and --resume from the last checkpoint"
         ) from None
     return Trained(trainer.settings, history)
-
-
-def _count_examples(options: TrainOptions, batches: "Batches") -> int:
-    """Training images of an epoch; raises a one-line ValueError where nobody knows."""
-    examples = batches.state().get("examples") or find(options.data).examples[0]
-    if not examples:
-        raise ValueError(f"--data {options.data}: how many images it has is not known here")
-    return examples
 
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:

@@ -1,16 +1,12 @@
 """Mini-batches in an order that a seed fixes, for one replica, resumable at any batch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy, deepcopy
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 Read = Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
 """Gives (inputs, targets) of examples; arguments are their numbers and epochs, both int64 [n]."""
-Collate = Callable[[list[Any], list[tuple[int, int]]], tuple[Any, Any]]
-"""Gives (inputs, targets) of rows; arguments are the rows, and the (epoch, number) of each."""
 
 
 class Batches(Protocol):
@@ -158,120 +154,6 @@ class Mixture:
         return {"N": self.N, "seed": self.seed, "examples": counts, "p": self._probabilities}
 
 
-class Stream:
-    """Batches of a `datasets.IterableDataset`, which is only read from front to back.
-
-    Examples are shuffled within blocks of `block` consecutive examples. `datasets` loses the
-    content of its own shuffle buffer when it resumes; a block is read again from its first example
-    instead, so that the order after `restore` is the same.
-
-    Args:
-        rows: the whole data set. Each replica reads its own shards if their number is a multiple of
-            `replicas`, otherwise every `replicas`-th example.
-        collate: see `Collate`.
-        N: examples of a mini-batch over all replicas.
-        seed: fixes the order within the blocks.
-        labels: facts that every result must state.
-        replica: number of this replica.
-        replicas: D.
-        block: examples in memory.
-    """
-
-    def __init__(
-        self,
-        rows: Any,
-        collate: Collate,
-        N: int,
-        seed: int,
-        labels: Mapping[str, str],
-        replica: int = 0,
-        replicas: int = 1,
-        block: int = 1024,
-    ) -> None:
-        part = part_of(N, replica, replicas)
-        self.N, self.seed, self.replica, self.replicas = N, seed, replica, replicas
-        self.labels = dict(labels)
-        self._size, self._block, self._collate = len(part), block, collate
-        self._source = copy(rows)  # its state is an attribute of it
-        if replicas > 1:
-            from datasets.distributed import split_dataset_by_node
-
-            self._source = split_dataset_by_node(rows, replica, replicas)
-        # Where the block in memory begins: the epoch, the number of its first example, and what
-        # `datasets` needs to read from there, None for the beginning of an epoch.
-        self._epoch, self._first = 0, 0
-        self._begin: dict[str, Any] | None = None
-        self._iterator = self._iterate()
-        self._rows: list[Any] = []
-        self._order = np.empty(0, np.int64)
-        self._used = 0
-
-    def next(self) -> tuple[Any, Any]:
-        """The next (inputs, targets) of this replica."""
-        rows, numbers = [], []
-        while len(rows) < self._size:
-            if self._used == len(self._rows):
-                self._next_block()
-            place = int(self._order[self._used])
-            self._used += 1
-            rows.append(self._rows[place])
-            numbers.append((self._epoch, self._first + place))
-        return self._collate(rows, numbers)
-
-    def state(self) -> dict[str, Any]:
-        """Where the block in memory begins, and how many of its examples were used."""
-        position = {"epoch": self._epoch, "first": self._first, "used": self._used}
-        return {**self._identity(), **position, "source": deepcopy(self._begin)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Read the block again that `state` was in, and skip what was used of it."""
-        check_state(state, self._identity())
-        self._epoch, self._first = state["epoch"], state["first"]
-        self._begin = deepcopy(state["source"])
-        self._iterator = self._iterate()
-        self._rows, self._used = [], 0
-        if state["used"]:
-            self._fill()
-            self._used = state["used"]
-
-    def _identity(self) -> dict[str, int]:
-        return {
-            "N": self.N,
-            "seed": self.seed,
-            "replica": self.replica,
-            "replicas": self.replicas,
-            "block": self._block,
-        }
-
-    def _next_block(self) -> None:
-        """Read the following block, or the first one of the next epoch."""
-        if self._rows:
-            self._first += len(self._rows)
-            self._begin = deepcopy(self._source.state_dict())
-            self._fill()
-            if self._rows:
-                return
-            self._epoch, self._first, self._begin = self._epoch + 1, 0, None
-            self._iterator = self._iterate()
-        self._fill()
-        if not self._rows:
-            raise ValueError(
-                f"replica {self.replica} of {self.replicas}: the data set has no examples for it; "
-                "use fewer replicas or another data set, such as --data digits"
-            )
-
-    def _fill(self) -> None:
-        """Read up to `block` examples and draw their order."""
-        self._rows = [row for _, row in zip(range(self._block), self._iterator, strict=False)]
-        rng = np.random.default_rng((self.seed, self.replica, self._epoch, self._first))
-        self._order = rng.permutation(len(self._rows))
-        self._used = 0
-
-    def _iterate(self) -> Iterator[Any]:
-        self._source.load_state_dict(deepcopy(self._begin))
-        return iter(self._source)
-
-
 class Evaluation(Sequence[tuple[Any, Any]]):
     """All examples once, in their own order, read when asked for; the last batch may be shorter."""
 
@@ -288,31 +170,6 @@ class Evaluation(Sequence[tuple[Any, Any]]):
         start = range(0, self.examples, self.N)[index]
         examples = np.arange(start, min(start + self.N, self.examples))
         return self._read(examples, np.zeros_like(examples))
-
-
-class StreamedEvaluation(Sequence[tuple[Any, Any]]):
-    """Like `Evaluation`, of a `datasets.IterableDataset` with a known number of examples.
-
-    Iterate over it: `batches[n]` reads all batches before n, too.
-    """
-
-    def __init__(
-        self, rows: Any, collate: Collate, N: int, examples: int, labels: Mapping[str, str]
-    ) -> None:
-        self.examples, self.N, self.labels = examples, len(part_of(N)), dict(labels)
-        self._rows, self._collate = rows, collate
-
-    def __len__(self) -> int:
-        return -(-self.examples // self.N)
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        rows = enumerate(islice(self._rows, self.examples))
-        while batch := list(islice(rows, self.N)):
-            yield self._collate([row for _, row in batch], [(0, number) for number, _ in batch])
-
-    def __getitem__(self, index: Any) -> Any:
-        number = range(len(self))[index]
-        return next(islice(iter(self), number, None))
 
 
 def part_of(N: int, replica: int = 0, replicas: int = 1) -> range:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from repro.data.augment import Augment, Augmentation
-from repro.data.batches import Batches, Collate, Evaluation, Stream, StreamedEvaluation, Table
-from repro.data.image_rows import Images, class_numbers, decode, open_image_rows
+from repro.data.batches import Batches, Evaluation, Table
+from repro.data.image_rows import Images, open_image_rows
 from repro.data.images import GREY_MEAN, GREY_STD
 from repro.data.registry import DataSet, find
 from repro.data.sources import TEST_EVERY
@@ -61,7 +61,6 @@ def open_images(
     augment: Augment = "none",
     replica: int = 0,
     replicas: int = 1,
-    stream: bool | None = None,
 ) -> Batches:
     """Training batches without end: inputs float32 [N / D, 3, size, size], targets int64 [N / D].
 
@@ -73,21 +72,16 @@ def open_images(
         augment: random changes, see `repro.data.augment`.
         replica: number of this replica.
         replicas: D.
-        stream: read from front to back instead of in any order; by default only ImageNet is.
 
     Raises:
         ValueError: a bad argument, or data that is not there. One line.
     """
     task = Task(name, size, classes, per_class, rotate, labels)
-    entry, chosen = _checked(task)
-    images = open_image_rows(entry, size, True, entry.stream if stream is None else stream)
-    wanted = _wanted(name, len(images.names), chosen)
+    entry = _checked(task)
+    images = open_image_rows(entry, size, True)
+    wanted = _wanted(name, len(images.names), classes)
     change = _augmentation(entry, augment)
-    facts = _facts(entry, task, chosen, augment)
-    if images.pixels is None:
-        rows = _chosen_rows(images, wanted, per_class)
-        collate = _collator(images, wanted, task, change, (seed, replica))
-        return Stream(rows, collate, N, seed, facts, replica, replicas)
+    facts = _facts(entry, task, augment)
     examples = _select(images, wanted, True, per_class, task)
     decoded = _Decoded(images.pixels, examples, task, None if change.random else change.normalise)
     targets = _targets(images.labels[examples], wanted, labels)
@@ -116,19 +110,10 @@ def evaluation_images(
     With `train`, all training images instead: the accuracy on these shows over-fitting.
     """
     task = Task(name, size, classes, None, rotate, labels)
-    entry, chosen = _checked(task)
-    images = open_image_rows(entry, size, train, entry.stream)
-    wanted = _wanted(name, len(images.names), chosen)
+    entry = _checked(task)
+    images = open_image_rows(entry, size, train)
+    wanted = _wanted(name, len(images.names), classes)
     change = _augmentation(entry, "none")
-    facts = _facts(entry, task, chosen, "none")
-    if images.pixels is None:
-        if chosen is not None:
-            raise ValueError(
-                f"classes={chosen[0]}-{chosen[-1]}: {name} is read as a stream, of which only all "
-                "classes can be evaluated"
-            )
-        collate = _collator(images, wanted, task, change, (0, 0))
-        return StreamedEvaluation(images.rows, collate, N, entry.examples[not train], facts)
     examples = _select(images, wanted, train, None, task)
     decoded = _Decoded(images.pixels, examples, task, change.normalise)
     targets = _targets(images.labels[examples], wanted, labels)
@@ -136,15 +121,15 @@ def evaluation_images(
     def read(places: np.ndarray, epochs: np.ndarray) -> tuple[Tensor, Tensor]:
         return decoded(places), targets[places]
 
-    return Evaluation(len(examples), read, N, facts)
+    return Evaluation(len(examples), read, N, _facts(entry, task, "none"))
 
 
 def count_classes(name: str, classes: range | None = None, labels: Labels = "identity") -> int:
     """Outputs that a classifier of these images needs."""
     task = Task(name, classes=classes, labels=labels)
-    entry, chosen = _checked(task)
-    total = entry.classes or len(open_image_rows(entry, task.size, True, stream=False).names)
-    wanted = _wanted(name, total, chosen)
+    entry = _checked(task)
+    total = entry.classes or len(open_image_rows(entry, task.size, True).names)
+    wanted = _wanted(name, total, classes)
     return 2 if labels == "parity" else len(wanted)
 
 
@@ -160,8 +145,7 @@ def check_classes(outputs: Any, classes: int) -> None:
         )
 
 
-def _checked(task: Task) -> tuple[DataSet, range | None]:
-    """The data set, and the classes that are wanted, None for all of them."""
+def _checked(task: Task) -> DataSet:
     entry = find(task.name)
     if entry.kind != "images":
         raise ValueError(f"data={task.name!r}: {entry.title} are sentences, not images; try digits")
@@ -173,11 +157,7 @@ def _checked(task: Task) -> tuple[DataSet, range | None]:
         raise ValueError(f"labels={task.labels!r}: allowed are identity and parity")
     if task.per_class is not None and task.per_class < 1:
         raise ValueError(f"per_class={task.per_class}: must be at least 1")
-    if entry.chosen is not None and task.classes is not None:
-        raise ValueError(
-            f"classes={task.classes}: the name {task.name!r} chooses classes too; use one of both"
-        )
-    return entry, entry.chosen or task.classes
+    return entry
 
 
 def _augmentation(entry: DataSet, augment: Augment) -> Augmentation:
@@ -187,11 +167,11 @@ def _augmentation(entry: DataSet, augment: Augment) -> Augmentation:
     return Augmentation(augment, GREY_MEAN, GREY_STD)
 
 
-def _facts(entry: DataSet, task: Task, chosen: range | None, augment: Augment) -> dict[str, str]:
+def _facts(entry: DataSet, task: Task, augment: Augment) -> dict[str, str]:
     """What every result must state: the data set, and what was done to it."""
     facts = {"data": entry.title}
-    if chosen is not None:
-        facts["classes"] = f"{chosen[0]}-{chosen[-1]}"
+    if task.classes is not None:
+        facts["classes"] = f"{task.classes[0]}-{task.classes[-1]}"
     if task.per_class is not None:
         facts["training images per class"] = str(task.per_class)
     if task.rotate:
@@ -283,35 +263,3 @@ def _targets(labels: np.ndarray, wanted: range, kind: Labels) -> Tensor:
     if kind == "parity":
         return torch.from_numpy(labels % 2)
     return torch.from_numpy((labels - wanted.start) // wanted.step)
-
-
-def _chosen_rows(images: Images, wanted: range, per_class: int | None) -> Any:
-    if per_class is not None:
-        raise ValueError(
-            f"per_class={per_class}: {images.entry.name} is read as a stream, which cannot be "
-            "counted by class beforehand; leave per_class out"
-        )
-    if len(wanted) == len(images.names):
-        return images.rows
-    label = images.columns[1]
-    kept = [images.names[number] for number in wanted] + list(wanted)
-    return images.rows.filter(lambda row: row[label] in kept)
-
-
-def _collator(
-    images: Images, wanted: range, task: Task, change: Augmentation, key: tuple[int, int]
-) -> Collate:
-    """Makes (inputs, targets) of the rows of a stream; `key` is the seed and the replica."""
-    image, label = images.columns
-
-    def collate(rows: list[Any], numbers: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        labels = class_numbers(images.entry, [row[label] for row in rows], images.names)
-        pixels = [
-            decode(row[image], task.size, f"image {number} of {task.name}, replica {key[1]}")
-            for row, (_, number) in zip(rows, numbers, strict=True)
-        ]
-        turned = torch.stack(pixels).rot90(task.rotate // 90, (2, 3))
-        keys = [(*key, epoch, number) for epoch, number in numbers]
-        return change(turned, keys), _targets(labels, wanted, task.labels)
-
-    return collate

@@ -21,54 +21,43 @@ _IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_lab
 class Images:
     """The training or test set of an image set."""
 
-    entry: DataSet
     names: tuple[str, ...]
     """Of the classes."""
     labels: np.ndarray
-    """int64 [examples]; empty for a stream."""
-    pixels: Callable[[int], Tensor] | None
-    """The uint8 [3, size, size] of an example; None for a stream."""
+    """int64 [examples]."""
+    pixels: Callable[[int], Tensor]
+    """The uint8 [3, size, size] of an example."""
     whole: bool
     """There is no test set of its own, so that this is the whole data set."""
-    rows: Any = None
-    """Of a stream: a `datasets.IterableDataset`."""
-    columns: tuple[str, str] = ("image", "label")
 
 
-def open_image_rows(entry: DataSet, size: int, train: bool, stream: bool) -> Images:
+def open_image_rows(entry: DataSet, size: int, train: bool) -> Images:
     """Open the training or test set; no image is decoded yet.
 
     Args:
         entry: an image set.
         size: height and width in pixels.
         train: the training set, else the test set.
-        stream: read from front to back.
 
     Raises:
         ValueError: the data is not there, or its columns or labels are unusable. One line.
     """
     if not entry.hub and not entry.local:
         pixels, labels = _digits(size)
-        return Images(entry, tuple("0123456789"), labels, pixels.__getitem__, whole=True)
+        return Images(tuple("0123456789"), labels, pixels.__getitem__, whole=True)
     from datasets import Image
 
-    rows, whole = open_rows(entry, train, stream)
+    rows, whole = open_rows(entry, train)
     image, label = _columns(entry, rows)
     if isinstance(rows.features[image], Image):
         rows = rows.cast_column(image, Image(decode=False))
-    names = _class_names(entry, rows, label, train, stream)
-    if stream:
-        if whole and entry.local:
-            raise ValueError(
-                f"data={entry.name!r}: a stream needs test files of its own; leave stream out"
-            )
-        return Images(entry, names, np.empty(0, np.int64), None, whole, rows, (image, label))
-    labels = class_numbers(entry, rows.select_columns([label])[:][label], names)
+    names = _class_names(entry, rows, label, train)
+    labels = _class_numbers(entry, rows.select_columns([label])[:][label], names)
 
     def pixels_of(example: int) -> Tensor:
         return decode(rows[example][image], size, f"image {example} of {entry.name}")
 
-    return Images(entry, names, labels, pixels_of, whole)
+    return Images(names, labels, pixels_of, whole)
 
 
 @cache
@@ -112,8 +101,6 @@ def decode(value: Any, size: int, name: str) -> Tensor:
 def _columns(entry: DataSet, rows: Any) -> tuple[str, str]:
     from datasets import ClassLabel, Image
 
-    if rows.features is None:
-        raise ValueError(f"data={entry.name!r}: its columns have no types; leave stream out")
     if not entry.local:
         wanted = entry.columns
     else:
@@ -132,9 +119,7 @@ def _columns(entry: DataSet, rows: Any) -> tuple[str, str]:
     return wanted[0], wanted[1]
 
 
-def _class_names(
-    entry: DataSet, rows: Any, label: str, train: bool, stream: bool
-) -> tuple[str, ...]:
+def _class_names(entry: DataSet, rows: Any, label: str, train: bool) -> tuple[str, ...]:
     """Names of the classes: typed ones, or the different labels of the training set, sorted."""
     from datasets import ClassLabel
 
@@ -142,7 +127,7 @@ def _class_names(
     if isinstance(kind, ClassLabel):
         return tuple(kind.names)
     if not train:
-        rows, _ = open_rows(entry, True, stream)
+        rows, _ = open_rows(entry, True)
     # Only this column is read.
     values = {row[label] for row in rows.select_columns([label])} - {None}
     if not values:
@@ -156,7 +141,7 @@ def _class_names(
     return tuple(map(str, range(entry.classes or max(values) + 1)))
 
 
-def class_numbers(entry: DataSet, values: Sequence[Any], names: tuple[str, ...]) -> np.ndarray:
+def _class_numbers(entry: DataSet, values: Sequence[Any], names: tuple[str, ...]) -> np.ndarray:
     """Labels as numbers of classes, int64; a ValueError if one is out of range."""
     by_name = {name: number for number, name in enumerate(names)}
     labels = np.array(

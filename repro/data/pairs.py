@@ -4,14 +4,13 @@ The paper mixes 102 languages by temperature sampling, "as in multilingual BERT"
 language is drawn with a probability proportional to its number of pairs to the power of 1 / t. The
 paper does not state t. There is no token for the language, as all translate into English.
 
-Pairs are read in any order and never as a stream. So a set on the Hub is downloaded whole before
-the first batch: of wmt14-de-en that is 4.5 million pairs.
+Pairs are read in any order. So a set on the Hub is downloaded whole before the first batch: of
+wmt14-de-en that is 4.5 million pairs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from repro.data.tokens import BOS, EOS, PAD
 
 _KEPT = 200_000  # encoded pairs of a language that are kept in memory
 _READ = 200_000  # pairs of a language that sub-words are learnt from
+_TEXT = ("string", "large_string")
 
 Pair = tuple[str, str]
 Inputs = tuple[Tensor, Tensor]
@@ -48,8 +48,8 @@ def open_languages(names: str | Sequence[str], train: bool = True) -> list[Langu
 
     Args:
         names: "toy" for all nine toy languages, toy:alfa and the like for one of them, wmt14-de-en,
-            opus100:de-en and the like, folder:PATH with the files train.de, train.en, test.de and
-            test.en, arrow:PATH or parquet:PATH with a column "translation" or two columns of text.
+            opus100:de-en and the like, folder:PATH with parquet or csv files of a column
+            "translation" or of two columns of text.
         train: the training sets, else the test sets.
 
     Raises:
@@ -226,8 +226,6 @@ def _open(entry: DataSet, train: bool) -> list[Language]:
     if not entry.hub and not entry.local:
         chosen = [entry.path] if entry.path else list(LANGUAGES)
         return [_toy(entry, name, train) for name in chosen]
-    if entry.name.startswith("folder:"):
-        return [_text_files(entry, train)]
     if entry.hub and not entry.config:
         raise ValueError(
             f"data={entry.name!r}: name the language too, such as {entry.name}:de-en; or try toy"
@@ -264,31 +262,6 @@ def _language(
     return Language(entry.name, entry.title, len(numbers), lambda place: pair(numbers[place]))
 
 
-def _text_files(entry: DataSet, train: bool) -> Language:
-    """Two files of one sentence a line: train.XX and train.en, or test.XX and test.en."""
-    path = Path(entry.path).expanduser()
-    if not path.is_dir():
-        raise ValueError(f"data={entry.name!r}: {path} is no folder; check the path, or try toy")
-    whole = not list(path.glob("test.*"))
-    stem = "train" if train or whole else "test"
-    files = sorted(path.glob(f"{stem}.*"))
-    suffixes = [file.suffix for file in files]
-    if len(files) != 2 or f".{ENGLISH}" not in suffixes:
-        raise ValueError(
-            f"data={entry.name!r}: {path} must have two files {stem}.XX and {stem}.{ENGLISH} of "
-            f"one sentence a line; it has {', '.join(file.name for file in files) or 'none'}"
-        )
-    files.sort(key=lambda file: file.suffix == f".{ENGLISH}")
-    source, target = (file.read_text("utf-8").splitlines() for file in files)
-    if len(source) != len(target):
-        raise ValueError(
-            f"data={entry.name!r}: {files[0].name} has {len(source)} lines and {files[1].name} "
-            f"{len(target)}; both must have as many"
-        )
-    pairs = list(zip(source, target, strict=True))
-    return _language(entry, len(pairs), pairs.__getitem__, whole, train)
-
-
 def _columns(entry: DataSet, rows: Any) -> tuple[str, str, bool]:
     """Names of source and target, and whether they stand inside the column "translation"."""
     if entry.hub:
@@ -300,7 +273,7 @@ def _columns(entry: DataSet, rows: Any) -> tuple[str, str, bool]:
         texts = list(nested.languages)
     else:
         kinds = nested if isinstance(nested, dict) else rows.features
-        texts = [name for name, kind in kinds.items() if getattr(kind, "dtype", "") == "string"]
+        texts = [name for name, kind in kinds.items() if getattr(kind, "dtype", "") in _TEXT]
     targets = [name for name in (ENGLISH, "target") if name in texts]
     if len(texts) != 2:
         raise ValueError(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal["images", "pairs"]
-LOCAL = ("folder", "arrow", "parquet")
-"""Prefixes of data on this machine: folder:PATH, arrow:PATH, parquet:PATH."""
+LOCAL = "folder"
+"""Prefix of data on this machine: folder:PATH."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,12 @@ class DataSet:
     """Of images: image and label. Of pairs: "translation" and the language of the source."""
     classes: int = 0
     """Classes of an image set."""
-    stream: bool = False
-    """Too large to download whole, so it is read from front to back."""
     gigabytes: float | None = None
     """10^9 bytes to download; None where that was not looked up, or nothing is downloaded."""
     gated: bool = False
     """The Hub gives it only to those who have accepted its terms."""
     path: str = ""
-    """Of local data: the folder or file."""
-    chosen: range | None = None
-    """Classes asked for by a name such as digits:0-4."""
+    """Of local data: the folder. Of the toy languages: the one that is meant."""
 
     @property
     def page(self) -> str:
@@ -57,8 +53,8 @@ class DataSet:
 
     @property
     def local(self) -> bool:
-        """A folder or file on this machine."""
-        return self.name.partition(":")[0] in LOCAL
+        """A folder on this machine."""
+        return self.name.partition(":")[0] == LOCAL
 
 
 DATA = {
@@ -107,7 +103,6 @@ DATA = {
             hub="ILSVRC/imagenet-1k",
             test="validation",
             classes=1000,
-            stream=True,
             gigabytes=147.0,
             gated=True,
         ),
@@ -194,15 +189,14 @@ def find(name: str) -> DataSet:
     """The data set of a name.
 
     Args:
-        name: a name of `DATA`; digits:0-4 and the like for some classes of an image set;
-            opus100:de-en and toy:alfa for one language; folder:PATH, arrow:PATH and parquet:PATH
-            for data on this machine.
+        name: a name of `DATA`; opus100:de-en and toy:alfa for one language; folder:PATH for what
+            `datasets.load_dataset` opens there: a folder of images for each class, parquet, csv.
 
     Raises:
         ValueError: the name is unknown. One line.
     """
     base, _, detail = name.partition(":")
-    if base in LOCAL:
+    if base == LOCAL:
         if not detail:
             raise ValueError(f"data={name!r}: the path is missing; try {base}:some/folder")
         # The title is recorded with results, so it has no path of this machine.
@@ -214,12 +208,10 @@ def find(name: str) -> DataSet:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(
             f"data={name!r}: no data set has this name; allowed are {', '.join(DATA)}, and "
-            f"{', '.join(f'{kind}:PATH' for kind in LOCAL)}{hint}"
+            f"{LOCAL}:PATH{hint}"
         )
     if not detail:
         return entry
-    if entry.kind == "images":
-        return replace(entry, name=name, chosen=_classes(name, detail, entry.classes))
     if base == "opus100":
         source = detail.removesuffix("-en").removeprefix("en-")
         config = "-".join(sorted((source, "en")))
@@ -233,15 +225,3 @@ def offline(kind: Kind) -> str:
     """What needs no network, for error messages."""
     default = "--data digits" if kind == "images" else "--data toy"
     return f"without a network try {default}"
-
-
-def _classes(name: str, detail: str, classes: int) -> range:
-    """The classes of "5-9" or "3"."""
-    first, _, last = detail.partition("-")
-    last = last or first
-    if first.isdecimal() and last.isdecimal() and int(first) <= int(last) < classes:
-        return range(int(first), int(last) + 1)
-    raise ValueError(
-        f"data={name!r}: classes must be two numbers from 0 to {classes - 1}, such as "
-        f"{name.partition(':')[0]}:0-{classes // 2 - 1}"
-    )

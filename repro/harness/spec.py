@@ -362,8 +362,7 @@ class RunSpec(Frozen):
             first, last = training.data_args["classes"]
             classes = last - first + 1
         else:
-            entry = find(training.data[0])
-            classes = len(entry.chosen or range(entry.classes))
+            classes = find(training.data[0]).classes
         arguments = {**self.model_args, "num_classes": classes}
         seed = self.seed if training.seed is None else training.seed
         changes = {

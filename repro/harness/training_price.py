@@ -123,22 +123,13 @@ def price_trainings(plans: Iterable[Plan]) -> TrainingPrice | None:
 
 
 def downloads(trainings: Sequence[RunSpec]) -> dict[str, float | None]:
-    """Gigabytes that the data of some trainings are; None where the size is not known.
-
-    A streamed set is not kept, so each pass of each training downloads it again, and both the first
-    and the last stage do: see `repro.train.trainer`.
-    """
+    """Gigabytes that the data of some trainings are; None where the size is not known."""
     sizes: dict[str, float | None] = {}
     for spec in trainings:
         assert spec.training is not None
         for name in (*spec.training.data, *spec.training.data_args.get("vocabulary_of", ())):
             entry = find(name)
-            if not entry.hub:
-                continue
-            if entry.stream and entry.gigabytes is not None:
-                passes = min(spec.K, 2) * spec.steps * spec.N / entry.examples[0]
-                sizes[entry.name] = (sizes.get(entry.name) or 0.0) + entry.gigabytes * passes
-            else:
+            if entry.hub:
                 sizes[entry.name] = entry.gigabytes
     return sizes
 
@@ -226,9 +217,6 @@ def _describe_downloads(sizes: dict[str, float | None]) -> str:
 
 def _describe_download(entry: DataSet, size: float | None) -> str:
     text = f"{entry.name} " + ("of unknown size" if size is None else f"{number(size)} GB")
-    notes = []
-    if entry.stream:
-        notes.append("streamed, so again in each pass and at both ends; save it as arrow:PATH")
     if entry.gated:
-        notes.append(f"gated: accept its terms at {entry.page} and set HF_TOKEN")
-    return f"{text} ({'; '.join(notes)})" if notes else text
+        text += f" (gated: accept its terms at {entry.page} and set HF_TOKEN)"
+    return text

@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ from repro.data.classification import open_images
 
 @pytest.mark.parametrize("augment", ["flip", "cutout", "autoaugment"])
 def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
+    fifty: Any = {"classes": range(5), "per_class": 10, "augment": augment}
+
     def epoch_of_50(seed=0, replicas=1):
         parts = [
-            open_images("digits:0-4", 16, 10, seed, per_class=10, augment=augment, replica=r,
-                        replicas=replicas)
+            open_images("digits", 16, 10, seed, replica=r, replicas=replicas, **fifty)
             for r in range(replicas)
-        ]  # fmt: skip
+        ]
         return torch.cat([part.next()[0] for _ in range(5) for part in parts])
 
     whole = epoch_of_50()
@@ -22,7 +24,7 @@ def test_augmentation_depends_on_seed_epoch_and_example_only(augment):
     random.random()
     assert torch.equal(whole, epoch_of_50(replicas=2))
     assert not torch.equal(whole, epoch_of_50(seed=1))
-    batches = open_images("digits:0-4", 16, 50, 0, per_class=10, augment=augment)
+    batches = open_images("digits", 16, 50, 0, **fifty)
     first, second = batches.next()[0], batches.next()[0]
     images = [{tuple(x.flatten().tolist()) for x in epoch} for epoch in (first, second)]
     assert len(images[0] - images[1]) > 5

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from repro.data.batches import Evaluation, Mixture, Order, Stream, Table
+from repro.data.batches import Evaluation, Mixture, Order, Table
 
 
 def read(examples, epochs):
@@ -20,16 +20,7 @@ def mixture(N=6, seed=3, replica=0, replicas=1):
     return Mixture(counts, probabilities, pairs, N, seed, {}, replica, replicas)
 
 
-def stream(N=4, seed=3, replica=0, replicas=1, rows=23, shards=4):
-    from datasets import Dataset
-
-    source = Dataset.from_dict({"number": list(range(rows))})
-    collate = lambda batch, numbers: ([row["number"] for row in batch], numbers)  # noqa: E731
-    shuffled = source.to_iterable_dataset(num_shards=shards)
-    return Stream(shuffled, collate, N, seed, {}, replica, replicas, block=5)
-
-
-KINDS = [table, mixture, stream]
+KINDS = [table, mixture]
 
 
 @pytest.mark.parametrize("make", KINDS)
@@ -90,25 +81,6 @@ def test_parts_of_the_replicas_are_the_batch_of_one(make):
         assert [x for part in parts for x in part.next()[0]] == whole.next()[0]
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_streams_of_two_replicas_are_disjoint_and_together_the_whole(shards):
-    seen = []
-    for replica in range(2):
-        batches = stream(N=4, replica=replica, replicas=2, rows=24, shards=shards)
-        seen.append({number for _ in range(6) for number in batches.next()[0]})
-    assert not seen[0] & seen[1]
-    assert seen[0] | seen[1] == set(range(24))
-
-
-def test_a_stream_reads_every_example_once_an_epoch_and_numbers_it():
-    batches = stream(N=1, rows=12)
-    read = [batches.next() for _ in range(24)]
-    epochs = [[row for row, [(e, _)] in read if e == epoch] for epoch in (0, 1)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == [[number] for number in range(12)]
-    assert epochs[0] != epochs[1]
-    assert all(row == [number] for row, [(_, number)] in read)
-
-
 def test_a_mixture_draws_by_probability_and_reads_each_table_in_turn():
     batches = mixture(N=6)
     drawn = [pair for _ in range(200) for pair in batches.next()[0]]
@@ -132,11 +104,6 @@ def test_a_batch_must_divide_by_the_replicas():
         table(N=5, replicas=2)
     with pytest.raises(ValueError, match="replica=2"):
         table(replica=2, replicas=2)
-
-
-def test_a_replica_without_examples_says_so():
-    with pytest.raises(ValueError, match="no examples"):
-        stream(N=4, replica=3, replicas=4, rows=2, shards=1).next()
 
 
 def test_evaluation_has_every_example_once():

@@ -22,11 +22,11 @@ def vocabulary():
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    """parquet is converted into the cache of `datasets`; give each test one of its own."""
+def _own_cache(tmp_path_factory, monkeypatch):
+    """`datasets` keeps what it read in a cache; give each test one of its own."""
     from datasets import config
 
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def test_batches_have_the_shapes_and_ends_of_the_design(vocabulary):
@@ -126,15 +126,14 @@ def rows_of_pairs(nested):
     return Dataset.from_dict({"en": [t for _, t in pairs], "de": [s for s, _ in pairs]})
 
 
-@pytest.mark.parametrize("nested", [True, False])
-@pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_parquet_and_arrow(tmp_path, form, nested):
-    path = tmp_path / "pairs.parquet"
-    if form == "parquet":
-        rows_of_pairs(nested).to_parquet(path)
+@pytest.mark.parametrize("form", ["parquet", "nested parquet", "csv"])
+def test_pairs_in_a_folder(tmp_path, form):
+    rows = rows_of_pairs(nested="nested" in form)
+    if form == "csv":
+        rows.to_csv(tmp_path / "pairs.csv")
     else:
-        rows_of_pairs(nested).save_to_disk(path)
-    (train,), (test,) = (open_languages(f"{form}:{path}", train) for train in (True, False))
+        rows.to_parquet(tmp_path / "pairs.parquet")
+    (train,), (test,) = (open_languages(f"folder:{tmp_path}", train) for train in (True, False))
     pairs = corpus("india", 20)
     assert [train.pair(k) for k in range(train.count)] == [
         pair for k, pair in enumerate(pairs) if k % 5 < 4
@@ -147,25 +146,9 @@ def test_a_translation_column_of_the_hub_is_read(tmp_path):
 
     rows = {"translation": [{"de": "guten tag", "en": "good day"}] * 5}
     features = Features({"translation": Translation(languages=["de", "en"])})
-    Dataset.from_dict(rows, features).save_to_disk(tmp_path / "rows")
-    (language,) = open_languages(f"arrow:{tmp_path / 'rows'}")
+    Dataset.from_dict(rows, features).to_parquet(tmp_path / "rows.parquet")
+    (language,) = open_languages(f"folder:{tmp_path}")
     assert language.pair(0) == ("guten tag", "good day")
-
-
-def test_text_files(tmp_path):
-    for stem, lines in (("train", ["eins", "zwei"]), ("test", ["drei"])):
-        (tmp_path / f"{stem}.de").write_text("\n".join(lines) + "\n", "utf-8")
-        (tmp_path / f"{stem}.en").write_text("\n".join(x.upper() for x in lines) + "\n", "utf-8")
-    (train,), (test,) = (open_languages(f"folder:{tmp_path}", train) for train in (True, False))
-    assert [train.pair(k) for k in range(train.count)] == [("eins", "EINS"), ("zwei", "ZWEI")]
-    assert test.count == 1
-    (tmp_path / "train.de").write_text("eins\n", "utf-8")
-    refused("train.de has 1 lines and train.en 2", f"folder:{tmp_path}")
-    (tmp_path / "train.de").unlink()
-    refused(
-        r"two files train.XX and train.en of one sentence a line; it has train.en",
-        f"folder:{tmp_path}",
-    )
 
 
 def refused(match, names):
@@ -178,22 +161,18 @@ def test_bad_names(tmp_path):
     refused("language='latin'", "toy:latin")
     refused("name the language too, such as opus100:de-en", "opus100")
     refused("are images, not sentences; try toy", "cifar10")
-    refused("does not exist; .*--data toy", f"parquet:{tmp_path / 'none'}")
+    refused("does not exist; .*--data toy", f"folder:{tmp_path / 'none'}")
     refused("no language is named", [])
 
 
-def test_an_empty_language(tmp_path):
-    for name in ("train.de", "train.en"):
-        (tmp_path / name).write_text("", "utf-8")
-    refused("the language is empty: it has no training pair; leave it out, or try toy",
-            ["toy:india", f"folder:{tmp_path}"])  # fmt: skip
-
-
-def test_columns_that_are_no_pairs(tmp_path):
+def test_columns_that_are_no_pairs_and_an_empty_language(tmp_path):
     from datasets import Dataset
 
     Dataset.from_dict({"text": ["a"]}).to_parquet(tmp_path / "text.parquet")
-    refused("it has the columns text", f"parquet:{tmp_path / 'text.parquet'}")
+    refused("it has the columns text", f"folder:{tmp_path}")
+    Dataset.from_dict({"de": ["a"], "en": ["b"]}).to_parquet(tmp_path / "text.parquet")
+    with pytest.raises(ValueError, match="it has no test pair; leave it out, or try toy"):
+        open_languages(["toy:india", f"folder:{tmp_path}"], train=False)
 
 
 def test_no_network(monkeypatch):

@@ -98,16 +98,15 @@ def test_a_fine_tuning_that_was_stopped_goes_on_with_the_same_options(tmp_path, 
 
 @pytest.mark.slow
 def test_the_evaluated_loss_is_not_smoothed(tmp_path):
-    """On some classes of a set of small images, which are small images too."""
-    data = ["--data", "digits:0-4", "--recipe-args", "label_smoothing=0.9", "--steps", "2"]
+    data = ["--data", "digits", "--recipe-args", "label_smoothing=0.9", "--steps", "2"]
     quick = [MODEL, "--wandb", "disabled", "--out", str(tmp_path)]
     assert main(["train", *quick, *SGD, *data]) == 0
     (kept,) = checkpoints.committed(tmp_path)
     assert checkpoints.read_extra(kept)["settings"]["image"] == 32
-    model = nn.Sequential(*(make() for make in small_model.layers(5, 32)))
+    model = nn.Sequential(*(make() for make in small_model.layers(10, 32)))
     model.load_state_dict(whole_state_dict(kept))
     inputs, targets = (
-        torch.cat(part) for part in zip(*evaluation_images("digits:0-4", 32, 64), strict=True)
+        torch.cat(part) for part in zip(*evaluation_images("digits", 32, 64), strict=True)
     )
     with torch.no_grad():
         expected = nn.functional.cross_entropy(model(inputs), targets).item()
@@ -147,7 +146,6 @@ def test_a_mistake_in_a_stage_is_one_line(tmp_path, capfd, arguments, problem):
         (["--N", "4", "--M", "8"], "at least M=8 examples"),
         (["--epochs", "0"], "--epochs 0.0: allowed is a number above 0"),
         (["--data", "digts"], "data='digts': no data set has this name"),
-        (["--data", "imagenet:0-9"], "imagenet is read as a stream, of which only all classes"),
     ],
 )
 def test_a_mistake_that_is_seen_before_anything_is_read(tmp_path, capfd, arguments, problem):

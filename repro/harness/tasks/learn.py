@@ -194,10 +194,10 @@ def _check_names(
         raise ValueError(f"training: {where} needs {name!r}; add it")
 
 
-_OF_IMAGES = {"classes", "per_class", "rotate", "labels", "augment", "stream"}
+_OF_IMAGES = {"classes", "per_class", "rotate", "labels", "augment"}
 _OF_LANGUAGES = {"vocabulary", "vocabulary_of", "S", "T", "temperature", "test"}
 # Arguments of training images that test images do not have.
-_ONLY_TRAINING = ("per_class", "augment", "stream")
+_ONLY_TRAINING = ("per_class", "augment")
 
 
 def _vocabulary(training: Training) -> Subwords:
