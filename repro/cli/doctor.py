@@ -24,6 +24,8 @@ from repro.harness.contention import Watch
 
 GIB = 2**30
 _PACKAGES = ("torch", "torchvision", "timm", "datasets", "wandb")
+# What is simulated or emulated needs no GPU.
+_ON_GPUS = "repro run table2 table3 --scale node --only fidelity=measured"
 _REINSTALL = "`.venv/bin/uv pip install --torch-backend=auto --reinstall torch torchvision`"
 
 
@@ -190,6 +192,8 @@ def abilities(facts: Facts) -> list[str]:
     lines.append(f"on the CPU: K up to {facts.cores} stages, one core each (--scale smoke, laptop)")
     if gpus:
         lines.append(f"on GPUs: K up to {gpus}, one GPU each (--scale node, paper)")
+    if gpus > 1:
+        lines.append(f"what one GPU cannot show, for docs/cluster.md: `{_ON_GPUS}`")
     lines.append("a larger K is skipped, and the report names it")
     return lines
 

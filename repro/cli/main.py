@@ -22,7 +22,6 @@ VERBS = {
     "results": "Print all recorded runs as one table, or as comma-separated values.",
     "dashboard": "Show a W&B workspace for the results, with panels by exhibit; --push makes it.",
     "pack": "Pack the recorded results into one file, for somebody else's `repro report --with`.",
-    "gpus": "Check two to eight GPUs, measure Tables 2 and 3 on them, and pack the results.",
     "why": "Explain why a recorded run is slow and which changes would make it faster.",
     "fit": "Find the largest model that fits into a given memory per stage, as in Table 1.",
     "simulate": "Simulate a training step on K devices, for several K and M.",

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from crew import Crew, experiment, measure, spec
 
-from repro.cli import doctor_check, gpus, run
 from repro.cli.main import main
 from repro.gpipe.schedule.replay import replay
-from repro.harness import bundle, machine
+from repro.harness import bundle
 from repro.harness.job import Job, Outcome
 from repro.harness.machine import Machine
 
@@ -261,48 +260,3 @@ def test_other_uses_are_one_line(local, tmp_path, capsys):
         error = capsys.readouterr().err
         assert text in error
         assert error.count("\n") == 1
-
-
-def test_without_two_gpus_one_line_says_so(monkeypatch, capsys):
-    for names, text in {(): "torch can use no GPU here", ("H100",): "one GPU here"}.items():
-        monkeypatch.setattr(machine, "gpus", lambda names=names: names)
-        assert main(["gpus"]) == 2
-        error = capsys.readouterr().err
-        assert text in error
-        assert "--dry-run" in error
-        assert error.count("\n") == 1
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["gpus"]) == 2
-    assert "without torchrun" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("count", "runs"), [(0, 24), (2, 12), (4, 18), (8, 24)])
-def test_a_dry_run_plans_for_the_gpus_that_are_there(count, runs, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * count)
-    assert main(["gpus", "--dry-run", "--results", str(tmp_path / "results")]) == 0
-    output = capsys.readouterr().out
-    assert f"{runs} to measure" in output
-    assert ("this is the plan for 8" in output) == (count == 0)
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize("checks", [0, 1])
-def test_checks_then_runs_then_one_file(checks, local, monkeypatch, tmp_path, capsys):
-    """GPUs are stood in for; what they would have measured is there already."""
-    asked: list[list[str]] = []
-    monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H100",) * 2)
-    monkeypatch.setattr(doctor_check, "print_checks", lambda: checks)
-    monkeypatch.setattr(run, "main", lambda arguments: asked.append(arguments) or 1)
-    file = tmp_path / "back.zip"
-    assert main(["gpus", "--results", str(local), "--file", str(file), "--rounds", "2"]) == 1
-    output = capsys.readouterr().out
-    assert file.exists() == (not checks)
-    if checks:
-        assert not asked
-        assert "nothing is measured" in output
-        return
-    (arguments,) = asked
-    assert arguments[:6] == ["table2", "table3", "--scale", "node", "--only", gpus.ONLY]
-    assert arguments[-6:] == ["--rounds", "2", "--results", str(local), "--wandb", "disabled"]
-    assert "Please send" in output
