@@ -87,7 +87,6 @@ class Asked:
 
 
 def main(arguments: list[str]) -> int:
-    """Search, and show the ranked plans."""
     hint = "try `repro advise transformer --device v100 --devices 8`"
     options = parse_named(AdviseOptions, arguments, "advise", "model", hint, needed=False)
     _check(options)
@@ -109,7 +108,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(options: AdviseOptions) -> None:
-    """Raise a one-line ValueError for a number out of range, or a path that is no file's."""
     for name, value, most in (
         ("devices", options.devices, _MOST_DEVICES),
         ("batch", options.batch, _MOST_EXAMPLES),
@@ -122,7 +120,6 @@ def _check(options: AdviseOptions) -> None:
 
 
 def _check_save(path: Path) -> None:
-    """Raise a one-line ValueError, before the search, for a path that no plan can be written to."""
     if path.suffix.lower() != ".json" or path.is_dir():
         raise ValueError(f"--save {path}: allowed is the path of a .json file; try {path}.json")
     if not path.parent.is_dir():
@@ -132,7 +129,6 @@ def _check_save(path: Path) -> None:
 
 
 def _asked(options: AdviseOptions) -> Asked:
-    """The question; a one-line ValueError where an option is wrong or missing."""
     from repro.costs import device
     from repro.costs.units import parse_bytes
     from repro.harness.advise import Question
@@ -182,7 +178,6 @@ def _asked(options: AdviseOptions) -> Asked:
 
 
 def _link(options: AdviseOptions) -> Link | None:
-    """The link that the user names or gives; None for the device's own."""
     given = link_of(options.link_gbps, options.link_latency_us)
     if options.link is None:
         return given
@@ -213,7 +208,6 @@ def _profile_of_this_machine() -> Path:
 
 
 def _warnings(asked: Asked, best: "Plan") -> list[str]:
-    """Where the best plan goes beyond a calibration, one line each."""
     of_best = SimulateOptions(
         K=(best.devices,),
         M=(best.spec.M,),
@@ -224,7 +218,6 @@ def _warnings(asked: Asked, best: "Plan") -> list[str]:
 
 
 def _save(path: Path, asked: Asked, plan: "Plan") -> None:
-    """Write the plan that `repro run --plan` measures."""
     from repro.harness.plan_file import PlanFile
 
     PlanFile(device=asked.device, predicted_s=plan.step_s, spec=plan.spec).save(path)
@@ -364,7 +357,6 @@ def _why(plan: "Plan", best: "Plan", asked: Asked) -> str:
 
 
 def _method(plan: "Plan") -> str:
-    """The name of the method, such as `1f1b-x-data`."""
     from repro.methods.named import name_of
 
     spec = plan.spec

@@ -60,7 +60,6 @@ class Place(NamedTuple):
 
     @property
     def text(self) -> str:
-        """One line for the user."""
         devices = self.machine.count
         kind = "one thread each" if self.machine.device == "cpu" else f"{devices} GPUs"
         shared = f"; only {devices} devices, so they share them" if devices < self.K else ""
@@ -71,7 +70,6 @@ class Place(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, write the file and show what was measured."""
     hint = "try `repro calibrate transformer`"
     options = parse_named(CalibrateOptions, arguments, "calibrate", "model", hint, needed=False)
     devices = machine.detect("node" if machine.gpus() else "laptop")
@@ -91,12 +89,10 @@ def main(arguments: list[str]) -> int:
 
 
 def device_path(options: CalibrateOptions, place: Place) -> Path:
-    """The default path of this machine's profile."""
     return options.results / place.machine.slug / "device.json"
 
 
 def _machine(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
-    """Measure and write the device profile; returns the answer for the terminal."""
     from repro.costs import bench
     from repro.gpipe import launch
 
@@ -131,7 +127,6 @@ def _file_to_write(path: Path) -> Path:
 
 
 def profile(rates: "list[Rates]", place: Place, memory: int) -> "Device":
-    """The processes' rates as one device: their means, and the slowest link."""
     from repro.costs import bench
 
     source = f"`repro calibrate` on K={place.K} processes at once"
@@ -229,7 +224,6 @@ def _layers(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
 
 
 def time_layers(plain: dict[str, Any], kind: str) -> "CalibrateRound":
-    """Run the harness task "calibrate" on one of K processes."""
     import torch.distributed as dist
 
     from repro.harness.job import Job

@@ -52,7 +52,6 @@ class PlanOptions:
 
     @property
     def folder(self) -> Path:
-        """Where measurements are recorded."""
         return REFERENCE_RESULTS if self.reference else self.results
 
 
@@ -173,7 +172,6 @@ def training_price(options: PlanOptions, plans: list[Plan]) -> "TrainingPrice | 
 
 
 def scale_of(options: PlanOptions) -> tuple[Scale, str]:
-    """The scale, and a line that says which and why."""
     if options.scale is not None:
         return options.scale, f"scale: {options.scale}, as asked for"
     if options.spec is not None:

@@ -40,7 +40,6 @@ class DashboardOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the sections and panels, and make them in W&B if asked to."""
     options = parse(DashboardOptions, arguments, "repro dashboard")
     results = load_recorded(options.results)
     experiments = tuple(dict.fromkeys(place.experiment for place in places(results)))

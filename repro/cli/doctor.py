@@ -134,7 +134,6 @@ def trouble_here() -> str:
 
 
 def _unusable(driver: Driver, torch: Torch, visible: str | None) -> str:
-    """Why torch can use none of the driver's GPUs, and what to do."""
     fact = f"{len(driver.gpus)} x {driver.gpus[0]} here, but torch cannot use a GPU"
     if not torch.cuda:
         return f"{fact}: this torch is a build without CUDA; install one with it, {_REINSTALL}"
@@ -175,7 +174,6 @@ def _compiled_for(capability: tuple[int, int], compiled: tuple[str, ...]) -> boo
 
 
 def problems(facts: Facts) -> list[str]:
-    """What the user must fix, one line each."""
     lines = [gpu_trouble(facts.driver, facts.torch, facts.visible)]
     missing = [name for name, version in facts.packages.items() if not version]
     if missing:
@@ -199,7 +197,6 @@ def abilities(facts: Facts) -> list[str]:
 
 
 def gather(results: Path) -> Facts:
-    """Collect the facts of this machine; imports torch and wandb."""
     import psutil
 
     watch = Watch()
@@ -309,7 +306,6 @@ def _writable(folder: Path) -> bool:
 
 
 def rows(facts: Facts) -> list[tuple[str, str]]:
-    """The report as (topic, text) lines."""
     packages = ", ".join(
         f"{name} {version or 'MISSING'}" for name, version in facts.packages.items()
     )
@@ -346,7 +342,6 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
 
 
 def print_report(results: Path = Path("results")) -> int:
-    """Print the report; returns the exit status, 1 if the user must fix something."""
     from rich.table import Table
 
     from repro.harness.terminal import console_for
@@ -381,7 +376,6 @@ def print_report(results: Path = Path("results")) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the facts; with --check also the results of the checks."""
     options = parse(DoctorOptions, arguments, "repro doctor")
     status = print_report(options.results)
     if options.check:

@@ -118,7 +118,6 @@ class Bench:
     def train(
         self, model: str, model_args: dict[str, Any] | None = None, **fields: Any
     ) -> TrainRound:
-        """The record of such a run."""
         record = self.measure(model, model_args, **fields).record
         assert isinstance(record, TrainRound)
         return record
@@ -136,7 +135,6 @@ def place() -> Place:
 
 
 def start(bench: Bench) -> str:
-    """The worker processes start and train one step."""
     bench.crew.ready()
     patient = replace(bench, deadline=max(_FIRST_DEADLINE, bench.deadline))
     patient.measure("timed", {"L": bench.place.K})
@@ -185,7 +183,6 @@ def same_losses(bench: Bench) -> str:
 
 
 def memory(bench: Bench) -> str:
-    """Peak memory of every stage can be read."""
     peaks = bench.train("blocks", N=32).peak_bytes or [0]
     if min(peaks) <= 0:
         raise Broken(f"the meter shows {peaks} bytes (try another build of torch)")
@@ -193,7 +190,6 @@ def memory(bench: Bench) -> str:
 
 
 def overhead(bench: Bench) -> str:
-    """Time of one action when the layer does nothing."""
     micro_batches = 32
     actions = len(make_schedule("gpipe", 1, micro_batches).work(0))
     idle_layer = {"L": 1, "forward_s": 0.0, "backward_s": 0.0, "elements": 1}

@@ -74,7 +74,6 @@ class Checking(nn.Module):
         self.zero = nn.Parameter(torch.zeros(1))  # so that gradients are asked for
 
     def forward(self, value: Any) -> dict[str, Tensor]:
-        """{kind: tensor} -> the same."""
         expected = expected_tensors(self.zero.device)
         arrived = expected if self.first else value
         return {kind: self._checked(kind, arrived[kind], expected[kind]) for kind in expected}

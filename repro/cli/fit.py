@@ -57,7 +57,6 @@ class FitOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Search, and show the largest model; returns 1 if none fits."""
     options = parse_named(
         FitOptions, arguments, "fit", "model", "try `repro fit amoebanet-d --memory 8GB`"
     )
@@ -74,7 +73,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _step(options: FitOptions) -> "Step":
-    """The training step whose memory is counted; raises a one-line ValueError."""
     from repro.costs.fit import Step
     from repro.gpipe import PipelineConfig
     from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -115,7 +113,6 @@ def _search(options: FitOptions, step: "Step", memory: int) -> "Fit":
 
 
 def _check_varied(model: str, name: str) -> None:
-    """Raise a one-line ValueError if the argument is no whole number."""
     from repro.models import parameters
 
     parameter = parameters(model).get(name)

@@ -17,7 +17,6 @@ class ListOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table."""
     parse(ListOptions, arguments, "repro list")
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in ("name", "v5", "NeurIPS", *SCALES, "needs"):

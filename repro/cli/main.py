@@ -32,7 +32,6 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     signals.install_handlers()
     # A notebook's kernel names a backend that this environment may lack; we draw into files alone.

@@ -18,7 +18,6 @@ class PackOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Pack them."""
     options = parse(PackOptions, arguments, "repro pack")
     pack_results(options.results, options.file)
     return 0

@@ -7,7 +7,6 @@ from repro.harness.terminal import console_for
 
 
 def main(arguments: list[str]) -> int:
-    """Print the plans."""
     options, chosen = choose(PlanOptions, "plan", arguments)
     console = console_for(markup=False)
     say_scale(options)

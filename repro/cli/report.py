@@ -37,7 +37,6 @@ class ReportOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Write them, unless they are up to date."""
     options = parse(ReportOptions, arguments, "repro report")
     if options.bundles:
         return _with_bundles(options)
@@ -71,7 +70,6 @@ def say_verdicts(plots: Path) -> None:
 
 
 def _with_bundles(options: ReportOptions) -> int:
-    """Write the report of these results and of those that others have sent."""
     if options.reference:
         raise ValueError(
             "--with and --reference: the reference holds no bundle; drop --reference and add "

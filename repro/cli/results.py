@@ -43,7 +43,6 @@ class ResultsOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table."""
     options = parse(ResultsOptions, arguments, "repro results")
     rows = load_recorded(options.results).rows
     if options.experiment:

@@ -94,7 +94,6 @@ def _measure(arguments: list[str]) -> int:
 
 
 def _record(session: Session, plans: Callable[[], list[Plan]], options: RunOptions) -> int:
-    """Measure, then say where everything is."""
     reporter = session.reporter
     code = session.execute(plans)
     address = session.address
@@ -115,7 +114,6 @@ def _record(session: Session, plans: Callable[[], list[Plan]], options: RunOptio
 
 
 def rewrite(results: Path, plots: Path) -> Path:
-    """Write the report of the results so far; returns the path of its page."""
     # The report draws, and matplotlib takes a second to load.
     from repro.report import page, stamp
 
@@ -137,7 +135,6 @@ def _up_to_date_report(results: Path, plots: Path) -> Path | str:
 
 
 def _mirror_report(options: RunOptions) -> str | None:
-    """Mirror the report to W&B; returns the project's address when online."""
     assert options.plots
     experiments = dict.fromkeys(run.experiment for run in load(options.folder).runs)
     return wandb_summary.log_report(options.wandb, options.plots, experiments, options.folder)

@@ -115,7 +115,6 @@ class Source:
 
 
 def main(arguments: list[str]) -> int:
-    """Simulate every K and M, and show them."""
     hint = "try `repro simulate transformer --device v100`"
     options = parse_named(SimulateOptions, arguments, "simulate", "model", hint, needed=False)
     for name, values in (("K", options.K), ("M", options.M)):
@@ -207,7 +206,6 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
 
 
 def warnings_of(options: SimulateOptions, source: Source) -> list[str]:
-    """Where the simulation goes beyond the calibration, one line each."""
     timed, calibration = source.timed_on, source.calibration
     if timed is None or calibration is None:
         return []
@@ -461,7 +459,6 @@ def advice(points: list[Point], limit: int | None) -> str:
 
 
 def _steps(source: Source, points: list[Point]) -> "RenderableType":
-    """The table of times, ratios and peaks."""
     first = points[0]
     over = f"over K={first.K}, M={first.M}"
     columns = ("K", "M", "step (ms)", first.unit, "over K=1", over, "idle", "peak", "K=1 peak")
@@ -483,7 +480,6 @@ def _steps(source: Source, points: list[Point]) -> "RenderableType":
 
 
 def _legend(source: Source) -> str:
-    """What the columns of the first table mean."""
     mark = f"; ! is more than the device's {memory(source.memory)}" if source.memory else ""
     return (
         "over K=1: the step of one stage at the same M and N, with unlimited memory, over this "
@@ -503,7 +499,6 @@ def _drawn(timeline: "Timeline", M: int) -> list["RenderableType"]:
 
 
 def _exceeds(peaks: Sequence[float] | None, limit: int | None) -> bool:
-    """True if the fullest stage takes more than the limit, as far as both are known."""
     return peaks is not None and limit is not None and max(peaks) > limit
 
 

@@ -85,14 +85,12 @@ class TrainOptions:
 
     @property
     def micro_batches(self) -> int:
-        """M."""
         if self.M is not None:
             return self.M
         return 1 if self.K == 1 else 4 * self.K
 
     @property
     def folder(self) -> Path:
-        """Of the checkpoints."""
         if self.out is not None:
             return self.out
         return Path("runs") / slug(f"{self.model}-{self.data}")
@@ -137,7 +135,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(options: TrainOptions) -> None:
-    """Raise a one-line ValueError for what is known to be wrong before anything is read."""
     for name in ("K", "M", "D", "N", "steps", "every", "threads", "image"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -184,7 +181,6 @@ class Trained:
     history: "History"
 
     def points(self) -> Iterator[dict[str, float]]:
-        """The curves, one point for each step."""
         evaluated = {each.step: each.values for each in self.history.evaluations}
         for step in self.history.steps:
             point = {"step": step.step, "train/loss": step.loss, "train/lr": step.lr}
@@ -284,7 +280,6 @@ def _train(options: TrainOptions) -> Trained:
 
 
 def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str, Any]:
-    """The model's arguments, with the size and the classes of the data where it takes them."""
     from repro.data.classification import check_classes
     from repro.models import parameters
 
@@ -296,7 +291,6 @@ def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str
 
 
 def _recipe(options: TrainOptions, examples: int) -> "Recipe":
-    """The named recipe with the user's changes; raises a one-line ValueError."""
     from repro.gpipe.errors import did_you_mean
     from repro.train.recipe import Recipe, imagenet
 

@@ -34,7 +34,6 @@ class TrainingProgress:
         self._evaluations: int | None = None
 
     def __call__(self, history: History) -> None:
-        """Print what is new."""
         if self._evaluations is None:
             # Evaluations before a restart were printed before it.
             step = history.steps[-1].step

@@ -46,7 +46,6 @@ class WhyOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """The verb."""
     options = parse_named(
         WhyOptions, arguments, "why", "run", "`repro report` lists all in its table of runs"
     )
@@ -90,7 +89,6 @@ def find(run: str, results: Path) -> Path:
 
 
 def _with_id(run: str, paths: list[Path]) -> Path | None:
-    """The path whose run has this id, or an id that begins so; None if there is none."""
     matches = [path for path in paths if path.parent.name == run]
     if not matches:
         matches = [path for path in paths if path.parent.name.startswith(run)]

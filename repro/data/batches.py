@@ -74,17 +74,14 @@ class Table:
         self._batches = 0
 
     def next(self) -> tuple[Any, Any]:
-        """The next (inputs, targets) of this replica."""
         start = self._batches * self.N
         self._batches += 1
         return self._read(*self._order.take(start + self.part.start, start + self.part.stop))
 
     def state(self) -> dict[str, Any]:
-        """The number of batches that were read, and what else fixes the order."""
         return {**self._identity(), "batches": self._batches}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue after as many batches as `state` had read."""
         check_state(state, self._identity())
         self._batches = state["batches"]
 
@@ -125,7 +122,6 @@ class Mixture:
         self._positions = [0] * len(self._orders)
 
     def next(self) -> tuple[Any, Any]:
-        """The next (inputs, targets) of this replica."""
         rng = np.random.default_rng((self.seed, self._batches))
         tables = rng.choice(len(self._orders), self.N, p=self._probabilities)
         examples = np.empty(self.N, np.int64)
@@ -141,11 +137,9 @@ class Mixture:
         return self._read(list(pairs))
 
     def state(self) -> dict[str, Any]:
-        """The number of batches, and of the examples that were read of each table."""
         return {**self._identity(), "batches": self._batches, "positions": list(self._positions)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue after as many batches as `state` had read."""
         check_state(state, self._identity())
         self._batches, self._positions = state["batches"], list(state["positions"])
 
@@ -188,7 +182,6 @@ def part_of(N: int, replica: int = 0, replicas: int = 1) -> range:
 
 
 def check_state(state: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a state belongs to batches in another order."""
     for name, value in identity.items():
         if state.get(name) != value:
             raise ValueError(

@@ -125,7 +125,6 @@ def evaluation_images(
 
 
 def count_classes(name: str, classes: range | None = None, labels: Labels = "identity") -> int:
-    """Outputs that a classifier of these images needs."""
     task = Task(name, classes=classes, labels=labels)
     entry = _checked(task)
     total = entry.classes or len(open_image_rows(entry, task.size, True).names)
@@ -236,7 +235,6 @@ def _wanted(name: str, classes: int, chosen: range | None) -> range:
 def _select(
     images: Images, wanted: range, train: bool, per_class: int | None, task: Task
 ) -> np.ndarray:
-    """The numbers of the examples of a task, in the order of the data set."""
     chosen = []
     for label in wanted:
         examples = np.flatnonzero(images.labels == label)

@@ -19,8 +19,6 @@ _IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_lab
 
 @dataclass(frozen=True)
 class Images:
-    """The training or test set of an image set."""
-
     names: tuple[str, ...]
     """Of the classes."""
     labels: np.ndarray

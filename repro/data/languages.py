@@ -85,8 +85,6 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Words and affixes of a language."""
-
     roots: dict[str, str]
     the: str
     a: str
@@ -186,7 +184,6 @@ def split_of(meaning: Meaning) -> Split:
 
 
 def say(language: str, meaning: Meaning) -> str:
-    """The sentence that a language has for a meaning."""
     if language == ENGLISH:
         grammar, lexicon = Grammar("SVO"), _english()
     else:

@@ -253,7 +253,6 @@ def _toy_pairs(name: str, train: bool) -> list[Pair]:
 def _language(
     entry: DataSet, count: int, pair: Callable[[int], Pair], whole: bool, train: bool
 ) -> Language:
-    """A language of all the pairs, or of a part of them where there is no test set."""
     if not whole:
         return Language(entry.name, entry.title, count, pair)
     numbers = [

@@ -48,12 +48,10 @@ class DataSet:
 
     @property
     def page(self) -> str:
-        """Its address on the Hub."""
         return f"https://huggingface.co/datasets/{self.hub}"
 
     @property
     def local(self) -> bool:
-        """A folder on this machine."""
         return self.name.partition(":")[0] == LOCAL
 
 

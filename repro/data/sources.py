@@ -77,7 +77,6 @@ def _offline_without_a_network() -> Iterator[None]:
 
 
 def _is_reachable(host: str) -> bool:
-    """Whether the name of a host can be resolved, or a proxy does that."""
     if getproxies():
         return True
     try:
@@ -89,7 +88,6 @@ def _is_reachable(host: str) -> bool:
 
 @contextmanager
 def _explained(entry: DataSet) -> Iterator[None]:
-    """Turn the errors of `datasets` into one line."""
     from datasets.exceptions import DatasetNotFoundError
 
     where = f"data={entry.name!r}: {entry.hub or entry.path}"
