@@ -17,29 +17,16 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "a loop of links": lambda path: path.symlink_to(path.name),
     "a link to a device": lambda path: path.symlink_to("/dev/zero"),
     "a terabyte": lambda path: path.touch() or os.truncate(path, 2**40),
-    "nothing in it": Path.touch,
     "zeros": lambda path: path.write_bytes(bytes(1000)),
     "deep lists": lambda path: path.write_text("[" * 100_000),
-    "deep objects": lambda path: path.write_text('{"a":' * 100_000),
     "no finite number": lambda path: path.write_text('{"K": NaN, "M": Infinity, "N": 1e999}'),
-    "a large number": lambda path: path.write_text(f'{{"K": {"9" * 9999}}}'),
     "UTF-16": lambda path: path.write_bytes('{"model": "ä"}'.encode("utf-16")),
-    "Latin-1": lambda path: path.write_bytes('{"model": "ä"}'.encode("latin-1")),
-    "a byte order mark": lambda path: path.write_bytes(b"\xef\xbb\xbf{}"),
     "null": lambda path: path.write_text("null"),
-    "a list": lambda path: path.write_text("[1]"),
 }
 COMMANDS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "run --spec": ("x.json", lambda path: ["run", "--spec", path, "--wandb", "disabled"]),
-    "plan --spec": ("x", lambda path: ["plan", "--spec", path]),
     "run --plan": ("x.json", lambda path: ["run", "--plan", path, "--wandb", "disabled"]),
-    "advise --calibration": (
-        "x.json",
-        lambda path: ["advise", "--calibration", path, "--devices", "2", "--memory", "1GB"],
-    ),
     "why": ("x.json", lambda path: ["why", path]),
-    "why, of a folder": ("spec.json", lambda path: ["why", str(Path(path).parent)]),
-    "simulate --calibration": ("x.json", lambda path: ["simulate", "--calibration", path]),
     "simulate --device": (
         "x.json",
         lambda path: ["simulate", "transformer", *SIZES, "--device", path],
@@ -71,9 +58,7 @@ def test_a_file_that_cannot_be_used_is_one_line(
 @pytest.mark.parametrize(
     "command", [["report", "--plots", "plots"], ["plan", *SWEEP], ["why", "x"], ["doctor"]]
 )
-@pytest.mark.parametrize(
-    "kind", ["nothing", "a pipe", "a folder", "a loop of links", "a link to a device", "zeros"]
-)
+@pytest.mark.parametrize("kind", ["nothing", "a pipe", "a loop of links"])
 @pytest.mark.timeout(120)
 def test_a_results_folder_that_is_none_is_one_line_at_most(
     command: list[str],
@@ -86,22 +71,6 @@ def test_a_results_folder_that_is_none_is_one_line_at_most(
     KINDS[kind](Path("res"))
     assert main([*command, "--results", "res"]) in (0, 1, 2)
     assert capfd.readouterr().err.count("\n") <= 1
-
-
-@pytest.mark.parametrize("path", ["~no_such_user/x.json", f"{'x' * 5000}.json", "x\udcff.json", ""])
-@pytest.mark.parametrize(
-    "command", ["run --spec", "why", "simulate --calibration", "simulate --device"]
-)
-def test_a_path_that_cannot_be(
-    command: str,
-    path: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-):
-    monkeypatch.chdir(tmp_path)
-    assert main(COMMANDS[command][1](path)) == 2
-    assert capfd.readouterr().err.count("\n") == 1
 
 
 def test_a_report_s_stamp_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from repro.cli.options import parse_named
+from repro.cli.options import check_range, parse_named
 from repro.cli.simulate import SimulateOptions, Source, link_of, source_of, warnings_of
 from repro.harness import catalog, machine
 from repro.harness.spec import Link, Optimizer, assigned
@@ -108,13 +108,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(options: AdviseOptions) -> None:
-    for name, value, most in (
-        ("devices", options.devices, _MOST_DEVICES),
-        ("batch", options.batch, _MOST_EXAMPLES),
-        ("top", options.top, 100),
-    ):
-        if value is not None and not 1 <= value <= most:
-            raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
+    check_range("devices", options.devices, _MOST_DEVICES)
+    check_range("batch", options.batch, _MOST_EXAMPLES)
+    check_range("top", options.top, 100)
     if options.save is not None:
         _check_save(options.save)
 

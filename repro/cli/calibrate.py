@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
-from repro.cli.options import parse_named
+from repro.cli.options import check_range, parse_named
 from repro.harness import machine
 from repro.harness.catalog import pairs
 from repro.harness.spec import RunSpec, slug
@@ -182,13 +182,8 @@ def _layers(options: CalibrateOptions, place: Place) -> list["RenderableType"]:
 
     model = options.model
     args = pairs("model_args", options.model_args)
-    for name, value in (("smallest", options.smallest), ("N", options.N)):
-        if not 1 <= value <= 2**20:
-            raise ValueError(f"--{name} {value}: allowed is 1 to {2**20}")
-    if options.smallest > options.N:
-        raise ValueError(
-            f"--smallest {options.smallest}: allowed is 1 to N = {options.N}; choose a smaller one"
-        )
+    check_range("N", options.N, 2**20)
+    check_range("smallest", options.smallest, options.N)
     M = options.N // options.smallest
     spec = RunSpec(
         model=model,

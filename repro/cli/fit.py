@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from repro.cli.options import parse_named
+from repro.cli.options import check_range, parse_named
 from repro.harness.catalog import pairs
 from repro.harness.spec import Checkpoint, Optimizer, ScheduleName, assigned
 
@@ -78,14 +78,9 @@ def _step(options: FitOptions) -> "Step":
     from repro.harness.tasks.optimizers import OPTIMIZERS
 
     batch = BATCH.get(options.model, 32) if options.batch is None else options.batch
-    limits = (
-        ("stages", options.stages, 1024),
-        ("batch", batch, 2**20),
-        ("up-to", 1 if options.up_to is None else options.up_to, _MOST_UP_TO),
-    )
-    for name, value, most in limits:
-        if not 1 <= value <= most:
-            raise ValueError(f"--{name} {value}: allowed is 1 to {most}")
+    check_range("stages", options.stages, 1024)
+    check_range("batch", batch, 2**20)
+    check_range("up-to", options.up_to, _MOST_UP_TO)
     optimizer = None
     if options.optimizer != "none":
         optimizer = partial(OPTIMIZERS[options.optimizer], lr=0.01)

@@ -2,10 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from repro.gpipe.schedule.timeline import Timeline
-    from repro.gpipe.schedule.what_if import Why
+    from repro.gpipe.schedule.what_if import Change, Why
     from repro.harness.neighbours import Neighbour
 
 _MOST_LISTED = 5  # runs in a message
@@ -52,14 +51,122 @@ def main(arguments: list[str]) -> int:
     path = find(options.run, options.results)
     spec = _spec(path)
     why = explain(path, spec)
-    from repro.harness.neighbours import neighbours
-
-    tried = neighbours(path, why)
+    answer = Answer.of(path, spec, why)
     if options.json:
-        print(json.dumps(_plain(path, spec, why, tried)))
+        print(json.dumps(finite(dataclasses.asdict(answer))))
     else:
-        show(_answer(path, spec, why, tried))
+        show([_heading(path, spec, why), *answer.parts()])
     return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is found; `--json` prints these fields, in seconds.
+
+    Attributes:
+        critical_path: of each stage, kind -> seconds that the end of the step waited for.
+        replayed_s: the recorded step, replayed; the changes are replayed too.
+        neighbours: recorded runs that differ in one field, with measured and predicted gain.
+    """
+
+    run: str
+    fidelity: str
+    K: int
+    M: int
+    N: int
+    D: int
+    schedule: str
+    checkpoint: str
+    step_s: float
+    bubble_idle_over_total: float
+    breakdown: dict[str, float]
+    critical_path: list[dict[str, float]]
+    replayed_s: float
+    changes: "tuple[Change, ...]"
+    neighbours: "list[Neighbour]"
+    verdict: str
+
+    @classmethod
+    def of(cls, path: Path, spec: RunSpec, why: "Why") -> "Answer":
+        from repro.gpipe.schedule.breakdown import breakdown
+        from repro.gpipe.schedule.critical import by_stage
+        from repro.harness.neighbours import disproved, neighbours
+
+        tried = neighbours(path, why)
+        return cls(
+            run=path.parent.name,
+            **spec.model_dump(include={"fidelity", "K", "M", "N", "D", "schedule", "checkpoint"}),
+            step_s=why.timeline.step_time,
+            bubble_idle_over_total=why.timeline.bubble_over_total,
+            breakdown=breakdown(why.timeline, why.schedule),
+            critical_path=by_stage(why.path, spec.total_stages),
+            replayed_s=why.base_s,
+            changes=why.changes,
+            neighbours=tried,
+            verdict=why.verdict_without(disproved(tried)),
+        )
+
+    def parts(self) -> list["RenderableType"]:
+        """For the terminal."""
+        from rich.text import Text
+
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in self.breakdown.items())
+        return [
+            f"K x step: {shares}",
+            "bubble: idle time that equal stages with free messages would have as well; transfer: "
+            "the other idle time, for messages and for the runtime\n",
+            "Critical path: what the end of the step waited for, as shares of the step",
+            self._path_table(),
+            f"\nWhat would change it: simulated with the {self.fidelity} costs",
+            self._changes_table(),
+            *self._neighbours_table(),
+            Text(f"\n{self.verdict}", style="bold"),
+        ]
+
+    def _path_table(self) -> "RenderableType":
+        total = {
+            kind: sum(stage[kind] for stage in self.critical_path) for kind in self.critical_path[0]
+        }
+        kinds = [kind for kind, seconds in total.items() if seconds]
+
+        def row(name: str, seconds: dict[str, float]) -> list[str]:
+            cells = [
+                f"{seconds[kind] / self.step_s:.1%}" if seconds[kind] else "" for kind in kinds
+            ]
+            return [name, *cells, f"{sum(seconds.values()) / self.step_s:.1%}"]
+
+        stages = [row(f"stage {j}", seconds) for j, seconds in enumerate(self.critical_path)]
+        titles = ("message" if kind == "transfer" else kind for kind in kinds)
+        return table_of(["", *titles, "all"], [*stages, row("all", total)], left=("",))
+
+    def _changes_table(self) -> "RenderableType":
+        from repro.gpipe.schedule.what_if import CHANGES
+
+        error = f"replayed: {self.replayed_s / self.step_s - 1:+.1%} of the recorded step"
+        rows = [["unchanged", _ms(self.replayed_s), "1.00x", error]]
+        rows += [[c.name, _ms(c.step_s), f"{c.factor:.2f}x", CHANGES[c.name]] for c in self.changes]
+        columns = ("change", "step (ms)", "gain", "what it assumes")
+        return table_of(columns, rows, left=(columns[0], columns[3]), wrapped=columns[3:])
+
+    def _neighbours_table(self) -> list["RenderableType"]:
+        """The gains of recorded runs with one change, beside the predicted ones."""
+        if not self.neighbours:
+            return []
+        rows = [
+            (
+                each.name,
+                f"{each.predicted:.2f}x" if each.predicted else "-",
+                each.gain_text,
+                each.run,
+            )
+            for each in self.neighbours
+        ]
+        return [
+            "\nRecorded runs of the experiment that differ in one field: throughput over this "
+            f"one's, {self.fidelity}\nin the same rounds; [95 % interval] from five rounds on, "
+            "~ if it shows no difference",
+            table_of(("change", "predicted", self.fidelity, "run"), rows, left=("change", "run")),
+        ]
 
 
 def find(run: str, results: Path) -> Path:
@@ -230,95 +337,5 @@ def _heading(path: Path, spec: RunSpec, why: "Why") -> str:
     )
 
 
-def _answer(
-    path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]
-) -> list["RenderableType"]:
-    from rich.text import Text
-
-    from repro.gpipe.schedule.breakdown import breakdown
-    from repro.gpipe.schedule.critical import by_kind, by_stage
-    from repro.gpipe.schedule.what_if import CHANGES
-    from repro.harness.neighbours import verdict
-
-    parts = breakdown(why.timeline, why.schedule)
-    kinds = [kind for kind, seconds in by_kind(why.path).items() if seconds]
-    whole = why.timeline.step_time
-
-    def row(name: str, seconds: dict[str, float]) -> list[str]:
-        shares = [f"{seconds[kind] / whole:.1%}" if seconds[kind] else "" for kind in kinds]
-        return [name, *shares, f"{sum(seconds.values()) / whole:.1%}"]
-
-    stages = [
-        row(f"stage {j}", seconds)
-        for j, seconds in enumerate(by_stage(why.path, spec.total_stages))
-    ]
-    changes = [[c.name, _ms(c.step_s), f"{c.factor:.2f}x", CHANGES[c.name]] for c in why.changes]
-    base = [
-        "unchanged",
-        _ms(why.base_s),
-        "1.00x",
-        f"replayed: {why.error:+.1%} of the recorded step",
-    ]
-    return [
-        Text(_heading(path, spec, why)),
-        Text("K x step: " + ", ".join(f"{name} {share:.1%}" for name, share in parts.items())),
-        Text(
-            "bubble: idle time that equal stages with free messages would have as well; transfer: "
-            "the other idle time, for messages and for the runtime\n"
-        ),
-        Text("Critical path: what the end of the step waited for, as shares of the step"),
-        table_of(
-            ["", *("message" if kind == "transfer" else kind for kind in kinds), "all"],
-            [*stages, row("all", by_kind(why.path))],
-            left=("",),
-        ),
-        Text(f"\nWhat would change it: simulated with the {spec.fidelity} costs"),
-        table_of(
-            ("change", "step (ms)", "gain", "what it assumes"),
-            [base, *changes],
-            left=("change", "what it assumes"),
-            wrapped=("what it assumes",),
-        ),
-        *_neighbour_table(tried),
-        Text(f"\n{verdict(why, tried)}", style="bold"),
-    ]
-
-
-def _neighbour_table(tried: Sequence["Neighbour"]) -> list["RenderableType"]:
-    """The gains of recorded runs with one change, beside the predicted ones."""
-    if not tried:
-        return []
-    fidelity = tried[0].fidelity
-    rows = []
-    for neighbour in tried:
-        predicted = "-" if neighbour.predicted is None else f"{neighbour.predicted:.2f}x"
-        rows.append((neighbour.name, predicted, neighbour.gain_text, neighbour.run))
-    return [
-        "\nRecorded runs of the same experiment that differ in one field: their throughput over "
-        f"this one's, {fidelity}\nin the same rounds; [95 % interval] from five rounds on, ~ if "
-        "it shows no difference",
-        table_of(("change", "predicted", fidelity, "run"), rows, left=("change", "run")),
-    ]
-
-
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f}"
-
-
-def _plain(path: Path, spec: RunSpec, why: "Why", tried: Sequence["Neighbour"]) -> dict[str, Any]:
-    from repro.gpipe.schedule.breakdown import breakdown
-    from repro.gpipe.schedule.critical import by_stage
-    from repro.harness.neighbours import verdict
-
-    return {
-        "run": path.parent.name,
-        **spec.model_dump(include={"fidelity", "K", "M", "N", "D", "schedule", "checkpoint"}),
-        "step_s": why.timeline.step_time,
-        "bubble_idle_over_total": why.timeline.bubble_over_total,
-        "breakdown": breakdown(why.timeline, why.schedule),
-        "critical_path": by_stage(why.path, spec.total_stages),
-        "replayed_s": why.base_s,
-        "changes": [dataclasses.asdict(change) for change in why.changes],
-        "neighbours": [finite(dataclasses.asdict(neighbour)) for neighbour in tried],
-        "verdict": verdict(why, tried),
-    }

@@ -122,39 +122,13 @@ def disproved(tried: Sequence[Neighbour]) -> list[str]:
     """Changes that `why` should not recommend, because neighbours with them were not faster.
 
     One larger M that gave nothing disproves the prediction for every larger M: the prediction
-    leaves out the fixed cost of a micro-batch, which made that M slow.
+    leaves out the fixed cost of a micro-batch. So does a smaller M that was faster.
     """
     failed = [neighbour for neighbour in tried if not neighbour.helps]
     names = [neighbour.change for neighbour in failed if neighbour.change is not None]
-    if any(neighbour.field == "M" and neighbour.value > neighbour.own for neighbour in failed):
+    if any(each.field == "M" and (each.value > each.own) != each.helps for each in tried):
         names += list(MORE)
     return names
-
-
-def verdict(why: Why, tried: Sequence[Neighbour]) -> str:
-    """One sentence: the change that helped, the predicted one, and predictions that failed."""
-    best = next((neighbour for neighbour in tried if neighbour.helps), None)
-    left_out = disproved(tried)
-    parts = []
-    if best is not None:
-        parts.append(
-            f"{best.fidelity} here: {best.name} instead of {best.own} gave {best.gain_text}"
-        )
-        if best.change:
-            left_out.append(best.change)
-        if best.field == "M":  # a larger and a smaller M at once would be no advice
-            left_out += list(MORE)
-    predicted = why.verdict_without(left_out)
-    parts.append(f"predicted: {predicted}" if parts else predicted)
-    for neighbour in tried:
-        gain = neighbour.predicted
-        if gain is not None and gain > _SMALLEST_GAIN and not neighbour.helps:
-            result = "shows no difference" if neighbour.may_be_chance else "does not help"
-            parts.append(
-                f"{neighbour.name} {result}: {neighbour.fidelity} {neighbour.gain_text}, where "
-                f"{gain:.2f}x is predicted"
-            )
-    return "; ".join(parts)
 
 
 def _difference(own: RunSpec, other: RunSpec) -> str | None:

@@ -173,7 +173,7 @@ def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
         (["--output", "x.txt"], ["--output x.txt", "try x.txt.json"]),
         (["transformr"], ["model='transformr'", "did you mean"]),
         (["transformer", "--model", "transformer"], ["name it once"]),
-        (["transformer", "--N", "2"], ["--smallest 3", "1 to N = 2"]),
+        (["transformer", "--N", "2"], ["--smallest 3", "allowed is 1 to 2"]),
         (["transformer", "--smallest", "0"], ["--smallest 0"]),
         (
             ["timed", "--N", "4"],

@@ -117,14 +117,6 @@ def test_each_problem_is_one_line_that_says_what_to_do() -> None:
     assert "--results" in lines[2]
 
 
-def test_a_gpu_that_torch_cannot_use_is_loud(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "gather", lambda results: replace(FACTS, torch=Torch()))
-    assert doctor.print_report() == 1
-    assert "ERROR: 2 x NVIDIA H200 here, but torch cannot use a GPU" in capsys.readouterr().out
-
-
 def test_report_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

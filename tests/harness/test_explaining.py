@@ -11,7 +11,6 @@ import pytest
 from repro.cli.main import main
 from repro.cli.why import find
 from repro.gpipe.schedule.kinds import make_schedule
-from repro.gpipe.schedule.replay import replay
 from repro.harness.job import Measured
 from repro.harness.record import Folder
 from repro.harness.results import load
@@ -53,22 +52,6 @@ def test_it_tells_the_story(results, capsys):
         "activations",
     ):
         assert words in output
-
-
-def test_a_message_and_the_waiting_for_the_runtime_have_two_names(tmp_path, capsys):
-    spec = RunSpec(model="transformer", model_args={"L": 4}, K=2, M=4, N=32)
-    plan = experiment().model_copy(update={"groups": (Group(name="transformer", runs=(spec,)),)})
-    schedule = make_schedule("gpipe", 2, 4)
-    spans = replay(schedule, lambda action: 0.01, 0.005)  # messages take half as long
-    made = Measured(record(spans, schedule, step_s=[spans.step_time], loss=[1.0]), spans)
-    fill_with(tmp_path, plan, lambda spec, number: made, rounds=1)
-    (path,) = tmp_path.glob("*/laptop/table2/*/spec.json")
-    assert main(["why", str(path)]) == 0
-    before, after = capsys.readouterr().out.split("Critical path: ")
-    assert "transfer: the other idle time, for messages and for the runtime" in before
-    header = after.splitlines()[1]
-    assert "message" in header
-    assert "transfer" not in header
 
 
 def test_for_programs_it_is_one_object(results, capsys):
@@ -136,30 +119,6 @@ def test_a_mistake_is_one_line(run, words, results, capsys):
         assert word in error
 
 
-def test_what_begins_alike_is_told_with_its_fidelity(tmp_path, capsys):
-    table = tmp_path / "here" / "laptop" / "table2"
-    of_spec = {"model": "timed", "K": 2, "M": 1, "N": 1}
-    for run, fidelity in (("timed-K2-M1-aaaaaa", "simulated"), ("timed-K2-M1-bbbbbb", "emulated")):
-        (table / run).mkdir(parents=True)
-        (table / run / "spec.json").write_text(json.dumps(of_spec | {"fidelity": fidelity}))
-    (table / "experiment.json").touch()
-    for run in ("timed-K2", "table2", str(table.parent)):
-        assert main(["why", run, "--results", str(tmp_path)]) == 2
-        assert (
-            "timed-K2-M1-aaaaaa (simulated), timed-K2-M1-bbbbbb (emulated)"
-            in capsys.readouterr().err
-        )
-
-
-def test_one_round_is_its_one_round(tmp_path, capsys):
-    fill(tmp_path, experiment())
-    run = run_of(tmp_path, 2, 4)
-    folder = Folder(run.parent)
-    folder.forget(run.name, list(folder.rounds(run.name))[1:])
-    assert main(["why", str(run)]) == 0
-    assert "the step recorded in its one round; idle" in capsys.readouterr().out
-
-
 def test_timelines_that_tell_nothing_are_one_line(results, tmp_path, capsys):
     shutil.copytree(run_of(results, 2, 4), tmp_path / "run")
     spec = tmp_path / "run" / "spec.json"
@@ -179,12 +138,6 @@ def test_timelines_that_tell_nothing_are_one_line(results, tmp_path, capsys):
     (tmp_path / "run" / "timeline.parquet").unlink()
     assert main(["why", str(spec)]) == 2
     assert "timed without spans" in capsys.readouterr().err
-
-
-def test_it_is_named_once(capsys):
-    for arguments in ([], ["a", "--run", "b"]):
-        assert main(["why", *arguments]) == 2
-        assert "run: name it once" in capsys.readouterr().err
 
 
 def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Path:
@@ -213,12 +166,12 @@ def recorded(path: Path, steps: dict[int, list[float]], **changed: object) -> Pa
 
 
 def explained(spec: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
-    """What programs and people are output."""
+    """What programs and people are told."""
     capsys.readouterr()
     assert main(["why", str(spec), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert main(["why", str(spec)]) == 0
-    return found, capsys.readouterr().out
+    return found, " ".join(capsys.readouterr().out.split())
 
 
 def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
@@ -227,41 +180,29 @@ def test_what_was_measured_to_be_slower_is_not_recommended(tmp_path, capsys):
     assert (other["field"], other["value"], other["rounds"]) == ("M", 16, 5)
     assert other["gain"] == pytest.approx(1 / 1.74)
     assert other["predicted"] == pytest.approx(1.13, abs=0.01)
-    assert "M=16 1.13x 0.57x [0.57, 0.57]" in " ".join(output.split())
-    assert "would give about 1.13x" not in found["verdict"]
-    assert "M=8" not in found["verdict"], "the prediction for larger M is disproved"
-    assert found["verdict"].endswith(
-        "; M=16 does not help: measured 0.57x [0.57, 0.57], where 1.13x is predicted"
-    )
+    assert "M=16 1.13x 0.57x [0.57, 0.57]" in output
+    assert "would give about" not in found["verdict"]
 
 
-def test_what_was_measured_to_be_faster_is_said_first(tmp_path, capsys):
+def test_what_was_measured_to_be_faster_stands_first(tmp_path, capsys):
     found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 1: [0.5] * 5, 2: [0.8] * 5}), capsys)
-    assert found["verdict"].startswith(
-        "measured here: M=1 instead of 4 gave 2.00x [2.00, 2.00]; predicted: "
-    )
     assert [other["value"] for other in found["neighbours"]] == [1, 2]
-    assert "M=16" not in found["verdict"]
+    assert "M=16" not in found["verdict"], "a smaller M was faster"
 
 
-def test_a_difference_that_may_be_chance_is_no_gain(tmp_path, capsys):
-    found, _ = explained(recorded(tmp_path, {4: [1.0] * 5, 16: [1.3, 0.8, 0.9, 1.2, 0.95]}), capsys)
-    words = "M=16 shows no difference: measured 1.05x [0.77, 1.25] ~, where 1.13x is predicted"
-    assert words in found["verdict"]
-    few, _ = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
-    assert few["verdict"].startswith("measured here: M=16 instead of 4 gave 2.00x (2 rounds); ")
+def test_a_difference_that_may_be_chance_is_marked(tmp_path, capsys):
+    spec = recorded(tmp_path, {4: [1.0] * 5, 16: [1.3, 0.8, 0.9, 1.2, 0.95]})
+    assert "M=16 1.13x 1.05x [0.77, 1.25] ~" in explained(spec, capsys)[1]
+    few, output = explained(recorded(tmp_path / "few", {4: [1.0] * 2, 16: [0.5] * 2}), capsys)
+    assert "2.00x (2 rounds)" in output
     assert few["neighbours"][0]["low"] is None
 
 
 def test_another_schedule_is_a_neighbour_and_two_changes_are_none(tmp_path, capsys):
     found, _ = explained(recorded(tmp_path, {4: [1.0] * 5}, schedule="1f1b"), capsys)
     (other,) = found["neighbours"]
-    assert (other["field"], other["value"], other["own"], other["gain"]) == (
-        "schedule",
-        "1f1b",
-        "gpipe",
-        0.5,
-    )
+    assert (other["field"], other["value"], other["own"]) == ("schedule", "1f1b", "gpipe")
+    assert other["gain"] == 0.5
     both, output = explained(
         recorded(tmp_path / "both", {4: [1.0] * 5}, schedule="1f1b", N=64), capsys
     )
@@ -277,4 +218,4 @@ def test_runs_that_were_never_timed_together_are_compared_without_an_interval(tm
         folder.forget(run, names[2:] if "K2-M4-" in run else names[:2])
     found, output = explained(spec, capsys)
     assert found["neighbours"][0]["rounds"] == 0
-    assert "M=16 instead of 4 gave 2.00x (other rounds)" in " ".join(output.split())
+    assert "2.00x (other rounds)" in output
