@@ -1,27 +1,14 @@
 """What the processes of `test_learnt.py` run; at module level so that they can import it."""
 
 import random
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from random_networks import (
-    OPTIMIZERS,
     WIDTH,
-    Case,
-    CountsLater,
-    DetachedAtFirst,
-    DetachedLater,
-    Dropped,
-    InPlaceLater,
-    OneOfTwo,
     Stepwise,
-    ThawedInside,
-    Trained,
-    TwoHeads,
-    piped,
 )
 from torch import Tensor, nn
 
@@ -33,51 +20,6 @@ MSE = nn.functional.mse_loss
 def linear() -> nn.Module:
     """A plain layer."""
     return nn.Linear(WIDTH, WIDTH)
-
-
-MODELS: dict[str, Callable[[], list[nn.Module]]] = {
-    "detached at first": lambda: [DetachedAtFirst(2), linear()],
-    "detached later": lambda: [DetachedLater(2), linear()],
-    "thawed inside": lambda: [ThawedInside(2), linear()],
-    "layer dropped": lambda: [Dropped(1, alternating=True), linear()],
-    "two heads": lambda: [TwoHeads(1), OneOfTwo(2)],
-    "two heads in turn": lambda: [TwoHeads(1), OneOfTwo(1, alternating=True)],
-    "in place on the inputs": lambda: [InPlaceLater(2), linear()],
-    "in place behind": lambda: [linear(), InPlaceLater(2)],
-    "buffer": lambda: [CountsLater(2), linear()],
-    "buffer behind": lambda: [linear(), CountsLater(2)],
-    "thawed front": lambda: [linear().requires_grad_(False), linear()],
-}
-
-
-def case(name: str, checkpoint: str, M: int) -> Case:
-    """Two stages, one block on each; made anew, and the same, at each call."""
-    torch.manual_seed(1)
-    return Case(
-        0,
-        [name],
-        [layer.double() for layer in MODELS[name]()],
-        [1, 1],
-        M,
-        7,
-        checkpoint,
-        "gpipe",
-        torch.float64,
-        OPTIMIZERS[1],
-        thaws={2: 0} if name == "thawed front" else {},
-        accumulates=checkpoint == "never" and M == 3,
-        tokens=False,
-    )
-
-
-CASES = [
-    (name, checkpoint, M) for name in MODELS for checkpoint in ("always", "never") for M in (1, 3)
-]
-
-
-def train_all() -> dict[tuple[str, str, int], Trained]:
-    """What this stage has trained in each case."""
-    return {which: piped(case(*which), [1, 1]) for which in CASES}
 
 
 class DrawsLater(Stepwise):
@@ -159,12 +101,6 @@ def too_many_micro_batches(stages: int) -> str:
     except ValueError as error:
         return str(error)
     return "accepted"
-
-
-def too_many_unheeded(stages: int) -> None:
-    """The same, where nobody catches the error."""
-    pipe = Pipeline([linear() for _ in range(stages)], stages, 8, device="cpu")
-    pipe.train_step(torch.ones(3, WIDTH), torch.ones(3, WIDTH), MSE)
 
 
 def not_the_same_twice() -> str:

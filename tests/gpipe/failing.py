@@ -96,11 +96,10 @@ def apart(how: str, when: str) -> None:
     pipe.train_step(*data)
     time.sleep(1.2)
     Path(when).write_text(str(time.time()))
-    pipe.train_step(*data, trace=second and how == "trace")
+    pipe.train_step(*data)
     if second and how == "save":
         pipe.save(Path(when).with_name("checkpoint"))
-    if second or how != "early":
-        pipe.train_step(*data)
+    pipe.train_step(*data)
 
 
 def collective(op: str, when: str) -> None:

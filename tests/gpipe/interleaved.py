@@ -4,35 +4,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import bits
 import explosions
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline, StepResult
-from repro.gpipe.core import replicas
-from repro.gpipe.partition.layer_costs import LinkSpeed
 from repro.gpipe.runtime.status import status
 
 ORDER = "interleaved-1f1b"
 WIDTH, N, M = 6, 11, 3  # M is no multiple of K = 2, and N none of M
 MSE = nn.functional.mse_loss
-# Model, optimizer, K and stages a rank.
-CASES = [
-    ("drawing", "adam", 2, 2),
-    ("changing", "adam", 1, 2),
-    ("changing", "adam", 2, 2),
-    ("awkward", "adam", 1, 3),
-    ("awkward", "adam", 2, 3),
-    ("awkward", "adam", 3, 2),
-    ("transformer", "momentum", 2, 2),
-    ("states", "momentum", 2, 2),
-    ("attention", "momentum", 1, 2),
-    ("attention", "momentum", 2, 3),
-    ("attention", "momentum", 3, 2),
-]
-SLOW = LinkSpeed(latency=1e-3, bytes_per_second=1e8, overlap=False)
 BAD = [("forward", 2), ("backward", 1), ("loss", 0), ("inputs", 0), ("summed", 1)]
 
 
@@ -150,28 +132,6 @@ def memory() -> tuple[list[int], int]:
     return peaks, sum(parameter.nbytes for parameter in pipe.parameters())
 
 
-def copied(held: int) -> tuple[list[float], dict[str, Tensor]]:
-    """Two replicas; buckets are so small that those of other stages start on their own."""
-    before, replicas.BUCKET = replicas.BUCKET, 200
-    pipe = pipeline(1, held, replicas=2)
-    optimizer = momentum(pipe)
-    losses = [pipe.train_step(*batch(10 * n + pipe.replica), MSE, optimizer).loss for n in range(3)]
-    pipe.close()
-    replicas.BUCKET = before
-    return losses, snapshot(pipe)
-
-
-def throttled() -> list[float]:
-    """Losses where links are slow, and over gloo."""
-    losses = []
-    cases: list[dict[str, Any]] = [{"transport": "gloo"}, {"throttle": SLOW}]
-    for options in cases:
-        pipe = pipeline(2, 2, **options)
-        losses += steps(pipe, momentum(pipe), 0, 2)
-        pipe.close()
-    return losses
-
-
 def alone(folder: Path) -> dict[str, Any]:
     """The same on one rank, with one stage or several."""
     pipe = pipeline(1)
@@ -190,13 +150,6 @@ def everything(folder: Path) -> dict[Any, Any]:
     """All of these on the first K ranks; the references on the first."""
     rank = dist.get_rank()
     done: dict[Any, Any] = {}
-    for name, optimizer, K, held in CASES:
-        for checkpoint in bits.CHECKPOINTS:
-            if rank < K:
-                run = bits.train(name, K, checkpoint, optimizer, ORDER, held)
-                done[name, optimizer, K, held, checkpoint] = run
-        if rank == 0:
-            done[name, optimizer] = bits.train(name, 1, "never", optimizer, "1f1b")
     if rank < 2:
         done["clipped"], done["scaled"] = clipped(2, 2), scaled(2, 2)
         done["thawed"] = thawed(2, 2)
@@ -206,8 +159,6 @@ def everything(folder: Path) -> dict[Any, Any]:
             done["alone"] = alone(folder)
         done["resumed"] = resumed(folder / "one", 2, 3)
         done["traced"], done["memory"] = traced(), memory()
-        done["copied"] = [copied(held) for held in (1, 3)]
-        done["throttled"] = throttled()
         done["refused"] = explosions.refused(2, ORDER, "always", BAD, stages_per_rank=2)
     return done
 

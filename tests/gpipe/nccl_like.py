@@ -8,14 +8,17 @@ the neighbour's first.
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from repro.gpipe.comm import links
 from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.comm.message import TensorMeta, dense, elements
 from repro.gpipe.comm.transport import Link
@@ -147,3 +150,14 @@ class Connector:
         if key not in self.made:
             self.made[key] = Communicator(*key, self.seconds)
         return NcclLike(self.made[key])
+
+
+@contextmanager
+def over(transport: str, *, seconds: float = 30.0) -> Iterator[tuple[str, Connector | None]]:
+    """The argument of Pipeline, and what takes the place of `links.connect` if it is not ours."""
+    if not transport.startswith("nccl-like"):
+        yield transport, None
+        return
+    connector = Connector(single=transport.endswith("single"), seconds=seconds)
+    with mock.patch.object(links, "connect", connector):
+        yield "auto", connector

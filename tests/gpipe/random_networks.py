@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from bits import Apply
+from examples import Apply
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 

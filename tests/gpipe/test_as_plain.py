@@ -55,8 +55,3 @@ def test_numbers_beside_the_inputs_are_refused(beside):
     pipe = Pipeline([as_plain.Call(lambda _, v: v[0])], 1, as_plain.M, device="cpu")
     with pytest.raises(ValueError, match="of length 12, the mini-batch, is not cut"):
         pipe.train_step((x, beside), y, functional.mse_loss)
-
-
-def test_replicas_start_with_the_weights_of_the_first():
-    first, second = launch(as_plain.start_of_replicas, stages=2)
-    assert all(torch.equal(second[name], value) for name, value in first.items())

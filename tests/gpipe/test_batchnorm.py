@@ -8,7 +8,6 @@ from repro.gpipe import Pipeline
 from repro.gpipe.core.memory import LiveBytes
 from repro.gpipe.core.stage import HeldStages
 from repro.gpipe.exact.batchnorm import once_per_mini_batch
-from repro.gpipe.schedule.kinds import EXECUTED, SCHEDULES
 
 N, C, M = 10, 3, 4
 MSE = nn.functional.mse_loss
@@ -104,24 +103,6 @@ def test_the_mini_batch_is_seen_once(name, checkpoint, twice):
         assert norm.momentum == options.get("momentum", 0.1)
 
 
-@pytest.mark.parametrize("name", NORMS)
-def test_one_micro_batch_is_the_unsplit_model(name):
-    kind, dimensions, options = NORMS[name]
-    norm, vanilla = kind(C, **options), kind(C, **options)
-    pipe = pipeline(norm, m=1)
-    for seed in range(3):
-        x, y = batch(dimensions, sequence=name == "1d of sequences", seed=seed)
-        loss = pipe.train_step(x, y, MSE).loss
-        wanted = MSE(vanilla(x), y)
-        assert loss == pytest.approx(wanted.item(), rel=1e-6)
-    assert norm.state_dict().keys() == vanilla.state_dict().keys()
-    for key, value in vanilla.state_dict().items():
-        torch.testing.assert_close(norm.state_dict()[key], value)
-    x, y = batch(dimensions, sequence=name == "1d of sequences", seed=9)
-    torch.testing.assert_close(pipe.evaluate(x, y, MSE).outputs, vanilla.eval()(x))
-    assert norm.training
-
-
 def test_training_uses_each_micro_batchs_own_statistics():
     """Section 2.3 of the paper."""
     norm = nn.BatchNorm2d(C)
@@ -204,15 +185,6 @@ def test_a_step_that_fails_leaves_no_trace(fails_at):
         assert torch.equal(ours.grad, theirs.grad)  # pyright: ignore[reportArgumentType]
 
 
-def test_evaluation_moves_nothing():
-    norm = nn.BatchNorm2d(C)
-    pipe = pipeline(norm)
-    pipe.train_step(*batch(2), MSE)
-    before = snapshot(norm)
-    pipe.evaluate(*batch(2, seed=5), MSE)
-    assert all(torch.equal(snapshot(norm)[key], value) for key, value in before.items())
-
-
 def bytes_of_statistics(m, width=1000):
     """What F of m micro-batches leaves behind besides outputs, and what `nbytes` says."""
     norms = nn.Sequential(
@@ -233,34 +205,6 @@ def test_memory_of_statistics_does_not_grow_with_micro_batches():
     assert said == 3 * 1000 * (4 + 4 + 8 + 8), "two scratch buffers, and mean and spread in float64"
     kept = 4 * 1000 * 4  # the inputs of each F, which are one tensor here
     assert said <= left <= said + kept + 100
-
-
-def test_the_same_bits_for_every_schedule_and_checkpoint_mode():
-    """F runs in the same order in all of them; in float64, which hides no bit."""
-    states = {}
-    for schedule in EXECUTED:
-        held = 2 if SCHEDULES[schedule].interleaved else 1
-        for checkpoint in ("always", "except_last", "never"):
-            norms = nn.Sequential(
-                nn.BatchNorm2d(C),
-                Twice(nn.BatchNorm2d(C)),
-                nn.InstanceNorm2d(C, track_running_stats=True),
-            )
-            pipe = Pipeline(
-                [norms.double(), nn.Identity()],
-                stages=1,
-                micro_batches=M,
-                checkpoint=checkpoint,
-                schedule=schedule,
-                stages_per_rank=held,
-                device="cpu",
-            )
-            x, y = batch(2)
-            pipe.train_step(x.double(), y.double(), MSE)
-            states[schedule, checkpoint] = snapshot(norms)
-    for case, state in states.items():
-        for key, value in states["gpipe", "always"].items():
-            assert torch.equal(state[key], value), (case, key)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16])

@@ -4,10 +4,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from bits import Means, batch, changing
+from examples import Means, batch
 from torch import nn
 
-from repro.gpipe import Pipeline
 from repro.gpipe.exact.buffers import Changing, as_before
 
 MSE = nn.functional.mse_loss
@@ -42,32 +41,3 @@ def test_buffers_are_given_back_when_a_forward_fails():
     with pytest.raises(RuntimeError), as_before(changing.snapshot()):
         means(batch()[0])
     assert all(torch.equal(buffer, after[name]) for name, buffer in means.named_buffers())
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "gpipe-late", "1f1b"])
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-def test_as_the_unsplit_model(checkpoint, schedule):
-    """Values of buffers and losses against plain forwards in the order of the micro-batches."""
-    pipe = Pipeline([Means], 1, 4, checkpoint=checkpoint, schedule=schedule, device="cpu")
-    plain = Means()
-    for _ in range(2):
-        loss = pipe.train_step(*batch(), MSE).loss
-        parts = zip(*(t.tensor_split(4) for t in batch()), strict=True)
-        assert loss == pytest.approx(
-            sum(MSE(plain(x), y).item() * len(x) / 10 for x, y in parts), rel=1e-6
-        )
-        found = dict(pipe.module[0].named_buffers())
-        assert all(torch.equal(buffer, found[name]) for name, buffer in plain.named_buffers())
-
-
-def test_evaluation_in_between_changes_no_bits():
-    found = []
-    for checkpoint in CHECKPOINTS:
-        pipe = Pipeline(changing(), 1, 4, checkpoint=checkpoint, device="cpu")
-        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
-        for _ in range(2):
-            pipe.train_step(*batch(), MSE, optimizer)
-            pipe.evaluate(*batch(), MSE)
-        found.append(pipe.module.state_dict())
-    for other in found[1:]:
-        assert all(torch.equal(found[0][key], other[key]) for key in found[0])

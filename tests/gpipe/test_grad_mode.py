@@ -33,38 +33,27 @@ LAYERS: dict[str, list[Callable[[], nn.Module]]] = {
         lambda: encoder(activation="gelu"),
         lambda: encoder(batch_first=True),
         lambda: encoder(batch_first=True, norm_first=True),
-        lambda: nn.TransformerEncoder(encoder(batch_first=True), 2),
         lambda: nn.Linear(W, W),
         lambda: nn.LayerNorm(W),
-        lambda: nn.RMSNorm(W),
         nn.GELU,
-        nn.SiLU,
-        nn.Softplus,
         lambda: nn.Softmax(-1),
         lambda: nn.Dropout(0.3),
     ],
     "image": [
         lambda: nn.Conv2d(W, W, 3),
         lambda: nn.Conv2d(W, W, 3, stride=2, groups=W),
-        lambda: nn.ConvTranspose2d(W, W, 3),
         lambda: nn.BatchNorm2d(W),
         lambda: nn.InstanceNorm2d(W, affine=True, track_running_stats=True),
         lambda: nn.GroupNorm(4, W),
         lambda: nn.MaxPool2d(2),
-        lambda: nn.AvgPool2d(2),
-        lambda: nn.AdaptiveAvgPool2d(3),
-        lambda: nn.LPPool2d(2, 2),
         lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
     ],
     "vector": [
         lambda: nn.LSTMCell(W, W),
-        lambda: nn.GRUCell(W, W),
         lambda: nn.BatchNorm1d(W),
-        lambda: nn.Bilinear(W, W, W),
     ],
 }
 CELL = (1, 0)  # stage and micro-batch
-CASES = [(shape, n) for shape, layers in LAYERS.items() for n in range(len(layers))]
 
 
 def forward_and_recompute(
@@ -86,28 +75,16 @@ def forward_and_recompute(
     return flatten(sent)[0][0], recomputed[0]
 
 
-@pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("shape", "n"), CASES)
-def test_forward_and_recompute_have_the_same_bits(shape, n, training, trained):
+@pytest.mark.parametrize(("training", "trained"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("shape", LAYERS)
+def test_forward_and_recompute_have_the_same_bits(shape, training, trained):
     """Torch's own layers, in both modes, trained and frozen."""
-    torch.manual_seed(1)
-    module = LAYERS[shape][n]().train(training).requires_grad_(trained)
-    x = torch.randn(SHAPES[shape], requires_grad=True)
-    modules: list[nn.Module] = [Twice(module) if isinstance(module, nn.Bilinear) else module]
-    sent, recomputed = forward_and_recompute(modules, x)
-    assert torch.equal(sent, recomputed)
-
-
-class Twice(nn.Module):
-    """A module of two arguments, given the same one."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x, x)
+    for make in LAYERS[shape]:
+        torch.manual_seed(1)
+        module = make().train(training).requires_grad_(trained)
+        x = torch.randn(SHAPES[shape], requires_grad=True)
+        sent, recomputed = forward_and_recompute([module], x)
+        assert torch.equal(sent, recomputed), module
 
 
 class Own(nn.Module):

@@ -31,8 +31,6 @@ def seconds_since(when: Path) -> float:
 @pytest.mark.parametrize(
     ("how", "kind", "stage", "words"),
     [
-        ("raise", "F", 1, "stage 1, F1 of step 1: RuntimeError: layer is broken"),
-        ("raise", "R", 2, "stage 2, R1 of step 1: RuntimeError: layer is broken"),
         ("raise", "B", 0, "stage 0, B1 of step 1: RuntimeError: layer is broken"),
         ("oom", "B", 3, "stage 3, B1 of step 1: .*can't allocate memory"),
         (
@@ -42,7 +40,6 @@ def seconds_since(when: Path) -> float:
             r"stage 3, start or end of step 0 when last heard of: died "
             r"\(SIGKILL, probably out of memory\)",
         ),
-        ("exit", "R", 0, r"stage 0, .* of step [01] when last heard of: died \(exit code 0\)"),
         ("stop", "F", 2, "stage 2, .* of step [01] when last heard of: no sign of life for 7 s"),
     ],
 )
@@ -72,17 +69,7 @@ def test_a_stage_that_dies_between_steps(tmp_path: Path):
     ("how", "words"),
     [
         (
-            "early",
-            r"stage 1, start or end of step 2 waits for stage 0, which has ended: "
-            "every rank must make the",
-        ),
-        (
             "save",
-            r"stage [01], .* waits for stage [01], .*, which waits for one of these: "
-            "every rank must make",
-        ),
-        (
-            "trace",
             r"stage [01], .* waits for stage [01], .*, which waits for one of these: "
             "every rank must make",
         ),
@@ -96,7 +83,7 @@ def test_ranks_that_wait_for_each_other_are_told(tmp_path: Path, how: str, words
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["all_reduce", "barrier"])
+@pytest.mark.parametrize("op", ["all_reduce"])
 def test_a_collective_in_the_loss_is_told(tmp_path: Path, op: str):
     when = tmp_path / "when"
     words = rf"stage 1, F0 of step 0 in {op} of loss \(failing.py, line \d+\)"
@@ -148,7 +135,7 @@ def test_errors_that_are_hard_to_tell_are_told(what: str, words: str):
     assert "in raises\n" in caught.value.failure.traceback or what == "huge"
 
 
-@pytest.mark.parametrize("given", ["abc", "0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("given", ["abc", "0", "nan"])
 def test_a_silence_that_is_no_number_of_seconds_is_one_line(given: str):
     command = [sys.executable, "-c", "from repro.gpipe import Pipeline"]
     found = subprocess.run(
@@ -201,13 +188,8 @@ ENDED = r"leaving, because stage 2, .* of step [01] when last heard of: "
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (
-            "raise between steps",
-            "leaving, because stage 2, start or end of step 1: RuntimeError: layer is broken",
-        ),
         ("raise", "leaving, because stage 2, F1 of step 1: RuntimeError: layer is broken"),
         ("kill", ENDED + "it closed its connection: it ended, or was killed"),
-        ("exit", ENDED + "it closed its connection: it ended, or was killed"),
         ("stop", ENDED + "no sign of life for 7 s"),
     ],
 )
@@ -216,8 +198,9 @@ def test_without_a_launcher_that_looks_after_them_all_ranks_know(
 ):
     """As on several hosts: processes that share a store, and no launcher that sees them end."""
     store, when = agent_store(), tmp_path / "when"
-    arguments = ["between", "raise", "2"] if how.endswith("steps") else ["train", how, "F", "2"]
-    ranks = bare([*arguments, str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True")
+    ranks = bare(
+        ["train", how, "F", "2", str(when)], store.port, TORCHELASTIC_USE_AGENT_STORE="True"
+    )
     survivors = [process for rank, process in enumerate(ranks) if rank != 2]
     try:
         told = [process.communicate(timeout=120)[1] for process in survivors]
@@ -262,7 +245,7 @@ def test_a_store_that_ends_after_the_last_step_is_not_missed(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_stages_leave_with_their_launcher_even_a_stopped_one(
     tmp_path: Path, number: signal.Signals
 ):

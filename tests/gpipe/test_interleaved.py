@@ -1,11 +1,9 @@
-"""Ranks that hold several stages give the bits of one device, and what else works with them."""
+"""What works with ranks that hold several stages; test_compare.py has the bits."""
 
 import pytest
 import torch
-from bits import CHECKPOINTS
 from interleaved import (
     BAD,
-    CASES,
     MSE,
     ORDER,
     M,
@@ -23,8 +21,6 @@ from torch import nn
 from repro.gpipe import Pipeline, breakdown, launch, make_schedule, whole_state_dict
 from repro.gpipe.runtime.launch import StageError
 
-pytestmark = pytest.mark.timeout(600)  # many pipelines for one fixture
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -33,8 +29,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(folder):
-    """What three processes did, rank by rank."""
-    return launch(everything, folder, stages=3)
+    """What two processes did, rank by rank."""
+    return launch(everything, folder, stages=2)
 
 
 def merged(parts):
@@ -46,19 +42,6 @@ def different(a, b):
     """Names of tensors that differ in any bit."""
     assert a.keys() == b.keys()
     return [name for name, value in a.items() if not torch.equal(value, b[name])]
-
-
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-@pytest.mark.parametrize("case", CASES)
-def test_the_bits_of_one_device(ran, case, checkpoint):
-    """Losses of training and evaluation, gradients, weights, buffers."""
-    name, optimizer, K, _ = case
-    reference = ran[0][name, optimizer]
-    runs = [ran[rank][*case, checkpoint] for rank in range(K)]
-    assert all(run["losses"] == reference["losses"] for run in runs)
-    for what in ("initial", "gradients", "final"):
-        assert not different(merged(run[what] for run in runs), reference[what]), what
-    assert different(reference["initial"], reference["final"]), "something was trained"
 
 
 def test_clipping_and_loss_scaling_have_the_same_bits(ran):
@@ -103,17 +86,6 @@ def test_memory_is_measured_for_each_rank(ran):
         assert len(peaks) == 2
         assert peaks == ran[0]["memory"][0]
         assert peaks[rank] > 3 * parameters
-
-
-def test_replicas_of_ranks_with_several_stages(ran):
-    for rank in range(2):
-        (losses, state), (losses_interleaved, state_interleaved) = ran[rank]["copied"]
-        assert losses_interleaved == losses
-        assert not different(state_interleaved, state)
-
-
-def test_every_transport_and_slow_links(ran):
-    assert ran[0]["throttled"] == 2 * ran[0]["alone"]["losses"][:2]
 
 
 def test_a_step_with_inf_or_nan_changes_nothing_and_its_cause_is_named(ran):

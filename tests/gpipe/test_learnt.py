@@ -5,18 +5,13 @@ import logging
 import pytest
 import torch
 from changes import (
-    CASES,
-    case,
     drawn_later,
     not_the_same_twice,
     optimizer_on_one_stage,
     overlapping_outputs,
     too_many_micro_batches,
-    too_many_unheeded,
-    train_all,
 )
-from random_networks import WIDTH, CountsLater, InPlaceLater, plain
-from test_random_networks import as_plain, joined
+from random_networks import WIDTH, CountsLater, InPlaceLater
 from torch import nn
 
 from repro.gpipe import Pipeline, launch
@@ -25,17 +20,6 @@ from repro.gpipe.core.learnt import Learnt, Signatures
 from repro.gpipe.runtime.launch import StageError
 
 MSE = nn.functional.mse_loss
-
-
-@pytest.fixture(scope="module")
-def trained():
-    return launch(train_all, stages=2)
-
-
-@pytest.mark.parametrize("which", CASES)
-def test_a_change_between_steps_is_followed(trained, which):
-    what = case(*which)
-    as_plain(joined([rank[which] for rank in trained]), plain(what), what.dtype)
 
 
 def test_a_layer_that_begins_to_draw_random_numbers():
@@ -63,13 +47,10 @@ def test_parts_of_a_storage_do_not_overlap():
     assert MessageMeta.of((whole[:0], whole)).overlapping == ()
 
 
-@pytest.mark.parametrize("stages", [2, 3])
-def test_every_rank_says_that_m_is_larger_than_n(stages):
-    reasons = launch(too_many_micro_batches, stages, stages=stages)
+def test_every_rank_says_that_m_is_larger_than_n():
+    reasons = launch(too_many_micro_batches, 3, stages=3)
     assert len(set(reasons)) == 1
     assert reasons[0].startswith("micro_batches=8: the mini-batch has only 3 examples")
-    with pytest.raises(StageError, match="micro_batches=8: the mini-batch has only 3 examples"):
-        launch(too_many_unheeded, stages, stages=stages)
 
 
 def test_a_layer_that_differs_between_forward_and_recompute_is_refused():

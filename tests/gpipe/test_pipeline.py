@@ -1,16 +1,114 @@
-"""The pipeline against the unsplit model, over K, M, checkpoint mode and schedule."""
+"""What a pipeline does beside training: evaluation, timelines, memory, cuts, refusals."""
 
+import socket
+import time
 from itertools import accumulate
 
 import pytest
 import torch
-from scenarios import CASES, STEPS, N, batch, everything, fail, head, nested
-from torch import nn
+import torch.distributed as dist
+from compare import launch_all
+from examples import WIDTH, batch, linear
+from torch import Tensor, nn
 
-from repro.gpipe import Pipeline, launch
-from repro.gpipe.core.layers import build
-from repro.gpipe.core.microbatch import sizes
+from repro.gpipe import Pipeline, PipelineConfig, Whole, launch
+from repro.gpipe.comm.control_channel import Wire
 from repro.gpipe.runtime.launch import StageError
+
+MSE = nn.functional.mse_loss
+
+
+def peaks() -> dict:
+    """Peak bytes with and without re-materialization."""
+    layers = [lambda: nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))) for _ in range(3)]
+    found = {}
+    for checkpoint in ("always", "never"):
+        pipe = Pipeline(layers, 3, 8, checkpoint=checkpoint, device="cpu")
+        x = torch.ones(512, 64)
+        pipe.train_step(x, x, MSE)
+        found[checkpoint] = pipe.measure_memory(x, x, MSE)
+        pipe.close()
+    return found
+
+
+class Masked(nn.Module):
+    """Takes (x, mask) with a mask that has nothing to do with the batch."""
+
+    def forward(self, value: tuple) -> Tensor:
+        return value[0] @ value[1]
+
+
+def whole() -> float:
+    """A member that every micro-batch gets uncut."""
+    pipe = Pipeline([Masked, linear, linear], 3, 5, device="cpu")
+    x, y = batch()
+    loss = pipe.train_step((x, Whole(torch.eye(WIDTH))), y, MSE).loss
+    pipe.close()
+    return loss
+
+
+def by_time() -> tuple:
+    """A cut by measured time: the same on every rank."""
+    layers = [
+        lambda: nn.Linear(8, 900),
+        lambda: nn.Linear(900, 900),
+        lambda: nn.Linear(900, 900),
+        lambda: nn.Linear(900, 8),
+    ]
+    pipe = Pipeline(layers, 3, 2, balance="time", sample=torch.ones(64, 8), device="cpu")
+    pipe.close()
+    return pipe.balance, pipe.cut.imbalance
+
+
+def evaluated() -> tuple:
+    """The loss and the outputs of an evaluation."""
+    pipe = Pipeline([linear, lambda: nn.Dropout(0.5), linear], 3, 4, device="cpu")
+    result = pipe.evaluate(*batch(), MSE)
+    pipe.close()
+    return result.loss, result.outputs
+
+
+def refusal() -> str:
+    """What a rank says when the first stage's inputs are no good."""
+    pipe = Pipeline([linear, linear, linear], 3, 4, device="cpu")
+    x, y = batch()
+    try:
+        pipe.train_step(x[:3], y[:3], MSE)
+    except ValueError as error:
+        return str(error)
+    finally:
+        pipe.close()
+    return "accepted"
+
+
+def foreign_clock() -> float:
+    """The offset that the last stage finds when it believes that it is on another host."""
+    if dist.get_rank():
+        socket.gethostname = lambda: "elsewhere"
+        here = time.perf_counter
+        time.perf_counter = lambda: here() - 1000.0
+    return Wire(2, dist.get_rank()).clock_offset()
+
+
+def everything() -> dict:
+    """On three ranks."""
+    results = {
+        "memory": peaks(),
+        "whole": whole(),
+        "time": by_time(),
+        "refused": refusal(),
+        "evaluation": evaluated(),
+    }
+    if dist.get_rank() < 2:
+        results["clock"] = foreign_clock()
+    return results
+
+
+def fail(rank: int) -> None:
+    """Raise on one stage."""
+    if dist.get_rank() == rank:
+        raise RuntimeError(f"stage {rank} cannot")
+    dist.barrier()
 
 
 @pytest.fixture(scope="module")
@@ -19,110 +117,41 @@ def ran():
     return launch(everything, stages=3)
 
 
-def merged(ran, key, what):
-    """One stage-wise dictionary of a case over its ranks."""
-    return {name: value for rank in range(key[-1]) for name, value in ran[rank][key][what].items()}
+def test_results_are_on_every_rank_and_outputs_on_the_last(ran):
+    assert ran[0]["evaluation"] == ran[1]["evaluation"] == (ran[2]["evaluation"][0], None)
+    assert ran[2]["evaluation"][1].shape == batch()[1].shape
 
 
-def reference(micro_batches):
-    """The unsplit model, given the same micro-batches by hand."""
-    model = nn.Sequential(
-        *(build(layer, n, 7, torch.device("cpu")) for n, layer in enumerate(nested()))
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        total = 0.0
-        cuts = sizes(N, micro_batches)
-        for x, y in reversed(list(zip(*(t.split(cuts) for t in batch()), strict=True))):
-            loss = nn.functional.mse_loss(model(x), y) * (len(x) / N)
-            loss.backward()
-            total += loss.item()
-        optimizer.step()
-        losses.append(total)
-    return model, losses
-
-
-@pytest.mark.parametrize("K", [1, 2, 3])
-@pytest.mark.parametrize("M", [1, 4])
-def test_equals_the_unsplit_model(ran, K, M):
-    model, losses = reference(M)
-    key = ("nested", "gpipe", "always", M, K)
-    assert ran[0][key]["loss"] == pytest.approx(losses, rel=1e-6)
-    weights, gradients = merged(ran, key, "weights"), merged(ran, key, "gradients")
-    assert weights.keys() == model.state_dict().keys()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-7)
-
-
-def test_micro_batches_add_up_to_the_mini_batch(ran):
-    """M = 4 unequal parts give the gradients of M = 1, up to rounding."""
-    one, four = (merged(ran, ("nested", "gpipe", "always", M, 1), "gradients") for M in (1, 4))
-    for name in one:
-        torch.testing.assert_close(one[name], four[name], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("model", ["nested", "noisy"])
-@pytest.mark.parametrize(("schedule", "checkpoint", "M"), CASES)
-def test_same_bits_for_every_k_and_checkpoint(ran, model, schedule, checkpoint, M):
-    """The reference is the same order of backwards on one device without recompute."""
-    family = "1f1b" if schedule == "1f1b" else "gpipe"
-    expected = merged(ran, (model, family, "never", M, 1), "weights")
-    for K in (1, 2, 3):
-        weights = merged(ran, (model, schedule, checkpoint, M, K), "weights")
-        assert weights.keys() == expected.keys()
-        for name in expected:
-            assert torch.equal(weights[name], expected[name]), (K, name)
-
-
-def test_results_are_on_every_rank(ran):
-    key = ("noisy", "gpipe", "always", 4, 3)
-    assert ran[0][key]["loss"] == ran[1][key]["loss"] == ran[2][key]["loss"]
-    assert ran[0][key]["evaluation"].loss == ran[2][key]["evaluation"].loss
-    assert ran[0][key]["evaluation"].outputs is None
-    assert ran[2][key]["evaluation"].outputs.shape == batch()[1].shape
-
-
-def test_evaluation_uses_evaluation_mode_and_restores(ran):
-    one = ran[0]["noisy", "gpipe", "always", 4, 1]["evaluation"]
-    three = ran[2]["noisy", "gpipe", "always", 4, 3]["evaluation"]
-    assert torch.equal(one.outputs, three.outputs)
-    assert one.loss == three.loss
+def test_evaluation_uses_evaluation_mode_and_restores():
     pipe = Pipeline([nn.Linear(6, 6), nn.Dropout()], 1, 2, device="cpu")
-    pipe.evaluate(*batch(), nn.functional.mse_loss)
+    losses = [pipe.evaluate(*batch(), MSE).loss for _ in range(2)]
+    assert losses[0] == losses[1] == MSE(pipe.module[0](batch()[0]), batch()[1]).item()
     assert all(m.training for m in pipe.module.modules())
     assert all(p.grad is None for p in pipe.parameters())
 
 
-def test_timeline_has_every_span_in_schedule_order(ran):
-    timeline = ran[0]["nested", "gpipe", "always", 4, 3]["timeline"]
-    assert timeline == ran[2]["nested", "gpipe", "always", 4, 3]["timeline"]
-    for j in range(3):
-        kinds = [f"{s.kind}{s.micro_batch}" for s in timeline.on(j) if s.kind in "FRB"]
-        assert kinds == "F0 F1 F2 F3 R3 B3 R2 B2 R1 B1 R0 B0".split()
-        assert [s.kind for s in timeline.on(j)][-1] == "U"
-    forwards = {(s.stage, s.micro_batch): s for s in timeline.spans if s.kind == "F"}
-    backwards = {(s.stage, s.micro_batch): s for s in timeline.spans if s.kind == "B"}
-    for j, i in forwards:
-        if j:
-            assert forwards[j, i].start >= forwards[j - 1, i].end
-            assert backwards[j - 1, i].start >= backwards[j, i].end
-    assert 0 < timeline.bubble_over_total < 1
-
-
-@pytest.mark.parametrize("checkpoint", ["always", "never"])
-@pytest.mark.parametrize("K", [1, 2, 3])
-@pytest.mark.parametrize("M", [1, 4])
-def test_1f1b_has_few_micro_batches_between_f_and_b(ran, K, M, checkpoint):
-    """At most min(K - j, M) on stage j, as executed; with GPipe's schedule all M."""
-    for schedule, most in (("1f1b", lambda j: min(K - j, M)), ("gpipe", lambda j: M)):
-        timeline = ran[0]["nested", schedule, checkpoint, M, K]["timeline"]
-        for j in range(K):
-            spans = [s for s in timeline.on(j) if s.kind in "FB"]
-            changes = accumulate(1 if span.kind == "F" else -1 for span in spans)
-            assert max(changes) == most(j)
+def test_timelines_have_every_span_in_schedule_order():
+    """With 1F1B at most K - j micro-batches are between F and B on stage j; with GPipe's all M."""
+    config = PipelineConfig(3, 4, balance="uniform")
+    of_1f1b = PipelineConfig(3, 4, balance="uniform", schedule="1f1b")
+    for name, found in zip(("gpipe", "1f1b"), launch_all("nested", [config, of_1f1b]), strict=True):
+        timeline = found.timeline
+        assert timeline is not None
+        for j in range(3):
+            spans = timeline.on(j)
+            kinds = [f"{s.kind}{s.micro_batch}" for s in spans if s.kind in "FRB"]
+            if name == "gpipe":
+                assert kinds == "F0 F1 F2 F3 R3 B3 R2 B2 R1 B1 R0 B0".split()
+            assert spans[-1].kind == "U"
+            live = accumulate({"F": 1, "R": 0, "B": -1}[kind[0]] for kind in kinds)
+            assert max(live) == (3 - j if name == "1f1b" else 4)
+        ends = {(s.kind, s.stage, s.micro_batch): s for s in timeline.spans}
+        for (kind, j, i), span in ends.items():
+            if kind == "F" and j:
+                assert span.start >= ends["F", j - 1, i].end
+            if kind == "B" and j < 2:
+                assert span.start >= ends["B", j + 1, i].end
+        assert 0 < timeline.bubble_over_total < 1
 
 
 def test_recompute_saves_memory_on_every_stage(ran):
@@ -171,19 +200,12 @@ def test_a_failing_stage_is_named_with_its_traceback():
 
 
 def test_gradients_without_an_optimizer_accumulate():
-    pipe = Pipeline([head, head], 1, 2, device="cpu")
-    pipe.train_step(*batch(), nn.functional.mse_loss)
+    pipe = Pipeline([linear, linear], 1, 2, device="cpu")
+    pipe.train_step(*batch(), MSE)
     once = [p.grad.clone() for p in pipe.parameters() if p.grad is not None]
-    pipe.train_step(*batch(), nn.functional.mse_loss)
+    pipe.train_step(*batch(), MSE)
     for p, g in zip(pipe.parameters(), once, strict=True):
         torch.testing.assert_close(p.grad, 2 * g)
-
-
-def test_new_shapes_are_learnt_again():
-    pipe = Pipeline([head, head], 1, 2, device="cpu")
-    x, y = batch()
-    losses = [pipe.train_step(x[:n], y[:n], nn.functional.mse_loss).loss for n in (10, 7, 10)]
-    assert losses[0] == losses[2] != losses[1]
 
 
 @pytest.mark.parametrize(
@@ -197,35 +219,29 @@ def test_new_shapes_are_learnt_again():
         ({"schedule": "1b1f"}, "choose one of gpipe"),
         ({"micro_batches": 0}, "at least 1"),
         ({"layers": 3}, "sequence of modules or factories"),
+        ({"stages": "1"}, "stages='1': must be a whole number"),
+        ({"micro_batches": 2.0}, "micro_batches=2.0: must be a whole number"),
+        ({"balance": [1.0]}, r"balance=\[1.0\]: needs"),
     ],
 )
 def test_one_line_for_a_wrong_argument(change, words):
-    arguments = {"layers": [head, head], "stages": 1, "micro_batches": 2, "device": "cpu"} | change
+    arguments = {
+        "layers": [linear, linear],
+        "stages": 1,
+        "micro_batches": 2,
+        "device": "cpu",
+    } | change
     with pytest.raises(ValueError, match=words) as caught:
         Pipeline(**arguments)
     assert "\n" not in str(caught.value)
 
 
-def test_targets_of_another_size():
-    pipe = Pipeline([head], 1, 2, device="cpu")
-    x, y = batch()
-    with pytest.raises(ValueError, match="targets: 9 examples, but the inputs have 10"):
-        pipe.train_step(x, y[:9], nn.functional.mse_loss)
-
-
-def test_a_loss_that_is_no_number():
-    pipe = Pipeline([head], 1, 2, device="cpu")
-    x, y = batch()
-    with pytest.raises(ValueError, match=r"loss_fn: returned \(5, 6\), needed is one number"):
-        pipe.train_step(x, y, lambda outputs, targets: (outputs - targets) ** 2)
-
-
 def test_a_step_that_failed_taught_nothing():
     """An in-place first layer is found in the first good step, so R sees unspoilt inputs."""
-    layers = [lambda: nn.LeakyReLU(0.1, inplace=True), head]
+    layers = [lambda: nn.LeakyReLU(0.1, inplace=True), linear]
     x, y = batch()
     expected = Pipeline(layers, 1, 2, device="cpu", checkpoint="never")
-    expected.train_step(x.clone(), y, nn.functional.mse_loss)
+    expected.train_step(x.clone(), y, MSE)
     pipe = Pipeline(layers, 1, 2, device="cpu")
 
     def broken(outputs, targets):
@@ -233,6 +249,6 @@ def test_a_step_that_failed_taught_nothing():
 
     with pytest.raises(ZeroDivisionError):
         pipe.train_step(x, y, broken)
-    pipe.train_step(x, y, nn.functional.mse_loss)
+    pipe.train_step(x, y, MSE)
     for ours, theirs in zip(pipe.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)

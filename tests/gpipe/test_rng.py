@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from bits import Drawing, Sometimes, batch, drawing, drawing_loss, generator_states
+from examples import Drawing, Sometimes, batch, drawing, drawing_loss, generator_states
 from torch import nn
 
 from repro.gpipe import Pipeline

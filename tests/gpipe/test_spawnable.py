@@ -78,7 +78,7 @@ _GUARD = "if __name__ == '__main__':\n    "
 
 
 def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as a script, from standard input, with -c, at the prompt, or in a notebook."""
+    """Run a program as a script, from standard input, with -c, or in a notebook."""
     script = folder / "program.py"
     script.write_text(program)
     # A notebook's cells are executed in a __main__ without a file.
@@ -87,13 +87,11 @@ def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str
         "script": [str(script)],
         "stdin": ["-"],
         "-c": ["-c", program],
-        "-i": ["-i"],
         "notebook": ["-c", cell],
     }
-    typed = program.replace("\ndef", "\n\ndef").replace("return 1\n", "return 1\n\n")
     return subprocess.run(
         [sys.executable, *command[how]],
-        input={"stdin": program, "-i": typed}.get(how, ""),
+        input=program if how == "stdin" else "",
         env=os.environ
         | {
             MARK: str(folder),
@@ -123,11 +121,6 @@ def run(how: str, program: str, folder: Path) -> subprocess.CompletedProcess[str
         ),
         (
             "-c",
-            _TRAIN + _CALL,
-            "fn=train: defined in an interactive session, a notebook or",
-        ),
-        (
-            "-i",
             _TRAIN + _CALL,
             "fn=train: defined in an interactive session, a notebook or",
         ),

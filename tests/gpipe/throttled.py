@@ -4,7 +4,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from scenarios import batch, head, train
+from examples import batch, linear
 from torch import nn
 from transports import Kill
 
@@ -23,33 +23,19 @@ NARROW = LinkSpeed(bytes_per_second=MESSAGE / SECONDS)
 BUSY = LinkSpeed(bytes_per_second=MESSAGE / SECONDS, overlap=False)
 STEPS = [(2, 1, FAR), (3, 1, FAR), (2, 4, FAR), (2, 4, NARROW), (2, 4, BUSY)]
 
-BITS = [("gpipe", "always", 4), ("gpipe-late", "except_last", 4), ("1f1b", "never", 4)]
-SLOW = [LinkSpeed(2e-3, 1e6), LinkSpeed(1e-3, 1e6, overlap=False)]
-TRANSPORTS = ("shm", "gloo")
-
 MEASURED = LinkSpeed(0.01, 2e7, overlap=False)
 
 
 def everything() -> dict:
-    """Weights, step times, link measurements and their effects, and errors, of up to 3 stages."""
+    """Step times, link measurements and their effects, and errors, of up to 3 stages."""
     rank = dist.get_rank()
-    results: dict = {"weights": {case: bits(*case) for case in BITS}}
+    results: dict = {}
     results["steps"] = {case: step(*case) for case in STEPS if rank < case[0]}
     if rank < 2:
         results["speed"] = speed()
         results["cuts"] = [cut(None), cut(LinkSpeed(bytes_per_second=2e5))]
         results["refused"] = [refused(*case) for case in impossible(rank)]
     return results
-
-
-def bits(schedule: str, checkpoint: str, M: int) -> dict:
-    """What a training leaves, with and without a throttle, over every transport."""
-    found: dict = {"free": train("nested", 3, M, checkpoint, schedule)}
-    for transport in TRANSPORTS:
-        for throttle in SLOW:
-            how: dict = {"transport": transport, "throttle": throttle}
-            found[transport, throttle] = train("nested", 3, M, checkpoint, schedule, **how)
-    return found
 
 
 def step(K: int, M: int, throttle: LinkSpeed) -> tuple[float, dict[str, float]]:
@@ -93,7 +79,7 @@ def refused(throttle: LinkSpeed, host: str) -> str:
     """What is said to that."""
     with mock.patch.object(shm, "host", return_value=host):
         try:
-            Pipeline([head, head], 2, 2, device="cpu", throttle=throttle)
+            Pipeline([linear, linear], 2, 2, device="cpu", throttle=throttle)
         except ValueError as error:
             return str(error)
     return "accepted"
@@ -101,7 +87,7 @@ def refused(throttle: LinkSpeed, host: str) -> str:
 
 def killed() -> None:
     """A training whose second stage is killed while the first one waits for its message."""
-    pipe = Pipeline([head, Kill], 2, 2, device="cpu", balance=[1, 1], throttle=LinkSpeed(0.1))
+    pipe = Pipeline([linear, Kill], 2, 2, device="cpu", balance=[1, 1], throttle=LinkSpeed(0.1))
     pipe.train_step(*batch(), nn.functional.mse_loss)
 
 

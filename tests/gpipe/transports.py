@@ -2,46 +2,32 @@
 
 import os
 import signal
-from contextlib import contextmanager
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-from nccl_like import Connector, Deadlock
-from scenarios import CASES, WIDTH, batch, head, train
+from examples import WIDTH, batch, linear, nested
+from nccl_like import Deadlock, over
 from torch import Tensor, nn
 
 from repro.gpipe import Pipeline
-from repro.gpipe.comm import links, shm
+from repro.gpipe.comm import shm
 from repro.gpipe.comm.transport import Gloo, Shared
 
 MSE = nn.functional.mse_loss
 K = 3
 TRANSPORTS = ("gloo", "shm", "nccl-like")
-
-
-@contextmanager
-def over(transport: str, *, seconds: float = 30.0):
-    """The argument of Pipeline, and the replacement of `links.connect` if the test has its own."""
-    if not transport.startswith("nccl-like"):
-        yield transport, None
-        return
-    connector = Connector(single=transport.endswith("single"), seconds=seconds)
-    with mock.patch.object(links, "connect", connector):
-        yield "auto", connector
+ORDERS = [("gpipe", "always", 4), ("gpipe-late", "except_last", 4), ("1f1b", "never", 4)]
 
 
 def everything() -> dict:
-    """Every schedule and transport, odd tensors, stages on different hosts, and a deadlock."""
-    results: dict = {"trained": {}, "posted": {}}
-    for case in CASES:
-        for transport in TRANSPORTS:
-            with over(transport) as (argument, connector):
-                schedule, checkpoint, M = case
-                ran = train("nested", K, M, checkpoint, schedule, transport=argument)
-            results["trained"][case, transport] = ran
-            if connector:
-                results["posted"][case] = {key: made.posted for key, made in connector.made.items()}
+    """Orders of messages, odd tensors, stages on different hosts, and a deadlock."""
+    results: dict = {"posted": {}}
+    for schedule, checkpoint, M in ORDERS:
+        with over("nccl-like") as (_, connector):
+            assert connector is not None
+            train(K, M, checkpoint, schedule)
+        results["posted"][schedule] = {key: made.posted for key, made in connector.made.items()}
     if dist.get_rank() < 2:
         results["odd"] = {transport: odd_tensors(transport, 2) for transport in TRANSPORTS}
         results["apart"] = {transport: on_two_hosts(transport) for transport in ("auto", "shm")}
@@ -49,11 +35,20 @@ def everything() -> dict:
     return results
 
 
+def train(stages: int, M: int, checkpoint: str, schedule: str) -> None:
+    """Two steps."""
+    how: dict = {"checkpoint": checkpoint, "schedule": schedule}
+    pipe = Pipeline(nested(), stages, M, **how, balance="uniform", device="cpu")
+    for _ in range(2):
+        pipe.train_step(*batch(), MSE)
+    pipe.close()
+
+
 def deadlock() -> dict | str:
     """What both ends of the only communicator are at when a step comes to a standstill."""
-    with over("nccl-like, single", seconds=3.0) as (argument, connector):
+    with over("nccl-like, single", seconds=3.0) as (_, connector):
         try:
-            train("nested", 2, 4, "always", "gpipe", transport=argument)
+            train(2, 4, "always", "gpipe")
         except Deadlock as error:
             assert connector is not None
             return {"heads": [made.head for made in connector.made.values()], "why": str(error)}
@@ -65,7 +60,7 @@ def on_two_hosts(transport: str) -> str:
     here = shm.host() + str(dist.get_rank())
     with mock.patch.object(shm, "host", return_value=here):
         try:
-            pipe = Pipeline([head, head], 2, 2, transport=transport, device="cpu")
+            pipe = Pipeline([linear, linear], 2, 2, transport=transport, device="cpu")
         except ValueError as error:
             return str(error)
     kinds = {type(link) for link in pipe.engine.links._all}
@@ -147,36 +142,6 @@ def odd_tensors(transport: str, stages: int, device: str | None = "cpu") -> dict
     }
 
 
-class Slow(nn.Module):
-    """Keeps a GPU busy after the call has returned: a copy that does not wait has wrong numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2048, 2048)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(20):
-            x = self.linear(x).tanh() + x
-        return x
-
-
-def on_busy_gpus(stages: int) -> dict:
-    """Losses of all schedules and checkpoint modes with slow layers; odd tensors on 2 stages."""
-    losses = {}
-    x = torch.randn(256, 2048, generator=torch.Generator().manual_seed(1))
-    for schedule, checkpoint, M in CASES:
-        pipe = Pipeline([Slow] * 4, stages, M, schedule=schedule, checkpoint=checkpoint, seed=2)
-        optimizer = torch.optim.SGD(pipe.parameters(), lr=0.01)
-        losses[schedule, checkpoint, M] = [
-            pipe.train_step(x, x, MSE, optimizer).loss for _ in range(3)
-        ]
-        pipe.close()
-    return {
-        "losses": losses,
-        "odd": odd_tensors("auto", min(stages, 2), None) if dist.get_rank() < 2 else None,
-    }
-
-
 class Kill(nn.Module):
     """Ends its process at once."""
 
@@ -187,5 +152,5 @@ class Kill(nn.Module):
 
 def killed() -> None:
     """A training whose second stage is killed, over shared memory."""
-    pipe = Pipeline([head, Kill], 2, 2, transport="shm", device="cpu", balance=[1, 1])
+    pipe = Pipeline([linear, Kill], 2, 2, transport="shm", device="cpu", balance=[1, 1])
     pipe.train_step(*batch(), MSE)

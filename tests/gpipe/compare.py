@@ -1,0 +1,258 @@
+"""One comparison for every feature: a Pipeline in processes against the unsplit model.
+
+trained = launch_all("nested", [PipelineConfig(2, 4), PipelineConfig(1, 4)])
+as_plain(trained[0], plain("nested", PipelineConfig(2, 4)))
+same_bits(trained[0], trained[1])
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from examples import Model, generator_states, model
+from nccl_like import over
+from torch import Tensor, nn
+
+from repro.gpipe import Pipeline, PipelineConfig, Timeline, Weighted, launch
+from repro.gpipe.core.layers import build
+from repro.gpipe.core.microbatch import batch_size, flatten, split
+from repro.gpipe.exact import rng
+
+SEED = 7
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Trained:
+    """What came of a training: of one process, of all of them, or of plain PyTorch.
+
+    Attributes:
+        losses: of the steps.
+        evaluation: the loss of an evaluation after them.
+        initial: the state before the first step.
+        state: and after the last one.
+        gradients: of the last step; None where there is none.
+        timeline: of the last step.
+    """
+
+    losses: list[float]
+    evaluation: float
+    initial: dict[str, Tensor]
+    state: dict[str, Tensor]
+    gradients: dict[str, Tensor | None]
+    timeline: Timeline | None = None
+
+
+def regions(what: Model) -> Any:
+    """What the user's loop is inside of."""
+    return torch.autocast("cpu", dtype=torch.bfloat16) if what.autocast else nullcontext()
+
+
+def snapshot(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of its state."""
+    return {key: value.cpu().clone() for key, value in module.state_dict().items()}
+
+
+def gradients_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Of each parameter."""
+    return {key: None if p.grad is None else p.grad.cpu() for key, p in module.named_parameters()}
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def piped(name: str | int, config: PipelineConfig, device: str | None = "cpu") -> Trained:
+    """This process's part of a training, which leaves the user's inputs and generators alone."""
+    what = model(name)
+    with over(config.transport) as (transport, _), regions(what):
+        arguments: dict[str, Any] = config.arguments | {"transport": transport}
+        before_all = generator_states()
+        pipe = Pipeline(what.layers, **arguments, device=device, seed=SEED)
+        initial = snapshot(pipe.module)
+        parameters = trainable(pipe.module)
+        optimizer = what.optimizer(parameters) if parameters else None
+        losses, result, x, y = [], None, None, None
+        for inputs, targets in what.batches:
+            x, y = (split(t, config.replicas)[pipe.replica] for t in (inputs, targets))
+            before = [t.clone() for t in flatten(x)[0]]
+            result = pipe.train_step(x, y, what.loss, optimizer, trace=True)
+            losses.append(result.loss)
+            assert torch.is_autocast_enabled("cpu") == what.autocast, "the user's region was left"
+            assert all(map(torch.equal, before, flatten(x)[0])), "the user's inputs were changed"
+        gradients, state = gradients_of(pipe.module), snapshot(pipe.module)
+        evaluation = pipe.evaluate(x, y, what.loss).loss
+        pipe.close()
+        assert generator_states() == before_all, "the user's generators were moved"
+    assert result is not None
+    return Trained(losses, evaluation, initial, state, gradients, result.timeline)
+
+
+def plain(name: str | int, config: PipelineConfig) -> Trained:
+    """The unsplit model in plain PyTorch, given the same micro-batches and random numbers."""
+    what, step = model(name), 0
+    layers = [build(layer, n, SEED, CPU) for n, layer in enumerate(what.layers)]
+    whole = nn.Sequential(*layers)
+    initial = snapshot(whole)
+    others = [*rng.other_sources().values()]
+
+    def forward(i: int, value: Any, target: Any) -> Tensor:
+        for n, layer in enumerate(layers):
+            rng.reseed(rng.hashed(SEED, step, i, n), CPU, others)
+            value = layer(value)
+        rng.reseed(rng.hashed(SEED, step, i, len(layers)), CPU, others)
+        return what.loss(value, target)
+
+    def total_of(inputs: Any, targets: Any) -> float:
+        """The loss of all replicas' micro-batches, each with its share, and their gradients."""
+        parts = [
+            part
+            for replica in zip(*(split(t, config.replicas) for t in (inputs, targets)), strict=True)
+            for part in zip(*(split(t, config.micro_batches) for t in replica), strict=True)
+        ]
+        weigh = what.loss.weight if isinstance(what.loss, Weighted) else batch_size
+        weights = [float(weigh(y)) for _, y in parts]
+        total = 0.0
+        # GPipe's backwards add up gradients from the last micro-batch to the first; buffers, which
+        # this model has none of, change in the order of the forwards.
+        order = reversed(range(len(parts))) if what.autocast else range(len(parts))
+        for i in order:
+            x, y = parts[i]
+            if not weights[i]:
+                continue
+            with regions(what):
+                loss = forward(i, x.clone(), y) * (weights[i] / sum(weights))
+            total += loss.item()
+            if loss.requires_grad:
+                loss.backward()
+        return total
+
+    parameters = trainable(whole)
+    optimizer = what.optimizer(parameters) if parameters else None
+    totals = []
+    with rng.preserved(CPU, others):
+        for step, (inputs, targets) in enumerate(what.batches):
+            whole.zero_grad()
+            with moved_once(whole, step + 1):
+                totals.append(total_of(inputs, targets))
+            if optimizer is not None:
+                optimizer.step()
+        gradients, state = gradients_of(whole), snapshot(whole)
+        step += 1
+        whole.eval()
+        with torch.no_grad():
+            evaluation = total_of(*what.batches[-1])
+    return Trained(totals, evaluation, initial, state, gradients)
+
+
+@contextmanager
+def moved_once(whole: nn.Module, step: int) -> Iterator[None]:
+    """Let each norm's running statistics move by all that goes into it inside, at once."""
+    norms: list[Any] = [
+        m for m in whole.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    ]
+    seen: dict[Any, list[Tensor]] = {norm: [] for norm in norms}
+    before = {norm: (norm.running_mean.clone(), norm.running_var.clone()) for norm in norms}
+    hooks = [
+        norm.register_forward_pre_hook(lambda _m, args, s=seen[norm]: s.append(args[0].detach()))
+        for norm in norms
+    ]
+    yield
+    for norm, hook in zip(norms, hooks, strict=True):
+        hook.remove()
+        if seen[norm]:
+            inputs = torch.cat([x.transpose(0, 1).flatten(1) for x in seen[norm]], dim=1)
+            factor = norm.momentum or 1.0 / step
+            for old, new, buffer in zip(
+                before[norm],
+                (inputs.mean(1), inputs.var(1)),
+                (norm.running_mean, norm.running_var),
+                strict=True,
+            ):
+                buffer.copy_(old + factor * (new - old))
+            norm.num_batches_tracked.fill_(step)
+
+
+def train_all(
+    name: str | int, configs: Sequence[PipelineConfig], device: str | None
+) -> list[Trained | None]:
+    """What this process trains of each configuration."""
+    rank = dist.get_rank()
+    return [piped(name, config, device) if rank < config.processes else None for config in configs]
+
+
+def joined(config: PipelineConfig, parts: Sequence[Trained | None]) -> Trained:
+    """One model of the stages of the first replica; the other replicas have the same."""
+    ranks = [part for part in parts if part is not None]
+    assert len(ranks) == config.processes
+    for rank, part in enumerate(ranks):
+        first = ranks[rank % config.stages]
+        assert same(part.state, first.state), f"replica of rank {rank}"
+        assert (part.losses, part.evaluation) == (ranks[0].losses, ranks[0].evaluation)
+        assert part.timeline == ranks[rank - rank % config.stages].timeline
+    merged: dict[str, dict[str, Any]] = {"initial": {}, "state": {}, "gradients": {}}
+    for part in ranks[: config.stages]:
+        for what, members in merged.items():
+            members.update(getattr(part, what))
+    return replace(ranks[0], **merged)
+
+
+def launch_all(
+    name: str | int, configs: Sequence[PipelineConfig], device: str | None = "cpu"
+) -> list[Trained]:
+    """Train with each configuration, all in the processes of one launch."""
+    stages = max(config.processes for config in configs)
+    ranks = launch(train_all, name, list(configs), device, stages=stages)
+    return [joined(config, parts) for config, *parts in zip(configs, *ranks, strict=True)]
+
+
+def reference(config: PipelineConfig) -> PipelineConfig:
+    """The same order of backwards on one device, without recompute."""
+    return PipelineConfig(
+        1,
+        config.micro_batches,
+        config.replicas,
+        checkpoint="never",
+        schedule="gpipe" if config.schedule.startswith("gpipe") else "1f1b",
+    )
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether they have the same tensors, to the bit."""
+    return a.keys() == b.keys() and all(
+        (x is None and b[key] is None) or (x is not None and torch.equal(x, b[key]))
+        for key, x in a.items()
+    )
+
+
+def same_bits(found: Trained, expected: Trained, why: object = "") -> None:
+    """A weight may hide the last bits of its gradient, so gradients are compared too."""
+    assert found.losses == expected.losses, why
+    assert found.evaluation == expected.evaluation, why
+    for what in ("initial", "gradients", "state"):
+        a, b = getattr(found, what), getattr(expected, what)
+        assert a.keys() == b.keys(), why
+        assert not [key for key in a if not same({key: a[key]}, {key: b[key]})], (what, why)
+
+
+def as_plain(found: Trained, expected: Trained, *, rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """The same but for rounding, gradients where the other has some, and keys in its order."""
+    assert same(found.initial, expected.initial)
+    # The order in which shares are added is not that of the pipeline.
+    torch.testing.assert_close(found.losses, expected.losses, rtol=max(rtol, 1e-5), atol=1e-6)
+    torch.testing.assert_close(
+        found.evaluation, expected.evaluation, rtol=max(rtol, 1e-4), atol=1e-6
+    )
+    assert [*found.state] == [*expected.state]
+    for key, value in expected.state.items():
+        torch.testing.assert_close(
+            found.state[key], value, rtol=rtol, atol=atol, msg=lambda m, k=key: f"{k}: {m}"
+        )
+    for key, value in expected.gradients.items():
+        own = found.gradients[key]
+        assert (own is None) == (value is None), key
+        if own is not None:
+            torch.testing.assert_close(own, value, rtol=rtol, atol=atol)

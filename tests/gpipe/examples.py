@@ -1,0 +1,659 @@
+"""Small models, each with what is hard to cut, which `compare.py` trains in every way."""
+
+import pickle
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from repro.gpipe import Weighted
+from repro.gpipe.core.layers import Layer
+from repro.models import build
+
+N, M, WIDTH = 10, 4, 6  # M cuts N into unequal parts
+SEQUENCES, LENGTH = 7, 5  # mini-batches of sequences
+CLASSES, PAD = 5, 0
+SEEDS = (10, 16, 22, 38)  # of random models, each of which a boundary once changed
+
+
+def linear() -> nn.Module:
+    """The factory of a plain layer."""
+    return nn.Linear(WIDTH, WIDTH)
+
+
+class Drawing(nn.Module):
+    """Draws from Python's and NumPy's global generators."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (0.5 + random.random()) + float(np.random.rand()) + random.gauss(0.0, 0.1)
+
+
+class Sometimes(nn.Module):
+    """Draws in every other step only, from what it declares."""
+
+    draws_from = ("python", "numpy")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.calls: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x + (random.random() + float(np.random.rand()) if self.calls > M else 0.0)
+
+
+class Means(nn.Module):
+    """Exponential averages and counters, changed in each of the ways that people write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("in_place", "by_data", "reassigned", "every_other"):
+            self.register_buffer(name, torch.zeros(WIDTH))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.in_place: Tensor
+        self.by_data: Tensor
+        self.reassigned: Tensor
+        self.every_other: Tensor
+        self.count: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.detach().mean(0)
+        self.in_place.mul_(0.9).add_(mean, alpha=0.1)
+        self.by_data.data.mul_(0.8).add_(mean, alpha=0.2)
+        self.reassigned = 0.7 * self.reassigned + 0.3 * mean
+        if self.count % 2 == 0:
+            self.every_other += mean
+        self.count = self.count + 1
+        return x + self.in_place * self.by_data - self.reassigned * self.every_other / self.count
+
+
+class Two(nn.Module):
+    """Two outputs of which the next layer heeds one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heeded, self.ignored = linear(), linear()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.heeded(x), self.ignored(x)
+
+
+class First(nn.Module):
+    """The first of several."""
+
+    def forward(self, value: tuple[Tensor, ...]) -> Tensor:
+        return value[0].tanh()
+
+
+class Gaps(nn.Module):
+    """A view with gaps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x, -x], dim=-1)[..., 0]
+
+
+def drawing() -> list[Layer]:
+    """Layers that draw from generators other than torch's."""
+    return [linear, Drawing, lambda: nn.Dropout(0.3), Sometimes, linear]
+
+
+def changing() -> list[Layer]:
+    """Layers whose forward changes buffers."""
+    return [
+        linear,
+        Means,
+        lambda: spectral_norm(nn.Linear(WIDTH, WIDTH)),
+        lambda: nn.BatchNorm1d(WIDTH),
+        Means,
+    ]
+
+
+def awkward() -> list[Layer]:
+    """An ignored output, views with gaps that pass through a layer, and in-place layers."""
+    return [linear, Two, First, Gaps, nn.Identity, lambda: nn.ReLU(inplace=True), linear]
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer of torch that returns its outputs, or its states too, which are ignored.
+
+    `time_first` computes on transposed views, as torch does where batch_first=False.
+    """
+
+    def __init__(
+        self,
+        kind: Callable[..., nn.RNNBase],
+        wide: int,
+        *,
+        states: bool = False,
+        time_first: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.states, self.time_first = states, time_first
+        width = wide // 2 if options.get("bidirectional") else wide
+        self.recurrent = kind(wide, width, batch_first=not time_first, **options)
+
+    def forward(self, value: Any) -> Any:
+        x = value[0] if isinstance(value, tuple) else value
+        outputs, states = self.recurrent(x.transpose(0, 1) if self.time_first else x)
+        outputs = outputs.transpose(0, 1) if self.time_first else outputs
+        return (outputs, states) if self.states else outputs
+
+
+class Attention(nn.Module):
+    """Self-attention with a residual."""
+
+    def __init__(self, wide: int, *, weights: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(wide, 2, batch_first=True, **options)
+        self.weights = weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(x, x, x, need_weights=self.weights)[0]
+
+
+class Apply(nn.Module):
+    """A function as a layer, with a linear layer before it where asked."""
+
+    def __init__(self, function: Callable[[Any], Any], linear_first: bool = False) -> None:
+        super().__init__()
+        self.linear = linear() if linear_first else nn.Identity()
+        self.function = function
+
+    def forward(self, value: Any) -> Any:
+        return self.function(self.linear(value))
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """The module in eval mode, not trained."""
+    return module.eval().requires_grad_(False)
+
+
+def encoder(wide: int, **options: Any) -> nn.Module:
+    """A layer of a transformer."""
+    all_options: dict[str, Any] = {"dropout": 0.1, "batch_first": True} | options
+    return nn.TransformerEncoderLayer(wide, 2, 2 * wide, **all_options)
+
+
+def recurrent(wide: int) -> list[Layer]:
+    """Every kind, in both directions, in layers of two with dropout, batch or time first."""
+    return [
+        lambda: nn.Linear(wide, wide),
+        lambda: Recurrent(nn.GRU, wide, bidirectional=True),
+        lambda: Recurrent(nn.LSTM, wide, num_layers=2, dropout=0.2),
+        lambda: Recurrent(nn.RNN, wide, num_layers=2, dropout=0.2),
+        lambda: Recurrent(nn.LSTM, wide, time_first=True, bidirectional=True),
+        lambda: nn.Linear(wide, wide),
+    ]
+
+
+def states(wide: int) -> list[Layer]:
+    """The same returning tuples."""
+    return [
+        lambda: Recurrent(nn.GRU, wide, states=True, bidirectional=True),
+        lambda: Recurrent(nn.LSTM, wide, states=True),
+        lambda: Recurrent(nn.RNN, wide, states=True, time_first=True),
+        lambda: Recurrent(nn.LSTM, wide, bidirectional=True),
+        lambda: nn.Linear(wide, wide),
+    ]
+
+
+def attention(wide: int) -> list[Layer]:
+    """Attention that is trained, and frozen in eval mode, where torch has a fast path."""
+    return [
+        lambda: encoder(wide),
+        lambda: frozen(encoder(wide, activation="gelu")),
+        lambda: frozen(Attention(wide, weights=True)),
+        lambda: Attention(wide, dropout=0.1),
+        lambda: encoder(wide, norm_first=True).eval(),
+        lambda: encoder(wide, batch_first=False),
+    ]
+
+
+def frozen_front(wide: int) -> list[Layer]:
+    """Nothing requires a gradient before the third layer."""
+    return [
+        lambda: frozen(encoder(wide, norm_first=True)),
+        lambda: frozen(Recurrent(nn.LSTM, wide)),
+        lambda: encoder(wide, batch_first=False, norm_first=True),
+        lambda: frozen(encoder(wide)),
+        lambda: nn.Linear(wide, wide),
+    ]
+
+
+def layouts(wide: int) -> list[Layer]:
+    """Recurrent layers return transposed views; their gradients have other strides."""
+    return [
+        lambda: Recurrent(nn.GRU, wide),
+        lambda: nn.Linear(wide, wide),
+        lambda: Recurrent(nn.LSTM, wide),
+        lambda: nn.Linear(wide, wide),
+        lambda: Recurrent(nn.GRU, wide, time_first=True),
+        lambda: nn.Linear(wide, wide),
+    ]
+
+
+def alignments(wide: int) -> list[Layer]:
+    """Views that begin anywhere in memory."""
+    return [
+        lambda: nn.Linear(wide, wide),
+        lambda: Apply(VIEWS["unaligned"]),
+        lambda: nn.Linear(wide, wide),
+        lambda: Apply(VIEWS["unaligned, with gaps"]),
+        lambda: nn.Linear(wide, wide),
+        lambda: Apply(VIEWS["mean"]),
+        lambda: nn.Linear(wide, wide),
+    ]
+
+
+# What a layer may do to how a tensor and its gradient lie in memory; [N, T, W] -> [N, T, W].
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.transpose(1, 2).tanh().transpose(1, 2),
+    "time first": lambda x: x.transpose(0, 1).contiguous().tanh().transpose(0, 1),
+    "rotated": lambda x: torch.cat([x[:, 1:], x[:, :1]], 1),
+    "flipped": lambda x: x.flip(1),
+    "gaps": lambda x: torch.stack([x, -x], -1)[..., 0],
+    "unaligned": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view_as(x),
+    "unaligned, with gaps": lambda x: nn.functional.pad(x, (1, 0))[..., 1:],
+    "mean": lambda x: x + x.mean(1, keepdim=True),
+    "repeated": lambda x: x.mean(1, keepdim=True).expand_as(x),
+    "swapped": lambda x: torch.cat(x.chunk(2, -1)[::-1], -1),
+    "unbound": lambda x: torch.stack(x.unbind(1)[::-1], 1),
+    "products": lambda x: x.tanh() @ x.tanh().transpose(1, 2) @ x / x.shape[-1],
+    "in place": lambda x: (2.0 * x).relu_(),
+    "itself": lambda x: x,
+}
+
+
+def at_random(seed: int) -> tuple[int, list[Layer]]:
+    """A width, and layers of those above."""
+    rng = random.Random(seed)
+    wide = rng.choice([6, 10, 12, 16, 24, 30, 32])
+    trained: list[Layer] = [
+        lambda: nn.Linear(wide, wide),
+        lambda: Recurrent(nn.GRU, wide),
+        lambda: Recurrent(nn.LSTM, wide, bidirectional=True),
+        lambda: Recurrent(nn.RNN, wide, time_first=True),
+        lambda: nn.LayerNorm(wide),
+        lambda: Attention(wide),
+        lambda: encoder(wide),
+    ]
+    frozen_ones: list[Layer] = [partial(lambda made: frozen(made()), made) for made in trained]
+    views: list[Layer] = [partial(Apply, view) for view in VIEWS.values()]
+    two: list[Layer] = [lambda: Apply(lambda x: (x.sin(), x.chunk(2, -1))), lambda: Apply(_joined)]
+    chosen: list[Layer] = []
+    for _ in range(rng.randint(3, 6)):
+        chosen.extend([rng.choice(rng.choice([trained, trained, frozen_ones, views, views]))])
+        if rng.random() < 0.2:
+            chosen.extend(two)
+    return wide, [*chosen, lambda: nn.Linear(wide, wide)]
+
+
+def _joined(value: tuple[Tensor, tuple[Tensor, Tensor]]) -> Tensor:
+    whole, halves = value
+    return whole * torch.cat(halves, -1)
+
+
+def sequence_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss whose gradient has other strides than the outputs, and is missing for some."""
+    return nn.functional.mse_loss(outputs[:, -1] + outputs.mean(1), targets)
+
+
+def sequences(wide: int) -> tuple[Tensor, Tensor]:
+    """One mini-batch of sequences."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(SEQUENCES, LENGTH, wide, generator=generator)
+    return x, torch.randn(SEQUENCES, wide, generator=generator)
+
+
+def drawing_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that draws from all three generators."""
+    noise = torch.rand(()) + random.random() + float(np.random.rand())
+    return nn.functional.mse_loss(nn.functional.dropout(outputs, 0.2), targets) * noise
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """One mini-batch of N examples."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(N, WIDTH, generator=generator), torch.randn(N, WIDTH, generator=generator)
+
+
+def generator_states() -> tuple:
+    """The state of each generator that belongs to the user."""
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist()
+
+
+class Fork(nn.Module):
+    """One tensor -> a nested value with a skip, an integer and a no-grad member."""
+
+    def forward(self, x: Tensor) -> tuple:
+        return x, {"skip": [x], "ids": (x.detach() > 0).long(), "mask": x.detach() > 0}
+
+
+class Middle(nn.Module):
+    """Works on the first member and passes the rest along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, value: tuple) -> tuple:
+        return self.linear(value[0]).tanh() * value[1]["mask"], value[1]
+
+
+class Join(nn.Module):
+    """The nested value -> one tensor."""
+
+    def forward(self, value: tuple) -> Tensor:
+        return value[0] + value[1]["skip"][0] * value[1]["ids"]
+
+
+def nested() -> list:
+    """Deterministic layers with nested boundaries, an in-place layer and one without parameters."""
+    return [
+        lambda: nn.Linear(WIDTH, WIDTH),
+        Fork,
+        Middle,
+        Middle,
+        Join,
+        lambda: nn.ReLU(inplace=True),
+        linear,
+    ]
+
+
+def noisy() -> list:
+    """Dropout and batch norm."""
+    return [
+        linear,
+        lambda: nn.Dropout(0.5),
+        lambda: nn.BatchNorm1d(WIDTH),
+        linear,
+        lambda: nn.Dropout(0.2),
+        linear,
+    ]
+
+
+def frozen_linear() -> nn.Module:
+    """The same, not trained."""
+    return linear().requires_grad_(False)
+
+
+def in_place() -> nn.Module:
+    """Overwrites its input."""
+    return nn.ReLU(inplace=True)
+
+
+def _same(value: tuple[Tensor, dict[str, Tensor]]) -> Tensor:
+    first, second = value[0], value[1]["again"]
+    assert first is second, "one tensor"
+    first.mul_(2.0)  # the other one, too
+    return first + second.tanh()
+
+
+def _mixed(x: Tensor) -> tuple:
+    return x, (x > 0), (x.detach() * 3).long(), x.detach().abs(), x.new_zeros(())
+
+
+def _use_mixed(value: tuple) -> Tensor:
+    x, positive, integer, constant, scalar = value
+    return x * positive + integer * x + constant + scalar
+
+
+def _constants(x: Tensor) -> tuple:
+    return x, None, 2, [True, "name", 0.5], {"dtype": torch.float32}
+
+
+def _use_constants(value: tuple) -> Tensor:
+    x, nothing, number, (flag, name, half), kinds = value
+    assert nothing is None
+    assert flag
+    assert name == "name"
+    return (x * number * half).to(kinds["dtype"])
+
+
+def layer(function: Callable[[Any], Any], *, linear_first: bool = False) -> Callable[[], nn.Module]:
+    """A factory of `Apply`."""
+    return lambda: Apply(function, linear_first)
+
+
+def classes() -> nn.Module:
+    """The factory of a last layer for tokens."""
+    return nn.Linear(WIDTH, CLASSES)
+
+
+CROSSINGS: dict[str, list[Layer]] = {
+    "frozen before": [frozen_linear, linear, linear],
+    "frozen middle": [linear, frozen_linear, linear],
+    "frozen end": [linear, linear, frozen_linear],
+    "one trained behind": [frozen_linear, frozen_linear, linear],
+    "one trained in front": [linear, frozen_linear, frozen_linear],
+    "none trained": [frozen_linear, frozen_linear, frozen_linear],
+    "no parameters behind": [linear, nn.Tanh, nn.Sigmoid],
+    "no parameters in front": [nn.Tanh, nn.Sigmoid, linear],
+    "in place": [layer(lambda x: x.add_(0.5)), in_place, linear],
+    "in place behind": [linear, layer(lambda x: x.add_(0.5)), in_place],
+    "detached": [linear, layer(lambda x: x.detach()), linear],
+    "twice": [layer(lambda x: (x, {"again": x}), linear_first=True), nn.Identity, layer(_same)],
+    "twice in place": [layer(lambda x: (x, {"again": x})), layer(_same), linear],
+    "view": [
+        layer(lambda x: (x, x[:, 1:4]), linear_first=True),
+        nn.Identity,
+        layer(lambda v: v[0].sum(1, True) * v[1]),
+    ],
+    "chunks": [
+        layer(lambda x: x.chunk(2, 1), linear_first=True),
+        nn.Identity,
+        layer(lambda v: v[0] * v[1]),
+    ],
+    "expanded": [layer(lambda x: x[:, :1].expand(-1, 6), linear_first=True), nn.Identity, linear],
+    "transposed": [
+        layer(lambda x: x.t(), linear_first=True),
+        nn.Identity,
+        layer(lambda x: x.t().tanh()),
+    ],
+    "mixed": [layer(_mixed, linear_first=True), nn.Identity, layer(_use_mixed)],
+    "constants": [layer(_constants, linear_first=True), nn.Identity, layer(_use_constants)],
+    "halves": [
+        layer(lambda x: x.bfloat16(), linear_first=True),
+        nn.Identity,
+        layer(lambda x: x.float()),
+    ],
+}
+
+
+def token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the tokens that are not padding, NaN if all are."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+
+
+class Island(nn.Module):
+    """A product in float32, whose gradient must be computed in float32 too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return x.float() @ self.weight
+
+
+class Twice(nn.Module):
+    """A weight that is used twice: autocast casts it once and adds two bfloat16 gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.linear(x).tanh())
+
+
+class Sharpened(torch.optim.SGD):
+    """An optimizer that multiplies matrices, in whatever number format the multiplication runs."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = p.grad + 0.01 * (p.grad @ p.grad.T @ p.grad) if p.ndim == 2 else p.grad
+        super().step(closure)
+
+
+class Branches(nn.Module):
+    """Takes one way for positive first inputs, another for negative ones, and never a third.
+
+    The sign is one micro-batch's, hence a replica's own where its inputs all have it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (
+            nn.Sequential(linear(), nn.BatchNorm1d(WIDTH)) for _ in range(3)
+        )
+        self.dead = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x[0, 0] > 0:
+            return self.first(x) + 0.0 * self.dead
+        return self.second(x)
+
+
+def cast() -> list[Layer]:
+    """Whichever way these are cut, bfloat16 crosses a boundary where they are autocast."""
+    return [linear, Twice, Island, lambda: nn.LayerNorm(WIDTH), linear, Twice]
+
+
+def normed() -> list[Layer]:
+    """Norms whose statistics move differently; float64, since a norm of few examples magnifies."""
+    return [
+        lambda: linear().double(),
+        lambda: nn.BatchNorm1d(WIDTH).double(),
+        lambda: linear().double(),
+        lambda: nn.BatchNorm1d(WIDTH, momentum=None).double(),
+    ]
+
+
+def momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """One that tells no gradient from a gradient of zeros."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1)
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """One that makes whole steps of the last bits of a gradient."""
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def sharpened(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """One that multiplies matrices."""
+    return Sharpened(parameters, lr=0.3)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained, and on what.
+
+    Attributes:
+        layers: factories and modules.
+        batches: one mini-batch for each step.
+        loss: of a micro-batch.
+        optimizer: of parameters.
+        autocast: whether the user's loop is inside of a region of bfloat16.
+    """
+
+    layers: Sequence[Layer]
+    batches: Sequence[tuple[Any, ...]]
+    loss: Callable[[Any, Any], Tensor] = nn.functional.mse_loss
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = momentum
+    autocast: bool = False
+
+
+def token_batches(targets_are_tokens: bool) -> list[tuple[Tensor, Tensor]]:
+    """Mini-batches of several sizes and lengths; one micro-batch has padding alone."""
+    generator = torch.Generator().manual_seed(6)
+    made = []
+    for n, length in ((N, 3), (N, 5), (9, 5), (N, 3), (8, 1)):
+        x = torch.randn(n, length, WIDTH, generator=generator)
+        tokens = torch.randint(1, CLASSES, (n, length), generator=generator)
+        tokens[n // 3 : n // 2 + 1] = PAD
+        made.append((x, tokens if targets_are_tokens else 2.0 * x.flip(0)))
+    return made
+
+
+def branching_batch() -> tuple[Tensor, Tensor]:
+    """The first half of the examples takes one way, the second half another."""
+    x, y = batch()
+    x[:, 0] = x[:, 0].abs()
+    x[N // 2 :, 0] *= -1
+    return x, y
+
+
+SEQUENCE_MODELS: dict[str, tuple[Callable[[int], list[Layer]], int]] = {  # with their widths
+    "recurrent": (recurrent, 16),
+    "states": (states, 30),
+    "attention": (attention, 16),
+    "frozen front": (frozen_front, 16),
+    "layouts": (layouts, 32),
+    "alignments": (alignments, 6),
+}
+
+
+def of_the_paper(name: str) -> Model:
+    """A small one of its two models."""
+    # With the paper's momentum of 0.0003 a few steps leave statistics of which the evaluation
+    # makes 10^18, and NaN on some processors.
+    options: dict[str, dict[str, Any]] = {
+        "amoebanet-d": {
+            "L": 3,
+            "D": 16,
+            "image": 32,
+            "num_classes": 10,
+            "dropout": 0.3,
+            "bn_momentum": 0.9,
+        },
+        "transformer": {"L": 2, "d": 16, "H": 32, "heads": 2, "V": 64, "T": 8, "dropout": 0.2},
+    }
+    made = build(name, **options[name])
+    return Model(made.layers, [made.batch(N, n) for n in range(3)], made.loss)
+
+
+def model(name: str | int) -> Model:
+    """A model of this module by its name, or a random one by its number."""
+    if isinstance(name, int) or name in SEQUENCE_MODELS:
+        if isinstance(name, int):
+            wide, layers = at_random(name)
+        else:
+            make, wide = SEQUENCE_MODELS[name]
+            layers = make(wide)
+        return Model(layers, [sequences(wide)] * 3, sequence_loss)
+    if name in ("amoebanet-d", "transformer"):
+        return of_the_paper(name)
+    if name in CROSSINGS:
+        x, y = batch()
+        return Model(CROSSINGS[name], [(x, y[:, : {"view": 3, "chunks": 3}.get(name, WIDTH)])] * 3)
+    return {
+        "nested": lambda: Model(nested(), [batch()] * 3),
+        "noisy": lambda: Model(noisy(), [batch()] * 3),
+        "drawing": lambda: Model(drawing(), [batch()] * 4, drawing_loss, adam),
+        "changing": lambda: Model(changing(), [batch()] * 5, optimizer=adam),
+        "awkward": lambda: Model(awkward(), [batch()] * 3, optimizer=adam),
+        "strided": lambda: Model(
+            nested(), [tuple(torch.stack([t, t], -1)[..., 0] for t in batch())] * 2
+        ),
+        "lengths": lambda: Model([linear, nn.Tanh, linear], token_batches(False)),
+        "tokens": lambda: Model(
+            [linear, nn.Tanh, classes],
+            token_batches(True),
+            Weighted(token_loss, lambda y: (y != PAD).sum()),
+        ),
+        "cast": lambda: Model(cast(), [batch()] * 4, optimizer=sharpened, autocast=True),
+        "normed": lambda: Model(normed(), [tuple(t.double() for t in batch())] * 3),
+        "branches": lambda: Model([Branches, nn.Tanh, linear], [branching_batch()] * 3),
+    }[name]()

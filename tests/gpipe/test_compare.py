@@ -1,0 +1,102 @@
+"""Every way to run a model gives the bits of one device, which trains as plain PyTorch does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare import as_plain, launch_all, plain, reference, same_bits
+from examples import CROSSINGS, SEEDS, SEQUENCE_MODELS, M, model
+
+from repro.gpipe import LinkSpeed, PipelineConfig
+from repro.gpipe.comm import shm
+from repro.gpipe.schedule.kinds import CHECKPOINTS, EXECUTED, SCHEDULES
+
+ORDER = "interleaved-1f1b"
+SLOW = LinkSpeed(1e-3, 1e7), LinkSpeed(1e-3, 1e7, overlap=False)
+
+
+def config(K: int, checkpoint: str = "always", schedule: str = "gpipe", **more) -> PipelineConfig:
+    """By default M parts, and as many layers on each stage."""
+    return PipelineConfig(
+        K,
+        **{"micro_batches": M, "balance": "uniform", **more},
+        checkpoint=checkpoint,
+        schedule=schedule,
+    )
+
+
+# Every schedule, checkpoint mode, transport and emulated link; M = 1; replicas.
+EVERY_WAY = [
+    config(
+        2 if SCHEDULES[name].interleaved else 3,
+        checkpoint,
+        name,
+        stages_per_rank=2 if SCHEDULES[name].interleaved else 1,
+    )
+    for name in EXECUTED
+    for checkpoint in CHECKPOINTS
+]
+EVERY_WAY += [
+    config(3, c, name, micro_batches=1) for name, c in zip(EXECUTED, CHECKPOINTS, strict=False)
+]
+EVERY_WAY += [
+    config(3, checkpoint, name, transport=transport)
+    for transport in ("gloo", "nccl-like", *["shm"] * shm.available())
+    for name, checkpoint in (("gpipe", "always"), ("gpipe-late", "except_last"), ("1f1b", "never"))
+]
+EVERY_WAY += [
+    config(2, "always", "gpipe", transport=transport, throttle=throttle)
+    for transport in ("gloo", "shm")
+    for throttle in SLOW
+    if shm.available()
+]
+EVERY_WAY += [
+    config(2, "always", ORDER, stages_per_rank=2, transport="gloo"),
+    config(1, "always", ORDER, stages_per_rank=3),
+]
+REPLICAS = [config(2, replicas=2, micro_batches=2), config(1, replicas=2, micro_batches=2)]
+REPLICAS += [config(1, "never", ORDER, stages_per_rank=2, replicas=2, micro_batches=2)]
+
+# Fewer for the many models: more cuts with the schedules' recompute in turn.
+SOME = [config(2), config(3, "except_last"), config(4, "never"), config(2, "always", "1f1b")]
+INTERLEAVED = [
+    config(2, "always", ORDER, stages_per_rank=2),
+    config(1, "never", ORDER, stages_per_rank=2),
+]
+CASES = {
+    "nested": EVERY_WAY + REPLICAS[:1],
+    "noisy": EVERY_WAY[:6] + REPLICAS,
+    "amoebanet-d": SOME[:3],
+    "transformer": SOME + INTERLEAVED[:1],
+    "drawing": SOME + INTERLEAVED,
+    "changing": SOME + INTERLEAVED,
+    "awkward": SOME + INTERLEAVED,
+    "strided": SOME[:1],
+    "cast": SOME[:3],
+    "lengths": [*SOME[:1], config(3, "never"), config(3)],
+    "tokens": [*SOME[:1], config(3, "never"), *REPLICAS],
+    "normed": REPLICAS,
+    "branches": REPLICAS,
+    **{name: [replace(c, micro_batches=3) for c in SOME + INTERLEAVED] for name in SEQUENCE_MODELS},
+    **{seed: [replace(c, micro_batches=3) for c in SOME[:2]] for seed in SEEDS},
+    **{name: [config(2), config(3), config(3, "never")] for name in CROSSINGS},
+}  # fmt: skip
+
+
+# Norms of few examples magnify what rounding does, layer after layer and step after step.
+TOLERANCE = {"amoebanet-d": (1e-2, 1e-2), "changing": (2e-2, 2e-2), "noisy": (1e-3, 1e-5)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bits_of_one_device_which_trains_as_plain_pytorch(name):
+    cases = CASES[name]
+    references = list(dict.fromkeys(map(reference, cases)))
+    trained = dict(zip([*references, *cases], launch_all(name, [*references, *cases]), strict=True))
+    for case in cases:
+        same_bits(trained[case], trained[reference(case)], case)
+    for each in references:
+        exact = model(name).autocast and each.schedule == "gpipe"
+        rtol, atol = (0.0, 0.0) if exact else TOLERANCE.get(name, (1e-4, 1e-6))
+        as_plain(trained[each], plain(name, each), rtol=rtol, atol=atol)
+        assert len(set(trained[each].losses)) > 1 or name == "none trained", "something is trained"
+    assert torch.tensor([each.losses for each in trained.values()]).isfinite().all()
