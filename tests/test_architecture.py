@@ -23,7 +23,7 @@ ALLOWED = {
     "paper": {"gpipe"},
     "claims": {"paper"},
     "costs": {"io", "gpipe", "models"},
-    "simulate": {"gpipe"},
+    "simulate": {"io", "gpipe"},
     "train": {"io", "gpipe", "data", "models"},
     "methods": {"gpipe", "models"},
     "harness": {"io", "gpipe", "models", "data", "costs", "simulate", "methods", "train"},
@@ -56,7 +56,6 @@ ALLOWED = {
 HEAVY = ["pandas", "timm", "datasets", "wandb", "matplotlib", "scipy"]
 READERS = {
     "machine",
-    "mistakes",
     "plan",
     "record",
     "results",

@@ -73,7 +73,7 @@ def _dispatch(given: list[str]) -> int:
         return 0 if given else 2
     verb = given[0]
     if verb not in VERBS:
-        from repro.gpipe.errors import did_you_mean
+        from repro.io.untrusted import did_you_mean
 
         allowed = ", ".join(VERBS)
         raise ValueError(f"verb = '{verb}': allowed are {allowed}{did_you_mean(verb, VERBS)}")

@@ -10,8 +10,7 @@ import tyro
 # tyro's errors as data: not stable yet, so pyproject.toml limits its version.
 from tyro import _errors as events
 
-from repro.gpipe.errors import did_you_mean
-from repro.io.untrusted import message, printable
+from repro.io.untrusted import did_you_mean, message, printable
 
 T = TypeVar("T")
 

@@ -174,8 +174,9 @@ def _calibrated(path: Path, model: str, args: dict[str, Any], *, trusted: bool) 
     The file names its model and arguments; the user may name the same. A model that is code needs
     --trust even if the user names it, since the arguments are the file's.
     """
-    from repro.harness.outside import LARGE, consent, read
+    from repro.harness.outside import consent, read
     from repro.harness.schema import CalibrationFile
+    from repro.io.untrusted import LARGE
     from repro.simulate import Calibration
 
     try:

@@ -291,7 +291,7 @@ def _model_arguments(options: TrainOptions, size: int, classes: int) -> dict[str
 
 
 def _recipe(options: TrainOptions, examples: int) -> "Recipe":
-    from repro.gpipe.errors import did_you_mean
+    from repro.io.untrusted import did_you_mean
     from repro.train.recipe import Recipe, imagenet
 
     recipe = imagenet(options.N, examples) if options.recipe == "imagenet" else Recipe(lr=0.05)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import tyro
 
 from repro.cli.options import parse_named
-from repro.gpipe.errors import did_you_mean
 from repro.harness import catalog
-from repro.harness.outside import short
 from repro.harness.pack import SPANS, Files, experiments, holds_experiment
 from repro.harness.record import Folder, recorded_spec
 from repro.harness.schema import finite
 from repro.harness.spec import RunSpec
 from repro.harness.terminal import show, table_of
 from repro.io.redact import expanded
+from repro.io.untrusted import did_you_mean, short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

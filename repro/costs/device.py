@@ -22,9 +22,9 @@ from repro.costs.sourced_number import (
     Switch,
     Tile,
 )
-from repro.gpipe.errors import did_you_mean, shown
 from repro.gpipe.partition.layer_costs import LinkSpeed
-from repro.io.untrusted import from_json, read_text
+from repro.io.explain import explain
+from repro.io.untrusted import did_you_mean, from_json, read_text, short
 
 _BUILT_IN = Path(__file__).with_name("devices")
 _LARGEST = 2**16  # bytes of a file
@@ -79,7 +79,7 @@ class Device(BaseModel, frozen=True, extra="forbid"):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise ValueError(_one_line(error)) from None
+            raise ValueError(explain(error, cls)) from None
 
     @classmethod
     def measured(
@@ -172,7 +172,7 @@ def load(name_or_path: str | Path) -> Device:
         hint = did_you_mean(str(name_or_path), names()) or "; is it written correctly?"
     given = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     raise ValueError(
-        f"device={shown(given)}: allowed are {', '.join(names())} and the path of a .json file"
+        f"device={short(given)}: allowed are {', '.join(names())} and the path of a .json file"
         f"{hint}"
     )
 
@@ -182,26 +182,3 @@ def _read(path: Path) -> Device:
         return Device.of(from_json(read_text(path, _LARGEST)))
     except ValueError as error:
         raise ValueError(" ".join(f"{path}: {error}".split())) from None
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first mistake that pydantic found, as one line: field, value, what is allowed."""
-    # A misspelt name is both unknown and missing: of the two, the unknown one is the mistake.
-    mistakes = sorted(error.errors(), key=lambda mistake: mistake["type"] != "extra_forbidden")
-    mistake: dict[str, Any] = {**mistakes[0]}
-    kind, path, value = mistake["type"], mistake["loc"], mistake["input"]
-    where = ".".join(map(str, path))
-    if kind == "missing":
-        return f"the field {where} is missing; add it"
-    if kind == "extra_forbidden":
-        of_number = len(path) == 2
-        model: Any = Device.model_fields[path[0]].annotation if of_number else Device
-        known = list(model.model_fields)
-        hint = did_you_mean(str(path[-1]), known) or "; is it written correctly?"
-        return f"no field {shown(where)}: allowed are {', '.join(known)}{hint}"
-    if kind == "model_type":
-        return (
-            f"{where or 'the file'} holds {shown(value)}: allowed is an object; put its fields "
-            "into braces"
-        )
-    return f"{where} = {shown(value)}: {mistake['ctx']['error']}"

@@ -1,9 +1,10 @@
 """Errors that have a meaning for more than one rank, and one helpful line for a wrong argument."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from numbers import Real
 from typing import Any, TypeGuard
+
+from repro.io.untrusted import did_you_mean
 
 
 class EveryRankError(Exception):
@@ -38,12 +39,6 @@ def within(value: object, least: float, most: float) -> TypeGuard[Any]:
     return isinstance(value, Real) and not isinstance(value, bool) and bool(least <= number <= most)
 
 
-def shown(value: object) -> str:
-    """A value as it stands in a message: one line of at most about 80 characters."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:80]}..."
-
-
 def one_of(field: str, value: object, allowed: Iterable[str]) -> None:
     """Raise a ValueError that names the field, the value, what is allowed and the nearest match."""
     names = list(allowed)
@@ -51,12 +46,3 @@ def one_of(field: str, value: object, allowed: Iterable[str]) -> None:
         return
     hint = did_you_mean(str(value), names)
     raise ValueError(f"{field}={value!r}: choose one of {', '.join(names)}{hint}")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest known word, or an empty text where none is close."""
-    words = list(known)
-    matches = [other for other in words if other.lower() == word.lower()]
-    if not matches:
-        matches = get_close_matches(word[:80], words, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -20,12 +20,11 @@ from typing import Any
 
 from repro.gpipe.schedule.actions import COMPUTE
 from repro.harness.machine import commit
-from repro.harness.outside import LARGE, SMALL, from_json, short
 from repro.harness.pack import RECORDS, REMEDY, TIMELINES, Files, as_lines
 from repro.harness.results import Place, Results, load
 from repro.harness.spec import SCALES
 from repro.io.files import as_json, write
-from repro.io.untrusted import read_bytes
+from repro.io.untrusted import LARGE, SMALL, from_json, read_bytes, short
 
 FORMAT = 1
 _ABOUT = "bundle.json"

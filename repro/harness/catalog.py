@@ -15,11 +15,10 @@ from typing import Annotated, Any, get_args, get_origin
 
 import tyro
 
-from repro.gpipe.errors import did_you_mean
-from repro.harness.outside import SMALL, consent, from_json
+from repro.harness.outside import consent
 from repro.harness.record import recorded_spec
 from repro.harness.spec import SIZES_AT, Experiment, Group, Scale, slug
-from repro.io.untrusted import message
+from repro.io.untrusted import SMALL, did_you_mean, from_json, message
 
 _HOME = Path(__file__).resolve().parents[2] / "experiments"
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from repro.harness import contention, terminal
-from repro.harness.outside import short
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.results import Results, Run, load
 from repro.harness.spec import TIMED, RunSpec, canonical, slug
 from repro.harness.statistics import MIN_ROUNDS
+from repro.io.untrusted import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from repro.io.explain import explain
 from repro.io.untrusted import (
     LARGE,
     SMALL,
@@ -57,7 +58,7 @@ def parsed(text: str, kind: type[T]) -> T:
     try:
         return kind(**value)
     except ValidationError as error:
-        raise ValueError(f"{first_mistake(error)}; correct it") from None
+        raise ValueError(explain(error, kind)) from None
 
 
 def consent(source: str, model: str, *, trusted: bool) -> str:
@@ -131,13 +132,6 @@ def read_table(
         raise ValueError(
             f"no table that can be read ({' '.join(str(error).split())[:200]})"
         ) from None
-
-
-def first_mistake(error: ValidationError) -> str:
-    """The first mistake of a pydantic error: the field, and what is wrong."""
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    return f"{short(field, quote=False)}: {first['msg'].lower()}"
 
 
 def _check_table(file: Any, columns: Mapping[str, type]) -> None:

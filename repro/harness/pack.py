@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.gpipe.schedule.timeline import COLUMNS as SPAN_COLUMNS
-from repro.harness.outside import LARGE, SMALL, from_json, read_table, read_text, short
+from repro.harness.outside import read_table
 from repro.io.files import as_json, check_inside, write
-from repro.io.untrusted import open_regular, read_bytes
+from repro.io.untrusted import LARGE, SMALL, from_json, open_regular, read_bytes, read_text, short
 
 RECORDS, TIMELINES = "records.jsonl", "timelines.parquet"
 SPANS = "timeline.parquet"  # of one run

@@ -12,7 +12,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from repro.gpipe.errors import did_you_mean
 from repro.harness.machine import Machine, torchrun_rank
 from repro.harness.own_code import code_of
 from repro.harness.pace import Kind, of_kinds
@@ -32,7 +31,7 @@ from repro.harness.spec import (
     run_name,
 )
 from repro.io.redact import expanded
-from repro.io.untrusted import SMALL, from_json, read_text
+from repro.io.untrusted import SMALL, did_you_mean, from_json, read_text
 
 _CONTEXT = 600 * 2**20  # of a process on a GPU, besides what torch hands out: an assumption
 _PROCESSES = 128  # at most, of stages that share this machine's devices

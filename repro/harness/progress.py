@@ -21,11 +21,11 @@ from repro.gpipe.schedule.timeline import Timeline
 from repro.harness import contention
 from repro.harness.job import Outcome
 from repro.harness.machine import cores
-from repro.harness.outside import short
 from repro.harness.pace import Kind, TimeLeft, start_up
 from repro.harness.plan import Plan, PlannedRun
 from repro.harness.spec import run_name
 from repro.harness.terminal import rate, seconds, show, size
+from repro.io.untrusted import short
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

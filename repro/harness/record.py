@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from repro.harness.job import Measured
 from repro.harness.machine import Machine, commit, environment
-from repro.harness.outside import from_json, parsed, read
+from repro.harness.outside import parsed, read
 from repro.harness.pack import REMEDY, SPANS, Files, as_lines, as_table, holds_experiment
 from repro.harness.schema import (
     Env,
@@ -35,6 +35,7 @@ from repro.harness.schema import (
 from repro.harness.spec import Experiment, RunSpec, Scale, digest, mark
 from repro.io.files import as_json
 from repro.io.redact import redact, redacted
+from repro.io.untrusted import from_json
 
 Model = TypeVar("Model", bound=BaseModel)
 Markers = Mapping[str, Marker]

@@ -16,11 +16,10 @@ from repro.costs.counter import Counter
 from repro.costs.size_ladder import size_ladders
 from repro.costs.stage_memory import micro_batch
 from repro.gpipe.core.microbatch import map_leaves, sizes, split, unwrapped
-from repro.harness.outside import short
 from repro.harness.plan import Plan
 from repro.harness.spec import TIMED, RunSpec, canonical
 from repro.harness.tasks import simulate
-from repro.io.untrusted import message
+from repro.io.untrusted import message, short
 from repro.methods.divided import refuse_indivisible
 from repro.models import BUILDERS, Model, build
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from repro.gpipe.errors import did_you_mean
 from repro.gpipe.schedule.timeline import Timeline
 from repro.harness.pack import SPANS, experiments
 from repro.harness.record import Folder
 from repro.harness.schema import FitRound, Listing, Modelled, RoundRecord, TrainRound
 from repro.harness.spec import TIMED, RunSpec, canonical, compared, differences, run_name
 from repro.harness.statistics import ratio
+from repro.io.untrusted import did_you_mean
 
 GIB = 2**30
 SPEEDUPS: dict[str, dict[str, int]] = {

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -11,15 +10,13 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
-    TypeAdapter,
     ValidationError,
     model_validator,
 )
 
-from repro.harness.outside import first_mistake
+from repro.io.explain import explain
+from repro.io.untrusted import short
 
 
 def _moment(text: str) -> str:
@@ -377,11 +374,9 @@ class LearnRound(_Round):
     weights: list[float] = []
 
 
-def _task(record: Any) -> str:
-    """The task of a record: the discriminator of `RoundRecord`."""
-    if not isinstance(record, Mapping):
-        return getattr(record, "task", "train")
-    if "task" in record:
+def _task(record: Mapping[str, Any]) -> str:
+    """The task of a record."""
+    if isinstance(record.get("task"), str):
         return record["task"]
     # Records made before the task was named show it by what they hold.
     by_content = {"checks": "check", "fit": "fit", "calibration": "calibrate"}
@@ -391,19 +386,14 @@ def _task(record: Any) -> str:
 RoundRecord = TrainRound | CheckRound | FitRound | CalibrateRound | RooflineRound | LearnRound
 
 
-@cache
-def _round_adapter() -> TypeAdapter[RoundRecord]:
-    return TypeAdapter(
-        Annotated[
-            Annotated[TrainRound, Tag("train")]
-            | Annotated[CheckRound, Tag("check")]
-            | Annotated[FitRound, Tag("fit")]
-            | Annotated[CalibrateRound, Tag("calibrate")]
-            | Annotated[RooflineRound, Tag("roofline")]
-            | Annotated[LearnRound, Tag("learn")],
-            Discriminator(_task),
-        ]
-    )
+_ROUNDS: dict[str, type[RoundRecord]] = {
+    "train": TrainRound,
+    "check": CheckRound,
+    "fit": FitRound,
+    "calibrate": CalibrateRound,
+    "roofline": RooflineRound,
+    "learn": LearnRound,
+}
 
 
 def round_record(value: Mapping[str, Any]) -> RoundRecord:
@@ -412,11 +402,13 @@ def round_record(value: Mapping[str, Any]) -> RoundRecord:
     Raises:
         ValueError: in a few words, if the line is damaged.
     """
+    task = _task(value)
+    if task not in _ROUNDS:
+        raise ValueError(f"task = {short(task)}: allowed is one of {', '.join(_ROUNDS)}")
     try:
-        return _round_adapter().validate_python(value)
+        return _ROUNDS[task].model_validate(value)
     except ValidationError as error:
-        # The first part of the place is the task, which old records do not name.
-        raise ValueError(first_mistake(error).removeprefix(f"{_task(value)}.")) from None
+        raise ValueError(explain(error, _ROUNDS[task])) from None
 
 
 class Marker(_Recorded):

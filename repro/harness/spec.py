@@ -25,10 +25,9 @@ from pydantic import (
 from repro.data.registry import find
 from repro.gpipe.schedule.actions import Schedule
 from repro.gpipe.schedule.kinds import SCHEDULES, make_schedule
-from repro.harness.mistakes import one_line
-from repro.harness.outside import short
+from repro.io.explain import explain
 from repro.io.redact import expanded, portable
-from repro.io.untrusted import check_plain
+from repro.io.untrusted import check_plain, short
 
 # From small to large. "gpu-dry" rehearses "gpu" on the CPU.
 Scale = Literal["smoke", "gpu-dry", "laptop", "gpu", "node", "paper"]
@@ -107,7 +106,7 @@ class Frozen(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise ValueError(one_line(error, type(self), data)) from None
+            raise ValueError(explain(error, type(self))) from None
 
 
 class Link(Frozen):

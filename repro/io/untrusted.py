@@ -9,6 +9,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,15 @@ def short(value: object, most: int = 80, *, quote: bool = True) -> str:
         text = f"{with_article(value)} too large to show"
     text = printable(text)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest known word, or an empty text where none is close."""
+    words = list(known)
+    matches = [other for other in words if other.lower() == word.lower()]
+    if not matches:
+        matches = get_close_matches(word[:80], words, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def with_article(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from repro.gpipe.errors import did_you_mean
+from repro.io.untrusted import did_you_mean
 from repro.models.amoebanet import amoebanet
 from repro.models.arguments import UnusableError, check_names, check_types
 from repro.models.model import Model, require

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from repro.gpipe.errors import did_you_mean
+from repro.io.untrusted import did_you_mean
 
 
 class UnusableError(ValueError):

@@ -22,8 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from repro.data import images
-from repro.gpipe.errors import did_you_mean
-from repro.io.untrusted import message
+from repro.io.untrusted import did_you_mean, message
 from repro.models.arguments import UnusableError, check_names
 from repro.models.model import Model, digits, require
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from repro.data import images
-from repro.gpipe.errors import did_you_mean
+from repro.io.untrusted import did_you_mean
 from repro.models.model import Model, digits, require
 
 SUPPORTED = (

@@ -7,9 +7,10 @@ from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 
-from repro.gpipe.errors import shown, within
+from repro.gpipe.errors import within
 from repro.gpipe.partition.layer_costs import LEAST, MOST, LinkSpeed, Profile
 from repro.gpipe.partition.layer_counts import check_balance
+from repro.io.untrusted import short
 
 FREE = LinkSpeed()
 TABLES = ("forward", "recompute", "backward")
@@ -65,18 +66,18 @@ class StageCosts:
             if len(values) != length:
                 place = "stage" if name in _TIMES else "boundary"
                 raise ValueError(
-                    f"{name}={shown(list(values))}: needs {length} numbers, one for each {place} "
+                    f"{name}={short(list(values))}: needs {length} numbers, one for each {place} "
                     f"of K={K} stages; give as many"
                 )
             object.__setattr__(self, name, values)
         if any(W > B for W, B in zip(self.backward_weight, self.backward, strict=True)):
             raise ValueError(
-                f"backward_weight={shown(list(self.backward_weight))}: W is a part of B, so it may "
-                f"take up to {shown(list(self.backward))} seconds; give less"
+                f"backward_weight={short(list(self.backward_weight))}: W is a part of B, so it may "
+                f"take up to {short(list(self.backward))} seconds; give less"
             )
         if not isinstance(self.link, LinkSpeed):
             raise ValueError(
-                f"link={shown(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)"
+                f"link={short(self.link)}: must be a LinkSpeed; try LinkSpeed(bytes_per_second=1e9)"
             )
 
     @classmethod
@@ -84,7 +85,7 @@ class StageCosts:
         """Equal stages and free messages; by default F:R:B = 1:1:2 (NeurIPS section 3.1)."""
         if not (within(stages, 1, 2**20) and isinstance(stages, Integral)):
             raise ValueError(
-                f"stages={shown(stages)}: must be a whole number, 1 or more; try stages=4"
+                f"stages={short(stages)}: must be a whole number, 1 or more; try stages=4"
             )
         K = int(stages)
         return cls((F,) * K, (R,) * K, (B,) * K)
@@ -112,7 +113,7 @@ class StageCosts:
         """
         if len(update) not in (0, len(layers.forward)):
             raise ValueError(
-                f"update={shown(list(update))}: needs {len(layers.forward)} numbers, one for each "
+                f"update={short(list(update))}: needs {len(layers.forward)} numbers, one for each "
                 "layer, or none"
             )
         ends = [*accumulate(check_balance(counts, len(layers.forward), len(counts)))]
@@ -151,7 +152,7 @@ class StageCosts:
         """
         if not within(factor, LEAST, MOST):
             raise ValueError(
-                f"factor={shown(factor)}: must be a number from {LEAST:g} to {MOST:g}; try "
+                f"factor={short(factor)}: must be a number from {LEAST:g} to {MOST:g}; try "
                 "factor=2.0"
             )
         times = {name: tuple(factor * s for s in getattr(self, name)) for name in _TIMES}
@@ -192,7 +193,7 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
     if not (isinstance(plain, list | tuple) and all(within(value, 0, MOST) for value in plain)):
         unit = "bytes" if name in _BYTES else "seconds"
         raise ValueError(
-            f"{name}={shown(values)}: must be a list of {unit}, numbers from 0 to {MOST:g}; try "
+            f"{name}={short(values)}: must be a list of {unit}, numbers from 0 to {MOST:g}; try "
             f"{name}=(1.0, 1.0)"
         )
     return tuple(value if isinstance(value, int | float) else float(value) for value in plain)

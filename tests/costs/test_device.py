@@ -166,7 +166,7 @@ def test_a_folder_says_which_file_to_give(tmp_path: Path):
         (lambda d: d.pop("memory"), "the field memory is missing; add it"),
         (
             lambda d: d["memory"].update(unit="GB"),
-            r"no field 'memory\.unit': allowed are value, source",
+            r"no field 'memory\.unit' .*allowed are value, source",
         ),
         (lambda d: d["matmul_flops"].pop("source"), r"the field matmul_flops\.source is missing"),
         (
@@ -242,7 +242,7 @@ def test_a_mistake_in_a_file_is_one_line(spoil, text: str, tmp_path: Path):
     [
         (b"", "not readable as JSON"),
         (b"[1]", "the file holds [1]: allowed is an object"),
-        (b"[" * 60000, "more than 32 lists"),
+        (b"[" * 60000, "too many lists"),
         (b'{"name": 1, "name": 2}', "there twice"),
         (b"9" * 60000, "more than 64 bits"),
         (b"\xff{}", "is no UTF-8"),

@@ -102,7 +102,7 @@ def test_a_recorded_spec_is_replayed_with_its_baselines(tmp_path: Path):
     [
         ("{", "not readable as JSON"),
         ("[]", "holds a list"),
-        (json.dumps({"K": 1}), "needs the field 'model'"),
+        (json.dumps({"K": 1}), "the field model is missing"),
         (json.dumps({"model": "timed", "K": 0, "M": 1, "N": 1}), "K = 0: allowed is 1 or more"),
     ],
 )

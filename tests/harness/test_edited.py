@@ -23,8 +23,8 @@ from repro.cli.main import main
         ("spec.json", "N", 64, "does not give the run's id|not as it was recorded"),
         ("spec.json", "M", 64, "M = 64 micro-batches"),
         ("spec.json", "self", 1, "no field 'self'"),
-        ("status.json", "status", "finished", "status: .*'done'"),
-        ("status.json", "rounds", -1, "rounds: .*greater than or equal to 0"),
+        ("status.json", "status", "finished", "status = 'finished': .*done"),
+        ("status.json", "rounds", -1, "rounds = -1: allowed is 0 or more"),
         ("status.json", "rounds", 3, "3 rounds of it were recorded, .* has 2"),
         ("env.json", "os", "\ud800", "a lone surrogate"),
     ],
@@ -79,7 +79,7 @@ def test_a_record_of_another_version_is_kept(recorded: tuple[Path, Seen], tmp_pa
     marker = json.loads(path.read_text())
     # as it was before digests
     path.write_text(json.dumps({**marker, "runs": list(marker["runs"])}))
-    assert_stops(tmp_path, "rounds/timed-0001.json: runs: ")
+    assert_stops(tmp_path, "rounds/timed-0001.json: runs holds ")
 
 
 def test_an_experiment_s_new_version_is_measured_beside_the_old_one(

@@ -20,10 +20,11 @@ from repro.gpipe import Timeline
 from repro.harness import plan
 from repro.harness.catalog import replay
 from repro.harness.job import Measured
-from repro.harness.outside import from_json, read
+from repro.harness.outside import read
 from repro.harness.record import Folder
 from repro.harness.results import load
 from repro.harness.spec import Experiment, RunSpec
+from repro.io.untrusted import from_json
 
 MANY = int(os.environ.get("REPRO_FUZZ", "0"))
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

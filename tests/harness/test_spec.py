@@ -173,9 +173,9 @@ def test_what_needs_the_model_is_one_line():
 
 
 def test_a_missing_field_and_an_empty_group_are_one_line():
-    with pytest.raises(ValueError, match=r"^RunSpec needs the field 'model'"):
+    with pytest.raises(ValueError, match=r"^the field model is missing"):
         RunSpec(K=1, M=1, N=1)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(ValueError, match=r"^runs = \(\): allowed is at least one entry"):
+    with pytest.raises(ValueError, match=r"^runs = \(\): allowed is at least 1 entry"):
         Group(name="g", runs=())
     with pytest.raises(ValueError, match=r"K = 1, M = 1 twice"):
         Group(name="g", runs=(spec(), spec()))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from repro.gpipe.core.microbatch import Slot, Tree, flatten, leaves
-from repro.gpipe.errors import shown
+from repro.io.untrusted import short
 
 _ALIGNED = 64  # bytes; torch aligns every storage that it allocates to so many
 CONSTANTS = (Slot, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
@@ -103,7 +103,7 @@ class MessageMeta:
         tensors, skeleton = flatten(tree)
         if not tensors:
             raise ValueError(
-                f"a layer returned {shown(tree)} at a stage boundary, which holds no tensor for "
+                f"a layer returned {short(tree)} at a stage boundary, which holds no tensor for "
                 "the next stage to compute on; check that the last layer of this stage has a "
                 "return statement"
             )

@@ -19,7 +19,7 @@ from repro.gpipe.core.microbatch import (
     split,
 )
 from repro.gpipe.core.ownership import reachable, refuse_foreign_leaves
-from repro.gpipe.errors import shown
+from repro.io.untrusted import short
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) of a micro-batch -> its mean loss
 
@@ -121,7 +121,7 @@ class Head:
         """The share of micro-batch i, a scalar."""
         if not flatten(outputs)[0]:
             raise ValueError(
-                f"the last layer returned {shown(outputs)}, which holds no tensor for the loss to "
+                f"the last layer returned {short(outputs)}, which holds no tensor for the loss to "
                 "be made of; check that it has a return statement"
             )
         if self._shares[i] == 0:

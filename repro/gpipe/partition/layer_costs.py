@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from repro.gpipe.errors import shown, within
+from repro.gpipe.errors import within
+from repro.io.untrusted import short
 
 # Limits of seconds, bytes and bytes per second; products and quotients of these stay finite.
 LEAST, MOST = 1e-30, 1e30
@@ -32,18 +33,18 @@ class LinkSpeed:
     def __post_init__(self) -> None:
         if not within(self.latency, 0, MOST):
             raise ValueError(
-                f"latency={shown(self.latency)}: must be a finite number of seconds, 0 to "
+                f"latency={short(self.latency)}: must be a finite number of seconds, 0 to "
                 f"{MOST:g}; try latency=1e-5"
             )
         speed = self.bytes_per_second
         if not (within(speed, LEAST, MOST) or within(speed, math.inf, math.inf)):
             raise ValueError(
-                f"bytes_per_second={shown(speed)}: must be a number from {LEAST:g} to {MOST:g}, or "
+                f"bytes_per_second={short(speed)}: must be a number from {LEAST:g} to {MOST:g}, or "
                 "inf for a free link; try bytes_per_second=1e9"
             )
         if type(self.overlap).__name__ not in ("bool", "bool_"):  # the latter is NumPy's
             raise ValueError(
-                f"overlap={shown(self.overlap)}: must be True or False; try overlap=True"
+                f"overlap={short(self.overlap)}: must be True or False; try overlap=True"
             )
 
     def seconds(self, size: int) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from repro.gpipe.errors import shown
+from repro.io.untrusted import short
 
 GUARD = (
     'launch: called without `if __name__ == "__main__":`; each stage process imports this file '
@@ -29,10 +29,10 @@ def check_call(fn: object, stages: object, threads: object) -> None:
     """Raise a one-line ValueError unless `fn` can be called with these options."""
     for field, number in (("stages", stages), ("threads", threads)):
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{field}={shown(number)}: must be a whole number, at least 1")
+            raise ValueError(f"{field}={short(number)}: must be a whole number, at least 1")
     if not callable(fn):
         raise ValueError(
-            f"fn={shown(fn)}: must be a function; write launch(train, ...), not launch(train(...), "
+            f"fn={short(fn)}: must be a function; write launch(train, ...), not launch(train(...), "
             "...)"
         )
 
@@ -80,4 +80,4 @@ def unpicklable(error: Exception) -> str:
 
 def name(fn: object) -> str:
     """Name of a function in a message."""
-    return getattr(fn, "__qualname__", None) or shown(fn)
+    return getattr(fn, "__qualname__", None) or short(fn)

@@ -26,11 +26,11 @@ from repro.data.subwords import Subwords
 from repro.gpipe import Pipeline
 from repro.gpipe.core.loss import Loss
 from repro.gpipe.core.microbatch import split
-from repro.gpipe.errors import did_you_mean
 from repro.harness.job import Job, Measured
 from repro.harness.schema import LearnRound
 from repro.harness.spec import RunSpec, Training, canonical
 from repro.harness.tasks.setup import config_of, device_of
+from repro.io.untrusted import did_you_mean
 from repro.models import Model, build
 from repro.train.decode import greedy
 from repro.train.losses import accuracy, classification, token_nll, translation
