@@ -68,7 +68,7 @@ def measured(K: int, held: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("K", "held"), [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("K", "held"), [(2, 1), (2, 2)])
 @pytest.mark.filterwarnings("default")
 def test_counted_is_what_the_allocator_says(K: int, held: int):
     """Within 2 % per rank, of all tensors; workspaces of kernels are not negative."""
@@ -163,12 +163,6 @@ def test_split_backwards_keep_inputs_until_w_and_at_most_k_of_them():
     assert [stages[j].by_kind["boundary"] for j in (1, 2)] == [4 * one, 4 * one]
     plain = counted(stages=4, micro_batches=16, schedule="1f1b", checkpoint="never").stages
     assert stages[0].total == plain[0].total
-
-
-def test_micro_batches_of_unequal_sizes():
-    counts = counted(micro_batches=3, stages=2)
-    assert sum(s.total for s in counts.stages) > 0
-    assert counts.balance == (2, 2)
 
 
 def test_equal_layers_are_built_and_traced_once():

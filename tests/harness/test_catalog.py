@@ -1,13 +1,11 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from crew import spec
 
 from repro.harness import catalog
-from repro.harness.spec import SCALES, Scale
+from repro.harness.spec import SCALES
 
 MINE = '''
 from repro.harness.spec import Experiment, Group, RunSpec
@@ -66,13 +64,6 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str, messa
         catalog.find(str(path))
 
 
-def test_what_is_returned_must_be_an_experiment(tmp_path: Path):
-    path = tmp_path / "mine.py"
-    path.write_text("def experiment(scale): return 3")
-    with pytest.raises(ValueError, match="returned int, allowed is an Experiment"):
-        catalog.find(str(path)).build("smoke")
-
-
 def test_an_unknown_name_is_one_line_with_what_is_near():
     with pytest.raises(
         ValueError,
@@ -113,17 +104,6 @@ def test_a_file_that_is_no_spec_is_one_line(tmp_path: Path, text: str, message: 
         catalog.replay(path)
 
 
-def test_code_that_a_spec_names_runs_only_where_it_is_trusted(tmp_path: Path):
-    path = tmp_path / "spec.json"
-    path.write_text(spec(2, 1, model="import:os:system").model_dump_json())
-    named = f"--spec {path} names code: it imports the Python module os and calls system"
-    with pytest.raises(ValueError, match=rf"^{named} .*--trust"):
-        catalog.replay(path)
-    assert catalog.replay(path, trusted=True).notice == f"{named}, as --trust allows"
-    path.write_text(spec(2, 1, model="timm:resnet50").model_dump_json())
-    assert catalog.replay(path).notice == ""
-
-
 def test_pairs_are_json_where_they_can_be():
     found = catalog.pairs(
         "model_args", ("L=3", "lr=0.5", "attention=fused", "aux_head=true", "times=[1, 2]")
@@ -133,53 +113,3 @@ def test_pairs_are_json_where_they_can_be():
         ValueError, match=r"^model_args = 'L': allowed is NAME=VALUE; try --model-args L=3"
     ):
         catalog.pairs("model_args", ("L",))
-
-
-def test_listing_and_planning_import_no_torch(tmp_path: Path):
-    code = (
-        "import sys; from repro.cli.main import main; main(['list']); "
-        f"main(['plan', 'table2', '--scale', 'smoke', '--results', {str(tmp_path)!r}]); "
-        "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
-        == 0
-    )
-
-
-@pytest.mark.parametrize(
-    ("model", "small"),
-    [
-        ("amoebanet-d", "D"),
-        ("amoebanet-b", "D"),
-        ("transformer", "d"),
-        ("translation", "d"),
-        ("timm:resnet18", "image"),
-        ("timed", None),
-    ],
-)
-def test_a_sweep_is_small_where_there_is_no_gpu(model: str, small: str | None):
-    def sizes(scale: Scale, **values: object) -> dict[str, object]:
-        return (
-            catalog.find("sweep").build(scale, model=model, **values).groups[0].runs[0].model_args
-        )
-
-    for scale in ("smoke", "laptop"):
-        assert small in sizes(scale) if small else sizes(scale) == {}
-        assert sizes(scale, model_args={"L": 2}) == {"L": 2}
-    assert sizes("node") == sizes("paper") == {}
-
-
-def test_no_model_arguments_on_the_command_line_leave_the_experiment_its_own():
-    source = catalog.find("sweep")
-    values = source.values({"model": "transformer", "model_args": ()})
-    assert values["model_args"] is None
-    assert source.command(values) == "sweep"
-
-
-def test_layers_that_wait_are_swept_as_emulated():
-    found = [
-        catalog.find("sweep").build("smoke", model=m).groups[0].runs[0].fidelity
-        for m in ("timed", "transformer")
-    ]
-    assert found == ["emulated", "measured"]

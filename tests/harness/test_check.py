@@ -10,7 +10,7 @@ from crew import metrics
 from torch import nn
 
 from repro.cli import doctor_check, doctor_models
-from repro.cli.doctor_check import Bench, Broken, Place, Result
+from repro.cli.doctor_check import Bench, Broken, Place
 from repro.gpipe import Pipeline
 from repro.harness import machine
 from repro.harness.job import Job, Measured, Outcome
@@ -66,11 +66,6 @@ def test_everything_works_on_gpus():
     all_work(where)
 
 
-@pytest.mark.multigpu
-def test_two_stages_have_a_gpu_each():
-    all_work(Place(2, "cuda", "2 stages"))
-
-
 def test_a_hang_is_a_result_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
     checks = {
         "never": lambda bench: str(bench.measure("import:faulty:hangs", {})),
@@ -83,14 +78,6 @@ def test_a_hang_is_a_result_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
     assert "no result within 1 s" in never.text
     assert "(try " in never.text
     assert set(multiprocessing.active_children()) == before
-
-
-def test_without_processes_the_rest_is_skipped(monkeypatch: pytest.MonkeyPatch):
-    broken = Bench(Answers(*[Outcome("failed", "no memory")] * 7), CPU)
-    monkeypatch.setattr(doctor_check, "Bench", lambda *_: broken)
-    first, *rest = doctor_check.run_all(CPU)
-    assert str(first).startswith("start: FAILED: no memory (try ")
-    assert {result.status for result in rest} == {"skipped"}
 
 
 class Spoil(nn.Module):
@@ -121,13 +108,6 @@ def test_a_changed_tensor_or_gradient_is_noticed(kind: str, noticed: str):
         pipeline.train_step(inputs, targets, model.loss)
 
 
-def test_unchanged_tensors_leave_the_parameters_as_they_were():
-    model = doctor_models.patterns(2)
-    pipeline = Pipeline(model.layers, 1, doctor_models.M, balance="uniform")
-    pipeline.train_step(*model.batch(doctor_models.M, 0), model.loss)
-    assert [p.grad for p in pipeline.module.parameters()] == [torch.zeros(1)] * 2
-
-
 def test_training_must_be_that_of_the_unsplit_model():
     def record(verdict: str) -> CheckRound:
         found = {"gradients": Finding(verdict=verdict, value=1.0, evidence="off by 1")}
@@ -148,12 +128,6 @@ def test_losses_are_equal_to_the_bit_on_the_cpu_and_nearly_on_gpus():
     for off, where in ((4e-6, CPU), (1e-4, GPU)):
         with pytest.raises(Broken, match="losses differ by"):
             judged(off, where)
-
-
-def test_a_meter_that_shows_nothing_is_broken():
-    assert doctor_check.memory(bench(metrics(1, 2, peak_bytes=[2048, 1024]))).endswith("2, 1")
-    with pytest.raises(Broken, match=r"\[2048, 0\] bytes"):
-        doctor_check.memory(bench(metrics(1, 2, peak_bytes=[2048, 0])))
 
 
 def test_a_failure_is_reported_soon_and_by_its_stage():
@@ -186,21 +160,3 @@ def test_as_many_stages_as_devices(
     monkeypatch.setattr(machine, "gpus", lambda: ("NVIDIA H200",) * gpus)
     monkeypatch.setattr(machine, "cores", lambda: cores)
     assert doctor_check.place() == expected
-
-
-@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("skipped", 0), ("failed", 1)])
-def test_the_exit_status_says_whether_all_works(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: str, code: int
-):
-    results = [Result("a", "ok", "yes", 1.0), Result("b", status, "so", 0.5)]
-    monkeypatch.setattr(doctor_check, "run_all", lambda where: results)
-    assert doctor_check.print_checks() == code
-    texts = {"ok": "b: ok: so", "skipped": "b: skipped(so)", "failed": "b: FAILED: so"}
-    assert f"{texts[status]} [0.5 s]" in capsys.readouterr().out
-
-
-def test_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="without torchrun"):
-        doctor_check.print_checks()

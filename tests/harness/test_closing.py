@@ -1,7 +1,6 @@
 """What `repro run` ends with: the table, which point is called the fastest, and the lines of
 exhibits."""
 
-import dataclasses
 import io
 import json
 import re
@@ -10,13 +9,11 @@ from typing import Any
 
 import pytest
 from crew import MACHINE, Crew, experiment, measure, metrics, spec
-from rich.console import Console
 
 from repro.harness import catalog, contention, plan, terminal
 from repro.harness.closing import best, closing
 from repro.harness.machine import Machine
 from repro.harness.pack import Files
-from repro.harness.progress import ProgressReporter
 from repro.harness.results import Place, Results, Round, Run, load
 from repro.harness.spec import Experiment
 
@@ -56,11 +53,6 @@ def test_a_sweep_ends_with_a_table_that_fits_eighty_columns(tmp_path: Path):
     assert again[again.index("\ntransformer, measured") :].startswith("\n".join(["", *lines]))
 
 
-def test_runs_without_a_result_are_counted_by_reason(tmp_path: Path):
-    told = ended(tmp_path, experiment(*POINTS, spec(4, 1), spec(4, 4), rounds=1))
-    assert "not measured: 2 x skipped(needs 4 devices)" in told
-
-
 def test_what_varies_besides_k_and_m_has_a_column(tmp_path: Path):
     wide = spec(2, 4, model_args={**spec().model_args, "d": 64}, schedule="1f1b")
     told = ended(tmp_path, experiment(spec(2, 4), wide, rounds=1))
@@ -80,19 +72,6 @@ def test_rounds_under_load_are_recorded_and_marked(tmp_path: Path, monkeypatch: 
     markers = sorted(tmp_path.glob("*/smoke/tiny/rounds/*.json"))
     assert [json.loads(path.read_text())["load"] for path in markers] == [0.0, 0.55, 0.3]
     assert load(tmp_path).rounds.groupby("round")["load"].first().tolist() == [0.0, 0.55, 0.3]
-
-
-def test_records_from_before_the_load_was_looked_at_still_load(tmp_path: Path):
-    of = experiment(*POINTS, rounds=1)
-    ended(tmp_path, of)
-    (path,) = tmp_path.glob("*/smoke/tiny/rounds/*.json")
-    marker = json.loads(path.read_text())
-    del marker["load"]
-    path.write_text(json.dumps(marker))
-    rounds = load(tmp_path).rounds
-    assert len(rounds) == len(POINTS)
-    assert rounds["load"].isna().tolist() == [True] * len(POINTS)
-    assert "busy" not in ended(tmp_path, of)
 
 
 def timed_runs(
@@ -132,54 +111,6 @@ def test_fastest_is_said_only_where_a_difference_is_shown():
     assert best(*simulated) == ["fastest: K=2, M=4 with 101 images/s"]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model": "amoebanet-d"},
-        {"model_args": {"L": 4}},
-        {"schedule": "1f1b"},
-        {"checkpoint": "never"},
-        {"optimizer": "adam"},
-        {"lr": 0.1},
-        {"fidelity": "emulated"},
-        {"transport": "gloo"},
-        {"balance": "uniform"},
-        {"N": 16},
-        {"steps": 1},
-    ],
-)
-def test_nothing_is_said_of_runs_that_differ_in_more_than_k_and_m(changed: dict[str, Any]):
-    (first, second), rows, results = timed_runs((1, [100.0] * 5), (4, [200.0] * 5))
-    assert best([first, second], rows, results) != []
-    other = dataclasses.replace(first, spec=first.spec.model_copy(update=changed))
-    assert best([other, second], rows, results) == []
-    assert best([first], rows, results) == []
-
-
-def test_a_list_of_layer_counts_is_a_setting_for_each_k():
-    (first, second), rows, results = timed_runs((1, [100.0] * 5), (4, [200.0] * 5))
-    cut = [
-        dataclasses.replace(run, spec=run.spec.model_copy(update={"balance": (2, 2)}))
-        for run in (first, second)
-    ]
-    assert best(cut, rows, results) == best([first, second], rows, results)
-
-
-def test_only_what_a_clock_measured_can_be_disturbed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(contention.Watch, "share", lambda self: 0.5)
-    told = ended(tmp_path, experiment(spec(1, 4, fidelity="simulated", profile="v100"), rounds=1))
-    assert "busy" not in told
-    assert load(tmp_path).rounds["load"].isna().tolist() == [True]
-    mixed = experiment(
-        spec(1, 4, fidelity="simulated", profile="v100"), spec(1, 4), rounds=1, version=2
-    )
-    told = ended(tmp_path, mixed)
-    assert told.count("this machine is busy: other processes take ") == 1
-    assert told.count("1, 1 busy") == 1
-
-
 def test_an_experiment_of_the_paper_ends_with_one_line(tmp_path: Path):
     of = experiment(*POINTS, rounds=5).model_copy(update={"paper": "Table 9"})
     told = ended(tmp_path, of)
@@ -206,17 +137,6 @@ def test_the_exhibits_of_the_reference_results(name: str):
     }
     assert re.search(wanted[name], str(line))
     assert "\n" not in str(line).strip()
-
-
-def test_the_table_is_whole_on_a_narrow_terminal(tmp_path: Path):
-    of = experiment(*POINTS, rounds=1)
-    ended(tmp_path, of)
-    out = io.StringIO()
-    ProgressReporter(Console(file=out, width=40)).closing(
-        closing(plan.make(of, "smoke", MACHINE, tmp_path))
-    )
-    assert "…" not in out.getvalue()
-    assert "750 ms" in out.getvalue()
 
 
 @pytest.mark.parametrize(

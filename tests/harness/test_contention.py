@@ -33,25 +33,6 @@ def test_what_the_machine_did_and_we_did_not_is_load(clock: dict[str, float]):
     assert describe(1 / 4) == "other processes take 1.0 of 4 cores"
 
 
-def test_only_our_own_work_is_no_load(clock: dict[str, float]):
-    watch = Watch()
-    clock["time"] += 10
-    clock["machine"] += 40
-    clock["own"] += 40.1  # ticks of the two counters differ
-    assert watch.share() == 0
-    assert not is_busy(watch.share())
-
-
-def test_cores_beyond_our_quota_are_for_others_to_use(clock: dict[str, float]):
-    clock["cores"] = 2
-    watch = Watch()
-    clock["time"] += 10
-    clock["machine"] += 20
-    assert watch.share() == 0
-    clock["machine"] += 15  # of the four cores half a one is left for our two
-    assert watch.share() == pytest.approx(0.75)
-
-
 def test_a_quota_is_shared_inside_its_container(clock: dict[str, float]):
     clock |= {"cores": 2, "container": 7.0}
     watch = Watch()

@@ -14,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shown import BASE, RUN, Seen, again, assert_stops, folder_in, held, seen
 
-from repro.harness.spec import digest
-
 FILES = [
     "experiment.json",
     "rounds/timed-0002.json",
@@ -28,9 +26,7 @@ FILES = [
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "half": lambda data: data[: len(data) // 2],
-    "no text": lambda data: b"\xff\xfe" + data,
     "another kind": lambda _: b"{}\n",
-    "too deep": lambda _: b"[" * 100_000,
 }
 VALUES = [
     -1,
@@ -51,13 +47,7 @@ VALUES = [
 ]
 
 
-def test_undamaged_all_is_shown(recorded: tuple[Path, Seen]):
-    _, whole = recorded
-    assert len(whole.lines) == 4
-    assert None not in whole.timelines
-
-
-@pytest.mark.parametrize("damage", [*DAMAGE, "a folder", "a pipe"])
+@pytest.mark.parametrize("damage", [*DAMAGE, "a pipe"])
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:given up")
@@ -73,7 +63,7 @@ def test_a_damaged_file_stops_all_until_it_is_moved_away(
     if damage in DAMAGE:
         path.write_bytes(DAMAGE[damage](data))
     else:
-        path.mkdir() if damage == "a folder" else os.mkfifo(path)
+        os.mkfifo(path)
     if name.endswith(".parquet"):  # of the newest round, which every round replaces
         with pytest.raises(ValueError, match=re.escape(str(path))):
             seen(results)
@@ -94,24 +84,6 @@ def test_force_gives_up_what_cannot_be_read_and_says_so(
     with pytest.warns(UserWarning, match=f"given up, as --force says: .*{RUN}/metrics.jsonl: "):
         again(tmp_path, force=True)
     assert seen(tmp_path).rows == whole.rows
-
-
-def test_good_rounds_are_read_however_many_they_are(recorded: tuple[Path, Seen], tmp_path: Path):
-    """70 MB of them, more than any file from outside may have."""
-    source, whole = recorded
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
-    path = folder_in(tmp_path) / RUN / "metrics.jsonl"
-    for line in path.read_text().splitlines():
-        long = json.loads(line) | {"unit": "x" * 35_000_000}
-        marker = folder_in(tmp_path) / "rounds" / f"{long['round']}.json"
-        marker.write_text(marker.read_text().replace(digest(json.loads(line)), digest(long)))
-        path.write_text(path.read_text().replace(line, json.dumps(long)))
-    before = held(tmp_path)
-    again(tmp_path)
-    assert held(tmp_path) == before
-    assert [line["step_s"] for line in seen(tmp_path).lines] == [
-        line["step_s"] for line in whole.lines
-    ]
 
 
 @given(data=st.data())

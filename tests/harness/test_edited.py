@@ -42,17 +42,6 @@ def test_an_edited_number_is_never_shown(
     assert_stops(tmp_path, f"{RUN}.*: .*({words})")
 
 
-def test_a_line_that_is_only_spaced_otherwise_or_there_twice_counts_once(
-    recorded: tuple[Path, Seen], tmp_path: Path
-):
-    source, whole = recorded
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
-    path = folder_in(tmp_path) / RUN / "metrics.jsonl"
-    first, second = path.read_text().splitlines()
-    path.write_text(f"{first}\n{first.replace(': ', ':')}\r\n\n{second}")
-    assert seen(tmp_path) == whole
-
-
 @pytest.mark.parametrize("gone", [f"{RUN}/metrics.jsonl", "rounds/timed-0001.json"])
 def test_a_round_that_is_gone_is_named(recorded: tuple[Path, Seen], tmp_path: Path, gone: str):
     """And no ratio is taken over the others."""
@@ -62,24 +51,6 @@ def test_a_round_that_is_gone_is_named(recorded: tuple[Path, Seen], tmp_path: Pa
     assert_stops(
         tmp_path, lines if "metrics" in gone else f"{BASE}: 2 rounds of it .* rounds/ has 1"
     )
-
-
-def test_an_edited_experiment_is_told(recorded: tuple[Path, Seen], tmp_path: Path):
-    """Whether its version or a spec was changed cannot be told apart."""
-    shutil.copytree(recorded[0], tmp_path, dirs_exist_ok=True)
-    path = folder_in(tmp_path) / "experiment.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-    with pytest.raises(ValueError, match=f"{BASE}/spec.json: does not give the run's id"):
-        seen(tmp_path)
-
-
-def test_a_record_of_another_version_is_kept(recorded: tuple[Path, Seen], tmp_path: Path):
-    shutil.copytree(recorded[0], tmp_path, dirs_exist_ok=True)
-    path = folder_in(tmp_path) / "rounds" / "timed-0001.json"
-    marker = json.loads(path.read_text())
-    # as it was before digests
-    path.write_text(json.dumps({**marker, "runs": list(marker["runs"])}))
-    assert_stops(tmp_path, "rounds/timed-0001.json: runs holds ")
 
 
 def test_an_experiment_s_new_version_is_measured_beside_the_old_one(

@@ -10,10 +10,8 @@ from crew import spec
 
 from repro.harness.job import Job, Measured
 from repro.harness.pools import Local
-from repro.harness.rehearsal import check_model
 from repro.harness.schema import CutModel, FitRound, Fitted, Tried
 from repro.harness.spec import UNLIMITED_MEMORY, RunSpec
-from repro.harness.tasks import fit as fits
 from repro.harness.tasks import fit_search
 from repro.harness.workers import Outcome, Workers
 
@@ -152,21 +150,6 @@ def test_a_machine_out_of_memory_is_no_result(reason: str):
     assert (outcome.status, outcome.reason) == ("oom", reason)
 
 
-def test_a_size_that_is_counted_again_is_not_tried_again():
-    """A cut is even to a thousandth, so the same size may come out a bit smaller."""
-
-    def uneven(spec: RunSpec, device: str) -> FitRound:
-        record = count(spec, device)
-        if (spec.memory or 0) > 40:
-            record.fit.largest = cut(5)
-        return record
-
-    outcome = fit_search.search(Fake(4), Job(fit(memory=55)), 1.0, lambda _: None, uneven)
-    fit_ = answer(outcome).fit
-    assert fit_.largest == cut(4)
-    assert [size.args["L"] for size in fit_.tried] == [5, 4]
-
-
 @pytest.mark.filterwarnings("default")  # torch's own, about its process groups
 def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
     with Workers(Local(2, tmp_path / "logs")) as crew:
@@ -199,33 +182,6 @@ def test_stages_train_within_their_memory_and_not_beyond(tmp_path: Path):
         assert everything >= visible
 
 
-def test_counting_gives_the_same_as_the_command(capsys: pytest.CaptureFixture[str]):
-    import json
-
-    from repro.cli.main import main
-
-    record = fits.counted(fit(2, fidelity="counted", optimizer="rmsprop-momentum"), "cpu")
-    words = [
-        "fit",
-        "transformer",
-        "--memory",
-        "1MiB",
-        "--stages",
-        "2",
-        "--batch",
-        "8",
-        "--micro-batches",
-        "8",
-        "--json",
-    ]
-    assert (
-        main([*words, "--model-args", *(f"{name}={value}" for name, value in SIZES.items())]) == 0
-    )
-    told = json.loads(capsys.readouterr().out)
-    counted = record.fit.model_dump(include={"largest", "next"})
-    assert counted == {"largest": told["largest"], "next": told["next"]}
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -245,18 +201,3 @@ def test_half_a_fit_is_one_line(changed: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words) as caught:
         fit(**changed)
     assert "\n" not in str(caught.value)
-
-
-def test_what_cannot_be_grown_is_said_before_anything_starts():
-    check_model(fit(fidelity="counted"))
-    with pytest.raises(ValueError, match="a measured fit grows one argument"):
-        check_model(fit(model="amoebanet-d", model_args={}))
-    with pytest.raises(ValueError, match="model='transformr'"):
-        check_model(fit(model="transformr"))
-
-
-def test_a_run_without_a_memory_keeps_its_id():
-    assert "memory" not in spec(2, 4).plain()
-    assert fit().plain()["memory"] == MIB
-    assert fit(8, fidelity="counted", model_args={}).devices == 1
-    assert fit(8).devices == 8

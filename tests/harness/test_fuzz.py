@@ -3,26 +3,19 @@
 `REPRO_FUZZ=20000` tries so many inputs for each test instead of a fixed few.
 """
 
-import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from crew import MACHINE, experiment, metrics, spec
+from crew import MACHINE, spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repro.gpipe import Timeline
-from repro.harness import plan
 from repro.harness.catalog import replay
-from repro.harness.job import Measured
 from repro.harness.outside import read
-from repro.harness.record import Folder
-from repro.harness.results import load
 from repro.harness.spec import Experiment, RunSpec
 from repro.io.untrusted import from_json
 
@@ -35,11 +28,6 @@ fuzz = settings(
     suppress_health_check=SLOW,
     database=None,
 )
-SPANS = [
-    {"kind": kind, "stage": 0, "micro_batch": 0, "step": 3, "start": 0.5, "end": 1.5}
-    for kind in "FB"
-]
-WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
 ODD = st.sampled_from(
     [
         "1.5",
@@ -144,84 +132,3 @@ def test_any_bytes_are_a_spec_or_one_line(place: Path, data: st.DataObject):
 def test_any_text_is_a_plain_value_or_one_line(text: str):
     value = one_line(lambda: from_json(text))
     assert from_json(json.dumps(value)) == value
-
-
-@given(changed(SPEC) | st.dictionaries(st.sampled_from([*SPEC, "self", "data"]), VALUES))
-@fuzz
-def test_any_values_are_a_spec_or_one_line(values: Any):
-    if isinstance(values, dict):
-        one_line(lambda: RunSpec(**values))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """Two rounds of K=1 and K=2."""
-    made = Folder.of(tmp_path_factory.mktemp("results"), MACHINE, "smoke", "tiny")
-    runs = {name: ("timed", run) for name, run in RUNS.items()}
-    made.write_specs(BOTH, runs, MACHINE.identity, accumulate=False, command="tiny")
-    for _ in range(2):
-        measured = {
-            name: Measured(metrics(1.0, run.K), Timeline.from_rows(SPANS, run.K))
-            for name, run in RUNS.items()
-        }
-        made.commit_round("timed", measured, MACHINE, WHEN)
-    made.set_status(LAST, "done", rounds=2)
-    return made
-
-
-BOTH = experiment(spec(1, 4), spec(2, 4))
-RUNS = {run.run_id(BOTH.version, MACHINE.identity): run for run in BOTH.groups[0].runs}
-LAST = list(RUNS)[-1]
-RECORDS = ["experiment.json", "rounds/timed-0001.json"]
-RECORDS += [
-    f"{LAST}/{name}"
-    for name in ("spec.json", "env.json", "status.json", "metrics.jsonl", "timeline.parquet")
-]
-
-
-@pytest.mark.parametrize("name", RECORDS)
-@given(data=st.data())
-@fuzz
-def test_a_record_is_used_or_is_one_line(folder: Folder, name: str, data: st.DataObject):
-    path = folder.path / name
-    whole = path.read_bytes()
-    path.write_bytes(data.draw(_contents(name, whole)))
-    told = str(folder.path)
-    try:
-        _use(folder)
-    except ValueError as error:
-        told = str(error)
-    finally:
-        path.write_bytes(whole)
-    assert told.startswith(str(folder.path))
-    assert "\n" not in told
-
-
-def _contents(name: str, whole: bytes) -> st.SearchStrategy[bytes]:
-    if name.endswith(".parquet"):
-        tables = st.lists(changed(SPANS[0]).filter(lambda row: isinstance(row, dict)), max_size=3)
-        return damaged(whole) | st.binary() | tables.map(_table)
-    if name.endswith(".jsonl"):
-        first, second = whole.splitlines()
-        return texts(json.loads(first)).map(lambda raw: b"\n".join([raw, second])) | damaged(whole)
-    return texts(json.loads(whole))
-
-
-def _table(rows: list[dict[str, Any]]) -> bytes:
-    """The rows as parquet; nothing where no such table can be made."""
-    out = io.BytesIO()
-    try:
-        pd.DataFrame(rows).to_parquet(out, index=False)
-    except Exception:
-        return b""
-    return out.getvalue()
-
-
-def _use(folder: Folder) -> None:
-    """All that is read before a run and for a report, but for the drawing."""
-    results = load(folder.path)
-    for run in results.runs:
-        results.timeline(run)
-    folder.specs(folder.about())
-    folder.next_round("timed")
-    plan.make(BOTH, "smoke", MACHINE, folder.path.parents[2])

@@ -94,14 +94,6 @@ def test_translations_do_not_depend_on_how_many_are_made_at_once(monkeypatch: py
     assert set(at_once.metrics) == {"loss", "nll", "bleu", "bleu toy:hotel", "bleu toy:india"}
 
 
-def test_as_many_pairs_are_evaluated_as_asked_for():
-    few, all_of_them = translated(), translated(test=None)
-    assert few.digest == all_of_them.digest
-    assert few.metrics["bleu"] == all_of_them.metrics["bleu"]
-    assert few.metrics["nll"] != all_of_them.metrics["nll"]
-    assert few.labels["pairs"] == str(312 + 247)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

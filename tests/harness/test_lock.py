@@ -15,7 +15,6 @@ from crew import Crew, experiment, measure, spec
 from repro.cli.main import main
 from repro.harness.results import load
 from repro.io import lock
-from repro.report import stamp
 
 ROOT = Path(__file__).parents[2]
 SWEEP = [
@@ -81,12 +80,6 @@ def test_a_lock_that_is_no_file_of_its_own_is_refused_and_left_alone(tmp_path: P
     )
 
 
-def test_planning_and_reports_do_not_wait(tmp_path: Path):
-    with lock.held(tmp_path, "repro run table2"):
-        assert main(["plan", "sweep", "--scale", "smoke", "--results", str(tmp_path)]) == 0
-        assert load(tmp_path).rows.empty
-
-
 def test_a_killed_owner_holds_nothing_also_while_its_children_live(tmp_path: Path):
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -109,16 +102,6 @@ def test_a_killed_owner_holds_nothing_also_while_its_children_live(tmp_path: Pat
         owner.stdout.close()
 
 
-def test_an_owner_that_does_not_say_who_it_is(tmp_path: Path):
-    with lock.held(tmp_path, ""):
-        (tmp_path / lock.NAME).write_bytes(b"")
-        with (
-            pytest.raises(ValueError, match=": another process measures into it"),
-            lock.held(tmp_path, ""),
-        ):
-            pass
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_without_locks_there_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -130,24 +113,3 @@ def test_without_locks_there_is_a_warning(
     with pytest.warns(UserWarning, match="without locks .*make sure that no other `repro run`"):
         assert measure(tmp_path, Crew(), experiment(spec())) == 0
     assert len(load(tmp_path).rows) == 1
-
-
-def test_the_lock_is_no_record(tmp_path: Path):
-    results, plots = tmp_path / "results", tmp_path / "plots"
-    plots.mkdir()
-    assert measure(results, Crew(), experiment(spec())) == 0
-    (plots / "report.html").write_text("page")
-    stamp.put(results, plots)
-    assert measure(results, Crew(), experiment(spec())) == 0, "nothing to do"
-    assert (results / lock.NAME).read_bytes() == b""
-    assert stamp.is_current(results, plots)
-
-
-def test_git_ignores_the_lock():
-    if subprocess.run(
-        ["git", "-C", ROOT, "rev-parse"], capture_output=True, check=False
-    ).returncode:
-        pytest.skip("not a git checkout")
-    for folder in ("results", "results/reference"):
-        command = ["git", "-C", ROOT, "check-ignore", "--no-index", "-q", f"{folder}/{lock.NAME}"]
-        assert subprocess.run(command, check=False).returncode == 0, folder

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import SPEC_SIZES, Crew, metrics, spec
+from crew import Crew, metrics, spec
 
 from repro.costs import device as devices
 from repro.gpipe import Span, Timeline, make_schedule
@@ -19,9 +19,8 @@ from repro.harness.tasks import cost_sources
 from repro.harness.tasks import simulate as modelled
 from repro.harness.tasks.emulate import emulate
 from repro.harness.workers import Outcome, Workers
-from repro.models import build
 from repro.paper import theory
-from repro.simulate import Calibration, StageCosts, simulate
+from repro.simulate import StageCosts, simulate
 
 TIMED = {"L": 4, "forward_s": 0.25, "backward_s": 0.5, "elements": 16}
 
@@ -123,29 +122,6 @@ def test_a_step_with_each_figure_halved_and_doubled():
     assert some["launch_s"]["basis"] == "assumption"
 
 
-def test_what_is_altered_is_what_a_profile_of_its_own_would_say(tmp_path: Path):
-    devices.load("tpu-v2").with_scaled("bytes_per_second", 0.5).save(tmp_path / "slow.json")
-    slow = line(device(profile=str(tmp_path / "slow.json")))
-    assert (
-        line(device())["modelled"]["sensitivity"]["bytes_per_second"]["halved"] == slow["step_s"][0]
-    )
-
-
-def test_a_link_of_the_spec_is_no_figure_of_the_device():
-    some = line(device(link=Link(bytes_per_second=1e9)))["modelled"]["sensitivity"]
-    assert list(some) == [name for name in cost_sources.FIGURES if not name.startswith("link")]
-    assert line(waiting(2, 2))["modelled"]["sensitivity"] == {}
-
-
-def test_recompute_is_left_out_where_nothing_is_recomputed():
-    setup = devices.load("tpu-v2").setup_s.value
-    always, never = (
-        line(device(1, 1, checkpoint=checkpoint))["step_s"][0] - setup
-        for checkpoint in ("always", "never")
-    )
-    assert 0.6 < never / always < 0.8
-
-
 def test_the_largest_mini_batch_that_fits():
     some = line(device(2, 2, N=64, memory=2**20))
     more = line(device(2, 2, N=64, memory=2**21))
@@ -160,14 +136,6 @@ def test_where_nothing_fits_there_is_no_step():
     assert found["modelled"]["sensitivity"] == {}
     assert found["step_s"] == []
     assert max(found["peak_bytes"]) > 2**10
-
-
-def test_balance_by_parameters_is_another_cut():
-    by_time, by_parameters = (
-        line(device(2, 2, balance=rule))["balance"] for rule in ("time", "parameters")
-    )
-    assert sum(by_time) == sum(by_parameters) == len(build("transformer", **SPEC_SIZES).layers)
-    assert line(device(2, 2, balance=(1, 3)))["balance"] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -229,22 +197,6 @@ def test_fields_that_do_not_go_together_are_one_line(changed: dict[str, Any], wo
     assert "\n" not in str(error.value)
 
 
-def test_a_calibration_is_cut_to_no_memory():
-    """Which a run without a profile could not have; this one has both, and the calibration would
-    win."""
-    table = {name: [[1.0, 1.0]] for name in ("forward", "recompute", "backward")}
-    link = {"latency": 0.0, "bytes_per_second": None, "overlap": True}
-    plain = {
-        "sizes": [1],
-        "update": [0.0, 0.0],
-        "activations": [4.0],
-        "gradients": [4.0],
-        "link": link,
-    }
-    with pytest.raises(ValueError, match=r"^memory = 5: a calibration .*; leave it out"):
-        modelled.simulated(device(memory=5), "cpu", Calibration.from_plain(table | plain))
-
-
 def test_messages_shrink_and_links_with_them():
     """The largest of 1 MiB is cut down to 64 KiB, one sixteenth; what a message takes stays."""
     link = LinkSpeed(1e-3, 2.0**20)
@@ -263,14 +215,6 @@ def test_messages_shrink_and_links_with_them():
     alone = modelled.Emulation(StageCosts((0.1,), (0.1,), (0.2,), link=link))
     assert len(alone.model.layers) == 1
     assert alone.throttle == link
-
-
-def test_messages_that_come_back_smaller_cannot_be_emulated():
-    costs = StageCosts((0.1,) * 2, (0.1,) * 2, (0.2,) * 2, (2.0**18,), (2.0**17,))
-    with pytest.raises(
-        ValueError, match=r"sends 262144 bytes and gets 131072 back; .*try fidelity='simulated'"
-    ):
-        modelled.Emulation(costs)
 
 
 def test_an_emulation_is_simulated_first():

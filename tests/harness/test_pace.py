@@ -42,11 +42,6 @@ def test_the_estimate_is_of_the_runs_on_a_clock():
     assert paces(0) == {TIMED: 0.0, MODELLED: 0.0}, "nothing is known"
 
 
-def test_many_modelled_runs_leave_half_of_a_short_estimate():
-    pace = paces(0.5, rounds={"a": 1, "b": 1, "c": 100, "d": 100})
-    assert pace == {TIMED: 7.5, MODELLED: pytest.approx(15 / 200)}
-
-
 def test_a_recorded_pace_is_of_its_group_and_fidelity():
     pace = paces(
         1,
@@ -56,11 +51,6 @@ def test_a_recorded_pace_is_of_its_group_and_fidelity():
     )
     assert pace[TIMED] == 15.0, "the median of the rounds"
     assert pace[MODELLED] == UNTIMED
-
-
-def test_in_a_mixed_round_the_runs_on_a_clock_took_the_time():
-    pace = paces(1, marker("timed", 10, "a", "c"), marker("timed", 10, "a", "c"))
-    assert pace[TIMED] == 10 - UNTIMED
 
 
 def test_a_cold_run_is_not_taken_for_the_pace_of_all():
@@ -76,16 +66,6 @@ def test_a_cold_run_is_not_taken_for_the_pace_of_all():
     for n in range(200):
         left.done(MODELLED, f"m{n}", 0.02)
     assert left.seconds < 19 * 18
-
-
-def test_a_slower_machine_is_noticed():
-    slow = Kind("tiny", "other", "measured")
-    left = TimeLeft(
-        [(TIMED, f"t{n}") for n in range(20)] + [(slow, "s")], {TIMED: 10.0, slow: 100.0}, 0.0
-    )
-    for n in range(20):
-        left.done(TIMED, f"t{n}", 20.0)
-    assert left.seconds == pytest.approx(100 * (60 + 400) / (60 + 200))
 
 
 def test_what_a_run_took_itself_counts_for_its_next_rounds():

@@ -149,9 +149,3 @@ def test_a_damaged_pack_is_one_line(packed: Path, line: str):
         ValueError, match=r"^\S+records.jsonl: not as it was packed \(.*\); restore it with git$"
     ):
         load(packed.parents[2])
-
-
-def test_a_pack_without_its_timelines_is_one_line_that_names_the_file(packed: Path):
-    (packed / TIMELINES).unlink()
-    with pytest.raises(ValueError, match=r"^\S+timelines.parquet: is missing .* with git$"):
-        load(packed.parents[2])

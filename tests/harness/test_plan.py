@@ -8,7 +8,7 @@ from crew import MACHINE, experiment, metrics, spec
 from repro.costs import device as devices
 from repro.harness import catalog, plan
 from repro.harness.job import Measured
-from repro.harness.spec import Experiment, Group, baseline
+from repro.harness.spec import Experiment, baseline
 
 
 def make(results: Path, *only: str, of: Experiment | None = None, **options: object) -> plan.Plan:
@@ -70,17 +70,6 @@ def test_processes_that_share_devices_are_not_timed(tmp_path: Path):
     assert [run.label for run in made.runs] == ["planned"] * 3
     assert members(made) == [[(1, 4), (2, 4), (4, 4)], [(1, 4), (2, 4)]]
     assert not shared.timed
-
-
-@pytest.mark.parametrize("changed", [{"fidelity": "emulated"}, {"task": "check"}])
-def test_only_measured_steps_can_share_devices(changed):
-    with pytest.raises(ValueError, match="leave shared out"):
-        spec(4, 4, shared=True, **changed)
-
-
-def test_emulated_runs_need_no_devices(tmp_path: Path):
-    made = make(tmp_path, of=experiment(spec(K=4, fidelity="emulated")))
-    assert made.runs[0].status == "planned"
 
 
 def test_only_adds_the_baselines_and_says_so(tmp_path: Path):
@@ -178,17 +167,6 @@ def test_a_peer_brings_our_own_run_and_a_check_needs_one_round(tmp_path: Path):
     ]
 
 
-def test_torch_sends_between_gpus_only_if_every_stage_has_its_own(tmp_path: Path):
-    pair = [
-        spec(4, 4, fidelity="emulated", trace=False, library=library)
-        for library in ("repro", "torch")
-    ]
-    cpu = make(tmp_path, of=experiment(*pair))
-    assert [run.status for run in cpu.runs] == ["planned", "planned"]
-    gpu = plan.make(experiment(*pair), "node", replace(MACHINE, device="cuda"), tmp_path)
-    assert [run.label for run in gpu.runs] == ["planned", "skipped(needs 4 devices)"]
-
-
 @pytest.mark.parametrize(
     ("library", "settings"), [("torchgpipe", {"task": "check"}), ("deepspeed", ONE_F_ONE_B)]
 )
@@ -213,11 +191,6 @@ def test_a_library_that_takes_all_processes_wants_as_many_of_torchrun(tmp_path, 
     assert made.runs[0].reason == "deepspeed takes all processes: start torchrun with 2"
 
 
-def test_rounds_must_be_positive(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"^rounds = 0: allowed is 1 or more; leave it out for 2"):
-        make(tmp_path, rounds=0)
-
-
 def test_a_list_of_layer_counts_finds_its_baseline_at_another_K():
     ids = {"one": spec(1, 4), "two": spec(2, 4, balance=(1, 3))}
     assert baseline(ids["two"], ids, K=1) == "one"
@@ -230,21 +203,6 @@ def test_speedups_without_one_stage_are_missed_aloud(tmp_path: Path):
     some = make(tmp_path, of=experiment(spec(2, 4), spec(2, 1), spec(1, 1))).notes
     assert some[0].startswith("no speedup over K=1 for some of timed: ")
     assert make(tmp_path).notes == ()
-
-
-def test_groups_that_have_one_stage_are_not_said_to_lack_it(tmp_path: Path):
-    whole = Group(name="whole", runs=(spec(1, 4), spec(2, 4)))
-    lacking = Group(name="lacking", runs=(spec(2, 4, fidelity="simulated", profile="v100"),))
-    made = make(tmp_path, of=experiment().model_copy(update={"groups": (whole, lacking)}))
-    assert made.notes == ("no speedup over K=1 for lacking: there is no run with K=1 to divide by",)
-
-
-def test_baselines_of_another_fidelity_say_so(tmp_path: Path):
-    runs = [spec(K, 4, fidelity="simulated", profile="v100") for K in (1, 2)]
-    made = make(tmp_path, "K=2", of=experiment(*runs))
-    assert made.notes == (
-        f"added, because ratios are divided by them: {made.runs[0].id} (simulated)",
-    )
 
 
 def test_a_plan_names_what_its_runs_differ_in_from_recorded_ones(tmp_path: Path):

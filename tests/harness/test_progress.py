@@ -48,17 +48,6 @@ def test_the_plan_fits_eighty_columns_and_names_what_is_skipped(tmp_path):
     )
 
 
-def test_the_plan_says_what_tells_runs_apart(tmp_path):
-    runs = [spec(K=1, M=1, lr=0.1), spec(K=1, M=1, lr=0.2)]
-    out = io.StringIO()
-    Console(file=out, width=100).print(
-        plan_table(plan.make(experiment(*runs), "smoke", MACHINE, tmp_path))
-    )
-    head, *lines = out.getvalue().splitlines()
-    assert "differs in" in head
-    assert ["lr=0.1" in lines[0], "lr=0.2" in lines[1]] == [True, True]
-
-
 def recorded(step_s: float, **changed: Any) -> Run:
     record = metrics(step_s, 2, step_s=[step_s], **changed)
     round_ = Round(record, N=8, commit="")
@@ -97,10 +86,6 @@ def test_one_picture_stands_for_a_group(tmp_path: Path):
     assert text.count("    stage 0 |") == 1
     assert text.index("transformer-K2-M4-") < text.index("    stage 0 |"), "the widest"
     assert text.count(LEGEND) == 1
-
-
-def test_verbose_draws_every_run(tmp_path: Path):
-    assert told(tmp_path, verbose=True).count("    stage 0 |") == 2  # those with K=2
 
 
 def test_a_silent_round_shows_that_it_lives():

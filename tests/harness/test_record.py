@@ -1,7 +1,6 @@
 import dataclasses
 import json
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from repro.harness.spec import RunSpec
 
 TIMELINE = Timeline((Span("F", 0, 0, 0.5, 1.5, 3),), 2)
 WHEN = ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
-DESIGN = (
-    "experiment, run, differs_in, model, model_args, K, M, N, D, schedule, remat, optimizer, lr, "
-    "fidelity, device, status, step_s, throughput, speedup_vs_k1, speedup_vs_k1_ci_low, "
-    "speedup_vs_k1_ci_high, speedup_vs_k2m1, speedup_vs_k2m1_ci_low, speedup_vs_k2m1_ci_high, "
-    "bubble_idle_over_total, bubble_idle_over_work, peak_gib_max, peak_gib_per_stage, commit"
-)
 
 
 ONE, TWO = (spec(K, 4).run_id(1, MACHINE.identity) for K in (1, 2))
@@ -52,12 +45,6 @@ def the_run(results: Results, run: str, experiment: str = "tiny") -> Run:
     """The run of this id in an experiment."""
     (found,) = [r for r in results.runs if (r.id, r.experiment) == (run, experiment)]
     return found
-
-
-def test_rows_have_the_columns_of_the_design_in_order(folder: Folder):
-    rows = load(folder.path).rows
-    assert list(rows.columns) == COLUMNS
-    assert COLUMNS[:29] == DESIGN.split(", ")
 
 
 def test_a_row_summarises_the_rounds(folder: Folder, tmp_path: Path):
@@ -109,16 +96,6 @@ def test_the_timeline_comes_back(folder: Folder, tmp_path: Path):
     assert results.timeline(dataclasses.replace(run, id="three")) is None
 
 
-def test_the_same_run_in_two_experiments_keeps_its_own_timeline(folder: Folder, tmp_path: Path):
-    """As a replay records the run that it repeats."""
-    other = folder.path.with_name("aaa")
-    shutil.copytree(folder.path, other)
-    (other / TWO / "timeline.parquet").unlink()
-    results = load(tmp_path)
-    assert results.timeline(the_run(results, TWO)) is not None
-    assert results.timeline(the_run(results, TWO, "aaa")) is None
-
-
 def test_a_run_without_spans_has_a_step_time_and_no_timeline(tmp_path: Path):
     made = Folder.of(tmp_path, MACHINE, "smoke", "tiny")
     untraced = spec(2, 4, trace=False)
@@ -144,12 +121,6 @@ def test_checks_are_recorded_beside_no_step(tmp_path: Path):
     assert math.isnan(results.rows["step_s"].iloc[0])
 
 
-def test_several_commits_are_named(folder: Folder, tmp_path: Path):
-    path = folder.path / "rounds" / "timed-0002.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "other"}))
-    assert load(tmp_path).rows["commit"].str.endswith(", other").all()
-
-
 @pytest.mark.parametrize("place", ["machine", "machine/smoke"])
 def test_a_listing_in_no_place_of_ours_is_one_line(folder: Folder, tmp_path: Path, place: str):
     stray = tmp_path / place / "experiment.json"
@@ -157,17 +128,6 @@ def test_a_listing_in_no_place_of_ours_is_one_line(folder: Folder, tmp_path: Pat
     stray.write_text('{"runs": {}}')
     with pytest.raises(ValueError, match=f"^{stray}: lies in no folder"):
         load(tmp_path)
-
-
-def test_a_round_of_an_odd_name_does_not_stop_the_next(folder: Folder):
-    (folder.path / "rounds" / "timed-0\N{SUPERSCRIPT TWO}.json").write_text("{}")
-    assert folder.next_round("timed") == "timed-0003"
-
-
-def test_nothing_recorded_is_an_empty_table_with_all_columns(tmp_path: Path):
-    results = load(tmp_path)
-    assert len(results.rows) == 0
-    assert list(results.rows.columns) == COLUMNS
 
 
 def test_reference_results_inside_are_not_mixed_in(folder: Folder, tmp_path: Path):

@@ -2,18 +2,15 @@
 
 import io
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import MACHINE, Crew, experiment, measure, metrics, spec
+from crew import MACHINE, Crew, experiment, measure, spec
 from rich.console import Console
 
-from repro.cli.main import main
 from repro.harness import plan, runner, wandb_mirror
-from repro.harness.job import Measured
 from repro.harness.progress import ProgressReporter
 from repro.harness.results import load
 from repro.harness.spec import Experiment
@@ -57,17 +54,6 @@ def test_memory_is_read_once_and_the_cut_is_kept(run):
     assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2)]
 
 
-def test_runs_of_the_same_point_share_one_cut(run):
-    crew = Crew()
-    twins = [
-        spec(2, 4, trace=False),
-        spec(2, 4, library="torch", trace=False),
-        spec(2, 4, trace=False, seed=1),
-    ]
-    run(crew, experiment(*twins, spec(2, 2), rounds=1))
-    assert [job.balance for job in crew.jobs] == [None, (2, 2), (2, 2), None]
-
-
 def test_a_second_start_does_nothing(run, monkeypatch: pytest.MonkeyPatch):
     run(Crew())
     again = Crew()
@@ -89,35 +75,6 @@ def test_an_unfinished_round_is_thrown_away(run, tmp_path: Path):
     assert run(again) == 0
     assert again.asked == ALL  # one more round
     assert len(load(tmp_path).rounds) == 8
-
-
-@pytest.mark.parametrize(("where", "kept"), [("_after", "1 "), ("_close", "2 ")])
-def test_an_interrupt_says_how_many_rounds_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, where: str, kept: str
-):
-    """Also when it comes before the first round is counted, or after the last."""
-
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner, "workers", lambda *_: Crew())
-    of = runner.GroupRun if where == "_after" else runner.Session
-    monkeypatch.setattr(of, where, stop)
-    options = ["--model", "timed", "--K", "1", "--M", "1", "--rounds", "2", "--scale", "smoke"]
-    options += ["--wandb", "disabled", "--results", str(tmp_path)]
-    assert main(["run", "sweep", *options]) == 130
-    assert f"interrupted: {kept}finished round" in capfd.readouterr().err
-    assert len(load(tmp_path).rounds) == int(kept)
-
-
-def test_a_point_added_later_brings_its_baseline(run, tmp_path: Path):
-    run(Crew(), experiment(spec(1, 1), spec(1, 4)))
-    again = Crew()
-    run(again, experiment(spec(1, 1), spec(1, 4), spec(2, 4)))
-    assert again.asked == [(1, 4), (2, 4), (2, 4), (1, 4)]
-    rows = load(tmp_path).rows.set_index(["K", "M"])
-    assert rows["rounds"].to_dict() == {(1, 1): 2, (1, 4): 4, (2, 4): 2}
-    assert rows.loc[(2, 4), "speedup_vs_k1"] == pytest.approx(1.25 / 0.75)
 
 
 def test_a_failure_is_told_recorded_and_never_kept_as_a_result(run, tmp_path: Path):
@@ -245,21 +202,6 @@ def test_a_run_that_is_not_finite_fails_unless_that_is_allowed(run, tmp_path: Pa
 
     assert asked() == [False, False]
     assert asked(allow_nonfinite=True) == [True, True]
-
-
-def test_a_loss_that_is_not_finite_is_valid_json_and_told_once(run, tmp_path: Path):
-    class Diverging(Crew):
-        def measure(self, job: Any, deadline: float) -> Outcome:
-            outcome = super().measure(job, deadline)
-            loss = [1.0, math.inf if job.spec.M > 1 else 2.0]
-            return replace(outcome, measured=Measured(metrics(1.0, job.spec.K, loss=loss)))
-
-    assert run(Diverging(), experiment(spec(1, 1), spec(1, 4))) == 0
-    texts = [path.read_text() for path in tmp_path.glob("*/smoke/tiny/*/metrics.jsonl")]
-    assert sum('"loss": [1.0, null]' in text for text in texts) == 1
-    assert not any(word in text for text in texts for word in ("NaN", "Infinity"))
-    assert (tmp_path / "output.txt").read_text().count("loss is not finite") == 1
-    assert load(tmp_path).rounds["loss"].isna().tolist().count(True) == 2
 
 
 def test_a_report_is_there_before_the_last_experiment(tmp_path: Path, monkeypatch):

@@ -2,19 +2,17 @@ import json
 from typing import Any, get_args
 
 import pytest
-from crew import experiment, spec
+from crew import spec
 
 from repro.gpipe.schedule.kinds import CHECKPOINTS, SCHEDULES
 from repro.harness.spec import (
     Checkpoint,
-    Experiment,
     Group,
     Optimizer,
     RunSpec,
     ScheduleName,
     Training,
     differences,
-    run_name,
     slug,
 )
 from repro.harness.tasks.optimizers import OPTIMIZERS
@@ -256,20 +254,9 @@ def test_trainings_are_told_apart_by_their_data():
     assert differences({"a": of["a"]}) == {"a": ""}
 
 
-def test_a_run_is_named_with_its_details():
-    assert run_name("a-K1-M1-3fa9c1", "", "") == "a-K1-M1-3fa9c1"
-    assert run_name("a-K1-M1-3fa9c1", "emulated", "d=64") == "a-K1-M1-3fa9c1 (emulated, d=64)"
-
-
 def test_specs_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         spec().K = 3  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_experiments_name_each_group_once():
-    group = experiment().groups[0]
-    with pytest.raises(ValueError, match="a name is there twice"):
-        Experiment(name="x", title="", question="", groups=(group, group))
 
 
 def test_trainings_on_other_data_share_their_pretraining():

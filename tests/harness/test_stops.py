@@ -6,9 +6,6 @@ The crew measures without processes; tests/harness/test_campaign.py kills real o
 import errno
 import json
 import os
-import shutil
-import subprocess
-import sys
 from contextlib import suppress
 from itertools import count
 from math import inf
@@ -20,7 +17,6 @@ from crew import Crew, experiment, measure, spec
 from repro.harness.results import load
 from repro.io import files, lock
 
-ROOT = Path(__file__).parents[2]
 SWEEP = experiment(spec(1, 4), spec(2, 4), spec(4, 4))
 
 
@@ -124,39 +120,6 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
         disk.begin()
         assert measure(results, Crew(), SWEEP) == 0
         assert kept(results) == whole, number
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="mounts a disk of its own, as only Linux lets a user do"
-)
-def test_a_real_disk_that_is_full_or_read_only_is_one_line_and_two(tmp_path: Path):
-    mine = ["unshare", "--map-root-user", "--mount"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*mine, "true"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("this user may not mount: unshare --map-root-user --mount fails")
-    script = [sys.executable, Path(__file__).with_name("small_disk.py"), tmp_path]
-    done = subprocess.run(
-        [*mine, *script], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    full_at_start, full, read_only, read_only_at_start, whole = json.loads(done.stdout)
-    for (code, error, _), words in (
-        (full_at_start, "spec.json: No space left on device; free some space"),
-        (full, "metrics.jsonl: No space left on device; free some space"),
-        (read_only, "metrics.jsonl: Read-only file system; check that path"),
-        (read_only_at_start, f"{lock.NAME}: Read-only file system; check that path"),
-    ):
-        assert (code, error.count("\n")) == (2, 1), error
-        assert words in error
-    assert [rounds for _, _, rounds in (full_at_start, full, read_only, read_only_at_start)] == [
-        0,
-        1,
-        2,
-        2,
-    ]
-    assert whole == [0, "", 5]
 
 
 def test_a_file_that_cannot_be_written_is_the_reason_of_what_was_open(tmp_path: Path):

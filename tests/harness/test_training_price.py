@@ -73,19 +73,6 @@ def test_a_moving_average_is_memory_too(tmp_path: Path):
     assert averaged - without == 4 * parameters
 
 
-@pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 1), ("rmsprop", 2), ("adam", 2)])
-def test_the_optimizer_s_state_is_counted(tmp_path: Path, optimizer: str, slots: int):
-    def peak(**recipe: Any) -> float:
-        recipe = {"lr": 0.1, "optimizer": optimizer, **recipe}
-        return price(tmp_path, training(K=1, recipe=recipe)).peak_bytes
-
-    plain = price(tmp_path, training(K=1, recipe={"lr": 0.1, "momentum": 0.0})).peak_bytes
-    layers = [layer() for layer in build("amoebanet-b", **MODEL).layers]
-    parameters = sum(p.numel() for layer in layers for p in layer.parameters())
-    # Adam also keeps a number of steps for each tensor.
-    assert peak() - plain == pytest.approx(4 * slots * parameters, rel=0.05)
-
-
 def test_downloads_are_named_with_what_must_be_known(tmp_path: Path):
     sets = [
         training(data=(name,), recipe=RECIPE) for name in ("digits", "cars", "pets", "birdsnap")
@@ -109,14 +96,6 @@ def test_the_profile_is_that_of_the_gpus_here_and_may_be_too_small(tmp_path: Pat
     large = {"L": 3, "D": 2048, "image": 224, "num_classes": 5}
     priced = price(tmp_path, training(model_args=large, N=2048), here=H200)
     assert "does NOT fit" in priced.lines[1]
-
-
-def test_other_experiments_have_no_trainings(tmp_path: Path):
-    run = RunSpec(model="transformer", K=1, M=1, N=8)
-    experiment = Experiment(name="e", title="", question="", groups=(Group(name="g", runs=(run,)),))
-    made = plan.make(experiment, "paper", MACHINE, tmp_path)
-    assert price_trainings([made]) is None
-    assert "with nothing to download; add --yes" in plan.price([made])
 
 
 FILE = """

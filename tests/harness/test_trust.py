@@ -1,37 +1,25 @@
 """No file runs code by itself: `import:` in every field of every format that is read, and nothing
 is imported."""
 
-import fcntl
-import hashlib
-import io
 import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-import torch
-from crew import MACHINE, SPEC_SIZES, Crew, experiment, spec
+from crew import MACHINE, Crew, experiment, spec
 from shown import RUN, SWEEP, Seen, folder_in, seen
-from torch import nn
 
 from repro.cli.main import main
-from repro.cli.simulate import _calibrated as calibrated
-from repro.costs.device import load as load_device
-from repro.gpipe.checkpoint.files import digest as digest_of_index
-from repro.gpipe.checkpoint.save_load import load as load_checkpoint
-from repro.gpipe.checkpoint.save_load import save as save_checkpoint
 from repro.harness import plan, runner
 from repro.harness.outside import consent
 from repro.harness.record import Folder
 from repro.harness.results import load
 from repro.harness.spec import digest
-from repro.io import lock
 from repro.models import PREFIXES
 from repro.report import page
 
@@ -125,62 +113,6 @@ def test_a_spec(place: Path, capfd: pytest.CaptureFixture[str]):
     assert error.endswith("look at both, then add --trust to run it\n")
 
 
-def test_a_calibration(place: Path, capfd: pytest.CaptureFixture[str]):
-    path = place / "calibration.json"
-    for changed in with_code(CALIBRATION["calibration"]):
-        path.write_text(json.dumps({**CALIBRATION, "calibration": changed}))
-        with suppress(ValueError):
-            calibrated(path, "", {}, trusted=False)
-    for changed in with_code({**CALIBRATION, "calibration": None}):
-        if isinstance(changed, dict) and changed.get("calibration", 0) is None:
-            changed["calibration"] = CALIBRATION["calibration"]
-        path.write_text(json.dumps(changed))
-        quietly(["simulate", "--calibration", str(path), *SIMULATE])
-    assert_nothing_ran(place)
-    capfd.readouterr()
-    for words in ([], [CODE]):  # a name that is typed as well: the arguments are still the file's
-        path.write_text(json.dumps({**CALIBRATION, "model": CODE}))
-        assert main(["simulate", *words, "--calibration", str(path), *SIMULATE]) == 2
-        error = capfd.readouterr().err
-        assert (
-            f"--calibration {path} names code: it imports the Python module {MODULE} and calls "
-            "layers" in error
-        )
-        assert error.endswith("look at both, then add --trust to run it\n")
-    assert_nothing_ran(place)
-
-
-def test_a_calibration_writes_nothing_into_the_terminal_but_what_can_be_printed(
-    place: Path, capfd: pytest.CaptureFixture[str]
-):
-    path = place / "calibration.json"
-    for name in ("model", "device", "date", "unit"):
-        path.write_text(json.dumps({**CALIBRATION, name: "import:a:\x1b[2J"}))
-        assert main(["simulate", "--calibration", str(path), *SIMULATE]) == 2
-        error = capfd.readouterr().err
-        assert f"{path}: {name} = 'import:a:" in error
-        assert "\x1b" not in error
-
-
-def test_a_device(place: Path):
-    path = place / "device.json"
-    profile = load_device("v100").model_dump()
-    for changed in with_code(profile):
-        path.write_text(json.dumps(changed))
-        with suppress(ValueError):
-            load_device(path)
-    texts = {
-        name: {**part, "source": CODE} for name, part in profile.items() if isinstance(part, dict)
-    }
-    path.write_text(json.dumps({**profile, "title": CODE, **texts}))
-    sizes = [f"{name}={value}" for name, value in SPEC_SIZES.items()]
-    assert (
-        main(["simulate", "transformer", "--model-args", *sizes, "--device", str(path), *SIMULATE])
-        == 0
-    )
-    assert_nothing_ran(place)
-
-
 RECORDS = ["experiment.json", "rounds/timed-0001.json"]
 RECORDS += [f"{RUN}/{name}" for name in ("spec.json", "env.json", "status.json", "metrics.jsonl")]
 
@@ -227,83 +159,6 @@ def test_a_record_of_a_run_whose_model_is_code(place: Path):
     assert main(["why", run, "--results", str(results)]) == 2
     assert main(["run", "--spec", str(folder.path / run / "spec.json"), *QUICK]) == 2
     assert main(["plan", "--spec", str(folder.path / run / "spec.json"), *QUICK[:2]]) == 2
-    assert_nothing_ran(place)
-
-
-def test_a_timeline(recorded: tuple[Path, Seen], place: Path):
-    results = place / "results"
-    shutil.copytree(recorded[0], results)
-    path = folder_in(results) / RUN / "timeline.parquet"
-    frame = pd.read_parquet(path)
-    for column in frame.columns:
-        frame.assign(**{column: CODE}).to_parquet(path)
-        with suppress(ValueError):
-            seen(results)
-        quietly(["why", str(folder_in(results) / RUN)])
-    assert_nothing_ran(place)
-
-
-def test_the_lock(place: Path):
-    owner = {"user": "a", "process": 1, "host": "b", "since": "c", "command": "d"}
-    for changed in with_code(owner):
-        with (place / lock.NAME).open("w+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(json.dumps(changed))
-            file.flush()
-            with pytest.raises(ValueError, match="measures into it"), lock.held(place, "repro run"):
-                pass
-    assert_nothing_ran(place)
-
-
-def test_a_checkpoint(place: Path):
-    module = nn.Sequential(nn.Linear(2, 2))
-    folder = place / "run"
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    alone: Callable[[Any], list[Any]] = lambda value: [value]  # noqa: E731
-    save_checkpoint(
-        folder,
-        rank=0,
-        gather=alone,
-        module=module,
-        layers=["0"],
-        optimizer=optimizer,
-        step=1,
-        extra={"a": "b"},
-    )
-
-    def read() -> None:
-        with suppress(ValueError):
-            load_checkpoint(
-                folder, rank=0, gather=alone, module=module, layers=["0"], optimizer=optimizer
-            )
-
-    path = folder / "index.json"
-    index = json.loads(path.read_text())
-    for changed in with_code(index):
-        forged = (
-            {**changed, "digest": digest_of_index(changed)}
-            if isinstance(changed, dict)
-            else changed
-        )
-        path.write_text(json.dumps(forged))
-        read()
-    (file,) = folder.glob("*.pt")
-    part = torch.load(file, weights_only=True)
-    part["optimizer"] = {
-        "groups": [{"names": ["0.weight", "0.bias"], "options": {"lr": 0.1}}],
-        "state": {},
-    }
-    for changed in with_code(part):
-        data = io.BytesIO()
-        torch.save(changed, data)
-        file.write_bytes(data.getvalue())
-        stated = index["files"][file.name] | {
-            "size": len(data.getvalue()),
-            "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
-        }
-        fields = {**index, "files": {file.name: stated}}
-        path.write_text(json.dumps({**fields, "digest": digest_of_index(fields)}))
-        read()
     assert_nothing_ran(place)
 
 

@@ -2,15 +2,11 @@
 
 import json
 import os
-import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb_server
 from crew import Crew, experiment, measure, metrics, spec
 from mirrored import Mirrored, mirrored
 from PIL import Image
@@ -30,7 +26,6 @@ pytestmark = [
 ]
 
 REPORT = wandb_summary.Report(Path("plots"), ("tiny",))
-ROOT = Path(__file__).resolve().parents[2]
 HOST = "heartofgold-7"
 TIMED = {"L": 2, "forward_s": 0.01}
 LEARN: dict[str, Any] = {
@@ -152,20 +147,6 @@ def test_simulated_runs_are_lines_of_a_table(recorded: Results, logged: dict[str
     assert simulated[0]["speedup_vs_k1"] is None
 
 
-def test_timelines_are_an_artifact_that_names_no_folder(
-    recorded: Results, logged: dict[str, Mirrored]
-):
-    artifacts = logged["all runs: tiny, all runs"].artifacts
-    (timelines,) = [each for each in artifacts if each["type"] == "timelines"]
-    assert timelines["name"] == "tiny-timelines"
-    (entry,) = timelines["manifest"]["contents"]
-    assert entry["path"] == "tiny.trace.json"
-    assert entry["local_path"].startswith("results/wandb/data/")
-    trace = json.loads(Path(entry["local_path"]).read_text())
-    processes = [event for event in trace["traceEvents"] if event["name"] == "process_name"]
-    assert len(processes) == sum(recorded.timeline(run) is not None for run in recorded.runs)
-
-
 def test_the_report_is_tables_pictures_a_page_and_counts(logged: dict[str, Mirrored]):
     report = logged["report: report"]
     shown = {name for name in report.names if not name.startswith("_")}
@@ -184,15 +165,6 @@ def test_the_report_is_tables_pictures_a_page_and_counts(logged: dict[str, Mirro
     assert report.summary["report"]["_type"] == "html-file"
     assert report.file("report").read_text() == "<html><body>made in ~/x</body></html>"
     assert report.file("figures/tiny_bars").stat().st_size > 1000
-
-
-def test_the_loss_of_a_training_is_drawn_against_steps(logged: dict[str, Mirrored]):
-    (name,) = [name for name in logged if "amoebanet" in name]
-    points = [point for point in logged[name].history if "train/loss" in point]
-    assert [(point["step"], point["train/loss"]) for point in points] == [(1, 3), (2, 2), (3, 1)]
-    assert logged[name].axes()["train/*"] == "step"
-    assert logged[name].summary["test/bleu_toy_alfa"] == 20.0
-    assert "bubble/theory" not in logged[name].summary
 
 
 def test_the_dashboard_shows_what_is_mirrored(recorded: Results, logged: dict[str, Mirrored]):
@@ -225,22 +197,6 @@ def test_nothing_private_is_mirrored(
     for path in sent:
         assert [word for word in private if word.encode() in path.read_bytes()] == [], path
     Path("plots/tiny_secret.csv").unlink()
-
-
-def test_where_a_file_s_name_would_hold_the_home_there_are_no_artifacts(
-    recorded: Results,
-    own_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-):
-    (place,) = wandb_summary.places(recorded)
-    elsewhere = own_home / "results"
-    monkeypatch.setattr(wandb_mirror, "redact", lambda text: text.replace("home", "~"))
-    wandb_summary.log_experiment("offline", recorded, place, elsewhere)
-    (run,) = mirrored(elsewhere).values()
-    assert run.artifacts == []
-    assert "runs/tiny" in run.names
-    assert capfd.readouterr().err.count("start the command in that folder") == 1
 
 
 def test_only_timed_runs_are_w_and_b_runs_and_an_experiment_ends_with_its_table(
@@ -279,34 +235,6 @@ def test_the_dry_dashboard(recorded: Results, capfd: pytest.CaptureFixture[str])
             assert all(f'"{name}"' in text for name in wanted), panel
 
 
-def test_recorded_results_are_mirrored_without_measuring(tmp_path: Path):
-    results = shutil.copytree("results", tmp_path / "results", ignore=lambda *_: ["wandb"])
-    assert main(["dashboard", "--results", str(results), "--log"]) == 0
-    assert set(mirrored(results)) == {"all runs: tiny, all runs", "report: report"}
-
-
-def test_json_stays_json_beside_log_and_push(
-    recorded: Results, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    results = shutil.copytree("results", tmp_path / "results", ignore=lambda *_: ["wandb"])
-    assert main(["dashboard", "--results", str(results), "--json", "--log"]) == 0
-    out, err = capfd.readouterr()
-    assert json.loads(out)["section"]
-    assert "mirrored offline" in err
-
-
-def test_a_folder_without_a_report_is_named(recorded: Results, capfd: pytest.CaptureFixture[str]):
-    assert main(["dashboard", "--plots", "nowhere"]) == 0
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "no report in nowhere" in line
-    assert "`repro report --results results --plots nowhere`" in line
-
-
-def test_a_push_without_a_key_is_one_line(capfd: pytest.CaptureFixture[str]):
-    assert main(["dashboard", "--push"]) == 2
-    assert "wandb login" in capfd.readouterr().err.splitlines()[-1]
-
-
 def test_a_refused_push_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
@@ -320,45 +248,3 @@ def test_a_refused_push_is_one_line(
     assert main(["dashboard", "--push", "--entity", "nobody", "--project", "nothing"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "--entity nobody --project nothing: project nobody/nothing" in line
-
-
-@pytest.mark.slow
-def test_what_wandb_sync_sends_has_tables_and_timelines_and_nothing_private(
-    logged: dict[str, Mirrored], own_home: Path
-):
-    with wandb_server.running() as server:
-        done = start("wandb", "sync", "results/wandb", server=server)
-    assert done.returncode == 0, done.stderr
-    buckets = server.named("UpsertBucket")
-    assert {bucket["name"] for bucket in buckets} == {run.run["run_id"] for run in logged.values()}
-    assert {bucket["groupName"] for bucket in buckets} >= {"tiny", "report"}
-    assert "/artifact/tiny.trace.json" in server.files
-    assert "/artifact/runs/tiny.table.json" in server.files
-    manifests = [body for path, body in server.files.items() if path.endswith("/manifest")]
-    assert any(b'"local_path":"results/wandb/data/' in manifest for manifest in manifests)
-    private = (str(own_home), str(Path.cwd()))
-    for sent in server.received:
-        assert [word for word in private if word.encode() in sent] == []
-
-
-@pytest.mark.slow
-def test_a_push_makes_the_workspace_in_the_user_s_project(recorded: Results):
-    with wandb_server.running() as server:
-        done = start("repro", "dashboard", "--push", server=server)
-    assert done.returncode == 0, done.stderr
-    (view,) = server.named("UpsertView2")
-    assert (view["entityName"], view["projectName"]) == ("me", wandb_mirror.PROJECT)
-    made = json.loads(view["spec"])["section"]["panelBankConfig"]["sections"]
-    assert [section["name"] for section in made] == [
-        section.title for section in sections(recorded, REPORT)
-    ]
-    assert f"workspace: {server.address}/me/gpipe-repro?nw=" in done.stdout
-
-
-def start(*command: str, server: wandb_server.Server) -> subprocess.CompletedProcess[str]:
-    """Run a module as a command that talks to this server."""
-    environ = os.environ | server.environ | {"PYTHONPATH": str(ROOT)}
-    arguments = [sys.executable, "-m", *command]
-    return subprocess.run(
-        arguments, env=environ, capture_output=True, text=True, check=False, timeout=120
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.harness import runner, workers
+from repro.harness import runner
 from repro.harness.job import Job
 from repro.harness.machine import Machine
 from repro.harness.plan import make
@@ -180,12 +180,6 @@ def test_stages_are_cut_by_counted_flops_as_the_cost_model_cuts(tmp_path: Path):
     ("model", "status", "reason"),
     [
         ("dies", "failed", "died (SIGKILL, probably out of memory)"),
-        ("exits", "failed", "died (exit code 0)"),
-        (
-            "out_of_memory",
-            "oom",
-            "stage 1, F0 of step 0: torch.OutOfMemoryError: CUDA out of memory",
-        ),
         ("allocates", "oom", "can't allocate memory"),
     ],
 )
@@ -197,15 +191,6 @@ def test_a_stage_that_ends_is_named_rather_than_its_neighbours(
         assert outcome.status == status
         assert outcome.reason.startswith("stage 1, ")
         assert reason in outcome.reason
-
-
-def test_a_kill_by_the_system_for_want_of_memory_is_oom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    counts = iter([0, 1])
-    monkeypatch.setattr(workers, "oom_kills", lambda: next(counts))
-    with Workers(Local(2, tmp_path / "logs")) as crew:
-        assert crew.measure(job("import:faulty:dies"), 60).status == "oom"
 
 
 def test_runs_with_a_gpu_for_each_stage_get_workers_of_their_own(tmp_path, monkeypatch):
